@@ -1,0 +1,1 @@
+"""kbroker: a message queue that speaks the Kafka wire protocol."""

@@ -1,0 +1,1 @@
+"""Coordination, the controller and the metadata that follows from them."""

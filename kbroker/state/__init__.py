@@ -1,0 +1,1 @@
+"""Pure state machines: no clock, no disk, no network."""

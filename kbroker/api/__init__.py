@@ -1,0 +1,1 @@
+"""One file an API: kNN_name.py answers the requests that protocol/messages/kNN_name.py declares."""

@@ -1,0 +1,130 @@
+"""The dispatch table: which file answers which API. `ls kbroker/api` is the list of what is supported."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from inspect import isawaitable
+from typing import Any, NamedTuple
+
+from kbroker.api.services import Body, Pending, RequestContext, Services
+from protocol.apis import APIS, ApiKey
+from protocol.schema import Message, decoder, encode
+from protocol.wire import skip_tags
+
+Served = Body | Pending | Awaitable[Body | None] | None
+Serve = Callable[[Services, RequestContext, memoryview, int], Served]
+
+# The handlers' and messages' file names: one stem in kbroker/api and in protocol/messages.
+STEMS: dict[ApiKey, str] = {
+    ApiKey.PRODUCE: "k00_produce",
+    ApiKey.FETCH: "k01_fetch",
+    ApiKey.LIST_OFFSETS: "k02_list_offsets",
+    ApiKey.METADATA: "k03_metadata",
+    ApiKey.OFFSET_COMMIT: "k08_offset_commit",
+    ApiKey.OFFSET_FETCH: "k09_offset_fetch",
+    ApiKey.FIND_COORDINATOR: "k10_find_coordinator",
+    ApiKey.JOIN_GROUP: "k11_join_group",
+    ApiKey.HEARTBEAT: "k12_heartbeat",
+    ApiKey.LEAVE_GROUP: "k13_leave_group",
+    ApiKey.SYNC_GROUP: "k14_sync_group",
+    ApiKey.DESCRIBE_GROUPS: "k15_describe_groups",
+    ApiKey.LIST_GROUPS: "k16_list_groups",
+    ApiKey.API_VERSIONS: "k18_api_versions",
+    ApiKey.CREATE_TOPICS: "k19_create_topics",
+    ApiKey.DELETE_TOPICS: "k20_delete_topics",
+    ApiKey.DELETE_RECORDS: "k21_delete_records",
+    ApiKey.INIT_PRODUCER_ID: "k22_init_producer_id",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "k23_offset_for_leader_epoch",
+    ApiKey.DESCRIBE_CONFIGS: "k32_describe_configs",
+    ApiKey.ALTER_CONFIGS: "k33_alter_configs",
+    ApiKey.DESCRIBE_LOG_DIRS: "k35_describe_log_dirs",
+    ApiKey.CREATE_PARTITIONS: "k37_create_partitions",
+    ApiKey.DELETE_GROUPS: "k42_delete_groups",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "k44_incremental_alter_configs",
+    ApiKey.OFFSET_DELETE: "k47_offset_delete",
+    ApiKey.DESCRIBE_CLUSTER: "k60_describe_cluster",
+    ApiKey.DESCRIBE_PRODUCERS: "k61_describe_producers",
+    ApiKey.LIST_CONFIG_RESOURCES: "k74_list_config_resources",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "k75_describe_topic_partitions",
+}
+
+
+class Refused(Exception):
+    """A frame that gets no answer: its connection is closed, as Kafka does, and the reason is logged."""
+
+
+class Entry(NamedTuple):
+    """One API in one version. `overlaps`: further requests may be served while this one waits (Produce)."""
+
+    serve: Serve
+    flexible: bool
+    tagged_response_header: bool
+    overlaps: bool
+
+
+# Produce 0-2 are advertised because librdkafka will not compress without them, and refused like any other version
+# that does not exist: Kafka closes the connection (seen with 4.3.1).
+FIRST_SERVED_VERSION = {ApiKey.PRODUCE: 3}
+
+
+class Dispatch:
+    """Finds the entry of an API in a version. Handlers are bound at the first request of each version."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[int, int], Entry] = {}
+        self.skip_tags = skip_tags
+
+    def find(self, api_key: int, version: int) -> Entry:
+        """Raises Refused for what gets no answer."""
+        return self._entries.get((api_key, version)) or self._bind(api_key, version)
+
+    def _bind(self, api_key: int, version: int) -> Entry:
+        api = APIS.get(api_key)
+        if api is None:
+            raise Refused(f"UNSUPPORTED_VERSION: api key {api_key} is not served")
+        key = ApiKey(api_key)
+        if not FIRST_SERVED_VERSION.get(key, api.min) <= version <= api.max:
+            if key is ApiKey.API_VERSIONS:
+                # Answered in version 0, whatever was asked (KIP-511); the body is not looked at.
+                return Entry(_unsupported_api_versions, False, False, False)
+            raise Refused(f"UNSUPPORTED_VERSION: {api.name} version {version} is not served")
+        module = import_module(f"kbroker.api.{STEMS[key]}")
+        flexible = version >= api.flexible_from
+        if hasattr(module, "serve"):
+            serve = module.serve
+        else:
+            serve = message_server(key, version, module.handle)
+        entry = Entry(serve, flexible, flexible and key is not ApiKey.API_VERSIONS, key is ApiKey.PRODUCE)
+        self._entries[api_key, version] = entry
+        return entry
+
+
+def message_classes(key: ApiKey) -> tuple[type[Message], type[Message]]:
+    """The (request, response) classes that protocol/messages declares for an API."""
+    module = import_module(f"protocol.messages.{STEMS[key]}")
+    name = APIS[key].name
+    return getattr(module, f"{name}Request"), getattr(module, f"{name}Response")
+
+
+def message_server(key: ApiKey, version: int, handle: Callable[[Services, RequestContext, Any], Any]) -> Serve:
+    """Wrap a handler of typed messages: decode, handle, encode."""
+    decode = decoder(message_classes(key)[0], version)
+
+    def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Served:
+        request, _ = decode(frame, pos)
+        response = handle(services, context, request)
+        if isawaitable(response):
+            return _encode_later(response, version)
+        return encode(response, version)
+
+    return serve
+
+
+async def _encode_later(response: Awaitable[Message], version: int) -> Body:
+    return encode(await response, version)
+
+
+def _unsupported_api_versions(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Served:
+    module = import_module("kbroker.api.k18_api_versions")
+    return encode(module.unsupported(), 0)

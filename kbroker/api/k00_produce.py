@@ -1,0 +1,132 @@
+"""Produce (key 0), versions 3 to 13. Versions 0 to 2 are only advertised.
+
+Records are never decoded on an ordinary topic: a slice of the received frame goes to the log.
+- acks 0: no answer; what goes wrong closes the connection, which is how the client learns of it.
+- acks 1: answered after the append (after its sync, under flush.before.ack).
+- acks all (-1): answered when the high watermark has passed the batch.
+- From version 13 on topics are named by id (KIP-516).
+Transactions come later: a transactional request is refused for good, not retriably.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
+from kbroker.model import KafkaError
+from kbroker.replica.manager import Appended
+from kbroker.state.purgatory import Operation
+from protocol.errors import ErrorCode
+from protocol.produce_wire import (
+    PartitionRecords,
+    PartitionResult,
+    TopicRecords,
+    TopicResult,
+    decode_produce_request,
+    encode_produce_response,
+)
+
+_NOTHING: tuple[tuple[int, str | None], ...] = ()
+
+
+def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Body | Pending | None:
+    version = context.version
+    transactional_id, acks, timeout_ms, topics = decode_produce_request(frame, pos, version)
+    if transactional_id is not None or acks not in (-1, 0, 1):
+        code = ErrorCode.INVALID_REQUIRED_ACKS
+        if transactional_id is not None:
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return _answer(context, acks, [(key, [_refused(index, code) for index, _ in parts]) for key, parts in topics])
+    append = services.replicas.append
+    now_ms = services.world.clock.now_ms()
+    results: list[TopicResult] = []
+    unsettled: list[tuple[list[PartitionResult], int, Appended]] = []
+    for key, partitions in topics:
+        answers: list[PartitionResult] = []
+        for index, records in partitions:
+            try:
+                appended = append(key, index, records, acks, version, now_ms)
+            except KafkaError as error:
+                answers.append(_error(index, error))
+                continue
+            if not appended.settled:
+                unsettled.append((answers, len(answers), appended))
+            answers.append(
+                (index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset, _NOTHING, None)
+            )
+        results.append((key, answers))
+    if unsettled and acks != 0:
+        wait = DelayedProduce(services, context, results, unsettled, timeout_ms)
+        services.replicas.watch(wait)
+        wait.start()
+        return PENDING
+    return _answer(context, acks, results)
+
+
+def _answer(context: RequestContext, acks: int, results: list[TopicResult]) -> Body | None:
+    if acks != 0:
+        return encode_produce_response(context.version, results)
+    failed = [ErrorCode(part[1]).name for _, parts in results for part in parts if part[1]]
+    if failed:
+        context.answers.close(f"Produce with acks=0 failed: {', '.join(failed)}")
+    return None
+
+
+def _refused(index: int, code: ErrorCode, message: str | None = None) -> PartitionResult:
+    return (index, int(code), -1, -1, -1, _NOTHING, message)
+
+
+def _error(index: int, error: KafkaError) -> PartitionResult:
+    record_errors = tuple(getattr(error, "record_errors", _NOTHING))
+    return (index, int(error.code), -1, -1, -1, record_errors, error.message)
+
+
+class DelayedProduce(Operation):
+    """A produce request of which some partitions wait for their high watermark or their sync."""
+
+    __slots__ = ("_context", "_left", "_results", "_services", "_unsettled")
+
+    def __init__(
+        self,
+        services: Services,
+        context: RequestContext,
+        results: list[TopicResult],
+        unsettled: list[tuple[list[PartitionResult], int, Appended]],
+        timeout_ms: int,
+    ) -> None:
+        super().__init__(services.world.clock.mono_ms() + max(timeout_ms, 0))
+        self._services = services
+        self._context = context
+        self._results = results
+        self._unsettled = unsettled
+        self._left = set(range(len(unsettled)))
+
+    def start(self) -> None:
+        for number, (_, _, appended) in enumerate(self._unsettled):
+            appended.partition.on_committed(appended.end_offset, self._settle(number))
+
+    def _settle(self, number: int) -> Callable[[ErrorCode], None]:
+        def settled(code: ErrorCode) -> None:
+            if self.done or number not in self._left:
+                return
+            self._left.discard(number)
+            if code:
+                self._fail(number, code)
+            if not self._left and self.finish():
+                self._services.replicas.purgatory.completed()
+                self._respond()
+
+        return settled
+
+    def expire(self) -> None:
+        if self.finish():
+            for number in self._left:
+                self._fail(number, ErrorCode.REQUEST_TIMED_OUT)
+            self._respond()
+
+    def _fail(self, number: int, code: ErrorCode) -> None:
+        answers, place, _ = self._unsettled[number]
+        answers[place] = _refused(answers[place][0], code)
+
+    def _respond(self) -> None:
+        self._context.respond(encode_produce_response(self._context.version, self._results))

@@ -1,0 +1,43 @@
+"""Fetch (key 1), versions 4 to 18, with incremental sessions from version 7 on (KIP-227).
+
+- The answer's records are slices of the log, whole batches from the one that holds the fetch offset.
+- The first batch is given whole even when it exceeds the limits (KIP-74).
+- From version 13 on topics are named by id (KIP-516).
+- read_committed sees up to the last stable offset.
+A request of a replica (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER: replication comes with the cluster.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.services import PENDING, Pending, RequestContext, Services
+from kbroker.replica.fetching import Results
+from protocol.fetch_wire import (
+    FIRST_TOPIC_ID_VERSION,
+    FetchResult,
+    TopicKey,
+    decode_fetch_request,
+    encode_fetch_response,
+)
+
+
+def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Pending:
+    version = context.version
+    request = decode_fetch_request(frame, pos, version)
+
+    def answer(error_code: int, session_id: int, results: Results) -> None:
+        context.respond(encode_fetch_response(version, error_code, session_id, by_topic(results)))
+
+    services.fetching.fetch(request, version >= FIRST_TOPIC_ID_VERSION, answer)
+    return PENDING
+
+
+def by_topic(results: Results) -> list[tuple[TopicKey, list[FetchResult]]]:
+    """Group results under their topics, in the order in which topics first appear."""
+    topics: dict[TopicKey, list[FetchResult]] = {}
+    for fetched, result in results:
+        found = topics.get(fetched.key)
+        if found is None:
+            topics[fetched.key] = [result]
+        else:
+            found.append(result)
+    return list(topics.items())

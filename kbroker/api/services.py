@@ -1,0 +1,91 @@
+"""What a handler may use, and the request that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from kbroker.model import Buffer
+
+if TYPE_CHECKING:
+    from kbroker.cluster.controller import Controller
+    from kbroker.cluster.image import MetadataImage
+    from kbroker.cluster.producer_ids import ProducerIds
+    from kbroker.config import BrokerConfig
+    from kbroker.coordinator.groups import GroupCoordinator
+    from kbroker.replica.fetching import Fetching
+    from kbroker.replica.manager import ReplicaManager
+    from kbroker.world import World
+
+
+@dataclass(slots=True)
+class Services:
+    """The rooms below the API, assembled by broker.py."""
+
+    node_id: int
+    config: BrokerConfig
+    world: World
+    metadata: MetadataImage
+    controller: Controller
+    replicas: ReplicaManager
+    fetching: Fetching
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+
+
+class Pending:
+    """The type of PENDING: the answer comes later, through `RequestContext.respond`."""
+
+    __slots__ = ()
+
+
+PENDING = Pending()
+
+Body = bytes | Sequence[Buffer]
+
+
+class Answers(Protocol):
+    """Where answers go: the connection that the request came on."""
+
+    def answered(self, context: RequestContext) -> None: ...
+
+    def close(self, reason: str) -> None: ...
+
+
+class RequestContext:
+    """One request in progress: its header, and the way back.
+
+    `client_id` may be None, as the header's field. `peer` is "host:port" of the client.
+    """
+
+    __slots__ = ("answers", "api_key", "body", "client_id", "correlation_id", "peer", "tagged_header", "version")
+
+    def __init__(
+        self,
+        answers: Answers,
+        peer: str,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        tagged_header: bool,
+    ) -> None:
+        self.answers = answers
+        self.peer = peer
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.tagged_header = tagged_header
+        self.body: Body | None = None
+
+    @property
+    def client_host(self) -> str:
+        """The client's address as Kafka prints it in group descriptions."""
+        return "/" + self.peer.rpartition(":")[0]
+
+    def respond(self, body: Body) -> None:
+        """Answer a request whose handler returned PENDING; once."""
+        self.body = body
+        self.answers.answered(self)

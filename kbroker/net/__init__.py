@@ -1,0 +1,1 @@
+"""Sockets: frames in, frames out, in order."""

@@ -1,0 +1,312 @@
+"""One client connection: bytes to frames, frames to handlers, answers back in order.
+
+Requests of a connection are served one at a time, as in Kafka, which clients rely on for order. Only Produce may
+overlap while it waits for its acknowledgement; answers still leave in the order of the requests.
+
+Memory: whole frames are served in place from one receive buffer that all connections share (a read fills it and is
+consumed before the loop does anything else). A frame that is not whole yet gets a buffer that grows with what has
+arrived, never with what its length claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from struct import Struct
+from struct import error as StructError
+from typing import TYPE_CHECKING, cast
+
+from kbroker.api.dispatch import Refused
+from kbroker.api.services import PENDING, Body, RequestContext
+from protocol.errors import MalformedError
+
+if TYPE_CHECKING:
+    from kbroker.net.listener import Server
+
+log = logging.getLogger("kbroker.net")
+
+_LENGTH = Struct(">i")
+_HEADER = Struct(">hhih")
+_RESPONSE = Struct(">ii")
+_FIRST_BUFFER = 16 * 1024
+_MAX_BACKLOG = 64 * 1024
+_MAX_OVERLAPPING = 64
+_JOIN_BELOW = 4096
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket."""
+
+    __slots__ = (
+        "_backlog", "_client_id", "_client_raw", "_filled", "_paused_bytes", "_partial", "_pending", "_reading",
+        "_serving", "_transport", "_view", "_waiting_on", "last_active_ms", "peer", "server",
+    )  # fmt: skip
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.peer = "?"
+        self.last_active_ms = 0
+        self._transport: asyncio.Transport | None = None
+        self._partial: bytearray | None = None
+        self._view = server.receive_view
+        self._filled = 0
+        self._backlog = bytearray()
+        self._pending: deque[RequestContext] = deque()
+        self._waiting_on: RequestContext | None = None
+        self._serving = False
+        self._paused_bytes = 0
+        self._reading = True
+        self._client_raw = b""
+        self._client_id: str | None = ""
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.last_active_ms = self.server.mono_ms()
+        self._transport.set_write_buffer_limits(high=self.server.write_high_water)
+        self.server.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._pending.clear()
+        self._waiting_on = None
+        self._backlog = bytearray()
+        self._partial = None
+        self.server.unsent(-self._paused_bytes)
+        self._paused_bytes = 0
+        self.server.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._partial is None:
+            return self.server.receive_view
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._partial is None:
+            self._receive(self.server.receive_view[:nbytes])
+            return
+        self._filled += nbytes
+        if self._filled == len(self._view):
+            self._partial_filled()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it asks: serve nothing more for it until it has."""
+        if self._transport is not None:
+            self._paused_bytes = self._transport.get_write_buffer_size()
+            self.server.unsent(self._paused_bytes)
+
+    def resume_writing(self) -> None:
+        self.server.unsent(-self._paused_bytes)
+        self._paused_bytes = 0
+        self._continue()
+
+    # Frames.
+
+    @property
+    def _blocked(self) -> bool:
+        return self._waiting_on is not None or self._paused_bytes > 0 or len(self._pending) >= _MAX_OVERLAPPING
+
+    def _receive(self, view: memoryview) -> None:
+        if self._blocked or self._backlog or self._serving:
+            self._backlog += view
+            if len(self._backlog) >= _MAX_BACKLOG and self._reading and self._transport is not None:
+                self._transport.pause_reading()
+                self._reading = False
+            return
+        self._consume(view)
+
+    def _consume(self, view: memoryview) -> None:
+        """Serve the whole frames of `view` in turn; what is left waits in the backlog or as a partial frame."""
+        pos, end = 0, len(view)
+        self._serving = True
+        while end - pos >= 4 and self._transport is not None:
+            length: int = _LENGTH.unpack_from(view, pos)[0]
+            if not 0 <= length <= self.server.max_request_bytes:
+                self.close(f"frame of {length} bytes; socket.request.max.bytes is {self.server.max_request_bytes}")
+                break
+            if end - pos - 4 < length:
+                break
+            frame = view[pos + 4 : pos + 4 + length]
+            pos += 4 + length
+            self._serve(frame)
+            if self._blocked:
+                self._backlog += view[pos:end]
+                pos = end
+                break
+        self._serving = False
+        if pos < end and self._transport is not None:
+            self._keep_partial(view[pos:end])
+
+    def _keep_partial(self, rest: memoryview) -> None:
+        have = len(rest)
+        need = 4 + _LENGTH.unpack_from(rest, 0)[0] if have >= 4 else 4
+        self._partial = bytearray(min(need, max(_FIRST_BUFFER, 2 * have)))
+        self._partial[:have] = rest
+        self._view = memoryview(self._partial)
+        self._filled = have
+
+    def _partial_filled(self) -> None:
+        """The buffer of the partial frame is full: it was the length, a part, or the whole of it."""
+        partial = self._view
+        self._partial = None
+        self._view = self.server.receive_view
+        length: int = _LENGTH.unpack_from(partial, 0)[0]
+        whole = 0 <= length <= self.server.max_request_bytes and length + 4 > len(partial)
+        if whole:
+            self._keep_partial(partial)
+        else:
+            self._receive(partial)
+
+    def _serve(self, frame: memoryview) -> None:
+        self.last_active_ms = self.server.mono_ms()
+        context = None
+        try:
+            api_key, version, correlation_id, size = _HEADER.unpack_from(frame, 0)
+            pos = 10
+            if size > 0:
+                if pos + size > len(frame):
+                    raise MalformedError("client id exceeds the frame")
+                raw = bytes(frame[pos : pos + size])
+                if raw != self._client_raw:
+                    self._client_id = raw.decode()
+                    self._client_raw = raw
+                pos += size
+            client_id = self._client_id if size > 0 else (None if size == -1 else "")
+            api = self.server.dispatch.find(api_key, version)
+            if api.flexible:
+                pos = pos + 1 if frame[pos] == 0 else self.server.dispatch.skip_tags(frame, pos)
+            context = RequestContext(
+                self, self.peer, api_key, version, correlation_id, client_id, api.tagged_response_header
+            )
+            result = api.serve(self.server.services, context, frame, pos)
+        except (MalformedError, Refused) as error:
+            self.close(str(error))
+            return
+        except (IndexError, ValueError, StructError) as error:
+            self.close(f"malformed request header or body: {error}")
+            return
+        except Exception:
+            log.exception("request failed: peer=%s api=%s", self.peer, context and context.api_key)
+            self.close("internal error")
+            return
+        self._take_result(context, result, api.overlaps)
+
+    def _take_result(self, context: RequestContext, result: object, overlaps: bool) -> None:
+        if result is None:
+            return
+        if result is PENDING:
+            if context.body is not None:
+                # It was answered while its handler still ran.
+                self._deliver(context)
+                return
+            self._pending.append(context)
+            if not overlaps:
+                self._waiting_on = context
+            return
+        if isinstance(result, bytes | list):
+            context.body = result
+            self._deliver(context)
+            return
+        self._pending.append(context)
+        self._waiting_on = context
+        self.server.spawn(self._await(context, cast("Awaitable[Body | None]", result)))
+
+    async def _await(self, context: RequestContext, result: Awaitable[Body | None]) -> None:
+        try:
+            body = await result
+        except (MalformedError, ValueError) as error:
+            self.close(f"malformed request: {error}")
+            return
+        except Exception:
+            log.exception("request failed: peer=%s api=%s", self.peer, context.api_key)
+            self.close("internal error")
+            return
+        if body is not None:
+            context.respond(body)
+
+    # Answers.
+
+    def answered(self, context: RequestContext) -> None:
+        """A pending request has its body now: send what is ready, in the order of the requests."""
+        if self._transport is None or not self._pending:
+            return
+        if self._waiting_on is context:
+            self._waiting_on = None
+        while self._pending and self._pending[0].body is not None:
+            self._write(self._pending.popleft())
+        if not self._serving:
+            self._continue()
+
+    def _deliver(self, context: RequestContext) -> None:
+        if self._pending:
+            self._pending.append(context)
+        else:
+            self._write(context)
+
+    def _write(self, context: RequestContext) -> None:
+        transport, body = self._transport, context.body
+        if transport is None or body is None:
+            return
+        tag = b"\0" if context.tagged_header else b""
+        if isinstance(body, bytes):
+            size = len(body) + 4 + len(tag)
+            transport.write(_RESPONSE.pack(size, context.correlation_id) + tag + body)
+            return
+        size = sum(map(len, body)) + 4 + len(tag)
+        head = _RESPONSE.pack(size, context.correlation_id) + tag
+        if size < _JOIN_BELOW:
+            transport.write(b"".join((head, *body)))
+        else:
+            transport.writelines([head, *body])
+
+    def _continue(self) -> None:
+        """Something that blocked is over: serve what has arrived meanwhile, then read on."""
+        while self._backlog and not self._blocked and self._transport is not None:
+            backlog, self._backlog = self._backlog, bytearray()
+            before = len(backlog)
+            self._consume(memoryview(backlog))
+            if self._partial is not None or len(self._backlog) == before:
+                break
+        if not self._reading and not self._blocked and self._transport is not None:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def close(self, reason: str) -> None:
+        """Close for a logged reason, as Kafka does with what it cannot answer."""
+        if self._transport is None:
+            return
+        log.warning("connection closed: peer=%s client_id=%r reason=%s", self.peer, self._client_id, reason)
+        self.server.refused(reason)
+        self._drop()
+
+    def close_quietly(self) -> None:
+        """Close without a word: idle for too long, or the broker stops."""
+        self._drop()
+
+    def _drop(self) -> None:
+        transport = self._transport
+        if transport is not None:
+            self._pending.clear()
+            self._waiting_on = None
+            # A client that does not read would keep what is unsent in memory until it does.
+            if self._paused_bytes:
+                transport.abort()
+            else:
+                transport.close()
+            self._transport = None
+            self.server.unsent(-self._paused_bytes)
+            self._paused_bytes = 0
+            self.server.closed(self)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer is owed: such a connection is not idle."""
+        return bool(self._pending)

@@ -1,10 +1,11 @@
 """The coordination service as the broker sees it: a small subset of ZooKeeper.
 
-A tree of nodes. Each node has data (bytes, up to about 1 MiB) and a version that starts at 0 and grows by one with
-each `set`, so writers can compare and set. `multi` makes several changes or none. An ephemeral node lives as long as
-the session that made it. Watches fire once, on the loop, after the change is durable.
+A tree of nodes. Each node has data (bytes, up to about 1 MiB) and a version that starts at 0 and grows by
+one with each `set`, so writers can compare and set. `multi` makes several changes or none. An ephemeral
+node lives as long as the session that made it. Watches fire once, on the loop, after the change is durable.
 
-Implementations: `embedded` (one process, journaled file), `zookeeper`, `simulated`. One object is one session.
+Implementations: `embedded` (one process, journaled file), `zookeeper`, `simulated`. One object is one
+session.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,9 @@ ANY_VERSION = -1
 
 
 class CoordinationError(Exception):
-    """The base of everything that a coordination call may raise; `path` names the node where one is to blame."""
+    """The base of everything that a coordination call may raise; `path` names the node where one is to
+    blame.
+    """
 
     def __init__(self, path: str = "", detail: str = "") -> None:
         super().__init__(path, detail)

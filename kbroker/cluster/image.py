@@ -1,7 +1,7 @@
 """What a broker knows about the cluster: the metadata image, and the deltas that carry it forward.
 
-The image is one object for the life of the broker and only `apply` changes it, in one turn of the loop, so a handler
-that does not await sees one consistent state. Read it, never write it.
+The image is one object for the life of the broker and only `apply` changes it, in one turn of the loop, so
+a handler that does not await sees one consistent state. Read it, never write it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -27,7 +27,9 @@ class BrokerNode(NamedTuple):
 
 
 class ConfigResource(NamedTuple):
-    """`name` is the topic, the group or the broker id as text; the brokers' common default is BROKER with ""."""
+    """`name` is the topic, the group or the broker id as text; the brokers' common default is BROKER with
+    "".
+    """
 
     type: int
     name: str
@@ -35,7 +37,9 @@ class ConfigResource(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionImage:
-    """One partition's state as the controller wrote it. Replica lists hold broker ids; `replicas[0]` is preferred."""
+    """One partition's state as the controller wrote it. Replica lists hold broker ids; `replicas[0]` is
+    preferred.
+    """
 
     leader: int
     leader_epoch: int
@@ -48,7 +52,9 @@ class PartitionImage:
 
 @dataclass(slots=True)
 class TopicImage:
-    """One topic. `configs` are the overrides only; `topic_id` is 16 bytes; `partitions` is indexed by partition."""
+    """One topic. `configs` are the overrides only; `topic_id` is 16 bytes; `partitions` is indexed by
+    partition.
+    """
 
     name: str
     topic_id: bytes
@@ -70,9 +76,10 @@ class PartitionChange(NamedTuple):
 class MetadataDelta:
     """What changed from one image to the next, in the terms of those who must act on it.
 
-    A topic that was deleted and created again under its name appears in both lists, with different topic ids: act on
-    deletions first. `partitions` has every partition that appeared, changed or vanished, those of created and deleted
-    topics included. `configs` has the new overrides of each changed resource ({} when they were removed).
+    A topic that was deleted and created again under its name appears in both lists, with different topic
+    ids: act on deletions first. `partitions` has every partition that appeared, changed or vanished, those
+    of created and deleted topics included. `configs` has the new overrides of each changed resource ({}
+    when they were removed).
     """
 
     deleted: list[TopicImage] = field(default_factory=list)
@@ -129,7 +136,9 @@ class MetadataImage:
             self.cluster_id = delta.cluster_id
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
-        """The config overrides of a resource, {} when there are none. For brokers, "" names the common default."""
+        """The config overrides of a resource, {} when there are none. For brokers, "" names the common
+        default.
+        """
         return self._configs.get(ConfigResource(resource_type, name), {})
 
     def config_resources(self, resource_type: int) -> list[str]:

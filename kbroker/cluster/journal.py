@@ -1,0 +1,213 @@
+"""The embedded coordination service on disk: a snapshot of the tree and a journal of what changed since.
+
+A journal record is one fsync's worth of changes: u32 length, u32 CRC-32 of the payload, payload. The
+payload is a u64 sequence number and the operations: u8 kind, u16 path length, path, and for Create and Set
+u32 data length, data. The snapshot has the same frame around its sequence number and one (path, i32
+version, data) per node. Ephemeral nodes are in neither. A snapshot is complete before the journal that it
+replaces is cut, and records that it already holds are skipped by their number.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from errno import ENOSPC
+from typing import TYPE_CHECKING
+
+from kbroker.cluster.coordination import CoordinationError, Create, Delete, Op, Set
+from kbroker.cluster.tree import Tree, TreeNode
+
+if TYPE_CHECKING:
+    from kbroker.storage.backend import Disk, DiskFile
+
+FRAME = struct.Struct(">II")
+NUMBER = struct.Struct(">Q")
+OP = struct.Struct(">BH")
+LENGTH = struct.Struct(">I")
+NODE = struct.Struct(">HiI")
+CREATE, SET, DELETE = 1, 2, 3
+COMPACT_AT_BYTES = 1 << 20
+
+
+class Damaged(CoordinationError):
+    """A file is not what was written: acknowledged changes cannot be recovered, so the broker must not
+    start.
+    """
+
+
+class Lost(CoordinationError):
+    """The disk failed under the journal and what it holds is not known: nothing may be answered from
+    memory.
+    """
+
+
+def encode_ops(ops: Iterable[Op]) -> bytes:
+    out: list[bytes] = []
+    for op in ops:
+        path = op.path.encode()
+        match op:
+            case Create(data=data):
+                out += (OP.pack(CREATE, len(path)), path, LENGTH.pack(len(data)), data)
+            case Set(data=data):
+                out += (OP.pack(SET, len(path)), path, LENGTH.pack(len(data)), data)
+            case Delete():
+                out += (OP.pack(DELETE, len(path)), path)
+    return b"".join(out)
+
+
+def decode_ops(payload: bytes, pos: int) -> list[Op]:
+    ops: list[Op] = []
+    while pos < len(payload):
+        kind, size = OP.unpack_from(payload, pos)
+        pos += OP.size
+        path = payload[pos : pos + size].decode()
+        pos += size
+        if kind == DELETE:
+            ops.append(Delete(path))
+            continue
+        (length,) = LENGTH.unpack_from(payload, pos)
+        pos += LENGTH.size
+        data = payload[pos : pos + length]
+        pos += length
+        ops.append(Create(path, data) if kind == CREATE else Set(path, data))
+    return ops
+
+
+def frame(payload: bytes) -> bytes:
+    return FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def unframe(buf: bytes, pos: int) -> bytes | None:
+    """The payload of the whole and undamaged frame at `pos`, else None."""
+    if pos + FRAME.size > len(buf):
+        return None
+    length, crc = FRAME.unpack_from(buf, pos)
+    end = pos + FRAME.size + length
+    if length < NUMBER.size or end > len(buf):
+        return None
+    payload = buf[pos + FRAME.size : end]
+    return payload if zlib.crc32(payload) == crc else None
+
+
+def encode_snapshot(tree: Tree, number: int) -> bytes:
+    out = [NUMBER.pack(number)]
+    for path, node in tree.persistent():
+        name = path.encode()
+        out += (NODE.pack(len(name), node.version, len(node.data)), name, node.data)
+    return frame(b"".join(out))
+
+
+def load_snapshot(buf: bytes, tree: Tree) -> int:
+    """Fills an empty tree; gives the number of the last change that the snapshot holds. Raises Damaged."""
+    payload = unframe(buf, 0)
+    if payload is None or FRAME.size + len(payload) != len(buf):
+        raise Damaged("", "the coordination snapshot is damaged")
+    (number,) = NUMBER.unpack_from(payload)
+    pos = NUMBER.size
+    while pos < len(payload):
+        name_size, version, data_size = NODE.unpack_from(payload, pos)
+        pos += NODE.size
+        path = payload[pos : pos + name_size].decode()
+        pos += name_size
+        tree.nodes[path] = TreeNode(payload[pos : pos + data_size], version)
+        pos += data_size
+        parent, _, name = path.rpartition("/")
+        tree.nodes[parent].children.add(name)
+    return int(number)
+
+
+class Journal:
+    """The two files in a directory. Every method blocks: call them through offload, one at a time."""
+
+    def __init__(self, disk: "Disk", directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._journal = f"{directory}/coordination.journal"
+        self._snapshot = f"{directory}/coordination.snapshot"
+        self._file: DiskFile | None = None
+        self._number = 0
+        self._size = 0
+        self._compact_at = COMPACT_AT_BYTES
+
+    def load(self) -> Tree:
+        """The tree as of the last completed change. A torn last record is cut off. Raises Damaged, OSError."""
+        self._disk.makedirs(self._directory)
+        tree = Tree()
+        if self._disk.exists(self._snapshot):
+            buf = self._disk.read(self._snapshot)
+            self._compact_at = max(COMPACT_AT_BYTES, 4 * len(buf))
+            self._number = load_snapshot(buf, tree)
+        if self._disk.exists(self._journal):
+            self._replay(self._disk.read(self._journal), tree)
+            self._file = self._disk.open(self._journal)
+            if self._file.size() > self._size:
+                self._file.truncate(self._size)
+        else:
+            self._file = self._disk.open(self._journal, create=True)
+            self._disk.sync_dir(self._directory)
+        return tree
+
+    def _replay(self, buf: bytes, tree: Tree) -> None:
+        pos = 0
+        while (payload := unframe(buf, pos)) is not None:
+            (number,) = NUMBER.unpack_from(payload)
+            if number > self._number:
+                tree.apply(decode_ops(payload, NUMBER.size), 0)
+                self._number = number
+            pos += FRAME.size + len(payload)
+        if any(unframe(buf, later) is not None for later in range(pos + 1, len(buf) - FRAME.size)):
+            # Only the last record can be torn by a crash: each was synced before the next one was written.
+            raise Damaged(self._journal, f"the record at byte {pos} is damaged and others follow it")
+        self._size = pos
+
+    def append(self, ops: Sequence[Op]) -> None:
+        """Makes changes durable. OSError: nothing was changed, the next attempt may succeed. Lost: nobody
+        knows.
+        """
+        assert self._file is not None
+        record = frame(NUMBER.pack(self._number + 1) + encode_ops(ops))
+        try:
+            if self._file.append(record) < len(record):
+                raise OSError(ENOSPC, "no room for the coordination journal")
+        except OSError:
+            self._cut(self._size)
+            raise
+        try:
+            self._file.fdatasync()
+        except OSError as fault:
+            raise Lost(self._journal, f"sync failed: {fault}") from fault
+        self._number += 1
+        self._size += len(record)
+
+    def _cut(self, size: int) -> None:
+        assert self._file is not None
+        try:
+            self._file.truncate(size)
+        except OSError as fault:
+            raise Lost(self._journal, f"cutting it failed: {fault}") from fault
+
+    @property
+    def number(self) -> int:
+        """Of the last durable change."""
+        return self._number
+
+    @property
+    def wants_snapshot(self) -> bool:
+        return self._size > self._compact_at
+
+    def compact(self, snapshot: bytes) -> None:
+        """Replaces the journal by a snapshot of everything in it. OSError: the journal stays and grows on."""
+        assert self._file is not None
+        self._compact_at *= 2
+        self._disk.write_atomic(self._snapshot, snapshot)
+        self._cut(0)
+        try:
+            self._file.fdatasync()
+        except OSError as fault:
+            raise Lost(self._journal, f"sync failed: {fault}") from fault
+        self._size = 0
+        self._compact_at = max(COMPACT_AT_BYTES, 4 * len(snapshot))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

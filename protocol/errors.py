@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 
-class MalformedError(ValueError):
+class MalformedError(Exception):
     """Bytes that are no valid message: the connection that sent them is closed, as Kafka does."""
 
 

@@ -1,0 +1,175 @@
+"""The broker's configuration: what was given, what was altered since, and the typed view of the outcome."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from kbroker.config.broker_checks import check_broker
+from kbroker.config.definition import Row, Table
+from kbroker.config.listeners import Endpoint, advertised, check_protocols, parse_endpoints
+from kbroker.config.names import base_name
+from kbroker.config.rows.broker import BROKER_CONFIGS, DYNAMIC_ONLY
+from kbroker.config.rows.topic import TOPIC_CONFIGS
+from kbroker.config.values import ConfigError, Value
+
+Texts = Mapping[str, str]
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class BrokerConfig:
+    """Effective values. Replaced when dynamic configs change, never changed.
+
+    An attribute is a config's name with underscores. Only configs that code reads have one; `get` has them
+    all. `static` is what the broker was started with; `cluster` and `own` are the dynamic configs of all
+    brokers and of this one, as text. `topic_defaults` are the values of topics without overrides. Times are in
+    the unit that the name ends with.
+    """
+
+    static: Texts
+    cluster: Texts
+    own: Texts
+    values: Mapping[str, Value] = field(repr=False, compare=False)
+    topic_defaults: Mapping[str, Value] = field(repr=False, compare=False)
+
+    listeners: tuple[Endpoint, ...]
+    advertised_listeners: tuple[Endpoint, ...]
+    log_dirs: tuple[str, ...]
+
+    auto_create_topics_enable: bool
+    background_threads: int
+    broker_rack: str | None
+    connections_max_idle_ms: int
+    default_replication_factor: int
+    delete_topic_enable: bool
+    fetch_max_bytes: int
+    group_initial_rebalance_delay_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_min_session_timeout_ms: int
+    kbroker_record_validation: str
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_retention_check_interval_ms: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+    message_max_bytes: int
+    node_id: int
+    num_partitions: int
+    num_recovery_threads_per_data_dir: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_load_buffer_size: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_compression_codec: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+    producer_id_expiration_ms: int
+    queued_max_request_bytes: int
+    queued_max_requests: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    replica_lag_time_max_ms: int
+    request_timeout_ms: int
+    socket_listen_backlog_size: int
+    socket_receive_buffer_bytes: int
+    socket_request_max_bytes: int
+    socket_send_buffer_bytes: int
+    transaction_max_timeout_ms: int
+
+    @classmethod
+    def load(cls, static: Texts | None = None) -> "BrokerConfig":
+        """From what the user set, by Kafka's property names. Raises ConfigError, one sentence."""
+        config = _effective(cls, static or {}, {}, {})
+        check_broker(config.values)
+        return config
+
+    def with_dynamic(self, cluster: Texts, own: Texts) -> "BrokerConfig":
+        """The same broker with other dynamic configs. Raises ConfigError and leaves this one as it is."""
+        config = _effective(type(self), self.static, cluster, own)
+        check_broker(config.values)
+        return config
+
+    def get(self, name: str) -> Value:
+        """Any broker config's value. Raises KeyError for a name that is none."""
+        return self.values[name]
+
+
+_GIVEN = {"static", "cluster", "own", "values", "topic_defaults"}
+_DERIVED = {"listeners", "advertised_listeners", "log_dirs"}
+_ATTRIBUTES = tuple(
+    (f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _GIVEN | _DERIVED
+)
+_DEFAULTS: Mapping[str, Value] = {name: row.default for name, row in BROKER_CONFIGS.items()}
+
+
+def _effective(cls: type[BrokerConfig], static: Texts, cluster: Texts, own: Texts) -> BrokerConfig:
+    values = dict(_DEFAULTS)
+    for texts in (_with_ids(static), cluster, own):
+        for name, text in texts.items():
+            values[name] = find_row(name).parse(text)
+    values.setdefault("broker.id", values["node.id"])
+    listeners, advertised_listeners = _endpoints(values)
+    typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
+    return cls(
+        static=static,
+        cluster=cluster,
+        own=own,
+        values=values,
+        topic_defaults=topic_defaults(values),
+        listeners=listeners,
+        advertised_listeners=advertised_listeners,
+        log_dirs=_strings(values["log.dirs"]) or _strings(values["log.dir"]),
+        **typed,
+    )
+
+
+def _with_ids(static: Texts) -> Texts:
+    """node.id and broker.id are one number under two names; either may be given."""
+    given = {static[name].strip() for name in ("node.id", "broker.id") if name in static}
+    if len(given) > 1:
+        raise ConfigError("node.id and broker.id must be the same number when both are given")
+    node_id = given.pop() if given else str(_DEFAULTS["node.id"])
+    return {**static, "node.id": node_id, "broker.id": node_id}
+
+
+def _endpoints(values: Mapping[str, Value]) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
+    listeners = parse_endpoints("listeners", _strings(values["listeners"]))
+    check_protocols(listeners, str(values["listener.security.protocol.map"]))
+    given = values["advertised.listeners"]
+    configured = None if given is None else parse_endpoints("advertised.listeners", _strings(given))
+    return listeners, advertised(listeners, configured)
+
+
+def _strings(value: Value) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
+    """The topic configs that follow from the broker's values: each takes its strongest synonym's."""
+    defaults: dict[str, Value] = {}
+    for name, row in TOPIC_CONFIGS.items():
+        defaults[name] = row.default
+        for synonym in row.synonyms:
+            value = values.get(synonym.name)
+            if value is not None:
+                # A negative value means "no limit" in every unit.
+                scaled = isinstance(value, int) and synonym.factor > 1 and value > 0
+                defaults[name] = int(value) * synonym.factor if scaled else value  # type: ignore[arg-type]
+                break
+    return defaults
+
+
+def find_row(name: str) -> Row:
+    """The row of a broker config, also of one under a listener's prefix. Raises ConfigError if unknown."""
+    rows: Table = BROKER_CONFIGS
+    found = rows.get(name) or DYNAMIC_ONLY.get(name) or rows.get(base_name(name))
+    if found is None:
+        near = difflib.get_close_matches(name, rows, n=1, cutoff=0.8)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ConfigError(f"Unknown broker config name: {name}{hint}")
+    return found._replace(name=name)

@@ -1,0 +1,122 @@
+"""Validators of config rows, with the bounds and the wording of Kafka's ConfigDef validators."""
+
+import re
+
+from kbroker.config.definition import Check
+from kbroker.config.values import ConfigError, Value, invalid, show
+
+_PAIR = re.compile(r"[0-9]+:[0-9]+")
+_DAYS = r"(?:[0-9]+D)?"
+_TIME = r"(?:T(?=[0-9])(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+(?:\.[0-9]{1,9})?S)?)?"
+_BY_DURATION = re.compile(rf"by_duration:P(?=[0-9T]){_DAYS}{_TIME}", re.IGNORECASE)
+
+
+def at_least(low: float) -> Check:
+    def check(name: str, value: Value) -> None:
+        if isinstance(value, int | float) and value < low:
+            raise invalid(name, value, f"Value must be at least {show(low)}")
+
+    return check
+
+
+def between(low: float, high: float) -> Check:
+    def check(name: str, value: Value) -> None:
+        if isinstance(value, int | float):
+            if value < low:
+                raise invalid(name, value, f"Value must be at least {show(low)}")
+            if value > high:
+                raise invalid(name, value, f"Value must be no more than {show(high)}")
+
+    return check
+
+
+def one_of(*allowed: str) -> Check:
+    def check(name: str, value: Value) -> None:
+        if value not in allowed:
+            raise invalid(name, value, f"String must be one of: {', '.join(allowed)}")
+
+    return check
+
+
+def one_of_ignoring_case(*allowed: str) -> Check:
+    def check(name: str, value: Value) -> None:
+        if not isinstance(value, str) or value.upper() not in allowed:
+            raise invalid(name, value, f"String must be one of (case insensitive): {', '.join(allowed)}")
+
+    return check
+
+
+def not_blank(name: str, value: Value) -> None:
+    if isinstance(value, str) and not value:
+        raise invalid(name, value, "String must be non-empty")
+
+
+def gzip_level(name: str, value: Value) -> None:
+    """1 (fastest) to 9 (smallest), or -1 for the codec's own default."""
+    if value != -1 and (not isinstance(value, int) or not 1 <= value <= 9):
+        raise invalid(name, value, "Value must be between 1 and 9 or equal to -1")
+
+
+def items(*allowed: str, empty: bool = True) -> Check:
+    """A list without duplicates or empty parts, of the allowed words when there are any."""
+
+    def check(name: str, value: Value) -> None:
+        if value is None:
+            return
+        if not isinstance(value, tuple):
+            raise invalid(name, value, "Expected a comma separated list.")
+        if not value and not empty:
+            valid = f"[{', '.join(allowed)}]" if allowed else "any non-empty value"
+            raise ConfigError(f"Configuration '{name}' must not be empty. Valid values include: {valid}")
+        if len(set(value)) != len(value):
+            raise ConfigError(f"Configuration '{name}' values must not be duplicated.")
+        if "" in value:
+            raise ConfigError(f"Configuration '{name}' values must not be empty.")
+        for part in value:
+            if allowed:
+                one_of(*allowed)(name, part)
+
+    return check
+
+
+def throttled_replicas(name: str, value: Value) -> None:
+    """Either "*" or partition:broker pairs."""
+    if not isinstance(value, tuple) or value == ("*",):
+        return
+    if not all(_PAIR.fullmatch(part) for part in value):
+        raise invalid(
+            name,
+            value,
+            f"{name} must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+        )
+
+
+def share_offset_reset(name: str, value: Value) -> None:
+    """earliest, latest, or by_duration: and a positive ISO 8601 duration (KIP-1106)."""
+    text = value if isinstance(value, str) else ""
+    if text in ("earliest", "latest") or _BY_DURATION.fullmatch(text):
+        return
+    raise invalid(
+        name,
+        value,
+        "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'.",
+    )
+
+
+def quorum_voters(name: str, value: Value) -> None:
+    for part in value if isinstance(value, tuple) else ():
+        if not re.fullmatch(r"-?\d+@.+:\d+", part):
+            raise ConfigError(
+                f"Invalid configuration value for {name}. "
+                "Each entry should be in the form `{id}@{host}:{port}`."
+            )
+
+
+def bootstrap_servers(name: str, value: Value) -> None:
+    for part in value if isinstance(value, tuple) else ():
+        if not re.fullmatch(r".+:\d+", part):
+            raise ConfigError(
+                f"Failed to parse host name from {part} for the configuration {name}. "
+                'Each entry should be in the form "{host}:{port}"'
+            )

@@ -1,0 +1,54 @@
+"""Broker configs: quotas, metrics and telemetry."""
+
+from kbroker.config.checks import at_least, items
+from kbroker.config.definition import CLUSTER_WIDE, LOW, MEDIUM, PER_BROKER, READ_ONLY, Row
+from kbroker.config.values import CLASS, INT, LIST, LONG, LONG_MAX, STRING
+
+# fmt: off
+ROWS = (
+    Row("alter.log.dirs.replication.quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("client.quota.callback.class", CLASS, None, None, LOW, READ_ONLY,
+        ""),
+    Row("controller.quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("controller.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("kafka.metrics.polling.interval.secs", INT, 10, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("kafka.metrics.reporters", LIST, (), items(), LOW, READ_ONLY,
+        ""),
+    Row("metric.reporters", LIST, ("org.apache.kafka.common.metrics.JmxReporter",), items(), LOW,
+        CLUSTER_WIDE,
+        ""),
+    Row("metrics.num.samples", INT, 2, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("metrics.recording.level", STRING, "INFO", None, LOW, READ_ONLY,
+        ""),
+    Row("metrics.sample.window.ms", LONG, 30_000, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("replication.quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("replication.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
+        ""),
+    Row("telemetry.max.bytes", INT, 1 << 20, at_least(1), LOW, READ_ONLY,
+        ""),
+)
+# fmt: on
+
+# fmt: off
+DYNAMIC_ONLY = (
+    Row("follower.replication.throttled.rate", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
+        "Bytes a second that a follower may fetch for throttled replicas."),
+    Row("leader.replication.throttled.rate", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
+        "Bytes a second that a leader may send for throttled replicas."),
+    Row("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
+        "Bytes a second at which replicas may move between log directories."),
+)
+# fmt: on

@@ -1,0 +1,56 @@
+"""Broker configs: TLS."""
+
+from kbroker.config.checks import items, one_of
+from kbroker.config.definition import LOW, MEDIUM, PER_BROKER, READ_ONLY, Row
+from kbroker.config.values import BOOLEAN, CLASS, LIST, PASSWORD, STRING
+
+# fmt: off
+ROWS = (
+    Row("ssl.allow.dn.changes", BOOLEAN, False, None, LOW, READ_ONLY,
+        ""),
+    Row("ssl.allow.san.changes", BOOLEAN, False, None, LOW, READ_ONLY,
+        ""),
+    Row("ssl.cipher.suites", LIST, (), items(), MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), items(), MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.endpoint.identification.algorithm", STRING, "https", None, LOW, PER_BROKER,
+        ""),
+    Row("ssl.engine.factory.class", CLASS, None, None, LOW, PER_BROKER,
+        ""),
+    Row("ssl.key.password", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.keymanager.algorithm", STRING, "SunX509", None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.keystore.certificate.chain", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.keystore.key", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.keystore.location", STRING, None, None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.keystore.password", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.keystore.type", STRING, "JKS", None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.principal.mapping.rules", STRING, "DEFAULT", None, LOW, READ_ONLY,
+        ""),
+    Row("ssl.protocol", STRING, "TLSv1.3", None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.provider", STRING, None, None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.secure.random.implementation", STRING, None, None, LOW, PER_BROKER,
+        ""),
+    Row("ssl.trustmanager.algorithm", STRING, "PKIX", None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.truststore.certificates", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.truststore.location", STRING, None, None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.truststore.password", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        ""),
+    Row("ssl.truststore.type", STRING, "JKS", None, MEDIUM, PER_BROKER,
+        ""),
+)
+# fmt: on

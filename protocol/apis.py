@@ -1,4 +1,4 @@
-"""The table of APIs: key, name, the versions that this broker speaks, its first flexible version (KIP-482)."""
+"""The table of APIs: key, name, the versions that this broker speaks, the first flexible one (KIP-482)."""
 
 from enum import IntEnum
 from typing import NamedTuple

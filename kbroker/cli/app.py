@@ -1,0 +1,114 @@
+"""The command tree, and the one place where failures become exit statuses."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from kbroker.cli import consume, groups, produce, start, topics
+from kbroker.cli.errors import CliError, complain, explain
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="kbroker",
+    help="A message queue that speaks the Kafka wire protocol: the broker, and tools for any Kafka broker.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich" if sys.stdout.isatty() else None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"kbroker {version('kbroker')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("start")
+def start_broker(
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.toml", help="Properties by Kafka's names, flat or as nested tables."),
+    ] = None,
+    data_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help=f"Where data is kept. [default: ./{start.DEFAULT_DATA_DIR}]"),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"Accept clients here. [default: {start.DEFAULT_LISTEN}]"),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Tell clients to connect here. [default: as --listen]"),
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set one property; stronger than the file."),
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="One of debug, info, warning, error.")
+    ] = "info",
+) -> None:
+    """Run a broker until SIGTERM or SIGINT.
+
+    One line on standard output names the bootstrap address when it is ready; the log goes to standard error.
+    """
+    raise typer.Exit(
+        start.start(start.StartOptions(config, data_dir, listen, advertise, properties or [], log_level))
+    )
+
+
+app.add_typer(topics.app, name="topics")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.add_typer(groups.app, name="groups")
+
+
+def _misused(error: typer.TyperException) -> int:
+    # typer raises its help as an error where a command is missing, and it too knows that one by its name
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message())
+    else:
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "kbroker"
+        complain(f"{error.format_message()} ({path} --help shows how it is used)")
+    return error.exit_code
+
+
+def run(args: list[str]) -> int:
+    """Run one command line; gives the exit status."""
+    try:
+        status = app(args, prog_name="kbroker", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except CliError as error:
+        complain(str(error))
+        return error.status
+    except typer.TyperException as error:
+        return _misused(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except SystemExit as error:
+        # typer and rich end the process so when the reader of a pipe has gone
+        return error.code if isinstance(error.code, int) else 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        complain(explain(error))
+        return 1

@@ -16,9 +16,7 @@ ANY_VERSION = -1
 
 
 class CoordinationError(Exception):
-    """The base of everything that a coordination call may raise; `path` names the node where one is to
-    blame.
-    """
+    """The base of what a coordination call may raise; `path` names the node where one is to blame."""
 
     def __init__(self, path: str = "", detail: str = "") -> None:
         super().__init__(path, detail)
@@ -61,7 +59,7 @@ class Node(NamedTuple):
 
 
 class WatchEvent(NamedTuple):
-    """`kind` is one of created, changed, deleted, children, or expired (the session, then `path` is empty)."""
+    """`kind` is one of created, changed, deleted, children."""
 
     kind: str
     path: str
@@ -109,6 +107,12 @@ class Coordination(Protocol):
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Raises NoNode (and then leaves no watch)."""
+        ...
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """The nodes as they are now, None where there is none: many reads for little more than one round
+        trip.
+        """
         ...
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:

@@ -23,7 +23,7 @@ from kbroker.cluster.coordination import (
     Watch,
     WatchEvent,
 )
-from kbroker.cluster.journal import Journal, Lost
+from kbroker.cluster.journal import Journal, Lost, encode_snapshot
 from kbroker.cluster.tree import Tree, Undo, take_back
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ class EmbeddedStore:
             for turn, result, error in outcomes:
                 if turn.done():
                     continue
-                if fault or error:
-                    turn.set_exception(fault or error)
+                if (refusal := fault or error) is not None:
+                    turn.set_exception(refusal)
                 else:
                     turn.set_result(result)
             if not fault:
@@ -142,8 +142,6 @@ class EmbeddedStore:
         return None
 
     async def _compact(self) -> None:
-        from kbroker.cluster.journal import encode_snapshot
-
         snapshot = encode_snapshot(self._tree, self._journal.number)
         try:
             await self._world.offload(self._journal.compact, snapshot)
@@ -194,6 +192,13 @@ class EmbeddedSession:
             node = self._store.tree.get(path)
             self._store.watch(self, path, watch)
             return node
+
+        return await self._run(work)  # type: ignore[no-any-return]
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        def work(batch: Batch) -> list[Node | None]:
+            nodes = map(self._store.tree.nodes.get, paths)
+            return [None if node is None else Node(node.data, node.version) for node in nodes]
 
         return await self._run(work)  # type: ignore[no-any-return]
 

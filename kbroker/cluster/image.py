@@ -27,9 +27,7 @@ class BrokerNode(NamedTuple):
 
 
 class ConfigResource(NamedTuple):
-    """`name` is the topic, the group or the broker id as text; the brokers' common default is BROKER with
-    "".
-    """
+    """`name` is the topic, the group or the broker id in digits; "" is the default of all brokers."""
 
     type: int
     name: str
@@ -37,9 +35,7 @@ class ConfigResource(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionImage:
-    """One partition's state as the controller wrote it. Replica lists hold broker ids; `replicas[0]` is
-    preferred.
-    """
+    """One partition's state as the controller wrote it. Lists of broker ids; `replicas[0]` is preferred."""
 
     leader: int
     leader_epoch: int
@@ -52,9 +48,7 @@ class PartitionImage:
 
 @dataclass(slots=True)
 class TopicImage:
-    """One topic. `configs` are the overrides only; `topic_id` is 16 bytes; `partitions` is indexed by
-    partition.
-    """
+    """One topic. `topic_id` is 16 bytes; `configs` are the overrides only; partitions by their index."""
 
     name: str
     topic_id: bytes
@@ -98,6 +92,7 @@ class MetadataDelta:
         )  # fmt: skip
 
 
+# A listener must not wait for the controller, which waits for the listeners.
 Listener = Callable[[MetadataDelta], Awaitable[None]]
 
 
@@ -125,6 +120,8 @@ class MetadataImage:
                 self._configs[resource] = overrides
             else:
                 self._configs.pop(resource, None)
+            if resource.type == TOPIC_RESOURCE and resource.name in self.topics:
+                self.topics[resource.name].configs = overrides
         for node_id, node in delta.brokers.items():
             if node is None:
                 self.brokers.pop(node_id, None)

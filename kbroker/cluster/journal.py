@@ -129,7 +129,7 @@ class Journal:
         self._compact_at = COMPACT_AT_BYTES
 
     def load(self) -> Tree:
-        """The tree as of the last completed change. A torn last record is cut off. Raises Damaged, OSError."""
+        """The tree as of the last durable change; a torn last record is cut off. Raises Damaged, OSError."""
         self._disk.makedirs(self._directory)
         tree = Tree()
         if self._disk.exists(self._snapshot):

@@ -1,6 +1,4 @@
-"""The nodes of the embedded coordination service, in memory: what one operation does, and how it is taken
-back.
-"""
+"""The tree of the embedded coordination service: what an operation does, and how it is taken back."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,9 +36,7 @@ class TreeNode:
 
 @dataclass(slots=True)
 class Applied:
-    """What a list of operations came to: events for watchers, steps that take it back, what the journal
-    must keep.
-    """
+    """What operations came to: events for watchers, steps that take it back, what the journal must keep."""
 
     events: list[WatchEvent] = field(default_factory=list)
     undo: list[Undo] = field(default_factory=list)

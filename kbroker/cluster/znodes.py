@@ -50,7 +50,7 @@ CONFIG_ROOTS = tuple(f"{CONFIGS}/{kind}" for kind in KIND_RESOURCES)
 DEFAULT_BROKER = "<default>"
 
 CHUNK_PARTITIONS = 128
-RECENT_CHANGES = 64
+RECENT_CHANGES = 32
 MAX_PATHS = 256
 
 Chunk = dict[bytes, dict[int, PartitionImage]]
@@ -174,11 +174,12 @@ class Changes:
 
     def after(self, paths: Iterable[str]) -> "Changes":
         """With one more change, that touched these paths."""
-        listed: list[str] | None = [path.removeprefix(ROOT) for path in paths]
-        if listed is not None and len(listed) > MAX_PATHS:
-            listed = None
+        listed = [path.removeprefix(ROOT) for path in paths]
         number = self.number + 1
-        return Changes(number, [*self.recent, (number, listed)][-RECENT_CHANGES:])
+        recent = [*self.recent, (number, listed if len(listed) <= MAX_PATHS else None)][-RECENT_CHANGES:]
+        while sum(len(at or ()) for _, at in recent) > MAX_PATHS:
+            recent.pop(0)
+        return Changes(number, recent)
 
     def since(self, number: int) -> list[str] | None:
         """The paths touched after change `number`, in order and once each; None when they are not known."""

@@ -10,11 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.model import KafkaError
 from kbroker.state.placement import Racks, place
 from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker.config import BrokerConfig
 
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
@@ -24,6 +27,8 @@ ZERO_UUID = bytes(16)
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
+_UNKNOWN_NAME = "This server does not host this topic-partition."
+_UNKNOWN_ID = "This server does not host this topic ID."
 _ALSO_BY_ID = "The provided topic name maps to an ID that was already supplied."
 
 ConfigCheck = Callable[[Mapping[str, str]], None]
@@ -150,9 +155,7 @@ def check_request_size(specs: Iterable[TopicSpec], default_partitions: int) -> N
 def plan_topic(spec: TopicSpec, around: Surroundings, colliding: Mapping[str, str]) -> TopicPlan:
     """Decides on one topic. `colliding` maps collision keys of the existing topics to a topic that has it."""
     if spec.name == RESERVED_TOPIC:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {RESERVED_TOPIC} is prohibited."
-        )
+        raise _invalid(f"Creation of internal topic {RESERVED_TOPIC} is prohibited.")
     check_topic_name(spec.name)
     if spec.name in around.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{spec.name}' already exists.")
@@ -195,10 +198,7 @@ def _automatic(spec: TopicSpec, around: Surroundings) -> list[list[int]]:
 def _manual(spec: TopicSpec, racks: Racks) -> list[list[int]]:
     for value, what in ((spec.replication_factor, "replication factor"), (spec.partitions, "numPartitions")):
         if value != -1:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"A manual partition assignment was specified, but {what} was not set to -1.",
-            )
+            raise _invalid(f"A manual partition assignment was specified, but {what} was not set to -1.")
     assigned: dict[int, list[int]] = {}
     for index, brokers in spec.assignments:
         if index in assigned:
@@ -252,7 +252,8 @@ def plan_partitions(spec: PartitionsSpec, around: Surroundings) -> list[list[int
     if spec.count < current:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {spec.name} currently has {current} partition(s); {spec.count} would not be an increase.",
+            f"The topic {spec.name} currently has {current} partition(s); "
+            f"{spec.count} would not be an increase.",
         )
     added = spec.count - current
     if added > MAX_PARTITIONS_PER_REQUEST:
@@ -286,8 +287,7 @@ def plan_deletions(
         if ids.count(topic_id) > 1:
             answers.append(Deletion(None, topic_id, _invalid("Duplicate topic id.")))
         elif topic_id not in by_id:
-            unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
-            answers.append(Deletion(None, topic_id, unknown))
+            answers.append(Deletion(None, topic_id, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, _UNKNOWN_ID)))
         else:
             _add_deletion_by_id(by_id[topic_id], names, answers)
     return answers
@@ -304,10 +304,7 @@ def _deletion_by_name(name: str, times: int, ids: list[bytes], topics: Mapping[s
         return Deletion(name, ZERO_UUID, _invalid("Duplicate topic name."))
     topic = topics.get(name)
     if topic is None:
-        unknown = KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
-        )
-        return Deletion(name, ZERO_UUID, unknown)
+        return Deletion(name, ZERO_UUID, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN_NAME))
     if topic.topic_id in ids:
         return Deletion(name, topic.topic_id, _invalid(_ALSO_BY_ID))
     return Deletion(name, topic.topic_id)
@@ -323,3 +320,30 @@ def _add_deletion_by_id(topic: TopicFacts, names: list[str], answers: list[Delet
 
 def _invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def internal_topic(name: str, config: "BrokerConfig") -> TopicSpec:
+    """__consumer_offsets and its like, with the sizes and the configs that their coordinators need."""
+    if name == "__consumer_offsets":
+        return TopicSpec(
+            name,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            configs=(
+                ("cleanup.policy", "compact"),
+                ("compression.type", "producer"),
+                ("segment.bytes", str(config.offsets_topic_segment_bytes)),
+            ),
+        )
+    return TopicSpec(
+        name,
+        int(str(config.get("transaction.state.log.num.partitions"))),
+        int(str(config.get("transaction.state.log.replication.factor"))),
+        configs=(
+            ("cleanup.policy", "compact"),
+            ("compression.type", "uncompressed"),
+            ("min.insync.replicas", str(config.get("transaction.state.log.min.isr"))),
+            ("segment.bytes", str(config.get("transaction.state.log.segment.bytes"))),
+            ("unclean.leader.election.enable", "false"),
+        ),
+    )

@@ -1,0 +1,109 @@
+"""A broker's membership: its registration, the election, and the metadata that follows from both."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kbroker.cluster import znodes
+from kbroker.cluster.controller import Controller
+from kbroker.cluster.coordination import BadVersion, Create, NodeExists, Set
+from kbroker.cluster.follower import MetadataFollower
+from kbroker.cluster.image import BrokerNode, Listener, MetadataImage
+from kbroker.cluster.producer_ids import ProducerIds
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from kbroker.cluster.coordination import Coordination
+    from kbroker.config import BrokerConfig
+    from kbroker.world import World
+
+
+class ClusterMember:
+    """What `join` gives: the image (complete), the controller (elected or not), producer ids."""
+
+    def __init__(
+        self,
+        world: World,
+        coordination: Coordination,
+        node_id: int,
+        config: Callable[[], BrokerConfig],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.image = MetadataImage()
+        self.follower = MetadataFollower(coordination, world.loop, self.image, failed)
+        self.controller = Controller(node_id, coordination, self.follower, world.loop, world.random, config)
+        self.producer_ids = ProducerIds(coordination, world.loop)
+        self._coordination = coordination
+
+    def listen(self, listener: Listener) -> None:
+        """`listener` is awaited with every later delta, after those that listen already."""
+        self.follower.listeners.append(listener)
+
+    async def leave(self) -> None:
+        """The registration and the controllership end with the session."""
+        await self._coordination.close()
+
+
+async def join(
+    world: World,
+    coordination: Coordination,
+    node: BrokerNode,
+    config: Callable[[], BrokerConfig],
+    failed: Callable[[BaseException], None],
+) -> ClusterMember:
+    """Registers the broker (its epoch is assigned here), stands for election, and loads the metadata.
+
+    `config` gives the broker's configuration as it is now. `failed` hears when metadata can no longer be
+    followed, after which the broker must not go on. Raises CoordinationError; NodeExists when another
+    broker has this id.
+    """
+    member = ClusterMember(world, coordination, node.id, config, failed)
+    cluster_id = await _lay_out(coordination, world.random)
+    await _register(coordination, node)
+    await member.controller.campaign()
+    member.image.cluster_id = cluster_id
+    await member.follower.catch_up()
+    if member.controller.elected:
+        await member.controller.restart_leaders()
+    return member
+
+
+async def _lay_out(coordination: Coordination, random: Random) -> str:
+    """Makes the nodes that every broker relies on, the cluster id among them, if this is the first start."""
+    if await coordination.exists(znodes.CLUSTER_ID) is None:
+        drawn = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=")
+        empty = (znodes.BROKERS, znodes.TOPICS, znodes.PARTITIONS, znodes.CONFIGS, *znodes.CONFIG_ROOTS)
+        ops = [
+            Create(znodes.ROOT, b""),
+            Create(znodes.CLUSTER_ID, znodes.encode({"id": drawn})),
+            Create(znodes.BROKER_EPOCH, b""),
+            Create(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": 0})),
+            Create(znodes.CHANGES, znodes.encode_changes(znodes.Changes())),
+            Create(znodes.PRODUCER_IDS, znodes.encode({"next": 0})),
+            *(Create(path, b"") for path in empty),
+        ]
+        with suppress(NodeExists):  # another broker of the cluster was first
+            await coordination.multi(ops)
+    node = await coordination.get(znodes.CLUSTER_ID)
+    return str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"])
+
+
+async def _register(coordination: Coordination, node: BrokerNode) -> None:
+    """Raises NodeExists while another session holds this broker id."""
+    while True:
+        version = await coordination.exists(znodes.BROKER_EPOCH) or 0
+        data = znodes.encode_broker(node._replace(epoch=version + 1))
+        try:
+            await coordination.multi(
+                [
+                    Set(znodes.BROKER_EPOCH, b"", version),
+                    Create(znodes.broker_path(node.id), data, ephemeral=True),
+                ]
+            )
+        except BadVersion:
+            continue
+        return

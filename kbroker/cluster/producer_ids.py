@@ -1,0 +1,53 @@
+"""Producer ids: blocks of 1,000 taken from a counter in the coordination service, so that none is given
+twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.cluster import znodes
+from kbroker.cluster.coordination import BadVersion, CoordinationError
+from kbroker.cluster.turnstile import Turnstile
+from kbroker.model import KafkaError
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from kbroker.cluster.coordination import Coordination
+
+BLOCK = 1000
+
+
+class ProducerIds:
+    """A crash wastes the rest of a block; the first id is 0."""
+
+    def __init__(self, coordination: Coordination, loop: AbstractEventLoop) -> None:
+        self._coordination = coordination
+        self._turn = Turnstile(loop)
+        self._next = 0
+        self._end = 0
+
+    async def next(self) -> int:
+        """Raises KafkaError (COORDINATOR_NOT_AVAILABLE, which producers retry) when no block can be had."""
+        if self._next == self._end:
+            async with self._turn:
+                if self._next == self._end:
+                    await self._take_block()
+        self._next += 1
+        return self._next - 1
+
+    async def _take_block(self) -> None:
+        while True:
+            try:
+                node = await self._coordination.get(znodes.PRODUCER_IDS)
+                start = znodes.decode(znodes.PRODUCER_IDS, node.data)["next"]
+                taken = znodes.encode({"next": start + BLOCK})
+                await self._coordination.set(znodes.PRODUCER_IDS, taken, node.version)
+            except BadVersion:
+                continue
+            except CoordinationError as fault:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(fault)) from fault
+            self._next, self._end = start, start + BLOCK
+            return

@@ -1,0 +1,165 @@
+"""The five codecs of record batches, as Kafka's Java client reads and writes them.
+
+gzip, lz4 as frames of independent blocks (the Java reader refuses linked ones), zstd; snappy in the framing
+of xerial's snappy-java on writing, and raw as well on reading, for librdkafka sends it so.
+
+Decompression is bounded: it never reserves more than a small multiple of what it was given or has produced,
+and gives up at `max_size`.
+"""
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from protocol.errors import MalformedError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Buffer = bytes | bytearray | memoryview
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+
+# Kafka's names of the codecs in compression.type, by number.
+NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+# Defaults of compression.gzip.level, compression.lz4.level and compression.zstd.level; snappy has none.
+DEFAULT_LEVELS = (0, -1, 0, 9, 3)
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK = 32 * 1024
+_LENGTH = Struct(">i")
+
+# A snappy copy element of 3 bytes gives at most 64 bytes.
+_SNAPPY_MAX_RATIO = 22
+_GROWTH = 4
+_FIRST_OUTPUT = 64 * 1024
+_LZ4_FASTEST = 0
+_LZ4_HIGHEST = 12
+
+
+class TooLargeError(MalformedError):
+    """What was compressed is larger than the reader allows."""
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """Compress `data` with a codec of this module; `level` as in Kafka's compression.*.level, None for the
+    default."""
+    if codec == NONE:
+        return bytes(data)
+    if level is None:
+        level = DEFAULT_LEVELS[codec]
+    if codec == GZIP:
+        return bytes(_module("gzip").compress(data, 6 if level == -1 else level))
+    if codec == SNAPPY:
+        return _compress_xerial(data)
+    if codec == LZ4:
+        return _compress_lz4(data, level)
+    if codec == ZSTD:
+        return bytes(_module("zstd").compress(data, level))
+    raise ValueError(f"no codec {codec}")
+
+
+def decompress(codec: int, data: Buffer, max_size: int) -> Buffer:
+    """Decompress at most `max_size` bytes.
+
+    Raises TooLargeError when there are more, MalformedError when the codec is unknown or the data is not its.
+    """
+    if codec == NONE:
+        if len(data) > max_size:
+            raise TooLargeError(f"{len(data)} bytes; at most {max_size} are allowed")
+        return data
+    if codec == SNAPPY:
+        return _decompress_snappy(data, max_size)
+    if codec == GZIP:
+        return _decompress_stream("gzip", data, max_size)
+    if codec == LZ4:
+        return _decompress_stream("lz4", data, max_size)
+    if codec == ZSTD:
+        return _decompress_stream("zstd", data, max_size)
+    raise MalformedError(f"unknown compression codec {codec}")
+
+
+def _module(name: str) -> "ModuleType":
+    # Loaded at first use: most brokers never look into a batch.
+    import cramjam
+
+    module: ModuleType = getattr(cramjam, name)
+    return module
+
+
+def _compress_lz4(data: Buffer, level: int) -> bytes:
+    # Kafka's default level is the fast compressor; the others are its high compressor's, which end at 12
+    # here.
+    level = _LZ4_FASTEST if level == DEFAULT_LEVELS[LZ4] else min(level, _LZ4_HIGHEST)
+    compressor = _module("lz4").Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    snappy = _module("snappy")
+    parts = [_XERIAL_HEADER]
+    view = memoryview(data)
+    for pos in range(0, len(view), _XERIAL_BLOCK):
+        block = bytes(snappy.compress_raw(view[pos : pos + _XERIAL_BLOCK]))
+        parts.append(_LENGTH.pack(len(block)))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
+    """Decompress into a buffer that grows by a factor while the codec fills it, up to `max_size`.
+
+    A codec says alike that the output is full and that the input is bad, so bad input is tried again as
+    well; that costs no more than good input of `max_size` bytes would.
+    """
+    module = _module(name)
+    size = min(max_size, max(_FIRST_OUTPUT, _GROWTH * len(data)))
+    while True:
+        out = bytearray(size)
+        try:
+            written: int = module.decompress_into(data, out)
+        except Exception as error:
+            if size < max_size:
+                size = min(max_size, size * _GROWTH)
+                continue
+            if "write whole buffer" in str(error):
+                raise TooLargeError(f"more than {max_size} bytes when decompressed") from None
+            raise MalformedError(f"not valid {name}: {error}") from None
+        del out[written:]
+        return out
+
+
+def _decompress_snappy(data: Buffer, max_size: int) -> bytearray:
+    view = memoryview(data)
+    out = bytearray()
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        _append_snappy(out, view, max_size)
+        return out
+    pos, end = len(_XERIAL_HEADER), len(view)
+    while pos < end:
+        if end - pos < 4:
+            raise MalformedError("snappy block's length is cut off")
+        size: int = _LENGTH.unpack_from(view, pos)[0]
+        pos += 4
+        if not 0 <= size <= end - pos:
+            raise MalformedError(f"snappy block of {size} bytes in {end - pos} bytes")
+        _append_snappy(out, view[pos : pos + size], max_size)
+        pos += size
+    return out
+
+
+def _append_snappy(out: bytearray, block: memoryview, max_size: int) -> None:
+    """Decompress one raw block, which begins with its decompressed length, to the end of `out`."""
+    snappy = _module("snappy")
+    try:
+        size: int = snappy.decompress_raw_len(block)
+        if size > _SNAPPY_MAX_RATIO * len(block):
+            raise MalformedError(f"snappy block of {len(block)} bytes claims to hold {size} bytes")
+        if size > max_size - len(out):
+            raise TooLargeError(f"more than {max_size} bytes when decompressed")
+        out += snappy.decompress_raw(block)
+    except MalformedError:
+        raise
+    except Exception as error:
+        raise MalformedError(f"not valid snappy: {error}") from None

@@ -1,0 +1,28 @@
+"""CRC-32C, from the extension inside the `crc32c` package.
+
+Importing the package reads its distribution's metadata and takes 27 ms, a tenth of a broker's start; the
+extension module alone takes less than one. Where it cannot be found so, the package is imported as usual.
+"""
+
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+
+Crc = Callable[[bytes | bytearray | memoryview], int]
+
+
+def _load() -> Crc:
+    package = find_spec("crc32c")
+    if package is not None and package.submodule_search_locations:
+        spec = PathFinder.find_spec("crc32c._crc32c", list(package.submodule_search_locations))
+        if spec is not None and spec.loader is not None:
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            function: Crc = module.crc32c
+            return function
+    import crc32c
+
+    return crc32c.crc32c
+
+
+crc32c: Crc = _load()

@@ -11,6 +11,8 @@ from kbroker.net.connection import Connection
 
 if TYPE_CHECKING:
     from kbroker.api.services import Services
+    from kbroker.config import BrokerConfig
+    from kbroker.world import World
 
 RECEIVE_BUFFER = 256 * 1024
 IDLE_SWEEP_S = 10.0
@@ -19,10 +21,10 @@ IDLE_SWEEP_S = 10.0
 class Server:
     """What connections share: the receive buffer, the dispatch table, limits and counts."""
 
-    def __init__(self, services: Services, dispatch: Dispatch) -> None:
-        self.services = services
+    services: Services
+
+    def __init__(self, world: World, config: BrokerConfig, dispatch: Dispatch) -> None:
         self.dispatch = dispatch
-        config = services.config
         self.max_request_bytes = config.socket_request_max_bytes
         self.max_idle_ms = config.connections_max_idle_ms
         self.max_connections = config.max_connections
@@ -31,20 +33,27 @@ class Server:
         self.connections: set[Connection] = set()
         self.unsent_bytes = 0
         self.refused_count = 0
-        self._loop = services.world.loop
-        self._clock = services.world.clock
+        self._loop = world.loop
+        self._clock = world.clock
         self._listening: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections on an address; gives the port that was bound (for port 0)."""
-        server = await self._loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+    async def bind(self, host: str | None, port: int) -> int:
+        """Take an address without accepting yet; gives the port (another one than asked for port 0)."""
+        server = await self._loop.create_server(
+            lambda: Connection(self), host, port, backlog=1024, start_serving=False
+        )
         self._listening.append(server)
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    async def serve(self, services: Services) -> None:
+        """Accept connections on every bound address."""
+        self.services = services
+        for server in self._listening:
+            await server.start_serving()
+        self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
     async def stop(self) -> None:
         """Accept nothing more, drop the connections and what they wait for."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from kbroker.cluster.image import MetadataDelta, MetadataImage, PartitionImage
-    from kbroker.config import BrokerConfig
     from kbroker.storage.log import Log
     from kbroker.world import World
 
@@ -44,14 +43,11 @@ class Appended(NamedTuple):
 class ReplicaManager:
     """Partitions by name and by topic id, and the purgatory of the requests that wait on them."""
 
-    def __init__(
-        self, world: World, node_id: int, config: BrokerConfig, metadata: MetadataImage, logs: LogDirectory
-    ) -> None:
+    def __init__(self, world: World, node_id: int, metadata: MetadataImage, logs: LogDirectory) -> None:
         self.node_id = node_id
         self.purgatory = Purgatory()
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
-        self.config = config
         self._world = world
         self._metadata = metadata
         # Both a topic's name and its id lead to its partitions: requests use either (KIP-516).

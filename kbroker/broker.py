@@ -1,0 +1,207 @@
+"""The composition root: the only file that knows every room.
+
+`Broker` assembles one broker in a given `World`; `run` makes the real world around it and blocks until it is told
+to stop. Simulations and tests make another world and the same broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import SystemRandom
+from typing import TypeVar
+
+from kbroker.api.dispatch import Dispatch
+from kbroker.api.services import Services
+from kbroker.cluster.coordination import Coordination
+from kbroker.cluster.embedded import EmbeddedStore
+from kbroker.cluster.image import BROKER_RESOURCE, BrokerNode, ConfigResource, MetadataDelta
+from kbroker.cluster.member import ClusterMember, join
+from kbroker.config import BrokerConfig
+from kbroker.config.values import ConfigError
+from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.net.listener import Server
+from kbroker.replica.fetching import Fetching
+from kbroker.replica.housekeeping import Housekeeping
+from kbroker.replica.logs import LogDirectory
+from kbroker.replica.manager import ReplicaManager
+from kbroker.storage.backend import RealDisk
+from kbroker.world import World
+
+T = TypeVar("T")
+log = logging.getLogger("kbroker")
+
+# Threads for what may block: cold reads, syncs, opening and deleting of logs.
+BLOCKING_THREADS = 8
+# Collections of the oldest generation walk every live object: frozen after the start, and then seldom.
+GC_THRESHOLDS = (20_000, 20, 50)
+
+
+class Broker:
+    """One broker. `coordination` is given when several share it; otherwise it opens its own, embedded."""
+
+    services: Services
+
+    def __init__(self, world: World, config: BrokerConfig, coordination: Coordination | None = None) -> None:
+        if len(config.log_dirs) != 1:
+            raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; kbroker keeps its data in one")
+        if len(config.listeners) != 1:
+            raise ConfigError(f"listeners names {len(config.listeners)} listeners; kbroker has one")
+        self.world = world
+        self.config = config
+        self.stopped: asyncio.Future[BaseException | None] = world.loop.create_future()
+        self._coordination = coordination
+        self._store: EmbeddedStore | None = None
+        self._server = Server(world, config, Dispatch())
+        self._started: list[Callable[[], Awaitable[None]]] = []
+
+    async def start(self) -> str:
+        """Come up whole, then accept clients; gives the bootstrap address. Raises OSError, ConfigError."""
+        logs = LogDirectory(self.world, self.config.log_dirs[0], lambda: self.config)
+        await logs.lock()
+        self._started.append(logs.unlock)
+        listener, advertised = self.config.listeners[0], self.config.advertised_listeners[0]
+        port = await self._server.bind(listener.host or None, listener.port)
+        self._started.append(self._server.stop)
+        node = BrokerNode(self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack)
+        member = await self._join(node, logs.path)
+        replicas = ReplicaManager(self.world, node.id, member.image, logs)
+        self._configure(member)
+        await replicas.start(lambda line: log.warning("recovery: %s", line))
+        self._started.append(replicas.stop)
+        member.listen(replicas.on_delta)
+        self.services = self._services(member, replicas)
+        await self._start_rooms(member, replicas)
+        await self._server.serve(self.services)
+        return f"{advertised.host}:{node.port}"
+
+    async def _join(self, node: BrokerNode, directory: str) -> ClusterMember:
+        if self._coordination is None:
+            self._store = await EmbeddedStore.open(self.world, f"{directory}/coordination")
+            self._started.append(self._store.close)
+            self._coordination = self._store.session()
+        member = await join(self.world, self._coordination, node, lambda: self.config, self.fail)
+        self._started.append(member.leave)
+        return member
+
+    def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
+        slots = self.config.max_incremental_fetch_session_cache_slots
+        return Services(
+            node_id=self.config.node_id,
+            config=self.config,
+            world=self.world,
+            metadata=member.image,
+            controller=member.controller,
+            replicas=replicas,
+            fetching=Fetching(self.world, replicas, replicas.purgatory, slots),
+            groups=GroupCoordinator(self.world, replicas, member.image, lambda: self.config),
+            producer_ids=member.producer_ids,
+        )
+
+    async def _start_rooms(self, member: ClusterMember, replicas: ReplicaManager) -> None:
+        groups = self.services.groups
+        member.listen(groups.on_delta)
+        member.listen(lambda delta: self._on_delta(member, replicas, delta))
+        await groups.start()
+        self._started.append(groups.stop)
+        housekeeping = Housekeeping(self.world, replicas, lambda: self.config)
+        housekeeping.start()
+        self._started.append(housekeeping.stop)
+
+    async def _on_delta(self, member: ClusterMember, replicas: ReplicaManager, delta: MetadataDelta) -> None:
+        """Dynamic broker configs take effect: the brokers' common ones, and this broker's over them."""
+        own = str(self.config.node_id)
+        if any(ConfigResource(BROKER_RESOURCE, name) in delta.configs for name in ("", own)):
+            self._configure(member)
+            self.services.config = self.config
+            replicas.reconfigure()
+
+    def _configure(self, member: ClusterMember) -> None:
+        common = member.image.overrides(BROKER_RESOURCE, "")
+        own = member.image.overrides(BROKER_RESOURCE, str(self.config.node_id))
+        self.config = self.config.with_dynamic(common, own)
+
+    def fail(self, reason: BaseException) -> None:
+        """Something without which the broker must not go on is lost."""
+        log.error("the broker stops: %s", reason)
+        if not self.stopped.done():
+            self.stopped.set_result(reason)
+
+    async def stop(self) -> None:
+        """Undo what was started, the latest first; a failure does not keep the rest from stopping."""
+        while self._started:
+            undo = self._started.pop()
+            try:
+                await undo()
+            except Exception:
+                log.exception("while stopping")
+
+
+class RealClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def mono_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+def real_world(loop: asyncio.AbstractEventLoop) -> World:
+    """The machine as it is."""
+    pool = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="kbroker-blocking")
+
+    def offload(fn: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        return loop.run_in_executor(pool, fn, *args)
+
+    return World(loop=loop, clock=RealClock(), disk=RealDisk(), random=SystemRandom(), offload=offload)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
+    """Run a broker until SIGTERM or SIGINT; gives the exit status. Raises what keeps it from starting."""
+    _raise_file_limit()
+    loop = new_loop()
+    try:
+        return loop.run_until_complete(_serve(loop, config, on_ready))
+    finally:
+        loop.close()
+
+
+async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
+    broker = Broker(real_world(loop), config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: broker.stopped.done() or broker.stopped.set_result(None))
+    try:
+        bootstrap = await broker.start()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        log.info("serving on %s, data in %s", bootstrap, config.log_dirs[0])
+        on_ready(bootstrap)
+        failure = await broker.stopped
+    finally:
+        await broker.stop()
+    log.info("stopped")
+    return 0 if failure is None else 1
+
+
+def _raise_file_limit() -> None:
+    """A partition keeps files open: take what the system allows instead of the usual soft limit of 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

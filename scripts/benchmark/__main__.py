@@ -1,0 +1,106 @@
+"""Run kbroker and Apache Kafka 4.3.1 side by side and print a table of ratios.
+
+Each round measures every server once, in turn: kbroker, Kafka, and Kafka again as the control, whose ratio to
+itself shows what the machine's noise alone does. Figures are medians; the spread is (max - min) / median.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cases import Case, all_cases
+from peers import Kafka, Kbroker, Peer, environment, kafka_classpath
+
+
+def measure(case: Case, ours: Peer, theirs: Peer, rounds: int) -> dict[str, object]:
+    for peer in (ours, theirs):
+        case.prepare(peer)
+    figures: dict[str, list[float]] = {"kbroker": [], "kafka": [], "control": []}
+    order = [("kbroker", ours), ("kafka", theirs), ("control", theirs)]
+    for number in range(rounds):
+        for column, peer in order[number % 3 :] + order[: number % 3]:
+            figures[column].append(case.measure(peer))
+        print(".", end="", file=sys.stderr, flush=True)
+    medians = {column: statistics.median(values) for column, values in figures.items()}
+    both = statistics.median(figures["kafka"] + figures["control"])
+    ratio = medians["kbroker"] / both
+    return {
+        "case": case.name,
+        "unit": case.unit,
+        "kbroker": medians["kbroker"],
+        "kafka": both,
+        "ratio": ratio,
+        "control": medians["kafka"] / medians["control"],
+        "spread_kbroker": spread(figures["kbroker"]),
+        "spread_kafka": spread(figures["kafka"] + figures["control"]),
+        "bound": case.bound,
+        "better": case.better,
+        "met": ratio >= case.bound if case.better == "more" else ratio <= case.bound,
+        "rounds": rounds,
+        "figures": figures,
+    }
+
+
+def spread(values: list[float]) -> float:
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+def row(result: dict[str, object]) -> str:
+    sign = "≥" if result["better"] == "more" else "≤"
+    return (
+        f"| {result['case']} | {number(result['kbroker'])} ±{result['spread_kbroker']:.0%} "
+        f"| {number(result['kafka'])} ±{result['spread_kafka']:.0%} | {result['unit']} "
+        f"| **{result['ratio']:.2f}** | {sign} {result['bound']:.2f} | {result['control']:.2f} |"
+    )
+
+
+def number(value: object) -> str:
+    assert isinstance(value, float)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", metavar="TEXT", help="only the cases whose name contains this")
+    parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
+    args = parser.parse_args()
+    kafka_classpath()
+    base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
+    ours, theirs = Kbroker(base / "kbroker"), Kafka(base / "kafka")
+    cases = [case for case in all_cases() if not args.only or args.only in case.name]
+    results = []
+    try:
+        for peer in (ours, theirs):
+            peer.prepare()
+            peer.start()
+        machine = environment()
+        print(f"{time.strftime('%Y-%m-%d')}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+              f"Python {machine['python']}, Apache Kafka 4.3.1, {args.rounds} rounds")  # fmt: skip
+        print("| case | kbroker | Apache Kafka | unit | ratio | bound | control |\n|---|---|---|---|---|---|---|")
+        for case in cases:
+            results.append(measure(case, ours, theirs, args.rounds))
+            print(row(results[-1]), flush=True)
+    finally:
+        for peer in (ours, theirs):
+            peer.remove()
+        for case in cases:
+            closer = getattr(getattr(case.prepare, "__self__", None), "close", None)
+            if closer is not None:
+                closer()
+        shutil.rmtree(base, ignore_errors=True)
+    if args.json:
+        Path(args.json).write_text(json.dumps({"machine": environment(), "results": results}, indent=1))
+    missed = [result["case"] for result in results if not result["met"]]
+    if missed:
+        print(f"below the bound: {', '.join(map(str, missed))}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

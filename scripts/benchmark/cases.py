@@ -1,0 +1,244 @@
+"""The cases of the benchmark. Each measures one figure of one server; the runner alternates the servers."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from clients import consume, create_topic, first_acknowledged, latency, produce
+from peers import Kafka, Kbroker, Peer
+
+LINGER = ("linger.ms=5", "batch.size=65536")
+
+
+@dataclass
+class Case:
+    """`bound` is what the ratio kbroker / Apache Kafka must reach ("more" is better) or stay under ("less")."""
+
+    name: str
+    unit: str
+    better: str
+    bound: float
+    measure: Callable[[Peer], float]
+    prepare: Callable[[Peer], None] = field(default=lambda peer: None)
+
+
+_names = iter(range(10**9))
+
+
+def fresh_topic(peer: Peer, partitions: int) -> str:
+    topic = f"bench-{os.getpid()}-{next(_names)}"
+    create_topic(peer, topic, partitions)
+    return topic
+
+
+def producing(partitions: int, records: int, size: int, *properties: str) -> Callable[[Peer], float]:
+    def measure(peer: Peer) -> float:
+        return produce(peer, fresh_topic(peer, partitions), records, size, *properties)
+
+    return measure
+
+
+class Consuming:
+    """Consumes a topic that each server was given once."""
+
+    def __init__(self, partitions: int, records: int) -> None:
+        self.partitions = partitions
+        self.records = records
+        self.topics: dict[Peer, str] = {}
+
+    def prepare(self, peer: Peer) -> None:
+        self.topics[peer] = fresh_topic(peer, self.partitions)
+        produce(peer, self.topics[peer], self.records, 100, *LINGER)
+
+    def measure(self, peer: Peer) -> float:
+        return consume(peer, self.topics[peer], self.records)
+
+
+class LatencyOf:
+    """Quantile 0 is p50, 1 is p99; both come from one run, so a pair of cases shares it."""
+
+    def __init__(self, mode: str, records: int) -> None:
+        self.mode = mode
+        self.records = records
+        self.topics: dict[Peer, str] = {}
+        self.unread: dict[tuple[Peer, int], list[float]] = {}
+
+    def prepare(self, peer: Peer) -> None:
+        if peer not in self.topics:
+            self.topics[peer] = fresh_topic(peer, 1)
+
+    def run(self, peer: Peer) -> tuple[float, float]:
+        return latency(peer, self.topics[peer], self.mode, self.records)
+
+    def quantile(self, which: int) -> Callable[[Peer], float]:
+        def measure(peer: Peer) -> float:
+            mine = self.unread.setdefault((peer, which), [])
+            if not mine:
+                for number, value in enumerate(self.run(peer)):
+                    self.unread.setdefault((peer, number), []).append(value)
+            return mine.pop(0)
+
+        return measure
+
+
+@contextmanager
+def idle_connections(peer: Peer, count: int) -> Iterator[None]:
+    held = [socket.create_connection(("127.0.0.1", peer.port), 5) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for connection in held:
+            connection.close()
+
+
+class BesideIdle(LatencyOf):
+    """Latency while 500 connections are open and silent."""
+
+    def run(self, peer: Peer) -> tuple[float, float]:
+        with idle_connections(peer, 500):
+            return super().run(peer)
+
+
+class BesideColdReader(LatencyOf):
+    """Latency while another client reads old data that is not in the page cache."""
+
+    OLD_RECORDS = 600_000
+
+    def __init__(self, mode: str, records: int) -> None:
+        super().__init__(mode, records)
+        self.old: dict[Peer, str] = {}
+
+    def prepare(self, peer: Peer) -> None:
+        super().prepare(peer)
+        if peer not in self.old:
+            self.old[peer] = fresh_topic(peer, 1)
+            produce(peer, self.old[peer], self.OLD_RECORDS, 1000, *LINGER)
+
+    def run(self, peer: Peer) -> tuple[float, float]:
+        os.sync()
+        self.evict(peer)
+        over = threading.Event()
+        reader = threading.Thread(target=self.read_until, args=(peer, over))
+        reader.start()
+        try:
+            return super().run(peer)
+        finally:
+            over.set()
+            reader.join()
+
+    def read_until(self, peer: Peer, over: threading.Event) -> None:
+        while not over.is_set():
+            consume(peer, self.old[peer], self.OLD_RECORDS)
+            self.evict(peer)
+
+    def evict(self, peer: Peer) -> None:
+        """Drop the old topic's pages, and only those, from the page cache."""
+        for segment in peer.directory.glob(f"data/**/{self.old[peer]}-0/*.log"):
+            fd = os.open(segment, os.O_RDONLY)
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
+
+
+def starting(make: Callable[[Peer], Peer]) -> Callable[[Peer], float]:
+    def measure(peer: Peer) -> float:
+        fresh = make(peer)
+        fresh.prepare()
+        try:
+            return first_acknowledged(fresh, "first")
+        finally:
+            fresh.remove()
+
+    return measure
+
+
+def another(peer: Peer) -> Peer:
+    """A second server of the same kind on a directory of its own."""
+    directory = peer.directory.parent / f"{peer.directory.name}-{next(_names)}"
+    return Kafka(directory, peer.heap) if isinstance(peer, Kafka) else Kbroker(directory)
+
+
+class Restarting:
+    """kill -9 with many partitions and much data, then start: seconds to the first acknowledged record."""
+
+    def __init__(self, partitions: int, gigabytes: float) -> None:
+        self.partitions = partitions
+        self.records = int(gigabytes * 2**30 / 1000)
+        self.loaded: dict[Peer, Peer] = {}
+
+    def prepare(self, peer: Peer) -> None:
+        loaded = self.loaded[peer] = another(peer)
+        loaded.prepare()
+        loaded.start()
+        create_topic(loaded, "big", self.partitions)
+        produce(loaded, "big", self.records, 1000, "batch.size=65536", "linger.ms=20", "buffer.memory=268435456")
+
+    def measure(self, peer: Peer) -> float:
+        loaded = self.loaded[peer]
+        # In flight when it is killed: the tail has to be looked at.
+        produce(loaded, "big", 2000, 1000, *LINGER)
+        loaded.kill()
+        return first_acknowledged(loaded, "big")
+
+    def close(self) -> None:
+        for loaded in self.loaded.values():
+            loaded.remove()
+
+
+def resident(peer: Peer) -> float:
+    return peer.resident_mib()
+
+
+def flooded(seconds: float = 60) -> Callable[[Peer], float]:
+    """Resident memory after `seconds` of as much as eight unthrottled producers can send."""
+
+    def measure(peer: Peer) -> float:
+        topic = fresh_topic(peer, 6)
+        end = time.monotonic() + seconds
+
+        def flood() -> None:
+            while time.monotonic() < end:
+                produce(peer, topic, 400_000, 1000, *LINGER, "max.block.ms=120000")
+
+        threads = [threading.Thread(target=flood) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return peer.resident_mib()
+
+    return measure
+
+
+def all_cases() -> list[Case]:
+    consuming = Consuming(6, 3_000_000)
+    quiet, end_to_end = LatencyOf("produce", 10_000), LatencyOf("end-to-end", 5_000)
+    idle, cold = BesideIdle("produce", 10_000), BesideColdReader("produce", 10_000)
+    restarting = Restarting(1000, 2.0)
+    more, less = "more", "less"
+    return [
+        Case("produce 100 B, 1 partition, 64 KiB batches", "records/s", more, 1.5,
+             producing(1, 3_000_000, 100, *LINGER)),
+        Case("produce 100 B lz4, 6 partitions", "records/s", more, 1.2,
+             producing(6, 3_000_000, 100, *LINGER, "compression.type=lz4")),
+        Case("produce 1 KiB, default batches, 6 partitions", "records/s", more, 1.2,
+             producing(6, 400_000, 1024)),
+        Case("produce unbatched, 6 partitions", "records/s", more, 1.0,
+             producing(6, 100_000, 100, "batch.size=1", "linger.ms=0")),
+        Case("resident memory after the produce cases", "MiB", less, 0.15, resident),
+        Case("consume 100 B, 6 partitions", "records/s", more, 1.0, consuming.measure, consuming.prepare),
+        Case("produce latency at 2,000/s, p50", "us", less, 1.1, quiet.quantile(0), quiet.prepare),
+        Case("produce latency at 2,000/s, p99", "us", less, 1.1, quiet.quantile(1), quiet.prepare),
+        Case("end to end, p50", "us", less, 1.1, end_to_end.quantile(0), end_to_end.prepare),
+        Case("end to end, p99", "us", less, 1.1, end_to_end.quantile(1), end_to_end.prepare),
+        Case("p99 while 500 connections idle", "us", less, 1.0, idle.quantile(1), idle.prepare),
+        Case("p99 beside a cold reader", "us", less, 1.0, cold.quantile(1), cold.prepare),
+        Case("start to first acknowledged record", "s", less, 0.25, starting(another)),
+        Case("kill -9 restart, 1,000 partitions, 2 GB", "s", less, 1.0, restarting.measure, restarting.prepare),
+        Case("resident memory after 60 s of overload", "MiB", less, 0.15, flooded()),
+    ]  # fmt: skip

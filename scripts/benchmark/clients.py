@@ -1,0 +1,135 @@
+"""The client programs, the same for every server: Kafka's own performance tools, and two small ones beside them."""
+
+import re
+import socket
+import struct
+import subprocess
+import time
+
+import crc32c
+from peers import HERE, Peer, java
+
+_PRODUCED = re.compile(
+    r"(\d+) records sent, ([\d.]+) records/sec \(.*?\), ([\d.]+) ms avg latency, ([\d.]+) ms max latency"
+    r"(?:, (\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th)?"
+)
+
+
+def run(command: list[str], timeout: float = 300) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode:
+        raise SystemExit(f"client failed: {' '.join(command[:8])} ...\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def create_topic(peer: Peer, topic: str, partitions: int) -> None:
+    run(java("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", peer.bootstrap, "--create", "--topic", topic,
+             "--partitions", str(partitions), "--replication-factor", "1"))  # fmt: skip
+
+
+def produce(peer: Peer, topic: str, records: int, size: int, *properties: str, throughput: int = -1) -> float:
+    """ProducerPerformance; gives records per second after its warm-up."""
+    warm = max(records // 5, 1)
+    output = run(
+        java("org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", peer.bootstrap, "--topic", topic,
+             "--num-records", str(records + warm), "--warmup-records", str(warm), "--record-size", str(size),
+             "--throughput", str(throughput), "--reporting-interval", "600000",
+             "--command-property", "acks=all", "enable.idempotence=true", *properties)
+    )  # fmt: skip
+    found = _PRODUCED.findall(output)
+    if not found:
+        raise SystemExit(f"ProducerPerformance printed no summary:\n{output}")
+    return float(found[-1][1])
+
+
+def consume(peer: Peer, topic: str, records: int) -> float:
+    """ConsumerPerformance; gives records per second without the time of joining the group."""
+    output = run(
+        java("org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", peer.bootstrap, "--topic", topic,
+             "--num-records", str(records), "--hide-header", "--timeout", "60000")
+    )  # fmt: skip
+    row = [part.strip() for part in output.strip().splitlines()[-1].split(",")]
+    if int(row[4]) < records:
+        raise SystemExit(f"ConsumerPerformance read {row[4]} of {records} records")
+    return float(row[-1])
+
+
+def latency(peer: Peer, topic: str, mode: str, records: int, rate: int = 2000) -> tuple[float, float]:
+    """(p50, p99) in microseconds; `mode` is produce or end-to-end."""
+    command = java(str(HERE / "Latency.java"), peer.bootstrap, topic, mode, str(records), str(rate))
+    p50, p99, _ = run(command).split()
+    return float(p50), float(p99)
+
+
+class TinyProducer:
+    """A raw connection that asks for metadata and produces single records: no client start-up in the figure."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 5)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _ask(self, key: int, version: int, body: bytes) -> bytes:
+        frame = struct.pack(">hhih", key, version, 1, 4) + b"tiny" + body
+        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        size = struct.unpack(">i", self._read(4))[0]
+        return self._read(size)[4:]
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self.socket.recv(size - len(data))
+            if not more:
+                raise ConnectionError("closed")
+            data += more
+        return data
+
+    def touch(self, topic: str) -> None:
+        """Metadata v4 with auto-creation."""
+        raw = topic.encode()
+        self._ask(3, 4, struct.pack(">ih", 1, len(raw)) + raw + b"\1")
+
+    def produce(self, topic: str, partition: int = 0) -> int:
+        """Produce v3, acks=all, one record of 100 bytes; gives the partition's error code."""
+        record = b"\0\0\0\1" + _varint(100) + bytes(100) + b"\0"
+        record = _varint(len(record)) + record
+        now = int(time.time() * 1000)
+        tail = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + record
+        batch = struct.pack(">qiiBI", 0, len(tail) + 9, -1, 2, crc32c.crc32c(tail)) + tail
+        raw = topic.encode()
+        body = struct.pack(">hhiih", -1, -1, 10000, 1, len(raw)) + raw
+        body += struct.pack(">iii", 1, partition, len(batch)) + batch
+        answer = self._ask(0, 3, body)
+        code: int = struct.unpack_from(">h", answer, 4 + 2 + len(raw) + 4 + 4)[0]
+        return code
+
+
+def _varint(value: int) -> bytes:
+    value <<= 1
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def first_acknowledged(peer: Peer, topic: str, deadline_s: float = 300) -> float:
+    """Start the server; seconds from that moment to the first acknowledged record."""
+    begin = time.perf_counter()
+    peer.start()
+    while time.perf_counter() - begin < deadline_s:
+        try:
+            tiny = TinyProducer(peer.port)
+            try:
+                while tiny.produce(topic) != 0:
+                    tiny.touch(topic)
+                    time.sleep(0.002)
+                return time.perf_counter() - begin
+            finally:
+                tiny.close()
+        except OSError:
+            time.sleep(0.005)
+    raise SystemExit(f"{peer.name} acknowledged nothing in {deadline_s} s")

@@ -1,0 +1,156 @@
+"""The two servers that are compared: kbroker from this tree, and a real Apache Kafka 4.3.1 from Maven."""
+
+import base64
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CACHE = ROOT / ".cache" / "kafka-4.3.1"
+QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+
+
+def kafka_classpath() -> str:
+    """Apache Kafka's jars, fetched once with Maven."""
+    if not list(CACHE.glob("kafka_2.13-*.jar")):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        print("fetching Apache Kafka 4.3.1 with Maven ...", file=sys.stderr, flush=True)
+        subprocess.run(
+            ["mvn", "-q", "-B", "-f", str(HERE / "kafka-pom.xml"), "dependency:copy-dependencies",
+             f"-DoutputDirectory={CACHE}"],
+            check=True,
+        )  # fmt: skip
+    return f"{CACHE}/*"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes], deadline_s: float = 120) -> None:
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise SystemExit(f"the server ended with {process.returncode} before it listened")
+        try:
+            socket.create_connection(("127.0.0.1", port), 0.5).close()
+            return
+        except OSError:
+            time.sleep(0.005)
+    raise SystemExit("the server did not listen in time")
+
+
+class Peer:
+    """A server under test in its own directory; `name` is its column in the table."""
+
+    name = "?"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
+        raise AssertionError("each peer has its own command")
+
+    def prepare(self) -> None:
+        """What comes before the first start."""
+
+    def start(self) -> None:
+        """Start and return as soon as the port answers."""
+        with open(self.directory / "server.log", "ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
+            )
+        wait_for_port(self.port, self.process)
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(how)
+            process.wait(timeout=120)
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def resident_mib(self) -> float:
+        assert self.process is not None
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise AssertionError("no VmRSS")
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Kbroker(Peer):
+    name = "kbroker"
+
+    def command(self) -> list[str]:
+        return [
+            sys.executable, "-m", "kbroker", "start", "--data-dir", str(self.directory / "data"), "--listen",
+            self.bootstrap, "--set", "group.initial.rebalance.delay.ms=0",
+        ]  # fmt: skip
+
+
+class Kafka(Peer):
+    name = "Apache Kafka"
+
+    def __init__(self, directory: Path, heap: str = "1g") -> None:
+        super().__init__(directory)
+        self.heap = heap
+
+    def prepare(self) -> None:
+        controller = free_port()
+        (self.directory / "server.properties").write_text(
+            "process.roles=broker,controller\n"
+            "node.id=1\n"
+            f"controller.quorum.voters=1@127.0.0.1:{controller}\n"
+            f"listeners=PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}\n"
+            f"advertised.listeners=PLAINTEXT://{self.bootstrap}\n"
+            "controller.listener.names=CONTROLLER\n"
+            f"log.dirs={self.directory}/data\n"
+            "offsets.topic.replication.factor=1\n"
+            "transaction.state.log.replication.factor=1\n"
+            "transaction.state.log.min.isr=1\n"
+            "share.coordinator.state.topic.replication.factor=1\n"
+            "share.coordinator.state.topic.min.isr=1\n"
+            "group.initial.rebalance.delay.ms=0\n"
+        )
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        subprocess.run(
+            java("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c",
+                 str(self.directory / "server.properties")),
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def command(self) -> list[str]:
+        heap = [f"-Xmx{self.heap}", f"-Xms{self.heap}"]
+        return java("kafka.Kafka", str(self.directory / "server.properties"), options=heap)
+
+
+def java(main: str, *args: str, options: list[str] | None = None) -> list[str]:
+    return ["java", QUIET, *(options or ["-Xmx1g"]), "-cp", kafka_classpath(), main, *args]
+
+
+def environment() -> dict[str, str]:
+    """The machine, for the foot of the table."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
+    return {"cores": str(os.cpu_count()), "memory_gib": str(memory), "python": sys.version.split()[0]}

@@ -1,0 +1,63 @@
+"""Control records: what a control batch carries instead of data.
+
+An end-transaction marker (KIP-98) is one record: key = version int16, type int16; value = version int16,
+coordinator epoch int32. Clients skip a control batch whatever its type is.
+"""
+
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from protocol.errors import MalformedError
+from protocol.records.batch import CONTROL, TRANSACTIONAL, build_batch
+
+ABORT = 0
+COMMIT = 1
+
+_KEY = Struct(">hh")
+_VALUE = Struct(">hi")
+_VERSION = 0
+
+
+class EndMarker(NamedTuple):
+    """The end of a transaction of one producer in one partition."""
+
+    committed: bool
+    coordinator_epoch: int
+
+
+def control_type(key: bytes | None) -> int:
+    """The type in a control record's key: ABORT, COMMIT, or another; raises MalformedError."""
+    try:
+        version, kind = _KEY.unpack_from(key or b"")
+    except StructError:
+        raise MalformedError(f"control record key of {len(key or b'')} bytes") from None
+    if version < 0:
+        raise MalformedError(f"control record key of version {version}")
+    return int(kind)
+
+
+def parse_end_marker(key: bytes | None, value: bytes | None) -> EndMarker:
+    """Read the one record of an end-transaction marker; raises MalformedError."""
+    kind = control_type(key)
+    if kind not in (ABORT, COMMIT):
+        raise MalformedError(f"control record of type {kind} ends no transaction")
+    try:
+        version, epoch = _VALUE.unpack_from(value or b"")
+    except StructError:
+        raise MalformedError(f"end-transaction marker of {len(value or b'')} bytes") from None
+    if version < 0:
+        raise MalformedError(f"end-transaction marker of version {version}")
+    return EndMarker(kind == COMMIT, epoch)
+
+
+def build_end_marker(marker: EndMarker, producer_id: int, producer_epoch: int, timestamp: int) -> bytearray:
+    """Build the control batch that ends a producer's transaction in one partition."""
+    key = _KEY.pack(_VERSION, COMMIT if marker.committed else ABORT)
+    value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
+    return build_batch(
+        [(timestamp, key, value, ())],
+        attributes=TRANSACTIONAL | CONTROL,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )

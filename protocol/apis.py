@@ -112,7 +112,7 @@ class Api(NamedTuple):
 
 
 # Produce 0-2 are advertised for librdkafka's sake (it takes their absence for a broker without message
-# format 2) and answered with UNSUPPORTED_VERSION, as Kafka does. InitProducerId 6 (KIP-939) is unstable yet.
+# format 2) and then refused: Kafka closes the connection. InitProducerId 6 (KIP-939) is unstable yet.
 _ROWS = (
     Api(ApiKey.PRODUCE, "Produce", 0, 13, 9),
     Api(ApiKey.FETCH, "Fetch", 4, 18, 12),

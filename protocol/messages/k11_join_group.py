@@ -1,0 +1,48 @@
+"""JoinGroup: become a member of a classic group, or stay one through a rebalance.
+
+1: rebalance timeout of its own (ms).
+4: a new member gets its id first, with MEMBER_ID_REQUIRED (KIP-394).
+5: static members (KIP-345).
+6: flexible.
+7: protocol type and nullable protocol in answers (KIP-559).
+8: reason (KIP-800).
+9: the leader may skip the assignment (KIP-814).
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, row
+
+
+class JoinGroupRequestProtocol(Struct):
+    name: str = row("string", "0+")
+    metadata: bytes = row("bytes", "0+")
+
+
+class JoinGroupRequest(Message, key=11, kind="request", versions="0-9", flexible="6+"):
+    group_id: str = row("string", "0+")
+    session_timeout_ms: int = row("int32", "0+")
+    rebalance_timeout_ms: int = row("int32", "1+", default=-1, ignorable=True)
+    member_id: str = row("string", "0+")
+    group_instance_id: str | None = row("string", "5+", nullable="5+", default=None)
+    protocol_type: str = row("string", "0+")
+    protocols: list[JoinGroupRequestProtocol] = row([JoinGroupRequestProtocol], "0+")
+    reason: str | None = row("string", "8+", nullable="8+", default=None, ignorable=True)
+
+
+class JoinGroupResponseMember(Struct):
+    member_id: str = row("string", "0+")
+    group_instance_id: str | None = row("string", "5+", nullable="5+", default=None, ignorable=True)
+    metadata: bytes = row("bytes", "0+")
+
+
+class JoinGroupResponse(Message, key=11, kind="response", versions="0-9", flexible="6+"):
+    throttle_time_ms: int = row("int32", "2+", ignorable=True)
+    error_code: int = row("int16", "0+")
+    generation_id: int = row("int32", "0+", default=-1)
+    protocol_type: str | None = row("string", "7+", nullable="7+", default=None, ignorable=True)
+    protocol_name: str | None = row("string", "0+", nullable="7+")
+    leader: str = row("string", "0+")
+    skip_assignment: bool = row("bool", "9+")
+    member_id: str = row("string", "0+")
+    members: list[JoinGroupResponseMember] = row([JoinGroupResponseMember], "0+")

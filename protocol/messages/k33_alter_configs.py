@@ -1,0 +1,36 @@
+"""AlterConfigs: replace all the configs of a resource (deprecated by KIP-339, still served).
+
+2: flexible.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, row
+
+
+class AlterableConfig(Struct):
+    name: str = row("string", "0+")
+    value: str | None = row("string", "0+", nullable="0+")
+
+
+class AlterConfigsResource(Struct):
+    resource_type: int = row("int8", "0+")
+    resource_name: str = row("string", "0+")
+    configs: list[AlterableConfig] = row([AlterableConfig], "0+")
+
+
+class AlterConfigsRequest(Message, key=33, kind="request", versions="0-2", flexible="2+"):
+    resources: list[AlterConfigsResource] = row([AlterConfigsResource], "0+")
+    validate_only: bool = row("bool", "0+")
+
+
+class AlterConfigsResourceResponse(Struct):
+    error_code: int = row("int16", "0+")
+    error_message: str | None = row("string", "0+", nullable="0+")
+    resource_type: int = row("int8", "0+")
+    resource_name: str = row("string", "0+")
+
+
+class AlterConfigsResponse(Message, key=33, kind="response", versions="0-2", flexible="2+"):
+    throttle_time_ms: int = row("int32", "0+")
+    responses: list[AlterConfigsResourceResponse] = row([AlterConfigsResourceResponse], "0+")

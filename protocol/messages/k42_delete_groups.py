@@ -1,0 +1,22 @@
+"""DeleteGroups: delete empty groups with their offsets.
+
+2: flexible.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, row
+
+
+class DeleteGroupsRequest(Message, key=42, kind="request", versions="0-2", flexible="2+"):
+    groups_names: list[str] = row(["string"], "0+")
+
+
+class DeletableGroupResult(Struct):
+    group_id: str = row("string", "0+")
+    error_code: int = row("int16", "0+")
+
+
+class DeleteGroupsResponse(Message, key=42, kind="response", versions="0-2", flexible="2+"):
+    throttle_time_ms: int = row("int32", "0+")
+    results: list[DeletableGroupResult] = row([DeletableGroupResult], "0+")

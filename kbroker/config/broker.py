@@ -1,6 +1,5 @@
 """The broker's configuration: what was given, what was altered since, and the typed view of the outcome."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -22,8 +21,8 @@ class BrokerConfig:
 
     An attribute is a config's name with underscores. Only configs that code reads have one; `get` has them
     all. `static` is what the broker was started with; `cluster` and `own` are the dynamic configs of all
-    brokers and of this one, as text. `topic_defaults` are the values of topics without overrides. Times are in
-    the unit that the name ends with.
+    brokers and of this one, as text. `topic_defaults` are the values of topics without overrides. Times are
+    in the unit that the name ends with.
     """
 
     static: Texts
@@ -169,6 +168,8 @@ def find_row(name: str) -> Row:
     rows: Table = BROKER_CONFIGS
     found = rows.get(name) or DYNAMIC_ONLY.get(name) or rows.get(base_name(name))
     if found is None:
+        import difflib  # costs the start of every broker otherwise
+
         near = difflib.get_close_matches(name, rows, n=1, cutoff=0.8)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise ConfigError(f"Unknown broker config name: {name}{hint}")

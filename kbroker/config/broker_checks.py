@@ -1,59 +1,74 @@
-"""Checks across several broker configs, those that Kafka makes when a broker starts or is reconfigured."""
+"""Checks across several broker configs: those that Kafka makes when a broker starts or is reconfigured."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from kbroker.config.values import ConfigError, Value
 
 Values = Mapping[str, Value]
 
+# What brokers allow groups to set, as group.<kind>.min.<what> and group.<kind>.max.<what>.
+_GROUP_RANGES = {
+    "consumer": ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"),
+    "share": (
+        "heartbeat.interval.ms",
+        "session.timeout.ms",
+        "assignment.interval.ms",
+        "record.lock.duration.ms",
+        "delivery.count.limit",
+        "partition.max.record.locks",
+    ),
+    "streams": ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"),
+}
+
 # (smaller, larger): the first may not exceed the second.
 _ORDERED = (
     ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
-    ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
-    ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
-    ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
-    ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
-    ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
-    ("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
-    ("group.share.min.heartbeat.interval.ms", "group.share.max.heartbeat.interval.ms"),
-    ("group.share.min.heartbeat.interval.ms", "group.share.heartbeat.interval.ms"),
-    ("group.share.heartbeat.interval.ms", "group.share.max.heartbeat.interval.ms"),
-    ("group.share.min.session.timeout.ms", "group.share.max.session.timeout.ms"),
-    ("group.share.min.session.timeout.ms", "group.share.session.timeout.ms"),
-    ("group.share.session.timeout.ms", "group.share.max.session.timeout.ms"),
-    ("group.streams.min.heartbeat.interval.ms", "group.streams.heartbeat.interval.ms"),
-    ("group.streams.heartbeat.interval.ms", "group.streams.max.heartbeat.interval.ms"),
-    ("group.streams.min.session.timeout.ms", "group.streams.session.timeout.ms"),
-    ("group.streams.session.timeout.ms", "group.streams.max.session.timeout.ms"),
+    ("group.streams.num.standby.replicas", "group.streams.max.standby.replicas"),
+    ("group.share.max.size", "group.share.max.share.sessions"),
+    # Kafka takes this and then refuses every topic.
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
 )
-
-# (name, lowest): time limits that must be positive where they are given.
 _UNLIMITED_OR_POSITIVE = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+_LOWEST = {"log.roll.ms": 1, "log.roll.jitter.ms": 0}
+
+
+def ordered_pairs() -> Iterator[tuple[str, str]]:
+    yield from _ORDERED
+    for kind, ranges in _GROUP_RANGES.items():
+        for what in ranges:
+            low, value, high = f"group.{kind}.min.{what}", f"group.{kind}.{what}", f"group.{kind}.max.{what}"
+            yield from ((low, high), (low, value), (value, high))
 
 
 def check_broker(values: Values) -> None:
     """Raises ConfigError."""
-    for small, large in _ORDERED:
+    for small, large in ordered_pairs():
         if _number(values, small) > _number(values, large):
-            raise ConfigError(
-                f"{small} ({values[small]}) must be less than or equal to {large} ({values[large]})"
-            )
+            raise ConfigError(f"{large} must be greater than or equal to {small}")
+    for kind in _GROUP_RANGES:
+        beat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
+        if _number(values, beat) >= _number(values, session):
+            raise ConfigError(f"{beat} must be less than {session}")
     for name in _UNLIMITED_OR_POSITIVE:
         if values[name] == 0:
-            raise ConfigError(f"{name} must be unlimited (-1) or, equal or greater than 1")
-    if values["log.roll.ms"] is not None and _number(values, "log.roll.ms") < 1:
-        raise ConfigError("log.roll.ms must be greater than or equal to 1")
-    if values["log.roll.jitter.ms"] is not None and _number(values, "log.roll.jitter.ms") < 0:
-        raise ConfigError("log.roll.jitter.ms must be greater than or equal to 0")
+            raise ConfigError(f"{name} must be unlimited (-1) or, greater than or equal to 1")
+    for name, lowest in _LOWEST.items():
+        if values[name] is not None and _number(values, name) < lowest:
+            raise ConfigError(f"{name} must be greater than or equal to {lowest}")
+    _check_sizes(values)
+
+
+def _check_sizes(values: Values) -> None:
     queued = _number(values, "queued.max.request.bytes")
     if 0 < queued < _number(values, "socket.request.max.bytes"):
-        raise ConfigError(
-            "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
-        )
-    if values["log.dirs"] == ():
-        raise ConfigError("At least one log directory must be defined via log.dirs or log.dir.")
+        raise ConfigError("queued.max.request.bytes must be larger or equal to socket.request.max.bytes")
+    threads = _number(values, "log.cleaner.threads")
+    if _number(values, "log.cleaner.dedupe.buffer.size") < threads * (1 << 20):
+        raise ConfigError("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")
+    cordoned = values["cordoned.log.dirs"]
+    if isinstance(cordoned, tuple) and "*" in cordoned and len(cordoned) > 1:
+        raise ConfigError("When cordoned.log.dirs is set to *, it must not contain other values")
 
 
 def _number(values: Values, name: str) -> float:

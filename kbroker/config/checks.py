@@ -4,11 +4,21 @@ import re
 
 from kbroker.config.definition import Check
 from kbroker.config.values import ConfigError, Value, invalid, show
+from kbroker.model import KafkaError
+from protocol.errors import ErrorCode
 
 _PAIR = re.compile(r"[0-9]+:[0-9]+")
 _DAYS = r"(?:[0-9]+D)?"
 _TIME = r"(?:T(?=[0-9])(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+(?:\.[0-9]{1,9})?S)?)?"
 _BY_DURATION = re.compile(rf"by_duration:P(?=[0-9T]){_DAYS}{_TIME}", re.IGNORECASE)
+_CLIENT_ATTRIBUTES = (
+    "client_id",
+    "client_instance_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
 
 
 def at_least(low: float) -> Check:
@@ -120,3 +130,23 @@ def bootstrap_servers(name: str, value: Value) -> None:
                 f"Failed to parse host name from {part} for the configuration {name}. "
                 'Each entry should be in the form "{host}:{port}"'
             )
+
+
+def metrics_interval(name: str, value: Value) -> None:
+    if isinstance(value, int) and not 100 <= value <= 3_600_000:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Invalid value {value} for {name}, interval must be between 100 and 3600000 (1 hour)",
+        )
+
+
+def client_match(name: str, value: Value) -> None:
+    """Entries as `attribute=regular expression`."""
+    for part in value if isinstance(value, tuple) else ():
+        attribute, sign, pattern = part.partition("=")
+        try:
+            re.compile(pattern)
+        except re.error:
+            sign = ""
+        if not sign or attribute.strip() not in _CLIENT_ATTRIBUTES:
+            raise ConfigError(f"Illegal client matching pattern: {part}")

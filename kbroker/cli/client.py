@@ -77,21 +77,29 @@ def admin(bootstrap: str) -> Iterator[Any]:
 @contextmanager
 def client_errors() -> Iterator[None]:
     """Turns what kafka-python raises into a CliError that a user can act on."""
-    from kafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError
+    from kafka.errors import KafkaError
 
     try:
         yield
-    except BrokerResponseError as error:
-        raise CliError(refusal(error.errno, ": ".join(str(arg) for arg in error.args))) from error
-    except KafkaTimeoutError as error:
-        raise CliError(
-            f"the broker did not answer in time: {': '.join(str(arg) for arg in error.args)}"
-        ) from error
-    except KafkaError as error:
-        raise CliError(explain(error)) from error
-    except (AssertionError, TypeError, ValueError) as error:
-        # kafka-python checks its arguments by these
-        raise CliError(str(error) or explain(error)) from error
+    except (
+        KafkaError,
+        AssertionError,
+        TypeError,
+        ValueError,
+    ) as error:  # the latter: how it checks arguments
+        raise CliError(told(error)) from error
+
+
+def told(error: BaseException) -> str:
+    """A failure of kafka-python in words, without its class names where there are better ones."""
+    from kafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError
+
+    detail = ": ".join(str(arg) for arg in error.args if arg is not None)
+    if isinstance(error, BrokerResponseError):
+        return refusal(error.errno, detail)
+    if isinstance(error, KafkaTimeoutError):
+        return f"no answer in time: {detail}"
+    return detail if detail and not isinstance(error, KafkaError) else explain(error)
 
 
 def refusal(code: int, message: str | None = None) -> str:

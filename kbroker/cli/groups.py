@@ -8,8 +8,8 @@ import typer
 
 from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, partitions_of, refusal, reworded
 from kbroker.cli.errors import CliError, complain, usage
-from kbroker.cli.output import Cell, heading, note, print_json, print_table
-from kbroker.cli.topics import confirm, counted
+from kbroker.cli.output import Cell, counted, heading, note, print_json, print_table
+from kbroker.cli.topics import confirm
 from kbroker.cli.values import duration_ms, moment_ms, topic_choice
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)

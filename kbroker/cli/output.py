@@ -80,6 +80,11 @@ def _print_rich(columns: Sequence[str], texts: Sequence[Sequence[str]], numeric:
     Console().print(table)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 partition`, `2 partitions`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def note(message: str) -> None:
     """A remark for the person at the terminal, on standard error, so that output stays clean."""
     print(message, file=sys.stderr, flush=True)

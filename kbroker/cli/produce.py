@@ -4,22 +4,21 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from kbroker.cli.client import DEFAULT_BOOTSTRAP, Bootstrap, client_errors, common
-from kbroker.cli.errors import CliError, explain, usage
-from kbroker.cli.output import LongWork, note
+from kbroker.cli.client import DEFAULT_BOOTSTRAP, Bootstrap, client_errors, common, told
+from kbroker.cli.errors import CliError, usage
+from kbroker.cli.output import LongWork, counted, note
 from kbroker.cli.records import Draft, Header, from_json, from_line, headers_of
 
 MAX_IN_FLIGHT_BYTES = 32 << 20
 MAX_REQUEST_BYTES = 64 << 20
 METADATA_TIMEOUT_MS = 10_000
-
-Send = Callable[[Draft, int], None]
 
 
 def produce(
@@ -72,19 +71,29 @@ def produce(
     separator = _unescaped(key_separator)
     headers = headers_of(header or [])
 
-    def complete(draft: Draft) -> Draft:
-        return _completed(draft, key, headers, partition)
-
+    read = from_json if as_json else partial(from_line, separator=separator)
+    lines = (
+        (value.encode(errors="surrogateescape") for value in values)
+        if values
+        else _lines(_open(file), interactive=file is None and sys.stdin.isatty())
+    )
     with Delivery(topic, settings(bootstrap, acks, compression)) as delivery:
-        if values:
-            for number, value in enumerate(values, 1):
-                delivery.send(complete(from_line(value.encode(errors="surrogateescape"), separator)), number)
-        else:
-            read = from_json if as_json else lambda line: from_line(line, separator)
-            _produce_lines(file, lambda line, number: delivery.send(complete(read(line)), number))
+        for number, line in enumerate(lines, 1):
+            with _naming(number):
+                delivery.send(_completed(read(line), key, headers, partition), number)
         delivery.finish()
     if not quiet:
-        note(f"produced {delivery.acknowledged} records to {topic}")
+        note(f"produced {counted(delivery.acknowledged, 'record')} to {topic}")
+
+
+@contextmanager
+def _naming(number: int) -> Iterator[None]:
+    try:
+        yield
+    except DeliveryFailed:
+        raise
+    except CliError as error:
+        raise CliError(f"record {number}: {error}") from None
 
 
 def settings(bootstrap: str, acks: str, compression: str | None) -> dict[str, Any]:
@@ -121,20 +130,6 @@ def _completed(draft: Draft, key: str | None, headers: list[Header], partition: 
     return draft._replace(headers=draft.headers + headers) if headers else draft
 
 
-def _produce_lines(path: str | None, send: Callable[[bytes, int], None]) -> None:
-    """Each line is a record without its end; an empty line is an empty record. Mistakes name their line."""
-    with _open(path) as source:
-        if path is None and sys.stdin.isatty():
-            note("one record a line; Ctrl-D ends")
-        with LongWork("producing", _size(source), shows_bytes=True, wanted=not source.isatty()) as work:
-            for number, line in enumerate(_lines(source), 1):
-                try:
-                    send(line.removesuffix(b"\n").removesuffix(b"\r"), number)
-                except CliError as error:
-                    raise CliError(f"line {number}: {error}") from None
-                work.advance(len(line))
-
-
 def _open(path: str | None) -> BinaryIO:
     try:
         return open(path, "rb") if path is not None else open(sys.stdin.fileno(), "rb", closefd=False)
@@ -142,16 +137,26 @@ def _open(path: str | None) -> BinaryIO:
         raise CliError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _lines(source: BinaryIO) -> Iterator[bytes]:
-    try:
-        yield from source
-    except OSError as error:
-        raise CliError(f"cannot read: {error.strerror}") from None
+def _lines(source: BinaryIO, interactive: bool) -> Iterator[bytes]:
+    """Each line is a record, without its end; an empty line is an empty record."""
+    if interactive:
+        note("one record a line; Ctrl-D ends")
+    with source, LongWork("producing", _size(source), shows_bytes=True, wanted=not interactive) as work:
+        try:
+            for line in source:
+                yield line.removesuffix(b"\n").removesuffix(b"\r")
+                work.advance(len(line))
+        except OSError as error:
+            raise CliError(f"cannot read: {error.strerror}") from None
 
 
 def _size(source: BinaryIO) -> int | None:
     status = os.fstat(source.fileno())
     return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+class DeliveryFailed(CliError):
+    """The broker, or the way to it, failed for a record that was handed over before."""
 
 
 class Delivery:
@@ -208,14 +213,14 @@ class Delivery:
         with self._changed:
             self._in_flight -= size
             if isinstance(outcome, BaseException):
-                self._failure = self._failure or f"record {number}: {explain(outcome)}"
+                self._failure = self._failure or f"record {number}: {told(outcome)}"
             else:
                 self.acknowledged += 1
             self._changed.notify()
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise CliError(f"{self._failure}; {self.acknowledged} records before it were acknowledged")
+            raise DeliveryFailed(f"{self._failure} ({counted(self.acknowledged, 'record')} acknowledged)")
 
     def finish(self) -> None:
         """Returns when everything is acknowledged. Raises CliError for the first failure."""

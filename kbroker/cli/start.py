@@ -13,7 +13,6 @@ from kbroker.cli.values import assignments, host_port
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "kbroker-data"
-WILDCARDS = frozenset({"0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*"})
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ def parse_plain(args: Sequence[str]) -> StartOptions | None:
 
 
 def properties(options: StartOptions) -> dict[str, str]:
-    """The broker's properties by Kafka's names. Raises CliError for what cannot be read or advertised."""
+    """The broker's properties by Kafka's names. Raises CliError for what cannot be read."""
     given = read_toml(options.config) if options.config is not None else {}
     given.update(assignments(options.set))
     if options.data_dir is not None:
@@ -70,26 +69,12 @@ def properties(options: StartOptions) -> dict[str, str]:
     given.setdefault("listeners", f"PLAINTEXT://{DEFAULT_LISTEN}")
     if "log.dir" not in given:
         given.setdefault("log.dirs", DEFAULT_DATA_DIR)
-    refuse_wildcards(given)
     return given
 
 
 def _listener(address: str, option: str) -> str:
     host, port = host_port(address, option)
     return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
-
-
-def refuse_wildcards(given: Mapping[str, str]) -> None:
-    """A client would be sent to itself: 0.0.0.0 and :: can be listened on, but not be reached."""
-    advertised = given.get("advertised.listeners")
-    for listener in (advertised or given["listeners"]).split(","):
-        address = listener.strip().rpartition("://")[2]
-        host = address.rpartition(":")[0].strip("[]")
-        if host in WILDCARDS:
-            raise usage(
-                f"cannot advertise {address}: clients are told to connect to it, and none can; "
-                "name an address that they reach with --advertise HOST:PORT"
-            )
 
 
 def read_toml(path: str) -> dict[str, str]:
@@ -142,7 +127,7 @@ def start(options: StartOptions) -> int:
         )
         given = properties(options)
         from kbroker.broker import run
-        from kbroker.config.broker import BrokerConfig
+        from kbroker.config import BrokerConfig
 
         return run(BrokerConfig.load(given), on_ready=announce)
     except KeyboardInterrupt:
@@ -152,5 +137,14 @@ def start(options: StartOptions) -> int:
         return error.status
     except Exception as error:
         logging.getLogger("kbroker").debug("where it failed:", exc_info=True)
-        complain(f"the broker cannot run: {explain(error)}")
+        complain(_reason(error))
         return 1
+
+
+def _reason(error: Exception) -> str:
+    from kbroker.config import ConfigError
+
+    if not isinstance(error, ConfigError):
+        return f"the broker cannot run: {explain(error)}"
+    by_option = "advertised.listeners" in str(error)
+    return f"{error} (--advertise HOST:PORT does it)" if by_option else str(error)

@@ -8,7 +8,7 @@ import typer
 
 from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, reworded, topic_refusal
 from kbroker.cli.errors import CliError, complain, usage
-from kbroker.cli.output import Cell, heading, print_json, print_table
+from kbroker.cli.output import Cell, counted, heading, print_json, print_table
 from kbroker.cli.values import assignments
 from protocol.errors import ErrorCode
 
@@ -254,11 +254,6 @@ def confirm(question: str, yes: bool) -> None:
     """Ask on a terminal; a script has nobody to ask and means what it says."""
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(question, abort=True, err=True)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 partition`, `2 partitions`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _report(

@@ -46,16 +46,15 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     default."""
     if codec == NONE:
         return bytes(data)
-    if level is None:
-        level = DEFAULT_LEVELS[codec]
     if codec == GZIP:
-        return bytes(_module("gzip").compress(data, 6 if level == -1 else level))
+        level = 6 if level is None or level == -1 else level
+        return bytes(_module("gzip").compress(data, level))
     if codec == SNAPPY:
         return _compress_xerial(data)
     if codec == LZ4:
         return _compress_lz4(data, level)
     if codec == ZSTD:
-        return bytes(_module("zstd").compress(data, level))
+        return bytes(_module("zstd").compress(data, DEFAULT_LEVELS[ZSTD] if level is None else level))
     raise ValueError(f"no codec {codec}")
 
 
@@ -87,12 +86,13 @@ def _module(name: str) -> "ModuleType":
     return module
 
 
-def _compress_lz4(data: Buffer, level: int) -> bytes:
-    # Kafka's default level is the fast compressor; the others are its high compressor's, which end at 12
-    # here.
-    level = _LZ4_FASTEST if level == DEFAULT_LEVELS[LZ4] else min(level, _LZ4_HIGHEST)
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    # Kafka's default level is its fast compressor; the others are its high one's, which end at 12 here.
+    fast = level is None or level == DEFAULT_LEVELS[LZ4]
+    level = _LZ4_FASTEST if level is None or fast else min(level, _LZ4_HIGHEST)
     compressor = _module("lz4").Compressor(level=level, content_checksum=False, block_linked=False)
-    compressor.compress(data)
+    # It takes bytes only, unlike the others.
+    compressor.compress(data if isinstance(data, bytes) else bytes(data))
     return bytes(compressor.finish())
 
 

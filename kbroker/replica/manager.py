@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.replica.logs import LogDirectory
-from kbroker.replica.partition import Committed, Partition
+from kbroker.replica.partition import Committed, Partition, acknowledged_by_sync
 from kbroker.replica.validation import validate
 from kbroker.state.partition import PartitionState
 from kbroker.state.purgatory import Operation, Purgatory
@@ -48,6 +48,8 @@ class ReplicaManager:
         self.purgatory = Purgatory()
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
+        # Partitions with unsynced data: [first append, last append] since the last sync, in wall-clock ms.
+        self.dirty: dict[Partition, list[int]] = {}
         self._world = world
         self._metadata = metadata
         # Both a topic's name and its id lead to its partitions: requests use either (KIP-516).
@@ -97,13 +99,26 @@ class ReplicaManager:
         else:
             base_offset = partition.append(batch, header, now_ms)
             end_offset = log.log_end_offset
+            self._note_dirty(partition, now_ms)
         settled = partition.state.high_watermark >= end_offset or (acks != ACKS_ALL and not partition.flush_before_ack)
         return Appended(partition, base_offset, end_offset, append_time_ms, log.log_start_offset, settled)
+
+    def _note_dirty(self, partition: Partition, now_ms: int) -> None:
+        times = self.dirty.get(partition)
+        if times is None:
+            self.dirty[partition] = [now_ms, now_ms]
+        else:
+            times[1] = now_ms
+        log = partition.log
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            self.request_flush(partition)
 
     def append_internal(self, tp: TopicPartition, batch: bytearray) -> int:
         """Append a batch that a coordinator built; gives the log end offset. Raises KafkaError."""
         partition = self.leader(tp.topic, tp.partition)
-        partition.append(batch, parse_header(batch, 0), self._world.clock.now_ms())
+        now_ms = self._world.clock.now_ms()
+        partition.append(batch, parse_header(batch, 0), now_ms)
+        self._note_dirty(partition, now_ms)
         return partition.log.log_end_offset
 
     def on_committed(self, tp: TopicPartition, offset: int, callback: Committed) -> None:
@@ -187,6 +202,8 @@ class ReplicaManager:
             log.offline = f"sync failed: {error}"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
         log.complete_flush(target)
+        if log.recovery_point >= log.log_end_offset:
+            self.dirty.pop(partition, None)
         if target > before and partition.flush_before_ack:
             partition.advance(0)
 
@@ -239,7 +256,7 @@ class ReplicaManager:
             if config == partition.log.config:
                 continue
             partition.log.set_config(config)
-            partition.flush_before_ack = config.flush_before_ack
+            partition.flush_before_ack = acknowledged_by_sync(config)
             # Whether acknowledgements wait for a sync may have changed under those who wait.
             partition.advance(0)
 

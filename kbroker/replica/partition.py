@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
+from kbroker.config.topic import TopicConfig
 from kbroker.model import Buffer, KafkaError, TopicPartition
 from kbroker.state.fetch_session import FetchPartition
 from kbroker.state.partition import PartitionState
@@ -11,6 +12,11 @@ from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader
 
 Committed = Callable[[ErrorCode], None]
+
+
+def acknowledged_by_sync(config: TopicConfig) -> bool:
+    """Kafka syncs inside the append when flush.messages is 1: as good as flush.before.ack."""
+    return config.flush_before_ack or config.flush_messages == 1
 
 
 class Partition:
@@ -35,7 +41,7 @@ class Partition:
         self.is_leader = is_leader
         self.closed = False
         self.flushing = False
-        self.flush_before_ack = log.config.flush_before_ack
+        self.flush_before_ack = acknowledged_by_sync(log.config)
         self.request_flush = request_flush
         self.fetchers: dict[FetchPartition, None] = {}
         # (offset, callback) in order of offset: appends only grow.

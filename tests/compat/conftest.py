@@ -1,0 +1,91 @@
+"""Fixtures of the compatibility suite, and the matrix that it prints.
+
+The suite runs against the broker that `KBROKER_COMPAT_BOOTSTRAP` names (host:port), or else starts a
+kbroker of its own. Tests that kill a broker or read its files always need one of their own (fixture
+`broker`); they are not run when the suite is pointed at somebody else's.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compat.matrix import CLIENTS, FAILED, NOT_RUN, PASSED, Cell, Matrix
+from tests.compat.support import BrokerProcess, running_broker, unique
+
+HERE = Path(__file__).parent
+OUTSIDE = os.environ.get("KBROKER_COMPAT_BOOTSTRAP", "")
+
+_CELL = pytest.StashKey[Cell]()
+_MATRIX = pytest.StashKey[Matrix]()
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of the broker under test. All tests share it, so their names must be unique."""
+    if OUTSIDE:
+        yield OUTSIDE
+        return
+    with running_broker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.bootstrap
+        broker.stop()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker of this test alone, which it may kill, restart and look into."""
+    if OUTSIDE:
+        pytest.skip("not run: it would kill the broker, and this one is not the suite's own")
+    with running_broker(tmp_path) as own:
+        yield own
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name for this test's topic, never used before."""
+    return unique(request.node.originalname.removeprefix("test_"))
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A name for this test's consumer group, never used before."""
+    return unique("group-" + request.node.originalname.removeprefix("test_"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "feature(title): the row of the matrix that a test belongs to")
+    config.addinivalue_line("markers", "client(folder): the column, where it is not the test's folder")
+    config.stash[_MATRIX] = Matrix()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if not item.path.is_relative_to(HERE):
+        return
+    feature = item.get_closest_marker("feature")
+    client = item.get_closest_marker("client")
+    folder = item.path.relative_to(HERE).parts[0]
+    if feature is None and folder != "cli":
+        raise pytest.UsageError(f"{item.nodeid}: no pytest.mark.feature, so it has no place in the matrix")
+    column = client.args[0] if client else folder
+    if column not in CLIENTS:
+        raise pytest.UsageError(f"{item.nodeid}: {column} is no client of the matrix")
+    item.stash[_CELL] = (column, feature.args[0] if feature else "command line")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if _CELL in item.stash and (report.when != "teardown" or report.failed):
+        outcome = PASSED if report.passed else NOT_RUN if report.skipped else FAILED
+        if report.when == "call" or outcome != PASSED:
+            item.config.stash[_MATRIX].record(item.nodeid, item.stash[_CELL], outcome)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines = config.stash[_MATRIX].lines()
+    if lines:
+        terminalreporter.section(f"clients and features, against {OUTSIDE or 'a kbroker of its own'}")
+        for line in lines:
+            terminalreporter.write_line(line)

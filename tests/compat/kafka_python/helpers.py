@@ -1,0 +1,71 @@
+"""Reading with a deadline, and group members on threads of their own, through kafka-python."""
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+
+from tests.compat.support import eventually
+
+
+def read(consumer: KafkaConsumer, count: int, timeout: float = 20.0) -> list[Any]:
+    """Exactly the next `count` records: fewer by the deadline is a failure, and so is one more."""
+    records: list[Any] = []
+
+    def enough() -> bool:
+        for part in consumer.poll(timeout_ms=200).values():
+            records.extend(part)
+        return len(records) >= count
+
+    eventually(enough, f"{count} records (got {len(records)})", timeout, interval=0)
+    assert len(records) == count, f"{len(records)} records where {count} were written"
+    return records
+
+
+def partitions(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, index) for index in range(count)]
+
+
+class Member:
+    """A group member as an application runs it: one thread polls, rejoins and commits until it leaves."""
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self.consumer = consumer
+        self.assignment: set[TopicPartition] = set()
+        self.generation = -1
+        self.records: list[Any] = []
+        self.error: BaseException | None = None
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Closes the consumer, which commits and leaves the group. Twice does no harm."""
+        self._leaving.set()
+        self._thread.join(40)
+        assert not self._thread.is_alive(), "the consumer did not close"
+
+    def _run(self) -> None:
+        try:
+            while not self._leaving.is_set():
+                for part in self.consumer.poll(timeout_ms=100).values():
+                    self.records.extend(part)
+                self.assignment = set(self.consumer.assignment())
+                self.generation = self.consumer.group_metadata().generation_id
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.consumer.close()
+
+
+def shared(members: Iterable[Member], everything: set[TopicPartition]) -> bool:
+    """True when each member has a share and together they own each partition once, in one generation."""
+    members = list(members)
+    for member in members:
+        if member.error:
+            raise member.error
+    shares = [member.assignment for member in members]
+    if not all(shares) or len({member.generation for member in members}) != 1:
+        return False
+    return sum(map(len, shares)) == len(everything) and set().union(*shares) == everything

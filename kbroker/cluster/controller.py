@@ -8,7 +8,7 @@ have followed: when a call returns, a topic that it created has its logs. Operat
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kbroker.cluster import znodes
@@ -66,7 +66,7 @@ class TopicResult:
     topic_id: bytes = bytes(16)
     partitions: int = -1
     replication_factor: int = -1
-    configs: Overrides | None = None
+    configs: Overrides = field(default_factory=dict)
     error: KafkaError | None = None
 
 

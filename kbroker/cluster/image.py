@@ -13,6 +13,7 @@ from kbroker.model import NO_LEADER, TopicPartition
 # Config resource types, as DescribeConfigs and AlterConfigs number them.
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+CLIENT_METRICS_RESOURCE = 16
 GROUP_RESOURCE = 32
 
 

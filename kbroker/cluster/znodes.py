@@ -8,7 +8,7 @@
     /kbroker/changes               {"number", "recent": [[number, [path, ...] or null], ...]}
     /kbroker/topics/NAME           {"id": hex, "internal": bool}
     /kbroker/partitions/N          {topic id in hex: {partition: state}}, at most 128 partitions in all
-    /kbroker/configs/KIND/NAME     {config: value}; KIND is topics, brokers or groups
+    /kbroker/configs/KIND/NAME     {config: value}; KIND is topics, brokers, client-metrics or groups
     /kbroker/producer-ids          {"next": first id of the next block}
 
 `changes` is what brokers watch. Each write of the controller adds one number with the paths that it touched
@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 from kbroker.cluster.coordination import CoordinationError
 from kbroker.cluster.image import (
     BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     BrokerNode,
@@ -44,7 +45,12 @@ PARTITIONS = f"{ROOT}/partitions"
 CONFIGS = f"{ROOT}/configs"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
 
-CONFIG_KINDS = {TOPIC_RESOURCE: "topics", BROKER_RESOURCE: "brokers", GROUP_RESOURCE: "groups"}
+CONFIG_KINDS = {
+    TOPIC_RESOURCE: "topics",
+    BROKER_RESOURCE: "brokers",
+    CLIENT_METRICS_RESOURCE: "client-metrics",
+    GROUP_RESOURCE: "groups",
+}
 KIND_RESOURCES = {kind: resource for resource, kind in CONFIG_KINDS.items()}
 CONFIG_ROOTS = tuple(f"{CONFIGS}/{kind}" for kind in KIND_RESOURCES)
 DEFAULT_BROKER = "<default>"

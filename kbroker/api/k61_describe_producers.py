@@ -1,0 +1,60 @@
+"""DescribeProducers (key 61), version 0 (KIP-664): the producers whose state a partition keeps."""
+
+from kbroker.api.services import RequestContext, Services
+from kbroker.model import KafkaError
+from kbroker.state.controller import topic_name_fault
+from protocol.errors import ErrorCode
+from protocol.messages.k61_describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+# Until there are transactions nobody coordinates a producer and none has one open.
+NO_COORDINATOR = NO_TRANSACTION = -1
+
+
+def handle(
+    services: Services, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[_partition(services, topic.name, index) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _partition(services: Services, topic: str, index: int) -> PartitionResponse:
+    fault = topic_name_fault(topic)
+    if fault is not None:
+        return PartitionResponse(
+            partition_index=index,
+            error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
+            error_message=f"Topic name is invalid: {fault}",
+        )
+    try:
+        partition = services.replicas.leader(topic, index)
+    except KafkaError as refusal:
+        return PartitionResponse(
+            partition_index=index, error_code=refusal.code, error_message=refusal.message
+        )
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=NO_COORDINATOR,
+                current_txn_start_offset=NO_TRANSACTION,
+            )
+            for producer in partition.log.producers
+        ],
+    )

@@ -125,11 +125,12 @@ def start(options: StartOptions) -> int:
             level=options.log_level.upper(),
             format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         )
-        given = properties(options)
-        from kbroker.broker import run
         from kbroker.config import BrokerConfig
 
-        return run(BrokerConfig.load(given), on_ready=announce)
+        config = BrokerConfig.load(properties(options))
+        from kbroker.broker import run
+
+        return run(config, on_ready=announce)
     except KeyboardInterrupt:
         return 130
     except CliError as error:

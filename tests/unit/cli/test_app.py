@@ -1,0 +1,172 @@
+"""The command tree: usage, failures as one line, exit statuses."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.cli import main
+from kbroker.cli.client import refusal, reworded, topic_refusal
+from kbroker.cli.errors import CliError, explain
+from kbroker.cli.topics import config_changes
+
+
+@pytest.fixture
+def refused() -> Iterator[str]:
+    """An address where nobody listens: bound, so that nobody takes it, and never listened on."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topics", "list"],
+        ["topics", "describe", "t", "--json"],
+        ["topics", "create", "t"],
+        ["topics", "alter", "t", "--set", "a=b"],
+        ["topics", "delete", "t"],
+        ["produce", "t", "v"],
+        ["consume", "t"],
+        ["groups", "list"],
+        ["groups", "describe", "g"],
+        ["groups", "delete", "g"],
+        ["groups", "reset-offsets", "g", "--topic", "t", "--to-earliest"],
+    ],
+)
+def test_no_broker_is_one_line(
+    command: list[str], refused: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
+    assert main([*command, "--bootstrap", refused]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == (
+        f"kbroker: cannot connect to {refused}: Connection refused (start a broker with: kbroker start)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["bogus"], "No such command"),
+        (["topics", "bogus"], "No such command"),
+        (["topics", "list", "--bogus"], "No such option"),
+        (["topics", "create"], "Missing argument"),
+        (["topics", "create", "t", "--partitions", "0"], "--partitions"),
+        (["topics", "create", "t", "--config", "x"], "NAME=VALUE"),
+        (["topics", "alter", "t"], "nothing to alter"),
+        (["topics", "list", "--bootstrap", "nowhere"], "--bootstrap must be HOST:PORT"),
+        (["topics", "list", "--bootstrap", ","], "--bootstrap is empty"),
+        (["produce", "t", "v", "--json"], "--json"),
+        (["produce", "t", "v", "--file", "f"], "not both"),
+        (["produce", "t", "v", "--acks", "2"], "--acks"),
+        (["produce", "t", "v", "--compression", "rar"], "--compression"),
+        (["produce", "t", "v", "--header", "x"], "NAME=VALUE"),
+        (["consume", "t", "--from", "sometime"], "expected earliest"),
+        (["consume", "t", "--group", "g", "--from", "5"], "--group"),
+        (["consume", "t", "--count", "0"], "--count"),
+        (["groups", "reset-offsets", "g", "--topic", "t"], "say where to"),
+        (["groups", "reset-offsets", "g", "--all-topics", "--to-earliest", "--to-latest"], "say where to"),
+        (["groups", "reset-offsets", "g", "--to-earliest"], "say which topics"),
+        (["groups", "reset-offsets", "g", "--to-earliest", "--topic", "t", "--all-topics"], "which topics"),
+        (["groups", "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute", "--dry-run"], "excl"),
+        (["start", "--bogus"], "No such option"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(
+    command: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 2
+    shown = capsys.readouterr()
+    assert reason in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    "command", [["--help"], ["topics", "-h"], ["start", "--help"], ["consume", "--help"]]
+)
+def test_help_is_no_failure(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("Usage: kbroker")
+    assert shown.err == ""
+
+
+@pytest.mark.parametrize("command", [[], ["topics"], ["groups"]])
+def test_without_a_command_the_help_is_shown(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 2
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_help_of_start_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["start", "--help"])
+    shown = capsys.readouterr().out
+    for option in ("--config", "--data-dir", "--listen", "--advertise", "--set", "--log-level"):
+        assert option in shown
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2.3")
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "kbroker 1.2.3\n"
+
+
+def test_a_missing_file_is_told_before_anything_is_asked_of_a_broker(
+    capsys: pytest.CaptureFixture[str], refused: str
+) -> None:
+    assert main(["produce", "t", "--file", "/nowhere/file", "--bootstrap", refused]) == 1
+    assert capsys.readouterr().err == "kbroker: cannot read /nowhere/file: No such file or directory\n"
+
+
+def test_a_reader_that_has_gone_ends_it_without_a_word() -> None:
+    program = (
+        "import sys; from kbroker.cli import app, output\n"
+        "@app.app.command('flood')\n"
+        "def flood():\n"
+        "    for i in range(100000): print(i)\n"
+        "sys.exit(app.run(['flood']))"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "0\n"
+    writer.stdout.close()
+    assert writer.stderr is not None
+    assert writer.stderr.read() == ""
+    assert writer.wait(30) == 1
+
+
+def test_a_config_may_be_changed_once() -> None:
+    assert config_changes(["a=1"], ["b"], ["c=x"], ["d=y"]) == {
+        "b": ("DELETE", None),
+        "a": ("SET", "1"),
+        "c": ("APPEND", "x"),
+        "d": ("SUBTRACT", "y"),
+    }
+    with pytest.raises(CliError, match="a is changed twice"):
+        config_changes(["a=1"], ["a"], [], [])
+
+
+def test_the_brokers_words_come_before_its_codes() -> None:
+    assert refusal(36, "Topic 't' already exists.") == "Topic 't' already exists (TOPIC_ALREADY_EXISTS)"
+    assert refusal(68) == "Non empty group (NON_EMPTY_GROUP)"
+    assert refusal(9999, "odd") == "odd (error 9999)"
+    assert topic_refusal("t", 3) == "topic t does not exist"
+    assert reworded("[Error 40] InvalidConfigurationError: bad: value\nhere") == (
+        "bad: value\nhere (INVALID_CONFIG)"
+    )
+    assert reworded("whatever") == "whatever"
+
+
+def test_exceptions_in_words() -> None:
+    assert explain(FileNotFoundError(2, "No such file or directory", "x")) == "x: No such file or directory"
+    assert explain(OSError(111, "Connection refused")) == "Connection refused"
+    assert explain(RuntimeError()) == "RuntimeError"
+    assert explain(RuntimeError("why")) == "RuntimeError: why"
+    assert explain(CliError("so")) == "so"

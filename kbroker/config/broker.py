@@ -6,10 +6,11 @@ from typing import Any
 
 from kbroker.config.broker_checks import check_broker
 from kbroker.config.definition import Row, Table
+from kbroker.config.inherit import inherited
 from kbroker.config.listeners import Endpoint, advertised, check_protocols, parse_endpoints
 from kbroker.config.names import base_name
 from kbroker.config.rows.broker import BROKER_CONFIGS, DYNAMIC_ONLY
-from kbroker.config.rows.topic import TOPIC_CONFIGS
+from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, Value
 
 Texts = Mapping[str, str]
@@ -100,18 +101,16 @@ class BrokerConfig:
 
 _GIVEN = {"static", "cluster", "own", "values", "topic_defaults"}
 _DERIVED = {"listeners", "advertised_listeners", "log_dirs"}
-_ATTRIBUTES = tuple(
-    (f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _GIVEN | _DERIVED
-)
+_ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _GIVEN | _DERIVED)
 _DEFAULTS: Mapping[str, Value] = {name: row.default for name, row in BROKER_CONFIGS.items()}
 
 
 def _effective(cls: type[BrokerConfig], static: Texts, cluster: Texts, own: Texts) -> BrokerConfig:
     values = dict(_DEFAULTS)
-    for texts in (_with_ids(static), cluster, own):
+    static = _with_ids(static)
+    for texts in (static, cluster, own):
         for name, text in texts.items():
             values[name] = find_row(name).parse(text)
-    values.setdefault("broker.id", values["node.id"])
     listeners, advertised_listeners = _endpoints(values)
     typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
     return cls(
@@ -119,7 +118,7 @@ def _effective(cls: type[BrokerConfig], static: Texts, cluster: Texts, own: Text
         cluster=cluster,
         own=own,
         values=values,
-        topic_defaults=topic_defaults(values),
+        topic_defaults=inherited(ALL_TOPIC_CONFIGS, values),
         listeners=listeners,
         advertised_listeners=advertised_listeners,
         log_dirs=_strings(values["log.dirs"]) or _strings(values["log.dir"]),
@@ -132,7 +131,9 @@ def _with_ids(static: Texts) -> Texts:
     given = {static[name].strip() for name in ("node.id", "broker.id") if name in static}
     if len(given) > 1:
         raise ConfigError("node.id and broker.id must be the same number when both are given")
-    node_id = given.pop() if given else str(_DEFAULTS["node.id"])
+    if not given:
+        return static
+    node_id = given.pop()
     return {**static, "node.id": node_id, "broker.id": node_id}
 
 
@@ -146,21 +147,6 @@ def _endpoints(values: Mapping[str, Value]) -> tuple[tuple[Endpoint, ...], tuple
 
 def _strings(value: Value) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else ()
-
-
-def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
-    """The topic configs that follow from the broker's values: each takes its strongest synonym's."""
-    defaults: dict[str, Value] = {}
-    for name, row in TOPIC_CONFIGS.items():
-        defaults[name] = row.default
-        for synonym in row.synonyms:
-            value = values.get(synonym.name)
-            if value is not None:
-                # A negative value means "no limit" in every unit.
-                scaled = isinstance(value, int) and synonym.factor > 1 and value > 0
-                defaults[name] = int(value) * synonym.factor if scaled else value  # type: ignore[arg-type]
-                break
-    return defaults
 
 
 def find_row(name: str) -> Row:

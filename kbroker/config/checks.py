@@ -118,8 +118,7 @@ def quorum_voters(name: str, value: Value) -> None:
     for part in value if isinstance(value, tuple) else ():
         if not re.fullmatch(r"-?\d+@.+:\d+", part):
             raise ConfigError(
-                f"Invalid configuration value for {name}. "
-                "Each entry should be in the form `{id}@{host}:{port}`."
+                f"Invalid configuration value for {name}. Each entry should be in the form `{{id}}@{{host}}:{{port}}`."
             )
 
 
@@ -146,7 +145,7 @@ def client_match(name: str, value: Value) -> None:
         attribute, sign, pattern = part.partition("=")
         try:
             re.compile(pattern)
-        except re.error:
+        except (re.error, RecursionError, OverflowError):
             sign = ""
         if not sign or attribute.strip() not in _CLIENT_ATTRIBUTES:
             raise ConfigError(f"Illegal client matching pattern: {part}")

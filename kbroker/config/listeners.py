@@ -60,14 +60,10 @@ def check_protocols(endpoints: Sequence[Endpoint], protocol_map: str) -> None:
                 "listener.security.protocol.map must name one"
             )
         if protocol != "PLAINTEXT":
-            raise ConfigError(
-                f"Listener {endpoint} has the security protocol {protocol}; only PLAINTEXT is supported"
-            )
+            raise ConfigError(f"Listener {endpoint} has the security protocol {protocol}; only PLAINTEXT is supported")
 
 
-def advertised(
-    listeners: Sequence[Endpoint], configured: Sequence[Endpoint] | None
-) -> tuple[Endpoint, ...]:
+def advertised(listeners: Sequence[Endpoint], configured: Sequence[Endpoint] | None) -> tuple[Endpoint, ...]:
     """What clients are told: the configured addresses, or the listeners themselves.
 
     A wildcard is refused: no client can connect to it. An advertised port 0 stands for the port that the

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from kbroker.config.definition import parse_all
-from kbroker.config.rows.topic import TOPIC_CONFIGS
-from kbroker.config.values import ConfigError, Value, show
+from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.values import ConfigError, Value
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -52,8 +53,10 @@ class TopicConfig:
     ) -> "TopicConfig":
         """From a topic's overrides, as text, and `BrokerConfig.topic_defaults`. Raises ConfigError."""
         values = dict(DEFAULTS if defaults is None else defaults)
-        values.update(parse_all(TOPIC_CONFIGS, overrides or {}, "topic"))
-        return cls(values=values, **{attribute: values[name] for attribute, name in _ATTRIBUTES})  # type: ignore[arg-type]
+        values.update(parse_all(ALL_TOPIC_CONFIGS, overrides or {}, "topic"))
+        typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
+        typed["segment_bytes"] = values["internal.segment.bytes"] or values["segment.bytes"]
+        return cls(values=values, **typed)
 
     def get(self, name: str) -> Value:
         """Any topic config's value. Raises KeyError for a name that is none."""
@@ -77,20 +80,20 @@ class TopicConfig:
         return self.kbroker_record_validation == "full"
 
 
-DEFAULTS: Mapping[str, Value] = {name: row.default for name, row in TOPIC_CONFIGS.items()}
+DEFAULTS: Mapping[str, Value] = {name: row.default for name, row in ALL_TOPIC_CONFIGS.items()}
 _ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConfig) if f.name != "values")
 
 
 def check_topic(overrides: Mapping[str, str], defaults: Mapping[str, Value] = DEFAULTS) -> None:
     """Validates a topic's overrides, each and together with the broker's values. Raises ConfigError."""
     config = TopicConfig.of(overrides, defaults)
+    if config.get("remote.storage.enable"):
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError(
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
-
-
-def shown(config: TopicConfig) -> dict[str, str | None]:
-    """Every value as text, by name in order."""
-    return {name: show(config.values[name]) for name in TOPIC_CONFIGS}

@@ -141,4 +141,12 @@ TOPIC_CONFIGS = table((
          "Let a replica that is out of sync become leader when no other is left, at the price of lost "
          "records."),
 ))
+
+# Taken but not listed unless set, as Kafka does: segments below segment.bytes' lower limit, for tests.
+_INTERNAL = (
+    _row("internal.segment.bytes", INT, None, at_least(1), "",
+         "Segment size below the limit of segment.bytes, for tests only."),
+)
 # fmt: on
+
+ALL_TOPIC_CONFIGS = TOPIC_CONFIGS | table(_INTERNAL)

@@ -1,0 +1,109 @@
+"""Which configs have an effect in kbroker now. The others are accepted, kept and described, and say so.
+
+Whoever makes a config act adds it here; README's limits and `doctor` are made from what is missing.
+"""
+
+from collections.abc import Mapping
+
+from kbroker.config.broker import find_row
+from kbroker.config.definition import Row
+from kbroker.config.rows.client_metrics import CLIENT_METRICS_CONFIGS
+from kbroker.config.rows.group import GROUP_CONFIGS
+from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.values import show
+
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+
+ACTING_TOPIC_CONFIGS = frozenset(
+    {
+        "cleanup.policy",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "file.delete.delay.ms",
+        "flush.before.ack",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "internal.segment.bytes",
+        "kbroker.record.validation",
+        "max.message.bytes",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.type",
+        "min.insync.replicas",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+    }
+)
+
+# Besides those that stand behind an acting topic config.
+_ACTING_BROKER_CONFIGS = frozenset(
+    {
+        "advertised.listeners",
+        "auto.create.topics.enable",
+        "broker.id",
+        "broker.rack",
+        "connections.max.idle.ms",
+        "default.replication.factor",
+        "delete.topic.enable",
+        "fetch.max.bytes",
+        "group.initial.rebalance.delay.ms",
+        "group.max.session.timeout.ms",
+        "group.max.size",
+        "group.min.session.timeout.ms",
+        "listener.security.protocol.map",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "log.flush.offset.checkpoint.interval.ms",
+        "log.retention.check.interval.ms",
+        "max.connections",
+        "max.incremental.fetch.session.cache.slots",
+        "max.request.partition.size.limit",
+        "node.id",
+        "num.partitions",
+        "offset.metadata.max.bytes",
+        "offsets.commit.timeout.ms",
+        "offsets.retention.check.interval.ms",
+        "offsets.retention.minutes",
+        "offsets.topic.compression.codec",
+        "offsets.topic.num.partitions",
+        "offsets.topic.replication.factor",
+        "offsets.topic.segment.bytes",
+        "producer.id.expiration.ms",
+        "socket.request.max.bytes",
+    }
+)
+ACTING_BROKER_CONFIGS = _ACTING_BROKER_CONFIGS | {
+    synonym.name for name in ACTING_TOPIC_CONFIGS for synonym in ALL_TOPIC_CONFIGS[name].synonyms
+}
+
+_NONE: frozenset[str] = frozenset()
+_ACTING = {
+    TOPIC: ACTING_TOPIC_CONFIGS,
+    BROKER: ACTING_BROKER_CONFIGS,
+    CLIENT_METRICS: _NONE,
+    GROUP: _NONE,
+}
+_ROWS = {TOPIC: ALL_TOPIC_CONFIGS, CLIENT_METRICS: CLIENT_METRICS_CONFIGS, GROUP: GROUP_CONFIGS}
+
+
+def without_effect(kind: int, texts: Mapping[str, str]) -> list[str]:
+    """A sentence for each config of a resource type that is set to other than its default in vain."""
+    sentences = []
+    for name, text in texts.items():
+        row = _row(kind, name)
+        if name not in _ACTING[kind] and row.parse(text) != row.default:
+            value = "" if row.sensitive else f"={show(row.parse(text))}"
+            sentences.append(f"{name}{value} is accepted, but has no effect yet")
+    return sentences
+
+
+def _row(kind: int, name: str) -> Row:
+    return find_row(name) if kind == BROKER else _ROWS[kind][name]

@@ -1,0 +1,195 @@
+"""What AlterConfigs and IncrementalAlterConfigs decide: a resource's new overrides, or a refusal.
+
+Pure: whoever calls these writes the outcome through the controller. The codes and messages are Kafka's.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from kbroker.config.broker import BrokerConfig, find_row
+from kbroker.config.definition import CLUSTER_WIDE, READ_ONLY, Row, Table
+from kbroker.config.group import check_group
+from kbroker.config.rows.client_metrics import CLIENT_METRICS_CONFIGS
+from kbroker.config.rows.group import GROUP_CONFIGS
+from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.topic import check_topic
+from kbroker.config.values import LIST, ConfigError, Value, parse, show
+from kbroker.model import KafkaError
+from protocol.errors import ErrorCode
+
+Texts = Mapping[str, str]
+
+# TLS material may be changed under a listener's name only.
+PER_LISTENER = frozenset(
+    f"ssl.{what}"
+    for what in (
+        "key.password",
+        "keystore.certificate.chain",
+        "keystore.key",
+        "keystore.location",
+        "keystore.password",
+        "keystore.type",
+        "truststore.certificates",
+        "truststore.location",
+        "truststore.password",
+        "truststore.type",
+    )
+)
+# Dynamic in Kafka; kbroker opens its listeners once.
+FIXED_HERE = frozenset({"listeners", "listener.security.protocol.map"})
+
+
+class Op(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    """`op` as it came over the wire, so it may be none of Op's."""
+
+    name: str
+    op: int
+    value: str | None
+
+
+def replacing(configs: Iterable[tuple[str, str | None]]) -> list[Change]:
+    """AlterConfigs' meaning, for changes that are applied to no overrides at all."""
+    return [Change(name, Op.SET, value) for name, value in configs]
+
+
+def check_changes(changes: Sequence[Change]) -> None:
+    """What is wrong whatever the resource. Raises KafkaError."""
+    if len({change.name for change in changes}) < len(changes):
+        raise _invalid("Error due to duplicate config keys")
+    for change in changes:
+        if change.op not in tuple(Op):
+            raise _invalid(f"Unknown operation {change.op} for config {change.name}")
+    missing = [change.name for change in changes if change.value is None and change.op != Op.DELETE]
+    if missing:
+        raise _invalid(f"Null value not supported for : {','.join(missing)}")
+
+
+def alter_topic(current: Texts, changes: Sequence[Change], config: BrokerConfig) -> dict[str, str]:
+    """A topic's new overrides. Raises KafkaError, mostly INVALID_CONFIG."""
+    new = _applied(current, changes, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _no_list)
+    check_topic(new, config.topic_defaults)
+    return _normal(new, ALL_TOPIC_CONFIGS)
+
+
+def alter_group(current: Texts, changes: Sequence[Change], config: BrokerConfig) -> dict[str, str]:
+    new = _applied(current, changes, GROUP_CONFIGS.get, {}, _no_list)
+    check_group(new, config.values)
+    return _normal(new, GROUP_CONFIGS)
+
+
+def alter_client_metrics(current: Texts, changes: Sequence[Change]) -> dict[str, str]:
+    new = _applied(current, changes, CLIENT_METRICS_CONFIGS.get, {}, _no_list)
+    for name in new:
+        if name not in CLIENT_METRICS_CONFIGS:
+            raise _invalid(f"Unknown client metrics configuration: {name}")
+    return _normal(new, CLIENT_METRICS_CONFIGS)
+
+
+def alter_broker(current: Texts, changes: Sequence[Change], config: BrokerConfig, *, every: bool) -> dict[str, str]:
+    """The new dynamic configs of this broker, or (`every`) those that all brokers share.
+
+    A bad value is INVALID_REQUEST here, as in Kafka. Unlike Kafka an unknown name is refused: there it might
+    be meant for a plugin class.
+    """
+    new = _applied(current, changes, _broker_row, config.values, _no_broker_list)
+    touched = {change.name: find_row(change.name) for change in changes if change.name in new}
+    _check_dynamic(touched, every)
+    try:
+        new = _normal(new, {name: find_row(name) for name in new})
+        if every:
+            config.with_dynamic(new, config.own)
+        else:
+            config.with_dynamic(config.cluster, new)
+    except ConfigError as wrong:
+        raise _invalid(str(wrong)) from None
+    return new
+
+
+def _check_dynamic(rows: Mapping[str, Row], every: bool) -> None:
+    fixed = [name for name, row in rows.items() if row.mode is READ_ONLY or name in FIXED_HERE]
+    if fixed:
+        raise _invalid(f"Cannot update these configs dynamically: {_listed(fixed)}")
+    security = [name for name in rows if name in PER_LISTENER]
+    if security:
+        raise _invalid(
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            + _listed(security)
+        )
+    single = [name for name, row in rows.items() if row.mode is not CLUSTER_WIDE or name.startswith("listener.")]
+    if every and single:
+        raise _invalid(
+            "Cannot update these configs at default cluster level, broker id must be specified: " + _listed(single)
+        )
+
+
+def _applied(
+    current: Texts,
+    changes: Sequence[Change],
+    find: Callable[[str], Row | None],
+    defaults: Mapping[str, Value],
+    no_list: Callable[[Change, Row | None], KafkaError],
+) -> dict[str, str]:
+    """The changes carried out, nothing validated but that lists are lists."""
+    check_changes(changes)
+    new = dict(current)
+    for change in changes:
+        if change.value is None or change.op == Op.DELETE:
+            new.pop(change.name, None)
+        elif change.op == Op.SET:
+            new[change.name] = change.value
+        else:
+            row = find(change.name)
+            if row is None or row.type is not LIST:
+                raise no_list(change, row)
+            text = new.get(change.name)
+            before = defaults.get(change.name) if text is None else parse(change.name, LIST, text)
+            new[change.name] = ",".join(_edited(before, change))
+    return new
+
+
+def _edited(before: Value, change: Change) -> list[str]:
+    """The list with parts appended or taken away; each part is there at most once."""
+    old = before if isinstance(before, tuple) else ()
+    parts = parse(change.name, LIST, change.value)
+    given = parts if isinstance(parts, tuple) else ()
+    if change.op == Op.APPEND:
+        return list(dict.fromkeys((*old, *given)))
+    return [part for part in old if part not in given]
+
+
+def _normal(texts: Texts, rows: Table) -> dict[str, str]:
+    """Values as they are described: without the blanks that they may have been sent with."""
+    return {name: show(rows[name].parse(text)) or "" for name, text in texts.items()}
+
+
+def _broker_row(name: str) -> Row | None:
+    try:
+        return find_row(name)
+    except ConfigError:
+        return None
+
+
+def _no_list(change: Change, row: Row | None) -> KafkaError:
+    return ConfigError(f"Can't {Op(change.op).name} to key {change.name} because its type is not LIST.")
+
+
+def _no_broker_list(change: Change, row: Row | None) -> KafkaError:
+    if row is None:
+        return ConfigError(f"Unknown config name: {change.name}")
+    return ConfigError(f"Config value {Op(change.op).name.lower()} is not allowed for config key: {change.name}")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return "[" + ", ".join(sorted(names)) + "]"

@@ -71,9 +71,7 @@ class Matrix:
             ["", *(CLIENTS[client] for client in clients)],
             ["", *(version_of(client) for client in clients)],
         ]
-        rows += [
-            [feature, *(_cell(counts.get((client, feature))) for client in clients)] for feature in features
-        ]
+        rows += [[feature, *(_cell(counts.get((client, feature))) for client in clients)] for feature in features]
         return _aligned(rows)
 
 
@@ -104,10 +102,7 @@ def _cell(counts: Counter[str] | None) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in _columns(rows)]
-    return [
-        "   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return ["   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> Iterable[tuple[str, ...]]:

@@ -114,9 +114,7 @@ class BrokerProcess:
         def ready() -> bool:
             code = self._process.poll() if self._process else None
             if code is not None:
-                raise AssertionError(
-                    f"the broker ended with {code} at its start:\n{errors.read_text()[-4000:]}"
-                )
+                raise AssertionError(f"the broker ended with {code} at its start:\n{errors.read_text()[-4000:]}")
             return self.READY.search(output.read_text()) is not None
 
         eventually(ready, f"the broker's ready line ({' '.join(command)})", timeout)

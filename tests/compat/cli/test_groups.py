@@ -1,0 +1,106 @@
+"""`kbroker groups` against a broker."""
+
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.compat.cli.conftest import COMMAND, TIMEOUT_S, Kbroker
+from tests.compat.support import eventually
+
+pytestmark = pytest.mark.compat
+
+
+@pytest.fixture
+def consumed(kbroker: Kbroker, name: str, group: str) -> None:
+    """A topic with ten records in each of two partitions, of which the group has consumed all."""
+    kbroker("topics", "create", name, "--partitions", "2")
+    for partition in ("0", "1"):
+        kbroker("produce", name, "--partition", partition, *"0123456789")
+    assert len(kbroker("consume", name, "--group", group).lines()) == 20
+
+
+def committed(kbroker: Kbroker, group: str) -> list[tuple[Any, ...]]:
+    [described] = kbroker("groups", "describe", group, "--json").json()
+    return [(row["partition"], row["committed"], row["lag"]) for row in described["offsets"]]
+
+
+@pytest.mark.usefixtures("consumed")
+def test_an_empty_group_is_listed_described_and_deleted(
+    kbroker: Kbroker, fails: Kbroker, name: str, group: str
+) -> None:
+    listed = {row["group"]: row for row in kbroker("groups", "list", "--json").json()}
+    assert listed[group]["state"] == "Empty"
+    assert group in kbroker("groups", "list", "--state", "empty").out
+    assert group not in kbroker("groups", "list", "--state", "Stable").out
+    kbroker("produce", name, "--partition", "1", "more")
+    assert committed(kbroker, group) == [(0, 10, 0), (1, 10, 1)]
+    shown = kbroker("groups", "describe", group).out.splitlines()
+    assert shown[0] == f"{group}  Empty  0 members  lag 1"
+    assert shown[1].split()[:5] == ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
+    assert [line.split()[:5] for line in shown[2:]] == [
+        [name, "0", "10", "10", "0"],
+        [name, "1", "10", "11", "1"],
+    ]
+    assert kbroker("groups", "delete", group).out == f"{group}: deleted\n"
+    gone = fails("groups", "delete", group)
+    assert gone.status == 1
+    assert "(GROUP_ID_NOT_FOUND)" in gone.err
+    assert "(GROUP_ID_NOT_FOUND)" in fails("groups", "describe", group).err
+
+
+@pytest.mark.usefixtures("consumed")
+def test_a_plan_changes_nothing_and_its_execution_does(kbroker: Kbroker, fails: Kbroker, name: str, group: str) -> None:
+    plan = kbroker("groups", "reset-offsets", group, "--topic", name, "--to-earliest")
+    assert "--execute" in plan.err
+    assert committed(kbroker, group) == [(0, 10, 0), (1, 10, 0)]
+
+    for options, expected in (
+        (["--topic", f"{name}:1", "--to-offset", "4"], [10, 4]),
+        (["--all-topics", "--shift-by", "-3"], [7, 1]),
+        (["--topic", name, "--to-latest"], [10, 10]),
+        (["--topic", name, "--to-offset", "500"], [10, 10]),
+        (["--topic", name, "--to-datetime", "2020-01-01T00:00:00.000"], [0, 0]),
+        (["--topic", name, "--by-duration", "1d"], [0, 0]),
+    ):
+        done = kbroker("groups", "reset-offsets", group, *options, "--execute", "--json").json()
+        assert done["executed"] is True
+        assert [offset for _, offset, _ in committed(kbroker, group)] == expected
+    assert len(kbroker("consume", name, "--group", group).lines()) == 20
+    missing = fails("groups", "reset-offsets", group, "--topic", f"{name}:9", "--to-earliest")
+    assert missing.err == f"kbroker: topic {name} has no partition 9: it has 2\n"
+
+
+def test_a_group_in_use_shows_its_members_and_stays_as_it_is(
+    kbroker: Kbroker, fails: Kbroker, environment: dict[str, str], name: str, group: str
+) -> None:
+    kbroker("topics", "create", name, "--partitions", "2")
+    kbroker("produce", name, "v")
+    command = [*COMMAND, "consume", name, "--group", group, "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as member:
+        assert member.stdout is not None
+        assert member.stdout.readline() == b"v\n"
+        [described] = kbroker("groups", "describe", group, "--json").json()
+        assert described["state"] == "Stable"
+        assert [row["assignment"] for row in described["members"]] == [{name: [0, 1]}]
+        assert "127.0.0.1" in kbroker("groups", "describe", group, "--members").out
+        in_use = fails("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
+        assert in_use.status == 1
+        assert "is in use (Stable)" in in_use.err
+        assert "(NON_EMPTY_GROUP)" in fails("groups", "delete", group).err
+        member.send_signal(signal.SIGTERM)
+        assert member.wait(TIMEOUT_S) == 0
+    # it left, and committed what it had printed
+    [described] = eventually(
+        lambda: [g for g in kbroker("groups", "describe", group, "--json").json() if g["state"] == "Empty"],
+        "the group is empty",
+    )
+    assert sum(row["committed"] or 0 for row in described["offsets"]) == 1
+
+
+def test_an_unknown_group_can_be_given_offsets(kbroker: Kbroker, name: str, group: str) -> None:
+    kbroker("topics", "create", name, "--partitions", "1")
+    kbroker("produce", name, *"abc")
+    kbroker("groups", "reset-offsets", group, "--topic", name, "--to-offset", "2", "--execute")
+    assert kbroker("consume", name, "--group", group).out == "c\n"

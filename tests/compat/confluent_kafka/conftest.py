@@ -1,0 +1,77 @@
+"""Clients of confluent-kafka (librdkafka) that are closed when the test ends."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.support import eventually, unique
+
+
+@pytest.fixture(scope="session")
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+@pytest.fixture
+def topic(admin: AdminClient, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
+    """topic(partitions, {config: value}): the name of a new topic, which is deleted after the test."""
+    made: list[str] = []
+
+    def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
+        name = unique(request.node.originalname.removeprefix("test_"))
+        admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(20)
+        made.append(name)
+        eventually(lambda: exists(admin, name, partitions), f"the new topic {name} in the metadata")
+        return name
+
+    yield create
+    for name, deleted in (admin.delete_topics(made) if made else {}).items():
+        assert deleted.exception(20) is None, f"deleting {name}"
+
+
+def exists(admin: AdminClient, name: str, partitions: int) -> bool:
+    """True when every partition of the topic has a leader."""
+    found = admin.list_topics(timeout=10).topics.get(name)
+    if found is None or found.error or len(found.partitions) != partitions:
+        return False
+    return all(partition.leader >= 0 for partition in found.partitions.values())
+
+
+@pytest.fixture
+def producer(bootstrap: str) -> Iterator[Callable[..., Producer]]:
+    """producer({"linger.ms": 5, ...})"""
+    made: list[Producer] = []
+
+    def create(settings: dict[str, Any] | None = None) -> Producer:
+        made.append(Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, **(settings or {})}))
+        return made[-1]
+
+    yield create
+    for client in made:
+        client.purge()
+        client.flush(5)
+
+
+@pytest.fixture
+def consumer(bootstrap: str, topic: Callable[..., str], group: str) -> Iterator[Callable[..., Consumer]]:
+    """consumer({setting: value}): a consumer of the test's group, from the beginning, with quick heartbeats."""
+    made: list[Consumer] = []
+
+    def create(settings: dict[str, Any] | None = None) -> Consumer:
+        defaults = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 200,
+            "fetch.wait.max.ms": 100,
+        }
+        made.append(Consumer({**defaults, **(settings or {})}))
+        return made[-1]
+
+    yield create
+    for client in made:
+        client.close()

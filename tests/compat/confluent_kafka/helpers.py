@@ -1,0 +1,93 @@
+"""Sending and reading with a deadline, through confluent-kafka."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tests.compat.support import eventually
+
+
+def send(producer: Producer, topic: str, value: bytes | None, **record: Any) -> Message:
+    """Sends one record and returns what was delivered; raises KafkaException when it was not."""
+    reports: list[tuple[KafkaError | None, Message]] = []
+    producer.produce(topic, value, on_delivery=lambda *report: reports.append(report), **record)
+    assert producer.flush(20) == 0, "no delivery report within 20 s"
+    [(error, message)] = reports
+    if error:
+        raise KafkaException(error)
+    return message
+
+
+def send_all(producer: Producer, topic: str, values: Iterable[bytes], **record: Any) -> None:
+    """Sends many records and requires that every one is delivered."""
+    errors: list[KafkaError] = []
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda e, _: e and errors.append(e), **record)
+        producer.poll(0)
+    assert producer.flush(30) == 0, "not everything was delivered within 30 s"
+    assert errors == []
+
+
+def read(consumer: Consumer, count: int, timeout: float = 20.0) -> list[Message]:
+    """Exactly the next `count` records: fewer by the deadline is a failure, and so is one more."""
+    records: list[Message] = []
+
+    def enough() -> bool:
+        for message in consumer.consume(count + 1 - len(records), timeout=0.2):
+            if message.error():
+                raise KafkaException(message.error())
+            records.append(message)
+        return len(records) >= count
+
+    eventually(enough, f"{count} records", timeout, interval=0)
+    assert len(records) == count, f"{len(records)} records where {count} were written"
+    return records
+
+
+def from_the_start(consumer: Consumer, topic: str, partitions: int = 1) -> Consumer:
+    """The consumer, reading every partition from its beginning without joining a group."""
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    return consumer
+
+
+def pairs(partitions: Iterable[TopicPartition]) -> set[tuple[str, int]]:
+    return {(tp.topic, tp.partition) for tp in partitions}
+
+
+def everything(topic: str, count: int) -> set[tuple[str, int]]:
+    return {(topic, index) for index in range(count)}
+
+
+class Member:
+    """A consumer in a group, with what it read and what was taken from it. Polled by `shared`."""
+
+    def __init__(self, consumer: Consumer, topics: list[str]) -> None:
+        self.consumer = consumer
+        self.records: list[Message] = []
+        self.revoked: set[tuple[str, int]] = set()
+        self.error: KafkaError | None = None
+        consumer.subscribe(topics, on_revoke=lambda _, taken: self.revoked.update(pairs(taken)))
+
+    def poll(self) -> None:
+        for message in self.consumer.consume(100, timeout=0.05):
+            if message.error():
+                self.error = message.error()
+            else:
+                self.records.append(message)
+
+    @property
+    def assignment(self) -> set[tuple[str, int]]:
+        return pairs(self.consumer.assignment())
+
+
+def shared(members: list[Member], wanted: set[tuple[str, int]]) -> bool:
+    """Polls every member; true when each has a share and together they own each partition once."""
+    for member in members:
+        member.poll()
+    shares = [member.assignment for member in members]
+    return all(shares) and sum(map(len, shares)) == len(wanted) and set().union(*shares) == wanted
+
+
+def code_of(raised: KafkaException) -> int:
+    return raised.args[0].code()

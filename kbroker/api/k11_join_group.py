@@ -1,0 +1,83 @@
+"""JoinGroup (key 11), versions 0 to 9: become a member of a group, or stay one through a rebalance.
+
+- The answer waits until the rebalance ends, see kbroker/state/group/joining.py for what decides that.
+- Version 0 has no rebalance timeout of its own: it is the session timeout.
+- A new member without instance id is given its id first, from version 4 on (KIP-394).
+"""
+
+from uuid import UUID
+
+from kbroker.api.services import RequestContext, Services
+from kbroker.model import KafkaError
+from kbroker.state.group.requests import JoinAnswer, JoinRequest
+from protocol.errors import ErrorCode
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+
+REBALANCE_TIMEOUT_VERSION = 1
+MEMBER_ID_REQUIRED_VERSION = 4
+NULLABLE_PROTOCOL_VERSION = 7
+SKIP_ASSIGNMENT_VERSION = 9
+
+
+async def handle(services: Services, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    answer = _refusal(services, request)
+    if answer is None:
+        try:
+            answer = await services.groups.join(_join_request(services, context, request))
+        except KafkaError as refusal:
+            answer = JoinAnswer(refusal.code, request.member_id)
+    return _response(answer, context.version)
+
+
+def _refusal(services: Services, request: JoinGroupRequest) -> JoinAnswer | None:
+    config = services.config
+    if not request.group_id:
+        return JoinAnswer(ErrorCode.INVALID_GROUP_ID, request.member_id)
+    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not shortest <= request.session_timeout_ms <= longest:
+        return JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+    return None
+
+
+def _join_request(services: Services, context: RequestContext, request: JoinGroupRequest) -> JoinRequest:
+    version, client_id = context.version, context.client_id or ""
+    rebalance_timeout_ms = request.rebalance_timeout_ms
+    if version < REBALANCE_TIMEOUT_VERSION:
+        rebalance_timeout_ms = request.session_timeout_ms
+    # The id begins with what an administrator knows the member by.
+    unique = UUID(bytes=services.world.random.randbytes(16), version=4)
+    return JoinRequest(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_id_of_new=f"{request.group_instance_id or client_id}-{unique}",
+        instance_id=request.group_instance_id,
+        client_id=client_id,
+        client_host=context.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        requires_member_id=version >= MEMBER_ID_REQUIRED_VERSION,
+        skips_assignment=version >= SKIP_ASSIGNMENT_VERSION,
+    )
+
+
+def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+    protocol = answer.protocol
+    if protocol is None and version < NULLABLE_PROTOCOL_VERSION:
+        protocol = ""
+    return JoinGroupResponse(
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=protocol,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+            )
+            for member in answer.members
+        ],
+    )

@@ -1,0 +1,18 @@
+"""Heartbeat (key 12), versions 0 to 4: a member's sign of life; its answer says when to join again."""
+
+from kbroker.api.services import RequestContext, Services
+from kbroker.model import KafkaError
+from protocol.errors import ErrorCode
+from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+def handle(services: Services, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    if not request.group_id:
+        return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    try:
+        error = services.groups.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+    except KafkaError as refusal:
+        error = refusal.code
+    return HeartbeatResponse(error_code=error)

@@ -1,0 +1,65 @@
+"""DescribeGroups (key 15), versions 0 to 6: a group's state and members.
+
+- A group that does not exist is GROUP_ID_NOT_FOUND from version 6 on (KIP-1043), before a group in state Dead.
+- Protocol and member metadata are told in Stable only: in a rebalance they may not fit together.
+"""
+
+from kbroker.api.authorized import NOT_ASKED
+from kbroker.api.services import RequestContext, Services
+from kbroker.model import KafkaError
+from kbroker.state.group.group import ClassicGroup
+from kbroker.state.group.states import GroupState
+from protocol.errors import ErrorCode
+from protocol.messages.k15_describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+NOT_FOUND_VERSION = 6
+# Read, Delete, Describe, DescribeConfigs, AlterConfigs; as bits, see authorized.py.
+GROUP_OPERATIONS = 3400
+
+
+def handle(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    groups = [_describe(services, context.version, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            group.authorized_operations = GROUP_OPERATIONS if group.error_code == ErrorCode.NONE else NOT_ASKED
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:
+    try:
+        group = services.groups.group(group_id)
+    except KafkaError as refusal:
+        return DescribedGroup(group_id=group_id, error_code=refusal.code)
+    if group is not None:
+        return _described(group)
+    described = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    if version >= NOT_FOUND_VERSION:
+        described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        described.error_message = f"Group {group_id} not found."
+    return described
+
+
+def _described(group: ClassicGroup) -> DescribedGroup:
+    protocol = group.protocol if group.state is GroupState.STABLE else None
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol or "",
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=b"" if protocol is None else member.metadata(protocol),
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )

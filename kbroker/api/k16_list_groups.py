@@ -1,0 +1,33 @@
+"""ListGroups (key 16), versions 0 to 5: the groups of this broker.
+
+Filters by state (version 4, KIP-518) and by type (version 5, KIP-848) do not mind case; an empty one lets all pass.
+"""
+
+from kbroker.api.services import RequestContext, Services
+from kbroker.model import KafkaError
+from protocol.messages.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+CLASSIC = "classic"
+
+
+def handle(services: Services, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    states = {name.lower() for name in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
+    if types and CLASSIC not in types:
+        return ListGroupsResponse()
+    try:
+        groups = services.groups.all_groups()
+    except KafkaError as refusal:
+        return ListGroupsResponse(error_code=refusal.code)
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=CLASSIC,
+            )
+            for group in groups
+            if not states or group.state.value.lower() in states
+        ]
+    )

@@ -1,0 +1,315 @@
+"""The group coordinator: which groups are this broker's, their deadlines, and what handlers ask of them.
+
+A group lives in the partition of __consumer_offsets that its id hashes to, on the broker that leads it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from kbroker.coordinator import operations
+from kbroker.coordinator.ports import GROUP_TOPIC
+from kbroker.coordinator.shard import Shard
+from kbroker.model import KafkaError, TopicPartition
+from kbroker.state.group.deadlines import Deadlines
+from kbroker.state.group.syncing import heartbeat
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from asyncio import Future, Task, TimerHandle
+
+    from kbroker.cluster.image import MetadataDelta, MetadataImage
+    from kbroker.coordinator.ports import Config, InternalLog
+    from kbroker.state.group.group import ClassicGroup
+    from kbroker.state.group.offsets import GroupOffsets
+    from kbroker.state.group.records import CommittedOffset
+    from kbroker.state.group.requests import JoinAnswer, JoinRequest, Leaver, SyncAnswer, SyncRequest
+    from kbroker.world import World
+
+T = TypeVar("T")
+log = logging.getLogger("kbroker.groups")
+
+MINUTE_MS = 60_000
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode of Java, without its sign: which partition a group has must not depend on the broker."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for pos in range(0, len(units), 2):
+        value = (31 * value + (units[pos] << 8 | units[pos + 1])) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
+
+
+class GroupCoordinator:
+    """Operations raise KafkaError with the code for the client. Those that write return when it is
+    committed.
+    """
+
+    def __init__(
+        self, world: World, replicas: InternalLog, metadata: MetadataImage, config: Callable[[], Config]
+    ) -> None:
+        self._world = world
+        self._log = replicas
+        self._metadata = metadata
+        self._config = config
+        self._shards: dict[int, Shard] = {}
+        self._loads: dict[int, Task[None]] = {}
+        # Of every group with something due, when.
+        self._deadlines: Deadlines[str] = Deadlines()
+        self._timer: TimerHandle | None = None
+        self._timer_ms = 0
+        self._cleanup: TimerHandle | None = None
+
+    # Which groups.
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of __consumer_offsets that a group belongs to."""
+        topic = self._metadata.topics.get(GROUP_TOPIC)
+        count = len(topic.partitions) if topic is not None else self._config().offsets_topic_num_partitions
+        return java_hash(group_id) % count
+
+    def _shard(self, group_id: str) -> Shard:
+        shard = self._shards.get(self.partition_for(group_id))
+        if shard is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return shard
+
+    def _active(self, group_id: str) -> Shard:
+        shard = self._shard(group_id)
+        error = shard.inactive()
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error)
+        return shard
+
+    async def start(self) -> None:
+        """Take over the partitions that this broker leads, and begin to forget what expires."""
+        for tp, image in self._metadata.partitions():
+            if tp.topic == GROUP_TOPIC and image.leader == self._config().node_id:
+                self._take_over(tp)
+        self._schedule_cleanup()
+
+    async def stop(self) -> None:
+        for timer in (self._timer, self._cleanup):
+            if timer is not None:
+                timer.cancel()
+        for index in list(self._shards):
+            self._give_up(index)
+
+    async def on_delta(self, delta: MetadataDelta) -> None:
+        """Follow leaders and deletions. Loading goes on after this returns."""
+        for change in delta.partitions:
+            if change.tp.topic == GROUP_TOPIC:
+                ours = change.new is not None and change.new.leader == self._config().node_id
+                if not ours:
+                    self._give_up(change.tp.partition)
+                elif change.tp.partition not in self._shards:
+                    self._take_over(change.tp)
+        if delta.deleted:
+            self.on_topics_deleted([topic.name for topic in delta.deleted])
+
+    def _take_over(self, tp: TopicPartition) -> None:
+        shard = Shard(self._world, self._log, tp, self._config, self._moved)
+        self._shards[tp.partition] = shard
+        self._loads[tp.partition] = self._world.loop.create_task(self._load(shard))
+
+    async def _load(self, shard: Shard) -> None:
+        try:
+            await shard.runtime.load()
+        except KafkaError as error:
+            log.error("groups of %s: %s", shard.runtime.tp, error)
+            shard.runtime.close(error.code)
+        else:
+            shard.start()
+
+    def _give_up(self, index: int) -> None:
+        shard = self._shards.pop(index, None)
+        self._loads.pop(index, None)
+        if shard is not None:
+            shard.runtime.close(ErrorCode.NOT_COORDINATOR)
+
+    async def loaded(self, group_id: str) -> None:
+        """Returns when the group's partition is loaded, if it is ours."""
+        load = self._loads.get(self.partition_for(group_id))
+        if load is not None:
+            await load
+
+    # Members.
+
+    async def join(self, request: JoinRequest) -> JoinAnswer:
+        config = self._config()
+        answer: Future[JoinAnswer] = self._world.loop.create_future()
+        shard = self._active(request.group_id)
+        shard.enter(request.group_id, partial(operations.run_join, shard, config, request, partial(_answer, answer)))
+        return await answer
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        config = self._config()
+        answer: Future[SyncAnswer] = self._world.loop.create_future()
+        shard = self._active(request.group_id)
+        shard.enter(request.group_id, partial(operations.run_sync, shard, config, request, partial(_answer, answer)))
+        return await answer
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """While the group is being loaded nobody can be told to do anything: that is NONE."""
+        shard = self._shard(group_id)
+        error = shard.inactive()
+        if error is not ErrorCode.NONE:
+            return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
+        group = shard.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = heartbeat(group, member_id, instance_id, generation, shard.now())
+        self._moved(group)
+        return error
+
+    async def leave(self, group_id: str, leavers: list[Leaver]) -> list[ErrorCode]:
+        """Each leaver's result."""
+        config = self._config()
+        answer: Future[list[ErrorCode]] = self._world.loop.create_future()
+        shard = self._active(group_id)
+        reply, fail = partial(_answer, answer), partial(_fail, answer)
+        shard.enter(group_id, partial(operations.run_leave, shard, config, group_id, leavers, reply, fail))
+        return await answer
+
+    # Offsets.
+
+    async def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Sequence[tuple[str, int, CommittedOffset]],
+    ) -> None:
+        """Commit offsets, given as (topic, partition, offset)."""
+        done: Future[ErrorCode] = self._world.loop.create_future()
+        shard = self._active(group_id)
+        shard.enter(
+            group_id,
+            partial(
+                operations.run_commit, shard, group_id, member_id, instance_id, generation, offsets,
+                partial(_answer, done),
+            ),
+        )  # fmt: skip
+        await _checked(done)
+
+    async def offsets(self, group_id: str, *, after_commits: bool) -> GroupOffsets | None:
+        """A group's committed offsets. `after_commits`: with those that are being written now."""
+        shard = self._active(group_id)
+        if after_commits:
+            turn: Future[ErrorCode] = self._world.loop.create_future()
+            shard.enter(group_id, lambda: _answer(turn, shard.inactive()), alone=True)
+            await _checked(turn)
+        return shard.groups.offsets.get(group_id)
+
+    async def delete_offsets(self, group_id: str, partitions: operations.Partitions) -> list[ErrorCode]:
+        """Each partition's result."""
+        answer: Future[list[ErrorCode]] = self._world.loop.create_future()
+        shard = self._active(group_id)
+        reply, fail = partial(_answer, answer), partial(_fail, answer)
+        shard.enter(
+            group_id,
+            partial(operations.run_delete_offsets, shard, group_id, partitions, reply, fail),
+            alone=True,
+        )
+        return await answer
+
+    def on_topics_deleted(self, names: Sequence[str]) -> None:
+        """Forget the offsets of deleted topics."""
+        for shard in self._shards.values():
+            shard.when_active(partial(self._forget_topics, shard, names))
+
+    def _forget_topics(self, shard: Shard, names: Sequence[str]) -> None:
+        for group_id in shard.groups_with_offsets(names):
+            shard.enter(group_id, partial(operations.run_forget_topics, shard, group_id, names), alone=True)
+
+    # Administration.
+
+    def group(self, group_id: str) -> ClassicGroup | None:
+        """A group to look at."""
+        return self._active(group_id).get(group_id)
+
+    def all_groups(self) -> Iterable[ClassicGroup]:
+        """This broker's groups; raises COORDINATOR_LOAD_IN_PROGRESS while not all are known."""
+        shards = list(self._shards.values())
+        if any(shard.inactive() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for shard in shards):
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return (group for shard in shards for group in shard.groups.by_id.values())
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """Delete an empty group with its offsets."""
+        done: Future[ErrorCode] = self._world.loop.create_future()
+        shard = self._active(group_id)
+        operation = partial(operations.run_delete_group, shard, group_id, partial(_answer, done))
+        shard.enter(group_id, operation, alone=True)
+        return await done
+
+    # Deadlines.
+
+    def _moved(self, group: ClassicGroup) -> None:
+        """A group's next deadline may have changed. Groups without one cost nothing."""
+        next_ms = group.next_deadline_ms()
+        if next_ms is None:
+            self._deadlines.cancel(group.group_id)
+            return
+        self._deadlines.set(group.group_id, next_ms)
+        if self._timer is None or next_ms < self._timer_ms:
+            self._arm(next_ms)
+
+    def _arm(self, when_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = when_ms
+        delay_ms = max(0, when_ms - self._world.clock.mono_ms())
+        self._timer = self._world.loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        config, now_ms = self._config(), self._world.clock.mono_ms()
+        while (group_id := self._deadlines.pop_due(now_ms)) is not None:
+            shard = self._shards.get(self.partition_for(group_id))
+            if shard is not None:
+                shard.enter(group_id, partial(operations.run_expiry, shard, config, group_id))
+        next_ms = self._deadlines.next_ms()
+        if next_ms is not None and (self._timer is None or next_ms < self._timer_ms):
+            self._arm(next_ms)
+
+    # Retention.
+
+    def _schedule_cleanup(self) -> None:
+        interval_ms = self._config().offsets_retention_check_interval_ms
+        self._cleanup = self._world.loop.call_later(interval_ms / 1000, self._clean_up, None)
+
+    def _clean_up(self, left: list[int] | None) -> None:
+        """One partition a turn of the loop, so that many groups do not hold up requests."""
+        left = list(self._shards) if left is None else left
+        if not left:
+            self._schedule_cleanup()
+            return
+        shard = self._shards.get(left.pop())
+        if shard is not None and shard.inactive() is ErrorCode.NONE:
+            retention_ms = self._config().offsets_retention_minutes * MINUTE_MS
+            for group_id in list(shard.groups.by_id):
+                shard.enter(group_id, partial(operations.run_cleanup, shard, group_id, retention_ms), alone=True)
+        self._cleanup = self._world.loop.call_later(0, self._clean_up, left)
+
+
+def _answer(future: Future[T], value: T) -> None:
+    """The one who asked may be gone: a closed connection cancels its request."""
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: Future[T], error: ErrorCode) -> None:
+    if not future.done():
+        future.set_exception(KafkaError(error))
+
+
+async def _checked(done: Future[ErrorCode]) -> None:
+    error = await done
+    if error is not ErrorCode.NONE:
+        raise KafkaError(error)

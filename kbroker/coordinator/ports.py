@@ -1,0 +1,56 @@
+"""What coordinators need of the rooms below them."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kbroker.model import TopicPartition
+from protocol.errors import ErrorCode
+
+GROUP_TOPIC = "__consumer_offsets"
+
+
+class InternalLog(Protocol):
+    """The replica manager, as far as a coordinator's partition goes."""
+
+    def append_internal(self, tp: TopicPartition, batch: bytearray) -> int:
+        """Append one batch; gives the log end offset after it. Raises KafkaError, and then nothing was
+        appended.
+        """
+        ...
+
+    def on_committed(self, tp: TopicPartition, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        """Call back once, perhaps at once: NONE when the high watermark is at `offset`, else why it never
+        will.
+        """
+        ...
+
+    def read_internal_blocking(self, tp: TopicPartition, offset: int) -> bytes:
+        """Whole batches from `offset` or from the log's start, b"" at its end. Called in a thread."""
+        ...
+
+
+class Config(Protocol):
+    """The broker configs that the group coordinator follows (a BrokerConfig fits)."""
+
+    @property
+    def group_initial_rebalance_delay_ms(self) -> int: ...
+    @property
+    def group_min_session_timeout_ms(self) -> int: ...
+    @property
+    def group_max_session_timeout_ms(self) -> int: ...
+    @property
+    def group_max_size(self) -> int: ...
+    @property
+    def message_max_bytes(self) -> int: ...
+    @property
+    def offset_metadata_max_bytes(self) -> int: ...
+    @property
+    def offsets_retention_minutes(self) -> int: ...
+    @property
+    def offsets_retention_check_interval_ms(self) -> int: ...
+    @property
+    def offsets_topic_compression_codec(self) -> int: ...
+    @property
+    def offsets_topic_num_partitions(self) -> int: ...
+    @property
+    def node_id(self) -> int: ...

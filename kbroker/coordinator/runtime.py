@@ -1,0 +1,236 @@
+"""One partition of a coordinator's topic: load it, append to it in batches, apply what is committed, then
+answer.
+
+    decide -> write() -> one append per loop turn -> high watermark -> apply, in log order -> done()
+
+Decisions see committed state only. Writes pipeline: a batch does not wait for the one before it to be
+committed. When an append that was accepted can no longer be committed, the partition is no longer ours to
+write, and all that is under way fails; it is loaded again when this broker is elected again.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from kbroker.coordinator.ports import InternalLog
+from kbroker.model import KafkaError, TopicPartition
+from kbroker.world import World
+from protocol.errors import ErrorCode, MalformedError
+from protocol.records.batch import NewRecord, body_of, build_batch, iter_headers
+from protocol.records.compression import decompress
+from protocol.records.control import COMMIT, control_type
+from protocol.records.record import iter_records
+
+R = TypeVar("R")
+Done = Callable[[ErrorCode], None]
+
+# What a record costs in a batch besides key and value, at most; and the batch's header.
+RECORD_OVERHEAD = 32
+BATCH_OVERHEAD = 128
+# A batch of the coordinators is small; this bounds what a corrupt one can cost while loading.
+MAX_LOADED_BATCH = 64 << 20
+
+
+class Status(Enum):
+    LOADING = auto()
+    ACTIVE = auto()
+    CLOSED = auto()
+
+
+class Loaded(NamedTuple, Generic[R]):
+    """A record while loading: its offset, and the producer id when a transaction wrote it, else -1."""
+
+    record: R
+    offset: int
+    producer_id: int
+
+
+class Marker(NamedTuple):
+    """The end of a transaction while loading."""
+
+    producer_id: int
+    committed: bool
+
+
+class Machine(Protocol[R]):
+    """What a coordinator keeps of one partition."""
+
+    def encode(self, record: R) -> tuple[bytes, bytes | None]: ...
+
+    def decode(self, key: bytes | None, value: bytes | None) -> R | None:
+        """None: a record of a kind that is to be passed over. Called in a thread while loading."""
+        ...
+
+    def apply(self, record: R) -> None:
+        """A record that this broker wrote is committed."""
+        ...
+
+    def load(self, item: Loaded[R] | Marker) -> None:
+        """Something of the log, in order, before the partition becomes active."""
+        ...
+
+    def lost(self, error: ErrorCode) -> None:
+        """The partition was closed: whoever still waits gets the error."""
+        ...
+
+
+class _Write(NamedTuple, Generic[R]):
+    records: Sequence[R]
+    encoded: list[NewRecord]
+    done: Done
+
+
+class Runtime(Generic[R]):
+    """The log's side of one coordinator partition."""
+
+    def __init__(
+        self,
+        world: World,
+        log: InternalLog,
+        tp: TopicPartition,
+        machine: Machine[R],
+        limits: Callable[[], tuple[int, int]],
+    ) -> None:
+        """`limits` gives (largest batch in bytes, codec) at each append: the configs may change."""
+        self.tp = tp
+        self.status = Status.LOADING
+        self._world = world
+        self._log = log
+        self._machine = machine
+        self._limits = limits
+        self._queue: list[_Write[R]] = []
+        # Appended and not yet committed: (log end offset after it, its writes), oldest first.
+        self._appended: deque[tuple[int, list[_Write[R]]]] = deque()
+
+    # Loading.
+
+    async def load(self) -> None:
+        """Read the whole partition. Raises KafkaError when it cannot be read."""
+        offset = 0
+        while self.status is Status.LOADING:
+            try:
+                offset, items = await self._world.offload(self._read_blocking, offset)
+            except (OSError, LookupError, MalformedError) as error:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.tp} cannot be loaded: {error}") from error
+            if offset < 0:
+                return
+            if self.status is Status.LOADING:
+                for item in items:
+                    self._machine.load(item)
+
+    def activate(self) -> None:
+        if self.status is Status.LOADING:
+            self.status = Status.ACTIVE
+
+    def _read_blocking(self, offset: int) -> tuple[int, list[Loaded[R] | Marker]]:
+        """One chunk of the log: (next offset, what it holds); -1 at the end."""
+        data = self._log.read_internal_blocking(self.tp, offset)
+        items: list[Loaded[R] | Marker] = []
+        next_offset = -1
+        for pos, header in iter_headers(data):
+            next_offset = header.next_offset
+            body = decompress(header.codec, body_of(data, pos, header.size), MAX_LOADED_BATCH)
+            for record in iter_records(body, header.count, header.base_timestamp):
+                if header.is_control:
+                    items.append(Marker(header.producer_id, control_type(record.key) == COMMIT))
+                    continue
+                found = self._machine.decode(record.key, record.value)
+                if found is not None:
+                    producer_id = header.producer_id if header.is_transactional else -1
+                    items.append(Loaded(found, header.base_offset + record.offset_delta, producer_id))
+        return next_offset, items
+
+    # Writing.
+
+    def write(self, records: Sequence[R], done: Done) -> None:
+        """Append records, at least one, together. `done` is called after they are applied, or with the
+        reason why they never will be.
+        """
+        now_ms = self._world.clock.now_ms()
+        encoded: list[NewRecord] = [(now_ms, *self._machine.encode(record), ()) for record in records]
+        if not self._queue:
+            self._world.loop.call_soon(self._flush)
+        self._queue.append(_Write(records, encoded, done))
+
+    def _flush(self) -> None:
+        queue, self._queue = self._queue, []
+        max_bytes, codec = self._limits()
+        batch: list[_Write[R]] = []
+        size = BATCH_OVERHEAD
+        for write in queue:
+            more = sum(len(key or b"") + len(value or b"") + RECORD_OVERHEAD for _, key, value, _ in write.encoded)
+            if batch and size + more > max_bytes:
+                self._append(batch, codec)
+                batch, size = [], BATCH_OVERHEAD
+            batch.append(write)
+            size += more
+        if batch:
+            self._append(batch, codec)
+
+    def _append(self, writes: list[_Write[R]], codec: int) -> None:
+        if self.status is not Status.ACTIVE:
+            _settle(writes, ErrorCode.NOT_COORDINATOR)
+            return
+        batch = build_batch([record for write in writes for record in write.encoded], codec=codec)
+        try:
+            end_offset = self._log.append_internal(self.tp, batch)
+        except KafkaError as error:
+            self._refused(writes, codec, error.code)
+            return
+        self._appended.append((end_offset, writes))
+        self._log.on_committed(self.tp, end_offset, lambda error: self._committed(end_offset, error))
+
+    def _refused(self, writes: list[_Write[R]], codec: int, error: ErrorCode) -> None:
+        """Nothing was appended. A batch that is too large may be so because of one write: try each alone."""
+        if error is ErrorCode.MESSAGE_TOO_LARGE and len(writes) > 1:
+            for write in writes:
+                self._append([write], codec)
+        else:
+            _settle(writes, coordinator_error(error))
+
+    def _committed(self, end_offset: int, error: ErrorCode) -> None:
+        if self.status is not Status.ACTIVE:
+            return
+        if error is not ErrorCode.NONE:
+            self.close(coordinator_error(error))
+            return
+        while self._appended and self._appended[0][0] <= end_offset:
+            _, writes = self._appended.popleft()
+            for write in writes:
+                for record in write.records:
+                    self._machine.apply(record)
+                write.done(ErrorCode.NONE)
+
+    def close(self, error: ErrorCode) -> None:
+        """Stop: all that is under way fails."""
+        if self.status is Status.CLOSED:
+            return
+        self.status = Status.CLOSED
+        appended, self._appended = self._appended, deque()
+        queue, self._queue = self._queue, []
+        for _, writes in appended:
+            _settle(writes, error)
+        _settle(queue, error)
+        self._machine.lost(error)
+
+
+def _settle(writes: Sequence[_Write[R]], error: ErrorCode) -> None:
+    for write in writes:
+        write.done(error)
+
+
+def coordinator_error(error: ErrorCode) -> ErrorCode:
+    """What clients of a coordinator are told of an error of its log."""
+    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+        return ErrorCode.NOT_COORDINATOR
+    if error in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error

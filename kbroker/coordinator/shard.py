@@ -1,0 +1,225 @@
+"""The groups of one partition of __consumer_offsets: decisions go in, committed records are applied."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kbroker.coordinator.offsets_records import decode_record, encode_record
+from kbroker.coordinator.ports import Config, InternalLog
+from kbroker.coordinator.runtime import Loaded, Marker, Runtime, Status
+from kbroker.model import TopicPartition
+from kbroker.state.group import applying
+from kbroker.state.group.gate import Gate
+from kbroker.state.group.group import ClassicGroup
+from kbroker.state.group.offsets import GroupOffsets
+from kbroker.state.group.records import GroupRecord, GroupTombstone, OffsetRecord, Record
+from kbroker.state.group.requests import JoinAnswer, Now, SyncAnswer, Write
+from kbroker.world import World
+from protocol.errors import ErrorCode
+
+Done = Callable[[ErrorCode], None]
+
+
+def ignore(_: ErrorCode) -> None:
+    """Whoever asked does not wait for it."""
+
+
+@dataclass(slots=True)
+class Groups:
+    """What is known of the partition's groups. Every group with offsets or members is in `by_id`."""
+
+    by_id: dict[str, ClassicGroup] = field(default_factory=dict)
+    offsets: dict[str, GroupOffsets] = field(default_factory=dict)
+    # While loading: offsets of transactions that have not ended, by producer id.
+    in_transaction: dict[int, list[OffsetRecord]] = field(default_factory=dict)
+
+
+class Shard:
+    """Runs operations on groups, one group at a time, and lets their writes pipeline (see gate.py)."""
+
+    def __init__(
+        self,
+        world: World,
+        log: InternalLog,
+        tp: TopicPartition,
+        config: Callable[[], Config],
+        moved: Callable[[ClassicGroup], None],
+    ) -> None:
+        """`moved` is told of a group whose next deadline may have changed."""
+        self.groups = Groups()
+        self._world = world
+        self._config = config
+        self.moved = moved
+        self._gates: dict[str, Gate] = {}
+        self._when_active: list[Callable[[], None]] = []
+        self.runtime: Runtime[Record] = Runtime(world, log, tp, self, self._limits)
+
+    def _limits(self) -> tuple[int, int]:
+        config = self._config()
+        return config.message_max_bytes, config.offsets_topic_compression_codec
+
+    def now(self) -> Now:
+        return Now(self._world.clock.mono_ms(), self._world.clock.now_ms())
+
+    def inactive(self) -> ErrorCode:
+        """Why operations may not run; NONE when they may."""
+        if self.runtime.status is Status.LOADING:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.NOT_COORDINATOR if self.runtime.status is Status.CLOSED else ErrorCode.NONE
+
+    def get(self, group_id: str) -> ClassicGroup | None:
+        return self.groups.by_id.get(group_id)
+
+    # Operations.
+
+    def enter(self, group_id: str, operation: Callable[[], None], *, alone: bool = False) -> None:
+        """Run an operation on a group now, or when the group's gate lets it in."""
+        gate = self._gates.get(group_id)
+        if gate is None:
+            operation()
+        else:
+            gate.enter(operation, alone=alone)
+
+    def change(self, group: ClassicGroup, write: Write | None) -> None:
+        """An operation on a group has ended; carry out what it wants written."""
+        self.moved(group)
+        if write is not None:
+            self.write_alone(group.group_id, [write.record], lambda error: self._written(group, write, error))
+
+    def _written(self, group: ClassicGroup, write: Write, error: ErrorCode) -> None:
+        if error is ErrorCode.NONE:
+            write.committed(self.now())
+        else:
+            write.failed(error, self.now())
+        self.moved(group)
+
+    def write_alone(self, group_id: str, records: Sequence[Record], done: Done) -> None:
+        """Write, and let nothing else happen to the group until it is settled."""
+        gate = self._gate(group_id)
+        gate.hold()
+
+        def settled(error: ErrorCode) -> None:
+            done(error)
+            gate.release()
+            self._close_gate(group_id, gate)
+
+        self.runtime.write(records, settled)
+
+    def write_shared(self, group_id: str, records: Sequence[Record], done: Done) -> None:
+        """Write offsets; other commits of the group may overtake nothing but need not wait."""
+        gate = self._gate(group_id)
+        gate.share()
+
+        def settled(error: ErrorCode) -> None:
+            done(error)
+            gate.unshare()
+            self._close_gate(group_id, gate)
+
+        self.runtime.write(records, settled)
+
+    def _gate(self, group_id: str) -> Gate:
+        gate = self._gates.get(group_id)
+        if gate is None:
+            gate = self._gates[group_id] = Gate()
+        return gate
+
+    def _close_gate(self, group_id: str, gate: Gate) -> None:
+        if gate.is_idle and self._gates.get(group_id) is gate:
+            del self._gates[group_id]
+
+    # Runtime's machine.
+
+    def encode(self, record: Record) -> tuple[bytes, bytes | None]:
+        return encode_record(record)
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Record | None:
+        return decode_record(key, value)
+
+    def apply(self, record: Record) -> None:
+        """Take a committed record in."""
+        if isinstance(record, OffsetRecord):
+            self._apply_offset(record)
+        elif isinstance(record, GroupTombstone):
+            self._forget(record.group_id)
+        else:
+            group = self.groups.by_id.get(record.group_id)
+            if group is None:
+                self.groups.by_id[record.group_id] = applying.restore(record)
+            else:
+                applying.apply(group, record)
+
+    def _apply_offset(self, record: OffsetRecord) -> None:
+        key, offsets = record.key, self.groups.offsets.get(record.key.group_id)
+        if record.value is None:
+            if offsets is not None:
+                offsets.remove(key.topic, key.partition)
+                if not offsets:
+                    del self.groups.offsets[key.group_id]
+            return
+        if offsets is None:
+            offsets = self.groups.offsets[key.group_id] = GroupOffsets()
+        offsets.put(key.topic, key.partition, record.value)
+        if key.group_id not in self.groups.by_id:
+            # A simple group: it commits offsets and never has members.
+            self.groups.by_id[key.group_id] = ClassicGroup(key.group_id)
+
+    def _forget(self, group_id: str) -> None:
+        group = self.groups.by_id.pop(group_id, None)
+        if group is not None:
+            self._bury(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def load(self, item: Loaded[Record] | Marker) -> None:
+        """One thing of the log. Offsets of a transaction count when it has committed."""
+        if isinstance(item, Marker):
+            records = self.groups.in_transaction.pop(item.producer_id, [])
+            for record in records if item.committed else ():
+                self._apply_offset(record)
+        elif isinstance(item.record, GroupRecord):
+            self.groups.by_id[item.record.group_id] = applying.restore(item.record)
+        elif isinstance(item.record, OffsetRecord) and item.producer_id != -1:
+            self.groups.in_transaction.setdefault(item.producer_id, []).append(item.record)
+        else:
+            self.apply(item.record)
+
+    def start(self) -> None:
+        """Loading is done: members have a session's time to show themselves."""
+        self.runtime.activate()
+        now_ms = self._world.clock.mono_ms()
+        for group in self.groups.by_id.values():
+            if group.members:
+                applying.start_sessions(group, now_ms)
+                self.moved(group)
+        waiting, self._when_active = self._when_active, []
+        for action in waiting:
+            action()
+
+    def lost(self, error: ErrorCode) -> None:
+        """Answer everybody who waits in a join or a sync, and forget."""
+        groups, self.groups = self.groups, Groups()
+        for group in groups.by_id.values():
+            self._bury(group, error)
+
+    def drop(self, group: ClassicGroup, error: ErrorCode) -> None:
+        """A new group could not be written."""
+        if self.groups.by_id.get(group.group_id) is group:
+            del self.groups.by_id[group.group_id]
+        self._bury(group, error)
+
+    def _bury(self, group: ClassicGroup, error: ErrorCode) -> None:
+        for member in list(group.members.values()):
+            group.answer_join(member, JoinAnswer(error, member.member_id))
+            group.answer_sync(member, SyncAnswer(error))
+        applying.bury(group)
+        self.moved(group)
+
+    def when_active(self, action: Callable[[], None]) -> None:
+        """Do something now, or when loading is done."""
+        if self.runtime.status is Status.LOADING:
+            self._when_active.append(action)
+        else:
+            action()
+
+    def groups_with_offsets(self, topics: Iterable[str]) -> list[str]:
+        """Every group that has offsets of one of the topics, committed or on their way."""
+        wanted = set(topics)
+        found = [one for one, offsets in self.groups.offsets.items() if wanted & offsets.topics.keys()]
+        return found + [group_id for group_id in self._gates if group_id not in self.groups.offsets]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kbroker.model import KafkaError
 from protocol.errors import ErrorCode
-from protocol.records.batch import TRANSACTIONAL, BatchHeader
+from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from protocol.records.crc import crc32c
 
 WINDOW = 5
@@ -82,7 +82,7 @@ class ProducerStates:
         entry = self._entries.get(header[9])
         epoch: int = header[10]
         if entry is not None and entry.epoch == epoch:
-            if header[11] == entry.next_sequence:
+            if header[11] == entry.next_sequence and epoch != NO_EPOCH:
                 return None
             first, last = header[11], _add(header[11], header[6])
             for batch in entry.batches:
@@ -102,8 +102,10 @@ class ProducerStates:
         return None
 
     def update(self, header: BatchHeader, base_offset: int) -> None:
-        """Take note of a data batch with a producer id that has been appended at `base_offset`."""
+        """Take note of a batch with a producer id that has been appended at `base_offset`; not of markers."""
         _, _, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, first, _ = header
+        if attributes & CONTROL:
+            return
         entry = self._entries.get(producer_id)
         if entry is None or entry.epoch != epoch:
             entry = self._enter(producer_id, epoch)

@@ -1,0 +1,95 @@
+"""Headers by API and version."""
+
+import pytest
+
+from protocol.apis import APIS, ApiKey
+from protocol.errors import MalformedError
+from protocol.framing import (
+    RequestStart,
+    decode_request_header,
+    decode_response_header,
+    encode_request_header,
+    encode_response_header,
+    frame,
+    has_tagged_response_header,
+    is_flexible,
+)
+from protocol.messages.header import RequestHeader, ResponseHeader
+from protocol.schema import encode
+from tests.unit.protocol.foreign import kio_class
+
+FIRST_PRODUCE_VERSION = 3
+
+
+def api_versions() -> list[tuple[int, int]]:
+    return [
+        (api.key, version)
+        for api in APIS.values()
+        for version in range(api.min, api.max + 1)
+        if api.key is not ApiKey.PRODUCE or version >= FIRST_PRODUCE_VERSION
+    ]
+
+
+def test_every_header_is_the_one_that_kio_pairs_with_the_message() -> None:
+    for key, version in api_versions():
+        for kind, flexible in (
+            ("request", is_flexible(key, version)),
+            ("response", has_tagged_response_header(key, version)),
+        ):
+            theirs = kio_class(f"{APIS[key].name}{kind.title()}", kind, version)
+            assert theirs.__header_schema__.__flexible__ == flexible, (key, version, kind)
+
+
+@pytest.mark.parametrize("client_id", [None, "", "me", "語"])
+def test_request_headers_are_those_of_the_rows(client_id: str | None) -> None:
+    for version, header_version in ((8, 1), (9, 2)):
+        ours = encode_request_header(ApiKey.METADATA, version, -5, client_id)
+        rows = RequestHeader(request_api_key=3, request_api_version=version, correlation_id=-5, client_id=client_id)
+        assert ours == encode(rows, header_version)
+        assert decode_request_header(ours + b"body") == RequestStart(3, version, -5, client_id, len(ours))
+        assert decode_request_header(b"..." + ours, 3).body == len(ours) + 3
+
+
+def test_response_headers_are_those_of_the_rows() -> None:
+    for version, header_version in ((8, 0), (9, 1)):
+        ours = encode_response_header(ApiKey.METADATA, version, 7)
+        assert ours == encode(ResponseHeader(correlation_id=7), header_version)
+        assert decode_response_header(ours, ApiKey.METADATA, version) == (7, len(ours))
+
+
+def test_api_versions_answers_with_the_first_header_always() -> None:
+    """KIP-511: a client reads the answer before it knows the broker's versions."""
+    assert encode_response_header(ApiKey.API_VERSIONS, 4, 7) == b"\0\0\0\7"
+    assert encode_request_header(ApiKey.API_VERSIONS, 4, 7, None).endswith(b"\xff\xff\0")
+
+
+def test_tags_of_a_header_are_stepped_over() -> None:
+    header = b"\0\3\0\x0c\0\0\0\7\xff\xff" + b"\1\5\3abc"
+    assert decode_request_header(header + b"body").body == len(header)
+    assert decode_response_header(b"\0\0\0\7\1\5\3abc", ApiKey.METADATA, 12) == (7, 10)
+
+
+def test_an_unknown_api_is_read_without_tags() -> None:
+    assert decode_request_header(b"\x03\xe7\0\0\0\0\0\1\0\1c") == RequestStart(999, 0, 1, "c", 11)
+
+
+@pytest.mark.parametrize("size", range(11))
+def test_a_truncated_header_is_malformed(size: int) -> None:
+    with pytest.raises(MalformedError):
+        decode_request_header(encode_request_header(ApiKey.METADATA, 12, 1, "c")[:size])
+
+
+@pytest.mark.parametrize("client_id", [b"\xff\xfe", b"\0\x09c", b"\x7f\xff", b"\0\1\xff"])
+def test_a_bad_client_id_is_malformed(client_id: bytes) -> None:
+    with pytest.raises(MalformedError):
+        decode_request_header(b"\0\3\0\1\0\0\0\7" + client_id)
+
+
+def test_a_truncated_response_header_is_malformed() -> None:
+    for header in (b"\0\0\0", b"\0\0\0\7", b"\0\0\0\7\1"):
+        with pytest.raises(MalformedError):
+            decode_response_header(header, ApiKey.METADATA, 12)
+
+
+def test_a_frame_begins_with_its_size() -> None:
+    assert frame(b"head", b"body!") == b"\0\0\0\x09headbody!"

@@ -41,7 +41,8 @@ FIRST_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-CONSUMER = -1
+CONSUMER = NO_EPOCH = -1
+FIRST_WITH_EPOCH = 4
 
 Lookup = Callable[[], None]
 
@@ -55,19 +56,27 @@ def handle(
         times = Counter(partition.partition_index for partition in topic.partitions)
         unique = {partition.partition_index: partition for partition in topic.partitions}
         answers = [
-            _repeated(index)
-            if times[index] > 1
-            else _answer(services, context, request, topic.name, wanted, lookups)
+            _repeated(index) if times[index] > 1 else _answer(services, context, request, topic.name, wanted, lookups)
             for index, wanted in unique.items()
         ]
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-    return _look_up(services, lookups, response) if lookups else response
+    if lookups:
+        return _look_up(services, context, lookups, response)
+    return _in_version(context, response)
 
 
 async def _look_up(
-    services: Services, lookups: list[Lookup], response: ListOffsetsResponse
+    services: Services, context: RequestContext, lookups: list[Lookup], response: ListOffsetsResponse
 ) -> ListOffsetsResponse:
     await services.world.offload(_run_blocking, lookups)
+    return _in_version(context, response)
+
+
+def _in_version(context: RequestContext, response: ListOffsetsResponse) -> ListOffsetsResponse:
+    if context.version < FIRST_WITH_EPOCH:
+        for topic in response.topics:
+            for answer in topic.partitions:
+                answer.leader_epoch = NO_EPOCH
     return response
 
 
@@ -128,17 +137,13 @@ def _visible_end(partition: Partition, request: ListOffsetsRequest) -> int:
 
 def _epoch_at(partition: Partition, offset: int) -> int:
     epoch = partition.log.epochs.epoch_for(offset)
-    return partition.leader_epoch if epoch is None else epoch
+    return partition.leader_epoch if epoch == NO_EPOCH else epoch
 
 
 def _find_blocking(partition: Partition, time: int, end: int, answer: ListOffsetsPartitionResponse) -> None:
     log = partition.log
     try:
-        found = (
-            log.max_timestamp_blocking()
-            if time == MAX_TIMESTAMP
-            else log.offset_for_timestamp_blocking(time, end)
-        )
+        found = log.max_timestamp_blocking() if time == MAX_TIMESTAMP else log.offset_for_timestamp_blocking(time, end)
     except KafkaError as refusal:
         answer.error_code = refusal.code
         return

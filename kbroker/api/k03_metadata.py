@@ -45,9 +45,7 @@ def handle(
     if ids:
         return teller.answer(map(teller.by_id, dict.fromkeys(ids)))
     names = [name for name in dict.fromkeys(topic.name for topic in wanted) if name is not None]
-    absent = [
-        name for name in names if name not in services.metadata.topics and topic_name_fault(name) is None
-    ]
+    absent = [name for name in names if name not in services.metadata.topics and topic_name_fault(name) is None]
     if absent and request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
         return _create_and_answer(services, teller, absent, names)
     return teller.answer(map(teller.by_name, names))
@@ -75,8 +73,7 @@ def _request_fault(wanted: Iterable[MetadataRequestTopic], version: int) -> Erro
 
 def _refuse_all(wanted: Iterable[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
     topics = [
-        MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
-        for topic in wanted
+        MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id) for topic in wanted
     ]
     return MetadataResponse(topics=topics, error_code=code)
 

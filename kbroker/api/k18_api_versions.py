@@ -22,8 +22,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
 def handle(services: Services, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     if context.version >= FIRST_WITH_SOFTWARE and not (
-        _SOFTWARE.fullmatch(request.client_software_name)
-        and _SOFTWARE.fullmatch(request.client_software_version)
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(api_keys=[_versions(api) for api in APIS.values()])

@@ -24,9 +24,7 @@ from protocol.messages.k19_create_topics import (
 FIRST_WITH_CONFIGS = 5
 
 
-async def handle(
-    services: Services, context: RequestContext, request: CreateTopicsRequest
-) -> CreateTopicsResponse:
+async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     specs = [_spec(topic) for topic in request.topics]
     results = await services.controller.create_topics(specs, request.validate_only)
     return CreateTopicsResponse(topics=[_result(services, context.version, result) for result in results])
@@ -45,9 +43,7 @@ def _spec(topic: CreatableTopic) -> TopicSpec:
 def _result(services: Services, version: int, result: TopicResult) -> CreatableTopicResult:
     error = result.error
     if error is not None:
-        return CreatableTopicResult(
-            name=result.name, error_code=error.code, error_message=error.message, configs=[]
-        )
+        return CreatableTopicResult(name=result.name, error_code=error.code, error_message=error.message, configs=[])
     return CreatableTopicResult(
         name=result.name,
         topic_id=result.topic_id,

@@ -20,9 +20,7 @@ from protocol.messages.k20_delete_topics import (
 FIRST_BY_ID = 6
 
 
-async def handle(
-    services: Services, context: RequestContext, request: DeleteTopicsRequest
-) -> DeleteTopicsResponse:
+async def handle(services: Services, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     if context.version >= FIRST_BY_ID:
         refs = [TopicRef(topic.name, topic.topic_id) for topic in request.topics]
     else:

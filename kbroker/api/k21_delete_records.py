@@ -19,9 +19,7 @@ from protocol.messages.k21_delete_records import (
 NO_LOW_WATERMARK = -1
 
 
-async def handle(
-    services: Services, context: RequestContext, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse:
+async def handle(services: Services, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """A partition that is named twice counts once, with its last offset, as in Kafka."""
     wanted: dict[str, dict[int, int]] = {}
     for topic in request.topics:

@@ -15,14 +15,10 @@ from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitPr
 NO_EPOCH = -1
 
 
-async def handle(
-    services: Services, context: RequestContext, request: InitProducerIdRequest
-) -> InitProducerIdResponse:
+async def handle(services: Services, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     if request.transactional_id is not None:
         transactional = bool(request.transactional_id)
-        return _refused(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if transactional else ErrorCode.INVALID_REQUEST
-        )
+        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if transactional else ErrorCode.INVALID_REQUEST)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         return _refused(ErrorCode.INVALID_REQUEST)
     try:

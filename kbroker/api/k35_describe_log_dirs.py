@@ -26,9 +26,7 @@ async def handle(
     directory = services.replicas.logs.path
     result = DescribeLogDirsResult(log_dir=directory, topics=_topics(services, request.topics))
     try:
-        result.total_bytes, result.usable_bytes = await services.world.offload(
-            services.world.disk.usage, directory
-        )
+        result.total_bytes, result.usable_bytes = await services.world.offload(services.world.disk.usage, directory)
     except OSError:
         result = DescribeLogDirsResult(log_dir=directory, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     return DescribeLogDirsResponse(results=[result])
@@ -41,9 +39,7 @@ def _topics(services: Services, wanted: list[DescribableLogDirTopic] | None) -> 
         if partition is not None:
             lag = max(partition.high_watermark - partition.log.log_end_offset, 0)
             found.setdefault(topic, []).append(
-                DescribeLogDirsPartition(
-                    partition_index=index, partition_size=partition.log.size_bytes, offset_lag=lag
-                )
+                DescribeLogDirsPartition(partition_index=index, partition_size=partition.log.size_bytes, offset_lag=lag)
             )
     return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in found.items()]
 

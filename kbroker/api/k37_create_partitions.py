@@ -33,6 +33,4 @@ async def handle(
 
 def _spec(topic: CreatePartitionsTopic) -> PartitionsSpec:
     given = topic.assignments
-    return PartitionsSpec(
-        topic.name, topic.count, None if given is None else [row.broker_ids for row in given]
-    )
+    return PartitionsSpec(topic.name, topic.count, None if given is None else [row.broker_ids for row in given])

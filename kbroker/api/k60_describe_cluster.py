@@ -16,9 +16,7 @@ from protocol.messages.k60_describe_cluster import (
 BROKERS, CONTROLLERS = 1, 2
 
 
-def handle(
-    services: Services, context: RequestContext, request: DescribeClusterRequest
-) -> DescribeClusterResponse:
+def handle(services: Services, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
     if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,

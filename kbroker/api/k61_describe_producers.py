@@ -12,13 +12,8 @@ from protocol.messages.k61_describe_producers import (
     TopicResponse,
 )
 
-# Until there are transactions nobody coordinates a producer and none has one open.
-NO_COORDINATOR = NO_TRANSACTION = -1
 
-
-def handle(
-    services: Services, context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
+def handle(services: Services, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
@@ -41,20 +36,6 @@ def _partition(services: Services, topic: str, index: int) -> PartitionResponse:
     try:
         partition = services.replicas.leader(topic, index)
     except KafkaError as refusal:
-        return PartitionResponse(
-            partition_index=index, error_code=refusal.code, error_message=refusal.message
-        )
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
-            ProducerState(
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                last_sequence=producer.last_sequence,
-                last_timestamp=producer.last_timestamp,
-                coordinator_epoch=NO_COORDINATOR,
-                current_txn_start_offset=NO_TRANSACTION,
-            )
-            for producer in partition.log.producers
-        ],
-    )
+        return PartitionResponse(partition_index=index, error_code=refusal.code, error_message=refusal.message)
+    producers = [ProducerState(**producer._asdict()) for producer in partition.log.producers.active()]
+    return PartitionResponse(partition_index=index, active_producers=producers)

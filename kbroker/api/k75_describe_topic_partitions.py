@@ -47,6 +47,7 @@ def _page(image: MetadataImage, names: list[str], first: int, room: int) -> Desc
             known = topic_name_fault(name) is None
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.INVALID_TOPIC_EXCEPTION
             topics.append(_unknown(name, code))
+            first = 0
             continue
         if room == 0:
             return DescribeTopicPartitionsResponse(
@@ -64,17 +65,13 @@ def _page(image: MetadataImage, names: list[str], first: int, room: int) -> Desc
 
 
 def _unknown(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
-    answer = DescribeTopicPartitionsResponseTopic(
-        error_code=code, name=name, is_internal=name in INTERNAL_TOPICS
-    )
+    answer = DescribeTopicPartitionsResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         answer.topic_authorized_operations = TOPIC_OPERATIONS
     return answer
 
 
-def _found(
-    image: MetadataImage, topic: TopicImage, first: int, end: int
-) -> DescribeTopicPartitionsResponseTopic:
+def _found(image: MetadataImage, topic: TopicImage, first: int, end: int) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -84,9 +81,7 @@ def _found(
     )
 
 
-def _partition(
-    image: MetadataImage, index: int, state: PartitionImage
-) -> DescribeTopicPartitionsResponsePartition:
+def _partition(image: MetadataImage, index: int, state: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
     led = state.leader in image.brokers
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,

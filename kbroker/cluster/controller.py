@@ -184,9 +184,7 @@ class Controller:
         async with self._turn:
             answers = plan_deletions(refs, self._image.topics, self._image.topic_by_id)
             good = [answer for answer in answers if answer.error is None]
-            error = await _refusal(
-                self._delete([self._image.topic_by_id[answer.topic_id] for answer in good])
-            )
+            error = await _refusal(self._delete([self._image.topic_by_id[answer.topic_id] for answer in good]))
             for answer in good:
                 answer.error = error
             return answers
@@ -205,9 +203,7 @@ class Controller:
                 ops.append(Delete(znodes.config_path(resource)))
         await self._commit([*ops, *draft.ops()])
 
-    async def create_partitions(
-        self, specs: Sequence[PartitionsSpec], validate_only: bool
-    ) -> list[PartitionsResult]:
+    async def create_partitions(self, specs: Sequence[PartitionsSpec], validate_only: bool) -> list[PartitionsResult]:
         """One result for each name, in the order of the request."""
         repeated = duplicates(spec.name for spec in specs)
         results: dict[str, PartitionsResult] = {}

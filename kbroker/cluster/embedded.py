@@ -150,9 +150,7 @@ class EmbeddedStore:
         except Lost as error:
             self._failure = Unavailable(error.path, error.detail)
 
-    def watch(
-        self, session: EmbeddedSession, path: str, callback: Watch | None, *, children: bool = False
-    ) -> None:
+    def watch(self, session: EmbeddedSession, path: str, callback: Watch | None, *, children: bool = False) -> None:
         if callback is not None:
             watches = self._child_watches if children else self._node_watches
             watches.setdefault(path, {})[session, callback] = None

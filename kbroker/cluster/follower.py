@@ -111,7 +111,7 @@ class MetadataFollower:
 
     def _absorb(self, contents: Contents, delta: MetadataDelta) -> None:
         """Takes in what nodes hold now (None: gone) and adds to the delta what that changes in the image."""
-        touched: set[bytes] = set()
+        touched: dict[bytes, None] = {}
         for path, data in contents.items():
             parent, _, name = path.rpartition("/")
             if parent == znodes.TOPICS:
@@ -132,29 +132,29 @@ class MetadataFollower:
         for topic_id in touched:
             self._compare(topic_id, delta)
 
-    def _absorb_topic(self, name: str, new: znodes.TopicNode | None, touched: set[bytes]) -> None:
+    def _absorb_topic(self, name: str, new: znodes.TopicNode | None, touched: dict[bytes, None]) -> None:
         old = self.topics.pop(name, None)
         if old is not None:
             self._names.pop(old.topic_id, None)
-            touched.add(old.topic_id)
+            touched[old.topic_id] = None
         if new is not None:
             self.topics[name] = new
             self._names[new.topic_id] = name
-            touched.add(new.topic_id)
+            touched[new.topic_id] = None
 
-    def _absorb_chunks(self, chunks: dict[int, znodes.Chunk], touched: set[bytes]) -> None:
+    def _absorb_chunks(self, chunks: dict[int, znodes.Chunk], touched: dict[bytes, None]) -> None:
         """All removals before all additions: a partition may have moved from one chunk to another."""
         for number, chunk in chunks.items():
             for topic_id, states in self.chunks.get(number, {}).items():
                 if states != chunk.get(topic_id):
-                    touched.add(topic_id)
+                    touched[topic_id] = None
                     for index in states:
                         del self._states[topic_id][index]
         for number, chunk in chunks.items():
             old = self.chunks.get(number, {})
             for topic_id, states in chunk.items():
                 if states != old.get(topic_id):
-                    touched.add(topic_id)
+                    touched[topic_id] = None
                     self._states.setdefault(topic_id, {}).update(states)
             self.chunks[number] = chunk
         for topic_id in touched:

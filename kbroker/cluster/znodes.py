@@ -166,9 +166,7 @@ def _partition_image(
     elr: list[int] | None = None,
     last_known_elr: list[int] | None = None,
 ) -> PartitionImage:
-    return PartitionImage(
-        leader, leader_epoch, replicas, isr, elr or [], last_known_elr or [], partition_epoch
-    )
+    return PartitionImage(leader, leader_epoch, replicas, isr, elr or [], last_known_elr or [], partition_epoch)
 
 
 @dataclass(slots=True)

@@ -174,9 +174,7 @@ def plan_topic(spec: TopicSpec, around: Surroundings, colliding: Mapping[str, st
 def _overrides(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     nulls = [name for name, value in configs if value is None]
     if nulls:
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
-        )
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
     return {name: value for name, value in configs if value is not None}
 
 
@@ -187,9 +185,7 @@ def _automatic(spec: TopicSpec, around: Surroundings) -> list[list[int]]:
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     if spec.partitions < -1 or spec.partitions == 0:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
-        )
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     count = around.default_partitions if spec.partitions == -1 else spec.partitions
     factor = around.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
     return place(count, factor, around.racks, around.random)
@@ -222,9 +218,7 @@ def check_assignment(brokers: Sequence[int], racks: Racks, factor: int | None) -
                 f"The manual partition assignment includes broker {broker}, but no such broker is registered."
             )
         if broker == previous:
-            raise _bad_assignment(
-                f"The manual partition assignment includes the broker {broker} more than once."
-            )
+            raise _bad_assignment(f"The manual partition assignment includes the broker {broker} more than once.")
         previous = broker
     if factor is not None and len(brokers) != factor:
         raise _bad_assignment(
@@ -252,8 +246,7 @@ def plan_partitions(spec: PartitionsSpec, around: Surroundings) -> list[list[int
     if spec.count < current:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {spec.name} currently has {current} partition(s); "
-            f"{spec.count} would not be an increase.",
+            f"The topic {spec.name} currently has {current} partition(s); {spec.count} would not be an increase.",
         )
     added = spec.count - current
     if added > MAX_PARTITIONS_PER_REQUEST:

@@ -66,9 +66,7 @@ async def start(disk: MemoryDisk, store: EmbeddedStore | None = None, node_id: i
     world = make_world(disk, node_id)
     store = store or await EmbeddedStore.open(world, "/data")
     session = store.session()
-    member = await join(
-        world, session, BrokerNode(node_id, "127.0.0.1", 9091 + node_id), lambda: CONFIG, FAULTS.append
-    )
+    member = await join(world, session, BrokerNode(node_id, "127.0.0.1", 9091 + node_id), lambda: CONFIG, FAULTS.append)
     return Broker(member, session, store)
 
 
@@ -227,9 +225,7 @@ def test_concurrent_requests_for_one_topic_create_it_once():
         one = await start(MemoryDisk())
         topics = await asyncio.gather(*(one.controller.auto_create("a") for _ in range(20)))
         assert {id(topic) for topic in topics} == {id(one.image.topics["a"])}
-        offsets = await asyncio.gather(
-            *(one.controller.ensure_internal_topic("__consumer_offsets") for _ in range(5))
-        )
+        offsets = await asyncio.gather(*(one.controller.ensure_internal_topic("__consumer_offsets") for _ in range(5)))
         assert offsets[0].internal
         assert len(offsets[0].partitions) == 50
         assert (await one.controller.auto_create("__consumer_offsets")) is offsets[0]

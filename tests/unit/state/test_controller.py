@@ -52,9 +52,7 @@ def around(racks: dict[int, str | None] | None = None) -> Surroundings:
     return Surroundings(TOPICS, racks or {1: None}, Random(1), 4, 1, check_topic)
 
 
-def create(
-    name: str, partitions: int = 1, factor: int = 1, assigned: Any = (), **configs: str | None
-) -> TopicSpec:
+def create(name: str, partitions: int = 1, factor: int = 1, assigned: Any = (), **configs: str | None) -> TopicSpec:
     pairs = [(key.replace("_", "."), value) for key, value in configs.items()]
     return TopicSpec(name, partitions, factor, assigned, pairs)
 

@@ -1,0 +1,58 @@
+"""DeleteRecords: what a single-node Apache Kafka 4.3.1 answered."""
+
+from typing import Any
+
+import pytest
+
+from protocol.apis import ApiKey
+from protocol.messages.k21_delete_records import DeleteRecordsPartition, DeleteRecordsTopic
+from tests.unit.api.fakes import Desk, open_desk, run
+
+FIVE = dict.fromkeys(range(5), 0)
+
+
+async def with_records() -> Desk:
+    desk = await open_desk()
+    desk.replicas.add("t", 0, FIVE, log_start_offset=2)
+    desk.replicas.add("empty", 0)
+    desk.replicas.add("compacted", 0, FIVE, {"cleanup.policy": "compact"})
+    desk.replicas.add("both", 0, FIVE, {"cleanup.policy": "compact,delete"})
+    desk.replicas.add("__consumer_offsets", 0, FIVE, {"cleanup.policy": "compact"})
+    return desk
+
+
+async def delete(desk: Desk, topic: str, *offsets: int, index: int = 0, version: int = 2) -> Any:
+    partitions = [DeleteRecordsPartition(partition_index=index, offset=offset) for offset in offsets]
+    topics = [DeleteRecordsTopic(name=topic, partitions=partitions)]
+    answer = await desk.ask(ApiKey.DELETE_RECORDS, version, topics=topics, timeout_ms=1000)
+    (row,) = answer.topics[0].partitions
+    assert row.partition_index == index
+    return (row.error_code, row.low_watermark)
+
+
+@pytest.mark.parametrize(
+    ("topic", "offset", "expected"),
+    [
+        ("t", 3, (0, 3)), ("t", 1, (0, 2)), ("t", -2, (1, -1)), ("t", 6, (1, -1)), ("t", -1, (0, 5)), ("t", 5, (0, 5)),
+        ("empty", 0, (0, 0)), ("empty", -1, (0, 0)),
+        ("compacted", 1, (44, -1)), ("both", 1, (0, 1)),
+        ("nope", 1, (3, -1)), ("__consumer_offsets", 1, (17, -1)),
+    ],
+)  # fmt: skip
+def test_offsets(topic: str, offset: int, expected: tuple[int, int]):
+    async def story():
+        assert await delete(await with_records(), topic, offset) == expected
+
+    run(story)
+
+
+def test_every_version_and_what_is_not_here():
+    async def story():
+        desk = await with_records()
+        for version in range(3):
+            assert await delete(desk, "t", 3 + version, version=version) == (0, 3 + version)
+        assert await delete(desk, "t", 1, index=9) == (3, -1)
+        assert await delete(desk, "t", 1, index=-1) == (3, -1)
+        assert await delete(await with_records(), "t", 5, 3) == (0, 3)
+
+    run(story)

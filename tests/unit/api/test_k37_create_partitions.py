@@ -1,0 +1,33 @@
+"""CreatePartitions in all versions. The table of refusals is in tests/unit/state/test_controller.py."""
+
+import pytest
+
+from kbroker.state.controller import TopicSpec
+from protocol.apis import ApiKey
+from protocol.messages.k37_create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
+from tests.unit.api.fakes import open_desk, run
+
+
+@pytest.mark.parametrize("version", range(4))
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_topics_grow(version: int, validate_only: bool):
+    async def story():
+        desk = await open_desk()
+        await desk.member.controller.create_topics([TopicSpec("a", 1), TopicSpec("b", 1), TopicSpec("c", 1)], False)
+        topics = [
+            CreatePartitionsTopic(name="a", count=3, assignments=None),
+            CreatePartitionsTopic(name="b", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])]),
+            CreatePartitionsTopic(name="c", count=1, assignments=None),
+        ]
+        answer = await desk.ask(
+            ApiKey.CREATE_PARTITIONS, version, topics=topics, timeout_ms=1000, validate_only=validate_only
+        )
+        assert [(row.name, row.error_code, row.error_message) for row in answer.results] == [
+            ("a", 0, None),
+            ("b", 0, None),
+            ("c", 37, "Topic already has 1 partition(s)."),
+        ]
+        counts = [len(topic.partitions) for topic in desk.member.image.topics.values()]
+        assert counts == ([1, 1, 1] if validate_only else [3, 2, 1])
+
+    run(story)

@@ -1,0 +1,48 @@
+"""DescribeProducers: idempotent producers of a partition."""
+
+from typing import Any
+
+from kbroker.model import TopicPartition
+from protocol.apis import ApiKey
+from protocol.messages.k61_describe_producers import TopicRequest
+from protocol.records.batch import build_batch, parse_header
+from tests.unit.api.fakes import Desk, open_desk, run
+
+
+async def ask(desk: Desk, topic: str, *indexes: int) -> list[Any]:
+    topics = [TopicRequest(name=topic, partition_indexes=list(indexes))]
+    (answer,) = (await desk.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=topics)).topics
+    assert answer.name == topic
+    return list(answer.partitions)
+
+
+def test_the_producers_of_a_partition():
+    async def story():
+        desk = await open_desk()
+        producers = desk.replicas.add("t", 0).log.producers
+        for base, sequence in ((0, 0), (3, 3)):
+            batch = build_batch(
+                [(0, None, b"x", [])] * 3, base_offset=base, producer_id=7, producer_epoch=2, base_sequence=sequence
+            )
+            producers.update(parse_header(batch, 0), base)
+        (row,) = await ask(desk, "t", 0)
+        (producer,) = row.active_producers
+        assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 2, 5)
+        assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
+
+    run(story)
+
+
+def test_refusals():
+    async def story():
+        desk = await open_desk()
+        desk.replicas.add("t", 0)
+        empty, absent = await ask(desk, "t", 0, 9)
+        assert (empty.error_code, empty.error_message, empty.active_producers) == (0, None, [])
+        assert (absent.partition_index, absent.error_code) == (9, 3)
+        (invalid,) = await ask(desk, "a b", 0)
+        assert invalid.error_code == 17
+        assert invalid.error_message.startswith("Topic name is invalid: 'a b'")
+        assert TopicPartition("a b", 0) not in desk.replicas.partitions
+
+    run(story)

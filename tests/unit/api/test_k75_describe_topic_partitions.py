@@ -1,0 +1,82 @@
+"""DescribeTopicPartitions: pages as a single-node Apache Kafka 4.3.1 cuts them."""
+
+from typing import Any
+
+import pytest
+
+from kbroker.state.controller import TopicSpec
+from protocol.apis import ApiKey
+from protocol.messages.k75_describe_topic_partitions import Cursor, TopicRequest
+from tests.unit.api.fakes import Desk, open_desk, run
+
+# Topic t1 has two partitions, t2 one.
+PAGES: list[tuple[list[str], dict[str, Any], tuple[str, int] | None, list[tuple[str, int, list[int]]], Any]] = [
+    (["t2", "t1"], {}, None, [("t1", 0, [0, 1]), ("t2", 0, [0])], None),
+    ([], {}, None, [("t1", 0, [0, 1]), ("t2", 0, [0])], None),
+    (["t1", "t1"], {}, None, [("t1", 0, [0, 1])], None),
+    (["nope", "t1"], {}, None, [("nope", 3, []), ("t1", 0, [0, 1])], None),
+    (["a b", ""], {}, None, [("", 17, []), ("a b", 17, [])], None),
+    (["t1", "t2"], {"limit": 1}, None, [("t1", 0, [0])], ("t1", 1)),
+    (["t1", "t2"], {"limit": 2}, None, [("t1", 0, [0, 1])], ("t2", 0)),
+    (["t1", "t2"], {"limit": 0}, None, [("t1", 0, [0])], ("t1", 1)),
+    (["t1", "t2"], {"limit": -1}, None, [("t1", 0, [0])], ("t1", 1)),
+    (["t1", "t2"], {"limit": 5000}, None, [("t1", 0, [0, 1]), ("t2", 0, [0])], None),
+    (["nope", "t1"], {"limit": 1}, None, [("nope", 3, []), ("t1", 0, [0])], ("t1", 1)),
+    (["t1", "t2"], {}, ("t1", 1), [("t1", 0, [1]), ("t2", 0, [0])], None),
+    (["t1", "t2"], {}, ("t1", 2), [("t1", 0, []), ("t2", 0, [0])], None),
+    (["t1", "t2"], {}, ("t1a", 0), [("t1", 42, []), ("t2", 42, [])], None),
+    (["t1", "nope", "t2"], {}, ("nope", 1), [("nope", 3, []), ("t1", 0, [0, 1]), ("t2", 0, [0])], None),
+    (["t1", "t2"], {}, ("t1", -1), [("t1", 42, []), ("t2", 42, [])], None),
+    ([], {"limit": 1}, ("t1", 1), [("t1", 0, [1])], ("t2", 0)),
+    ([], {}, ("t1a", 7), [("t2", 0, [0])], None),
+]
+
+
+async def with_topics(**configs: str) -> Desk:
+    desk = await open_desk(**configs)
+    await desk.member.controller.create_topics([TopicSpec("t2", 1), TopicSpec("t1", 2)], False)
+    return desk
+
+
+async def ask(desk: Desk, names: list[str], cursor: tuple[str, int] | None, limit: int = 2000) -> Any:
+    return await desk.ask(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        0,
+        topics=[TopicRequest(name=name) for name in names],
+        response_partition_limit=limit,
+        cursor=cursor and Cursor(topic_name=cursor[0], partition_index=cursor[1]),
+    )
+
+
+@pytest.mark.parametrize(("names", "limits", "cursor", "page", "rest"), PAGES)
+def test_pages(names: list[str], limits: dict[str, int], cursor: Any, page: Any, rest: Any):
+    async def story():
+        answer = await ask(await with_topics(), names, cursor, **limits)
+        shown = [(t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in answer.topics]
+        assert shown == page
+        following = answer.next_cursor
+        assert (following and (following.topic_name, following.partition_index)) == rest
+
+    run(story)
+
+
+def test_the_broker_bounds_a_page():
+    async def story():
+        answer = await ask(await with_topics(max_request_partition_size_limit="1"), [], None, 2000)
+        assert answer.next_cursor == Cursor(topic_name="t1", partition_index=1)
+
+    run(story)
+
+
+def test_a_partition_and_its_topic():
+    async def story():
+        desk = await with_topics()
+        (topic,) = (await ask(desk, ["t2"], None)).topics
+        assert topic.topic_id == desk.member.image.topics["t2"].topic_id
+        assert topic.topic_authorized_operations == 3576
+        (partition,) = topic.partitions
+        assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 1, 0)
+        assert (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas) == ([1], [1], [])
+        assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])
+
+    run(story)

@@ -103,11 +103,11 @@ class Facts(NamedTuple):
 class StructType(type):
     """Makes the rows of a class into its slots."""
 
+    # Declared here and not in the classes, where a type checker would take them for fields.
     __rows__: dict[str, Row]
+    __options__: dict[str, Any]
 
-    def __new__(
-        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
-    ) -> StructType:
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> StructType:
         rows = {key: value for key, value in namespace.items() if value.__class__ is Row}
         for key in rows:
             del namespace[key]
@@ -147,8 +147,6 @@ class Struct(metaclass=StructType):
 
 class Message(Struct, kind="base", versions="none"):
     """A whole message; the class keywords say its API key, kind, valid versions and flexible versions."""
-
-    __options__: dict[str, Any]
 
 
 M = TypeVar("M", bound=Message)

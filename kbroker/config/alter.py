@@ -150,6 +150,7 @@ def _applied(
             if row is None or row.type is not LIST:
                 raise no_list(change, row)
             text = new.get(change.name)
+            # What is in effect is added to; Kafka adds to the config's default, whatever its broker says.
             before = defaults.get(change.name) if text is None else parse(change.name, LIST, text)
             new[change.name] = ",".join(_edited(before, change))
     return new

@@ -33,19 +33,23 @@ _UNLIMITED_OR_POSITIVE = ("log.retention.ms", "log.retention.minutes", "log.rete
 _LOWEST = {"log.roll.ms": 1, "log.roll.jitter.ms": 0}
 
 
-def ordered_pairs() -> Iterator[tuple[str, str]]:
-    yield from _ORDERED
+def ordered_pairs() -> Iterator[tuple[str, str, str]]:
+    """(smaller, larger, what to say when they are not)."""
+    for small, large in _ORDERED:
+        yield small, large, f"{small} must be less than or equal to {large}"
     for kind, ranges in _GROUP_RANGES.items():
         for what in ranges:
             low, value, high = f"group.{kind}.min.{what}", f"group.{kind}.{what}", f"group.{kind}.max.{what}"
-            yield from ((low, high), (low, value), (value, high))
+            yield low, high, f"{high} must be greater than or equal to {low}"
+            yield low, value, f"{value} must be greater than or equal to {low}"
+            yield value, high, f"{value} must be less than or equal to {high}"
 
 
 def check_broker(values: Values) -> None:
     """Raises ConfigError."""
-    for small, large in ordered_pairs():
+    for small, large, message in ordered_pairs():
         if _number(values, small) > _number(values, large):
-            raise ConfigError(f"{large} must be greater than or equal to {small}")
+            raise ConfigError(message)
     for kind in _GROUP_RANGES:
         beat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
         if _number(values, beat) >= _number(values, session):

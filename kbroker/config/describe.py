@@ -127,7 +127,8 @@ def _entry(row: Row, value: Value, synonyms: Sequence[SynonymValue], read_only: 
 
 
 def _fixed(row: Row) -> bool:
-    return row.mode is READ_ONLY
+    """Names with a listener in front count as read-only, though they can be altered; as in Kafka."""
+    return row.mode is READ_ONLY or row.name != base_name(row.name)
 
 
 def _own(row: Row, overrides: Texts, source: Source) -> list[SynonymValue]:

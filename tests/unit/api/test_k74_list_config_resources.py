@@ -1,0 +1,22 @@
+"""ListConfigResources as Apache Kafka 4.3.1 answers it."""
+
+from protocol.apis import ApiKey
+from tests.unit.api.config_story import play
+from tests.unit.api.fakes import open_desk, run
+
+
+def test_every_step_of_kafkas_story_is_answered_as_kafka_does():
+    async def story():
+        steps, differences = await play("list")
+        assert steps == 10
+        assert differences == []
+
+    run(story)
+
+
+def test_brokers_are_listed_with_nothing_set():
+    async def story():
+        answer = await (await open_desk()).ask(ApiKey.LIST_CONFIG_RESOURCES, 1)
+        assert [(one.resource_type, one.resource_name) for one in answer.config_resources] == [(8, "1"), (4, "1")]
+
+    run(story)

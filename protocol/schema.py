@@ -117,9 +117,6 @@ class StructType(type):
             namespace["__options__"] = options
         return super().__new__(mcs, name, bases, namespace)
 
-    def __init__(cls, *args: Any, **options: Any) -> None:
-        pass
-
 
 @dataclass_transform(kw_only_default=True)
 class Struct(metaclass=StructType):

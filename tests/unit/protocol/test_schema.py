@@ -63,7 +63,7 @@ def test_a_struct_has_the_fields_of_its_rows_only() -> None:
     with pytest.raises(AttributeError):
         MetadataRequestTopic().nmae = "t"  # type: ignore[attr-defined]
     with pytest.raises(TypeError):
-        MetadataRequestTopic(bytes(16), "t")  # type: ignore[misc]
+        MetadataRequestTopic(bytes(16), "t")  # type: ignore[call-arg]
 
 
 def test_equality_and_repr_are_by_fields() -> None:

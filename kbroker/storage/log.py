@@ -1,0 +1,429 @@
+"""A partition's log: segments, the offsets that bound it, producers and leader epochs.
+
+All methods belong to the loop, except those named *_blocking, which belong in a thread and may run while the loop
+appends (segment.py says why that is safe). Everything else that waits for the disk is a chore (chores.py).
+"""
+
+from collections.abc import Callable
+from errno import EDQUOT, EFBIG, EMFILE, ENFILE, ENOSPC
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from kbroker.config.topic import TopicConfig
+from kbroker.model import Buffer, KafkaError, TopicPartition
+from kbroker.state.epochs import EpochCache
+from kbroker.state.producers import ProducerStates
+from kbroker.storage import lookup, maintenance, names, retention
+from kbroker.storage.backend import Disk
+from kbroker.storage.checkpoints import encode_epochs
+from kbroker.storage.chores import Background, Chores
+from kbroker.storage.indexes import INDEX_ENTRY, TIME_ENTRY, WouldBlock
+from kbroker.storage.reading import HINT_SLOTS, Hint, read_slice, retry_gone
+from kbroker.storage.scan import MAX_RELATIVE_OFFSET
+from kbroker.storage.segment import Segment
+from protocol.errors import ErrorCode
+from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
+
+if TYPE_CHECKING:
+    from random import Random
+
+# What is at the start of a batch and outside its CRC: base offset, batch length, leader epoch.
+_PREFIX = Struct(">qii")
+_NEVER = 1 << 62
+# Dirty bytes of a segment after which the kernel is asked to begin writing them.
+WRITEBACK_BYTES = 8 << 20
+_TAIL = 64
+FULL = (ENOSPC, EDQUOT, EFBIG)
+
+
+class Log:
+    """Made by recovery.open_log. Offsets: `log_start_offset` and `log_end_offset` bound what can be read;
+    below `recovery_point` everything has been synced.
+
+    `offline`: why the log cannot be used until a restart, None while it can. `full`: appends are refused since the
+    disk had no room, until `resume`. `repairs`: what opening it had to repair, a line each.
+    """
+
+    __slots__ = (
+        "_append_epoch",
+        "_index_full",
+        "_index_interval",
+        "_jitter_ms",
+        "_offline",
+        "_random",
+        "_roll_now",
+        "_roll_offset",
+        "_roll_size",
+        "_roll_timestamp",
+        "active",
+        "background",
+        "chores",
+        "config",
+        "directory",
+        "directory_synced",
+        "disk",
+        "epochs",
+        "epochs_written",
+        "files_created",
+        "full",
+        "hints",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery_point",
+        "repairs",
+        "segments",
+        "snapshots",
+        "tail",
+        "topic_id",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        tp: TopicPartition,
+        topic_id: bytes,
+        config: TopicConfig,
+        background: Background,
+        random: "Random",
+    ) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.tp = tp
+        self.topic_id = topic_id
+        self.config = config
+        self.background = background
+        self.chores = Chores(background, self.chore_failed)
+        self.producers = ProducerStates()
+        self.epochs = EpochCache()
+        self.segments: list[Segment] = []
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.recovery_point = 0
+        # Offsets of the producer snapshots on disk.
+        self.snapshots: set[int] = set()
+        self.repairs: list[str] = []
+        self.full = False
+        # Segments created, and of how many the directory entry is durable; -1: not even the directory's own.
+        self.files_created = 0
+        self.directory_synced = 0
+        self._offline: str | None = None
+        self._random = random
+        # The leader epoch of the last append, and the content of the epochs' file.
+        self._append_epoch = -1
+        self.epochs_written = b""
+
+    def start(self) -> None:
+        """Begin to serve, when recovery has filled in segments and offsets."""
+        self.forget_positions()
+        self._use(self.segments[-1])
+
+    def forget_positions(self) -> None:
+        """After offsets have been taken away or segments replaced: known positions may be wrong."""
+        self.hints: list[Hint] = [(-1, self.segments[-1], 0)] * HINT_SLOTS
+        self.tail: tuple[Segment, list[int], list[int]] = (self.segments[-1], [], [])
+
+    # Appends.
+
+    def append(self, batch: Buffer, header: BatchHeader, leader_epoch: int, now_ms: int) -> int:
+        """Append one validated batch in a writable buffer, which gets its offset and epoch; gives the base offset.
+
+        Raises KafkaError: KAFKA_STORAGE_ERROR when it could not be written (the file is as before),
+        RECORD_LIST_TOO_LARGE when it exceeds segment.bytes.
+        """
+        _, length, _, _, _, _, delta, _, timestamp, producer_id, _, _, _ = header
+        size = length + LENGTH_OVERHEAD
+        base = self.log_end_offset
+        last = base + delta
+        segment = self.active
+        if (
+            segment.size + size > self._roll_size
+            or timestamp > self._roll_timestamp
+            or last > self._roll_offset
+            or now_ms > self._roll_now
+        ):
+            segment = self._prepare(size, timestamp, last, now_ms)
+        _PREFIX.pack_into(batch, 0, base, length, leader_epoch)
+        file = segment.file
+        try:
+            written = file.append(batch)  # type: ignore[union-attr]
+        except OSError as error:
+            raise self._cut_back(error) from error
+        if written != size:
+            raise self._cut_back(OSError(ENOSPC, f"{written} of {size} bytes written"))
+        position = segment.size
+        segment.size = position + size
+        if timestamp > segment.max_timestamp:
+            segment.max_timestamp = timestamp
+            segment.max_timestamp_offset = last
+        unindexed = segment.unindexed
+        if unindexed > self._index_interval:
+            self._add_entry(segment, last, position)
+            segment.unindexed = size
+        else:
+            segment.unindexed = unindexed + size
+        _, offsets, positions = self.tail
+        positions.append(position)
+        offsets.append(base)
+        if len(offsets) >= 2 * _TAIL:
+            self.tail = (segment, offsets[_TAIL:], positions[_TAIL:])
+        if producer_id >= 0:
+            self.producers.update(header, base)
+        if leader_epoch != self._append_epoch:
+            self._start_epoch(leader_epoch, base)
+        self.log_end_offset = last + 1
+        return base
+
+    def _prepare(self, size: int, timestamp: int, last: int, now_ms: int) -> Segment:
+        """The uncommon cases before an append: refuse it, close the segment, note the first batch's timestamp."""
+        if self._offline is not None or self.full:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._offline or "no space left on the disk")
+        if size > self.config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"a batch of {size} bytes exceeds segment.bytes, {self.config.segment_bytes}",
+            )
+        active = self.active
+        if active.size and (
+            active.size + size > self.config.segment_bytes
+            or timestamp > self._roll_timestamp
+            or last > self._roll_offset
+            or now_ms > self._roll_now
+            or self._index_full
+        ):
+            self.roll(now_ms)
+        if not self.active.size:
+            self.active.first_timestamp = timestamp
+            self.set_config(self.config)
+        return self.active
+
+    def _add_entry(self, segment: Segment, last: int, position: int) -> None:
+        segment.add_entry(last, position)
+        assert segment.index is not None
+        assert segment.times is not None
+        limit = self.config.segment_index_bytes
+        if (
+            len(segment.index.entries) >= limit // INDEX_ENTRY
+            or len(segment.times.timestamps) >= limit // TIME_ENTRY - 1
+        ):
+            self._index_full = True
+            self._roll_size = -1
+        if position - segment.written_back >= WRITEBACK_BYTES:
+            start, segment.written_back = segment.written_back, position
+            file = segment.file
+            if file is not None:
+                self.background(lambda: file.start_writeback(start, position - start), _ignore)
+
+    def _cut_back(self, error: OSError) -> KafkaError:
+        """Remove what a failed write may have left, so that the file ends with a whole batch again."""
+        try:
+            assert self.active.file is not None
+            self.active.file.truncate(self.active.size)
+        except OSError as worse:
+            error = worse
+        if error.errno in FULL:
+            self.full = True
+        elif error.errno not in (EMFILE, ENFILE):
+            self.offline = f"append failed: {error}"
+        if not self.active.size:
+            self.active.first_timestamp = None
+        self.set_config(self.config)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+    # Segments.
+
+    def roll(self, now_ms: int) -> None:
+        """Close the active segment, unless it is empty, and begin another. Its files are finished by a chore."""
+        old, base = self.active, self.log_end_offset
+        if not old.size:
+            return
+        segment = Segment(self.disk, self.directory, base, now_ms)
+        try:
+            segment.file = self.disk.open(segment.path(), create=True)
+            if segment.file.size():
+                segment.file.truncate(0)
+        except OSError as error:
+            raise self._cut_back(error) from error
+        old.close_indexes(base)
+        self.files_created += 1
+        self.segments = [*self.segments, segment]
+        self.tail = (segment, [], [])
+        self._use(segment)
+        maintenance.finish_segment(self, old, base)
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Close the active segment if segment.ms has passed since its first batch's timestamp."""
+        if self.active.size and max(now_ms - self._roll_timestamp, now_ms - self._roll_now) > 0:
+            self.roll(now_ms)
+
+    def _use(self, segment: Segment) -> None:
+        """Make this the active segment."""
+        self.active = segment
+        self._index_full = False
+        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        self._jitter_ms = self._random.randrange(jitter_ms) if jitter_ms > 0 else 0
+        self.set_config(self.config)
+
+    def set_config(self, config: TopicConfig) -> None:
+        """Use these values from now on. The limits up to which an append needs no second look follow from them."""
+        self.config = config
+        active = self.active
+        self._index_interval = config.index_interval_bytes
+        refuse = self._offline is not None or self.full or self._index_full
+        self._roll_size = -1 if refuse else config.segment_bytes
+        self._roll_offset = active.base_offset + MAX_RELATIVE_OFFSET
+        wait_ms = config.segment_ms - self._jitter_ms
+        first = active.first_timestamp
+        self._roll_now = self._roll_timestamp = _NEVER
+        if not active.size and first is None:
+            self._roll_timestamp = -2
+        elif first is not None and first >= 0:
+            self._roll_timestamp = first + wait_ms
+        else:
+            self._roll_now = active.created_ms + wait_ms
+
+    # Reads.
+
+    def read(self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True) -> Buffer | None:
+        """Whole batches from the one that holds `offset` on, below `max_offset`, of one segment; b"" for none.
+
+        None: it would wait for the disk, so call `read_blocking` in a thread. With `min_one` the first batch may
+        exceed `max_bytes`. Raises KafkaError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+        """
+        try:
+            return read_slice(self, offset, max_bytes, max_offset, min_one, False)
+        except WouldBlock:
+            return None
+        except OSError as error:
+            raise self._read_failed(error) from error
+
+    def read_blocking(self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True) -> Buffer:
+        """`read` in a thread."""
+        try:
+            return retry_gone(self, offset, max_bytes, max_offset, min_one)
+        except OSError as error:
+            raise self._read_failed(error) from error
+
+    def offset_for_timestamp_blocking(self, timestamp: int, max_offset: int) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader epoch) of the first record below `max_offset` that is not earlier."""
+        try:
+            return lookup.offset_for_timestamp(self, timestamp, max_offset)
+        except OSError as error:
+            raise self._read_failed(error) from error
+
+    def max_timestamp_blocking(self) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader epoch) of the first record that has the largest timestamp (KIP-734)."""
+        try:
+            return lookup.max_timestamp(self)
+        except OSError as error:
+            raise self._read_failed(error) from error
+
+    def _read_failed(self, error: OSError) -> KafkaError:
+        self.offline = f"read failed: {error}"
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments' log files."""
+        return sum([segment.size for segment in self.segments])
+
+    # Health.
+
+    @property
+    def offline(self) -> str | None:
+        return self._offline
+
+    @offline.setter
+    def offline(self, reason: str | None) -> None:
+        """Never unset: what a failing disk holds is only known after a recovery. May be set from a thread."""
+        self._offline = self._offline or reason
+        self._roll_size = -1
+
+    def chore_failed(self, error: OSError) -> None:
+        """Index and snapshot files can wait for room: what they hold is in memory or in the log."""
+        if error.errno not in FULL:
+            self.offline = f"background work failed: {error}"
+
+    def probe_blocking(self) -> bool:
+        """Whether a log that is full could take data again."""
+        path = f"{self.directory}/probe"
+        try:
+            self.disk.write_atomic(path, bytes(1 << 16), sync=False)
+            self.disk.unlink(path)
+        except OSError:
+            return False
+        return True
+
+    def resume(self) -> None:
+        """Accept appends again after a successful probe."""
+        self.full = False
+        self.set_config(self.config)
+
+    # Leader epochs.
+
+    def _start_epoch(self, epoch: int, offset: int) -> None:
+        self._append_epoch = epoch
+        if epoch >= 0:
+            self.epochs.assign(epoch, offset)
+            self.write_epochs()
+
+    def write_epochs(self) -> None:
+        """Write leader-epoch-checkpoint if the epochs have changed. They can be rebuilt from the log: no sync."""
+        data = encode_epochs(self.epochs.entries)
+        if data != self.epochs_written:
+            self.epochs_written = data
+            path = f"{self.directory}/{names.LEADER_EPOCHS}"
+            self.chores.add(lambda: self.disk.write_atomic(path, data, sync=False), _ignore)
+
+    # Maintenance: see maintenance.py and retention.py.
+
+    def flush_blocking(self, up_to: int) -> int:
+        """Sync what was appended below `up_to`; gives `up_to`. Call `complete_flush` on the loop with it.
+
+        Raises OSError and takes the log offline if the disk fails: a sync is never repeated.
+        """
+        try:
+            maintenance.sync_segments(self, up_to)
+        except OSError as error:
+            self.offline = f"sync failed: {error}"
+            raise
+        return up_to
+
+    def complete_flush(self, offset: int) -> None:
+        """Everything below `offset` has been synced."""
+        if self._offline is None:
+            self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
+
+    def checkpoint(self, done: Callable[[], None] | None = None) -> None:
+        """Sync, and write what lets recovery begin at the log end offset of now. For regular calls, one by one."""
+        maintenance.checkpoint(self, done)
+
+    def enforce_retention(self, now_ms: int, high_watermark: int) -> int:
+        """Remove segments that retention or the log start offset allow to go; gives their number."""
+        return retention.enforce(self, now_ms, high_watermark)
+
+    def delete_records(self, offset: int) -> None:
+        """Advance the log start offset. Space is freed by the next `enforce_retention`."""
+        self.set_log_start(min(offset, self.log_end_offset))
+
+    def set_log_start(self, offset: int) -> None:
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_from_start(offset)
+            self.write_epochs()
+
+    def close(self, clean: bool, done: Callable[[bool], None]) -> None:
+        """Finish all chores and close. `clean`: sync and write everything first; `done(True)` if all of it worked."""
+        maintenance.close(self, clean, done)
+
+    def release_idle(self) -> None:
+        """Close files of closed segments that nobody has read since the last call. For regular calls."""
+        for segment in self.segments:
+            if segment.end_offset is not None and segment.end_offset <= self.recovery_point:
+                segment.release()
+
+
+def _ignore(_: object) -> None:
+    pass

@@ -1,0 +1,84 @@
+"""Offsets by timestamp, in a thread: the time index leads to a batch, whose records are then looked at."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kbroker.model import KafkaError
+from kbroker.storage.reading import search
+from kbroker.storage.scan import Scan
+from kbroker.storage.segment import Segment, SegmentGone
+from protocol.errors import ErrorCode, MalformedError
+from protocol.records.batch import HEADER_SIZE, BatchHeader
+from protocol.records.compression import decompress
+from protocol.records.record import iter_records
+
+if TYPE_CHECKING:
+    from kbroker.storage.log import Log
+
+# Offset, timestamp, leader epoch.
+Found = tuple[int, int, int]
+
+# A batch may decompress to this much; only one is looked at, at a time.
+_MAX_DECOMPRESSED = 256 << 20
+
+
+def offset_for_timestamp(log: "Log", timestamp: int, max_offset: int) -> Found | None:
+    """The first record from the log start on, below `max_offset`, whose timestamp is at least `timestamp`."""
+    done = log.log_start_offset
+    while True:
+        try:
+            for segment in log.segments:
+                end = segment.end_offset
+                if segment.max_timestamp >= timestamp and (end is None or end > done):
+                    found = _first_since(log, segment, timestamp)
+                    if found is not None:
+                        return found if found[0] < max_offset else None
+                if end is not None:
+                    done = max(done, end)
+            return None
+        except SegmentGone:
+            continue
+
+
+def max_timestamp(log: "Log") -> Found | None:
+    """The first record of the batch that has the largest timestamp; None if no record has one."""
+    while True:
+        try:
+            best = max(log.segments, key=lambda segment: segment.max_timestamp)
+            if best.max_timestamp < 0:
+                return None
+            return _first_since(log, best, best.max_timestamp)
+        except SegmentGone:
+            continue
+
+
+def _first_since(log: "Log", segment: Segment, timestamp: int) -> Found | None:
+    start = max(log.log_start_offset, _floor(segment, timestamp))
+    size = segment.size
+    position = search(log, segment, start, True)
+    scan = Scan(segment.open_blocking(), position, size, segment.base_offset, segment.base_offset, check_crc=False)
+    for at, header in scan:
+        if header.max_timestamp >= timestamp and header.last_offset >= start:
+            for offset, record_timestamp in timestamps(segment.read(header.size, at, True), header):
+                if record_timestamp >= timestamp and offset >= log.log_start_offset:
+                    return offset, record_timestamp, header.leader_epoch
+    return None
+
+
+def _floor(segment: Segment, timestamp: int) -> int:
+    try:
+        return segment.time_floor_blocking(timestamp)
+    except (ValueError, FileNotFoundError):
+        # A damaged time index: the whole segment is looked at.
+        return segment.base_offset
+
+
+def timestamps(batch: bytes | bytearray, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """(offset, timestamp) of each record of a whole batch."""
+    try:
+        body = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], _MAX_DECOMPRESSED)
+        for record in iter_records(body, header.count, header.base_timestamp):
+            appended = header.is_log_append_time
+            yield header.base_offset + record.offset_delta, header.max_timestamp if appended else record.timestamp
+    except MalformedError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error

@@ -1,0 +1,212 @@
+"""Reading a log: where an offset is, and a slice of whole batches from there.
+
+The cost of a read does not grow with the log nor with the number of batches that it returns: its start is known
+from where the last reads ended or from the last appends, else it is looked up in the index; its end is known or is
+looked up in the index too, so that at most about one index interval of headers is walked at either end.
+"""
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from kbroker.model import Buffer, KafkaError
+from kbroker.storage.indexes import WouldBlock
+from kbroker.storage.scan import STEP, Scan
+from kbroker.storage.segment import Segment, SegmentGone
+from protocol.errors import ErrorCode
+from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
+
+if TYPE_CHECKING:
+    from kbroker.storage.log import Log
+
+# Where a read ended: (next offset, segment, position). A table of fixed size, addressed by the offset.
+Hint = tuple[int, Segment, int]
+HINT_SLOTS = 64
+
+_LOW = 0xFFFFFFFF
+_WALK_BYTES = 4096
+_BASE = attrgetter("base_offset")
+
+
+def hint_slot(offset: int) -> int:
+    return (offset ^ offset >> 6 ^ offset >> 12) & 63
+
+
+def read_slice(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one: bool, wait: bool) -> Buffer:
+    """Whole batches from the one that holds `offset`, all below `max_offset`, of at most `max_bytes`.
+
+    With `min_one` the first batch is given whole even if it is larger. What is read ends with its segment. Without
+    `wait` raises WouldBlock, with it SegmentGone; raises KafkaError(OFFSET_OUT_OF_RANGE).
+    """
+    # The order matters for a thread: bytes covered by the size, then the offset that may have moved on since.
+    segments, hints = log.segments, log.hints
+    active = segments[-1]
+    active_size = active.size
+    log_end_offset = log.log_end_offset
+    if not log.log_start_offset <= offset <= log_end_offset:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in {log.log_start_offset} to {log_end_offset}"
+        )
+    if offset >= max_offset or offset == log_end_offset:
+        return b""
+    segment, position = find(log, segments, hints, offset, wait)
+    end, next_offset = segment.size, segment.end_offset
+    if max_offset < log_end_offset:
+        last, cut = find(log, segments, hints, max_offset, wait)
+        if last is segment:
+            end, next_offset = cut, max_offset
+    elif segment is active:
+        # For a thread the two may not be of the same moment.
+        end, next_offset = active_size, None if wait else log_end_offset
+    room = end - position
+    if room <= 0:
+        return b""
+    wanted = min(room, max_bytes)
+    data = segment.read(wanted, position, wait) if wanted > 0 else b""
+    if len(data) == room:
+        if next_offset is not None:
+            hints[hint_slot(next_offset)] = (next_offset, segment, end)
+        return data
+    size, following = _whole(segment, data, position, wait)
+    if not size:
+        if len(data) < wanted and not wait:
+            raise WouldBlock
+        if not min_one:
+            return b""
+        data, following = _first(segment, position, room, wait)
+        size = len(data)
+    hints[hint_slot(following)] = (following, segment, position + size)
+    return memoryview(data)[:size]
+
+
+def find(log: "Log", segments: list[Segment], hints: list[Hint], offset: int, wait: bool) -> tuple[Segment, int]:
+    """Segment and position of the first batch whose last offset is at least `offset`."""
+    known, segment, position = hints[hint_slot(offset)]
+    if known == offset and not segment.retired and position < segment.size:
+        return segment, position
+    segment, offsets, positions = log.tail
+    if offsets and offset >= offsets[0]:
+        return segment, positions[bisect_right(offsets, offset) - 1]
+    slot = max(bisect_right(segments, offset, key=_BASE) - 1, 0)
+    while True:
+        segment = segments[slot]
+        position = search(log, segment, offset, wait)
+        slot += 1
+        # Compaction may have left nothing of the offsets up to the segment's end.
+        if position < segment.size or slot == len(segments):
+            return segment, position
+
+
+def search(log: "Log", segment: Segment, offset: int, wait: bool) -> int:
+    """Position of the first batch that reaches `offset`; the segment's size if none does."""
+    if offset <= segment.base_offset:
+        return 0
+    found: int | None
+    try:
+        entry = segment.entry_at_offset(offset - segment.base_offset, wait)
+    except ValueError:
+        found = None
+    else:
+        if entry is None:
+            found = _walk(segment, 0, offset, None, wait)
+        else:
+            found = _walk(segment, entry & _LOW, offset, segment.base_offset + (entry >> 32), wait)
+    if found is not None:
+        return found
+    if not wait:
+        raise WouldBlock
+    rebuild_indexes(segment, log.config.index_interval_bytes)
+    found = _walk(segment, 0, offset, None, wait)
+    if found is None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{segment.path()} is damaged")
+    return found
+
+
+def _walk(segment: Segment, position: int, offset: int, expected: int | None, wait: bool) -> int | None:
+    """Step from batch to batch until one reaches `offset`; the segment's size if none does.
+
+    `expected` is the last offset of the first batch, as the index has it. None: the headers do not fit the index.
+    """
+    size = segment.size
+    data = segment.read(min(_WALK_BYTES, size - position), position, wait) if position < size else b""
+    start = position
+    while size - position >= HEADER_SIZE:
+        pos = position - start
+        if pos + HEADER_SIZE > len(data):
+            data = segment.read(min(_WALK_BYTES, size - position), position, wait)
+            start, pos = position, 0
+            if len(data) < HEADER_SIZE:
+                return None
+        base, length, delta = STEP.unpack_from(data, pos)
+        if expected is not None and base + delta != expected:
+            return None
+        expected = None
+        if length < HEADER_SIZE - LENGTH_OVERHEAD or delta < 0:
+            return None
+        if base + delta >= offset:
+            return position
+        position += length + LENGTH_OVERHEAD
+    return size if position == size else None
+
+
+def _whole(segment: Segment, data: bytes | bytearray, start: int, wait: bool) -> tuple[int, int]:
+    """Bytes of the whole batches in `data`, read at position `start`, and the offset that follows them."""
+    size = len(data)
+    pos, next_offset = 0, -1
+    if size > 2 * _WALK_BYTES:
+        try:
+            entry = segment.entry_at_position(start + size - HEADER_SIZE, wait)
+        except ValueError:
+            entry = None
+        if entry is not None and (entry & _LOW) > start:
+            pos = (entry & _LOW) - start
+            base, _, delta = STEP.unpack_from(data, pos)
+            next_offset = base
+            if base + delta != segment.base_offset + (entry >> 32):
+                pos, next_offset = 0, -1
+    while size - pos >= HEADER_SIZE:
+        base, length, delta = STEP.unpack_from(data, pos)
+        batch_size = length + LENGTH_OVERHEAD
+        if batch_size < HEADER_SIZE:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{segment.path()} is damaged at {start + pos}")
+        if batch_size > size - pos:
+            break
+        pos += batch_size
+        next_offset = base + delta + 1
+    return pos, next_offset
+
+
+def _first(segment: Segment, position: int, room: int, wait: bool) -> tuple[bytes | bytearray, int]:
+    """The whole batch at `position`, however large, and the offset that follows it."""
+    header = segment.read(HEADER_SIZE, position, wait)
+    if len(header) == HEADER_SIZE:
+        base, length, delta = STEP.unpack_from(header, 0)
+        size = length + LENGTH_OVERHEAD
+        if HEADER_SIZE <= size <= room:
+            data = segment.read(size, position, wait)
+            if len(data) == size:
+                return data, base + delta + 1
+    if not wait:
+        raise WouldBlock
+    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{segment.path()} is damaged at {position}")
+
+
+def rebuild_indexes(segment: Segment, interval: int) -> None:
+    """Make both indexes anew from the log, in memory; they are written with the next checkpoint. In a thread."""
+    fresh = Segment(segment.disk, segment.directory, segment.base_offset, segment.created_ms)
+    scan = Scan(segment.open_blocking(), 0, segment.size, segment.base_offset, segment.base_offset, check_crc=False)
+    for position, header in scan:
+        fresh.note_batch(position, header, interval)
+    fresh.note_time()
+    segment.times = fresh.times
+    segment.index = fresh.index
+
+
+def retry_gone(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one: bool) -> Buffer:
+    """`read_slice` in a thread, again if retention or compaction took the segment away meanwhile."""
+    for _ in range(100):
+        try:
+            return read_slice(log, offset, max_bytes, max_offset, min_one, True)
+        except SegmentGone:
+            continue
+    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "segments keep disappearing")

@@ -1,0 +1,333 @@
+"""Opening a log: what the files say, what an unclean stop has left, what must be repaired.
+
+After a clean stop indexes and snapshots are used as they are, and only the last few batches' headers are read.
+After an unclean one every batch from the recovery point on is read and its CRC checked; the log is cut at the first
+bad one, since what follows was never acknowledged as durable. Lost or damaged indexes, snapshots and epochs are made
+anew from the log. Nothing is synced here, and no file is written that is right already: opening a thousand
+partitions is a matter of reading.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kbroker.config.topic import TopicConfig
+from kbroker.model import KafkaError, TopicPartition
+from kbroker.state.epochs import EpochCache
+from kbroker.state.producers import ProducerStates
+from kbroker.storage import checkpoints, names
+from kbroker.storage.backend import Disk
+from kbroker.storage.chores import Background
+from kbroker.storage.loading import ALL, load_closed, load_trusted, read_on
+from kbroker.storage.log import Log
+from kbroker.storage.reading import search
+from kbroker.storage.scan import Scan
+from kbroker.storage.segment import Segment
+from kbroker.storage.swaps import finish_swaps
+from protocol.errors import ErrorCode
+from protocol.records.batch import TRANSACTIONAL, BatchHeader
+
+if TYPE_CHECKING:
+    from random import Random
+
+# Index entries before a producer snapshot whose batches are looked at again: at least as many batches, or 128 KiB.
+WINDOW_ENTRIES = 32
+
+
+def open_log(
+    disk: Disk,
+    directory: str,
+    tp: TopicPartition,
+    topic_id: bytes,
+    config: TopicConfig,
+    recovery_point: int,
+    clean: bool,
+    now_ms: int,
+    *,
+    background: Background,
+    random: "Random",
+    log_start_offset: int = 0,
+) -> Log:
+    """Open a partition's log, or make it if its directory is not there. Runs in a thread.
+
+    `recovery_point` and `log_start_offset` are those of the checkpoints, 0 if there are none; `clean`: the last stop
+    was. `Log.repairs` says what was repaired. Raises KafkaError(INCONSISTENT_TOPIC_ID) if the directory is another
+    topic's of the same name, OSError.
+    """
+    log = Log(disk, directory, tp, topic_id, config, background, random)
+    if not disk.isdir(directory):
+        disk.makedirs(directory)
+        checkpoints.write_topic_id(disk, directory, topic_id)
+        log.log_start_offset = log.log_end_offset = log.recovery_point = log_start_offset
+        log.directory_synced = -1
+        _begin_empty(log, now_ms)
+    else:
+        _check_topic_id(disk, directory, topic_id)
+        _Opening(log, now_ms).run(recovery_point, clean, log_start_offset)
+    log.start()
+    return log
+
+
+def _check_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
+    found = checkpoints.read_topic_id(disk, directory)
+    if found is None:
+        checkpoints.write_topic_id(disk, directory, topic_id)
+    elif found != topic_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"{directory} belongs to topic id {checkpoints.encode_topic_id(found)}, "
+            f"not {checkpoints.encode_topic_id(topic_id)}",
+        )
+
+
+def _begin_empty(log: Log, now_ms: int) -> None:
+    segment = Segment(log.disk, log.directory, log.log_end_offset, now_ms)
+    segment.file = log.disk.open(segment.path(), create=True)
+    log.files_created += 1
+    log.segments = [segment]
+
+
+class _Opening:
+    """One log being opened. As an observer of batches it brings producers and epochs up to date."""
+
+    def __init__(self, log: Log, now_ms: int) -> None:
+        self.log = log
+        self.now_ms = now_ms
+        self.repairs = log.repairs
+        # What lies below is in the producers' state already.
+        self.known = 0
+        self.last_epoch = -1
+        self.epochs_lost = False
+        self.listening = False
+
+    def run(self, recovery_point: int, clean: bool, log_start_offset: int) -> None:
+        log = self.log
+        bases = self._list_files()
+        log.segments = [Segment(log.disk, log.directory, base, self.now_ms) for base in bases]
+        log.log_start_offset = max([log_start_offset, *bases[:1]])
+        self._load_epochs()
+        self._load_producers(ALL if clean else recovery_point)
+        self._load_segments(ALL if clean else recovery_point, clean)
+        if not log.segments or log.log_end_offset < log.log_start_offset:
+            self._start_again()
+        self.settle()
+        if self.epochs_lost:
+            self._rebuild_epochs()
+        undamaged = clean and not self.repairs
+        log.recovery_point = log.log_end_offset if undamaged else min(recovery_point, log.log_end_offset)
+
+    def _list_files(self) -> list[int]:
+        """Base offsets of the segments, in order; what earlier work left half done is finished or removed."""
+        log, disk = self.log, self.log.disk
+        listed = disk.listdir(log.directory)
+        if any(name.endswith((names.CLEANED, names.SWAP)) for name in listed):
+            self.repairs.extend(finish_swaps(disk, log.directory, listed))
+            listed = disk.listdir(log.directory)
+        bases: list[int] = []
+        others: list[tuple[int, str]] = []
+        for name in listed:
+            parsed = names.parse_segment_file(name)
+            if parsed is None:
+                if name.endswith((names.DELETED, names.TEMPORARY)):
+                    disk.unlink(f"{log.directory}/{name}")
+            elif parsed[1] == names.LOG:
+                bases.append(parsed[0])
+            elif parsed[1] == names.SNAPSHOT:
+                log.snapshots.add(parsed[0])
+            else:
+                others.append((parsed[0], name))
+        known = set(bases)
+        for base, name in others:
+            if base not in known:
+                disk.unlink(f"{log.directory}/{name}")
+        return sorted(bases)
+
+    # Segments.
+
+    def _load_segments(self, trusted_to: int, clean: bool) -> None:
+        """First those that need no reading, then, in order, those with offsets from `trusted_to` on."""
+        log = self.log
+        segments = log.segments
+        interval = log.config.index_interval_bytes
+        ends = [segment.base_offset for segment in segments[1:]]
+        closed = sum(1 for end in ends if end <= trusted_to)
+        for segment, end in zip(segments[:closed], ends, strict=False):
+            repair = load_closed(segment, end, interval)
+            if repair is not None:
+                self.repairs.append(repair)
+        for segment in segments[closed:]:
+            self.repairs.extend(load_trusted(segment, trusted_to))
+        if not clean:
+            self._replay(trusted_to)
+        self.listening = not clean
+        for slot in range(closed, len(segments)):
+            segment = segments[slot]
+            loaded = read_on(segment, interval, self, check_crc=not clean)
+            self.repairs.extend(loaded.repairs)
+            log.log_end_offset = max(loaded.next_offset, segment.base_offset)
+            if slot == len(ends):
+                break
+            if loaded.cut or ends[slot] < loaded.next_offset:
+                self._drop(segments[slot + 1 :], f"it follows the damage at offset {log.log_end_offset}")
+                log.segments = segments[: slot + 1]
+                break
+            segment.close_indexes(ends[slot])
+
+    def _drop(self, segments: list[Segment], reason: str) -> None:
+        for segment in segments:
+            self.repairs.append(f"{segment.path()}: removed, {reason}")
+            self.log.snapshots.discard(segment.base_offset)
+            _remove_files(segment)
+
+    def _start_again(self) -> None:
+        """There is nothing, or it all lies before the log start: begin an empty segment there, as Kafka does."""
+        log = self.log
+        if log.segments:
+            self._drop(log.segments, f"it ends before the log start offset {log.log_start_offset}")
+        log.log_end_offset = log.log_start_offset
+        _begin_empty(log, self.now_ms)
+
+    def settle(self) -> None:
+        """The log end offset is known: let go of what lies beyond, and know the producers up to there."""
+        log = self.log
+        if self.known > log.log_end_offset:
+            self._load_producers(log.log_end_offset)
+        self._replay(log.log_end_offset)
+        for offset in [offset for offset in log.snapshots if offset > log.log_end_offset]:
+            log.disk.unlink(names.segment_file(log.directory, offset, names.SNAPSHOT))
+            log.snapshots.discard(offset)
+        log.epochs.truncate_from_end(log.log_end_offset)
+        log.epochs.truncate_from_start(log.log_start_offset)
+
+    # Producers and epochs.
+
+    def batch(self, header: BatchHeader) -> None:
+        if self.listening:
+            self._learn(header)
+
+    def _learn(self, header: BatchHeader) -> None:
+        base_offset = header[0]
+        if base_offset >= self.known:
+            self.known = base_offset + header[6] + 1
+            if header[9] >= 0:
+                self.log.producers.update(header, base_offset)
+        if header[2] > self.last_epoch:
+            self.last_epoch = header[2]
+            self.log.epochs.assign(self.last_epoch, base_offset)
+
+    def _replay(self, to: int) -> None:
+        """Learn from the headers of what lies between the producers' snapshot and `to`."""
+        snapshot = self.known
+        for header in _headers(self.log, self._window_start(), to):
+            if header[0] >= snapshot:
+                self._learn(header)
+            elif header[9] >= 0 and not header[5] & TRANSACTIONAL:
+                self.log.producers.update(header, header[0])
+
+    def _window_start(self) -> int:
+        """Some way before the snapshot, which has only the last batch of each producer.
+
+        A producer that was not answered before the stop repeats up to five batches. They must be known again as
+        duplicates, so the batches shortly before the snapshot are taken note of once more, in their order.
+        """
+        snapshot = self.known
+        if not len(self.log.producers):
+            return snapshot
+        for segment in reversed(self.log.segments):
+            if segment.base_offset < snapshot and segment.index is not None:
+                entries = segment.index.entries
+                slot = bisect_left(entries, (snapshot - segment.base_offset) << 32) - WINDOW_ENTRIES
+                return segment.base_offset + (entries[slot] >> 32 if slot >= 0 else 0)
+        return snapshot
+
+    def _load_producers(self, limit: int) -> None:
+        """The newest good snapshot of an offset up to `limit`; else the state at the log's start, which is empty."""
+        log = self.log
+        log.producers = ProducerStates()
+        self.known = log.segments[0].base_offset if log.segments else 0
+        for offset in sorted([offset for offset in log.snapshots if offset <= limit], reverse=True):
+            path = names.segment_file(log.directory, offset, names.SNAPSHOT)
+            try:
+                log.producers = ProducerStates.from_snapshot(log.disk.read(path))
+            except ValueError as error:
+                self.repairs.append(f"{path}: {error}; removed")
+                log.disk.unlink(path)
+                log.snapshots.discard(offset)
+            else:
+                self.known = offset
+                return
+
+    def _load_epochs(self) -> None:
+        log = self.log
+        path = f"{log.directory}/{names.LEADER_EPOCHS}"
+        try:
+            data = log.disk.read(path)
+            for epoch, start in checkpoints.decode_epochs(data):
+                log.epochs.assign(epoch, start)
+                self.last_epoch = epoch
+        except FileNotFoundError:
+            self.epochs_lost = True
+        except (ValueError, IndexError) as error:
+            self.epochs_lost = True
+            self.repairs.append(f"{path}: {error}; rebuilt from the log")
+        else:
+            log.epochs_written = data
+
+    def _rebuild_epochs(self) -> None:
+        self.log.epochs = EpochCache()
+        epoch = -1
+        for header in _headers(self.log, self.log.log_start_offset, self.log.log_end_offset):
+            if header[2] > epoch:
+                epoch = header[2]
+                self.log.epochs.assign(epoch, header[0])
+
+
+def _headers(log: Log, start: int, end: int) -> Iterator[BatchHeader]:
+    """Headers of the batches that reach `start` and begin before `end`."""
+    for segment in log.segments:
+        done = segment.end_offset is not None and segment.end_offset <= start
+        if done or segment.base_offset >= end or start >= end:
+            continue
+        position = search(log, segment, start, True)
+        base = segment.base_offset
+        for _, header in Scan(segment.open_blocking(), position, segment.size, base, base, check_crc=False):
+            if header[0] >= end:
+                return
+            yield header
+
+
+def _remove_files(segment: Segment) -> None:
+    segment.retired = True
+    segment.file = segment.index_file = None
+    for path in segment.rename_deleted():
+        segment.disk.unlink(path)
+
+
+def truncate_blocking(log: Log, offset: int) -> None:
+    """Remove the batches that reach `offset` and all after them: a follower's tail that its leader does not have.
+
+    In a thread, while nothing else uses the log and it has no chores. The log end offset is afterwards that of the
+    last batch that remains.
+    """
+    if offset >= log.log_end_offset:
+        return
+    offset = max(offset, log.log_start_offset)
+    kept = [segment for segment in log.segments if segment.base_offset < offset] or log.segments[:1]
+    old = kept[-1]
+    position = search(log, old, offset, True)
+    for segment in log.segments[len(kept) :]:
+        log.snapshots.discard(segment.base_offset)
+        _remove_files(segment)
+    old.retired = True
+    log.disk.open(old.path()).truncate(position)
+    last = Segment(log.disk, log.directory, old.base_offset, old.created_ms)
+    opening = _Opening(log, old.created_ms)
+    load_trusted(last, ALL)
+    loaded = read_on(last, log.config.index_interval_bytes, opening, check_crc=False)
+    log.segments = [*kept[:-1], last]
+    log.log_end_offset = max(loaded.next_offset, last.base_offset)
+    log.recovery_point = min(log.recovery_point, log.log_end_offset)
+    opening.known = ALL
+    opening.last_epoch = log.epochs.latest
+    opening.settle()
+    log.start()

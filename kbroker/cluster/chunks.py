@@ -28,11 +28,9 @@ class ChunkDraft:
             self._room.append((number, room - 1))
         self._draft(number).setdefault(topic_id, {})[index] = state
 
-    def replace(self, topic_id: bytes, index: int, state: PartitionImage) -> None:
-        for number, chunk in self._before.items():
-            if index in chunk.get(topic_id, ()):
-                self._draft(number)[topic_id][index] = state
-                return
+    def replace(self, number: int, topic_id: bytes, index: int, state: PartitionImage) -> None:
+        """`number` is the chunk that has the partition."""
+        self._draft(number)[topic_id][index] = state
 
     def remove(self, topic_id: bytes) -> None:
         for number, chunk in self._before.items():

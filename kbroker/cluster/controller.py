@@ -157,21 +157,25 @@ class Controller:
 
     async def _create(self, plans: Sequence[TopicPlan], results: dict[str, TopicResult]) -> None:
         """In as few multis as their size allows, each whole topics."""
-        ops: list[Op] = []
-        draft = ChunkDraft(self._follower.chunks)
-        group: list[str] = []
-        for plan in plans:
-            ops += self._creation(plan, results[plan.name].topic_id, draft)
-            group.append(plan.name)
-            if plan is plans[-1] or sum(len(op.data) for op in ops if isinstance(op, Create)) > MULTI_BYTES:
-                error = await _refusal(self._commit([*ops, *draft.ops()]))
-                if error is not None:
-                    results.update({name: TopicResult(name, error=error) for name in group})
-                ops, draft, group = [], ChunkDraft(self._follower.chunks), []
+        waiting = list(reversed(plans))
+        while waiting:
+            draft = ChunkDraft(self._follower.chunks)
+            ops: list[Op] = []
+            group: list[str] = []
+            size = 0
+            while waiting and size < MULTI_BYTES:
+                plan = waiting.pop()
+                group.append(plan.name)
+                created = self._creation(plan, results[plan.name].topic_id, draft)
+                size += sum(len(op.path) + len(op.data) for op in created)
+                ops += created
+            error = await _refusal(self._commit([*ops, *draft.ops()]))
+            if error is not None:
+                results.update({name: TopicResult(name, error=error) for name in group})
 
-    def _creation(self, plan: TopicPlan, topic_id: bytes, draft: ChunkDraft) -> list[Op]:
+    def _creation(self, plan: TopicPlan, topic_id: bytes, draft: ChunkDraft) -> list[Create]:
         node = znodes.TopicNode(topic_id, plan.name in INTERNAL_TOPICS)
-        ops: list[Op] = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
+        ops = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
         if plan.configs:
             path = znodes.config_path(ConfigResource(TOPIC_RESOURCE, plan.name))
             ops.append(Create(path, znodes.encode(plan.configs)))
@@ -277,11 +281,11 @@ class Controller:
         log is then told from what is written there next (KIP-320)."""
         async with self._turn:
             draft = ChunkDraft(self._follower.chunks)
-            for chunk in self._follower.chunks.values():
+            for number, chunk in self._follower.chunks.items():
                 for topic_id, states in chunk.items():
                     for index, state in states.items():
                         if state.leader == self.node_id:
-                            draft.replace(topic_id, index, _led_anew(state))
+                            draft.replace(number, topic_id, index, _led_anew(state))
             for ops in _batches(draft.ops()):
                 await self._commit(ops)
 

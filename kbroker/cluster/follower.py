@@ -63,7 +63,12 @@ class MetadataFollower:
         self._turn = Turnstile(loop)
         self._members_changed = True
         self._loaded = False
+        self._stopped = False
         self._tasks: set[Task[None]] = set()
+
+    def stop(self) -> None:
+        """Follow no longer: what watches still report is not looked at."""
+        self._stopped = True
 
     async def catch_up(self) -> None:
         """Returns when the image holds every change made before the call, and the listeners have acted on
@@ -216,11 +221,14 @@ class MetadataFollower:
         self._on_event(event)
 
     def _on_event(self, event: WatchEvent) -> None:
+        if self._stopped:
+            return
         task = self._loop.create_task(self.catch_up())
         self._tasks.add(task)
         task.add_done_callback(self._caught_up)
 
     def _caught_up(self, task: Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (fault := task.exception()) is not None:
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None and not self._stopped:
             self._failed(fault)

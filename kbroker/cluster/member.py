@@ -45,6 +45,7 @@ class ClusterMember:
 
     async def leave(self) -> None:
         """The registration and the controllership end with the session."""
+        self.follower.stop()
         await self._coordination.close()
 
 

@@ -149,10 +149,11 @@ def patch_leader_epoch(buf: bytearray | memoryview, pos: int, epoch: int) -> Non
     _EPOCH.pack_into(buf, pos + LENGTH_OVERHEAD, epoch)
 
 
-def patch_append_time(buf: bytearray | memoryview, pos: int, size: int, attributes: int, now_ms: int) -> None:
-    """Stamp a batch with the broker's time: timestamp type, max timestamp, CRC; not its records."""
-    _ATTRIBUTES.pack_into(buf, pos + CRC_START, attributes | LOG_APPEND_TIME)
-    _OFFSET.pack_into(buf, pos + MAX_TIMESTAMP_POS, now_ms)
+def patch_max_timestamp(buf: bytearray | memoryview, pos: int, size: int, attributes: int, timestamp: int) -> None:
+    """Set a batch's attributes and max timestamp, and its CRC anew. With LOG_APPEND_TIME among the attributes
+    the max timestamp is that of every record."""
+    _ATTRIBUTES.pack_into(buf, pos + CRC_START, attributes)
+    _OFFSET.pack_into(buf, pos + MAX_TIMESTAMP_POS, timestamp)
     _CRC.pack_into(buf, pos + CRC_POS, crc_of(buf, pos, size))
 
 

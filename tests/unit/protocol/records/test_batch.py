@@ -7,15 +7,16 @@ from protocol.errors import MalformedError
 from protocol.records import batch as batches
 from protocol.records.batch import (
     HEADER_SIZE,
+    LOG_APPEND_TIME,
     BatchHeader,
     body_of,
     build_batch,
     crc_of,
     iter_headers,
     parse_header,
-    patch_append_time,
     patch_base_offset,
     patch_leader_epoch,
+    patch_max_timestamp,
 )
 from protocol.records.compression import decompress
 from protocol.records.control import EndMarker, build_end_marker, control_type, parse_end_marker
@@ -28,10 +29,7 @@ CODECS = range(5)
 def records_of(buf: bytes, pos: int = 0) -> list[tuple[object, ...]]:
     header = parse_header(buf, pos)
     body = decompress(header.codec, body_of(buf, pos, header.size), 1 << 20)
-    return [
-        (r.timestamp, r.key, r.value, r.headers)
-        for r in iter_records(body, header.count, header.base_timestamp)
-    ]
+    return [(r.timestamp, r.key, r.value, r.headers) for r in iter_records(body, header.count, header.base_timestamp)]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -87,9 +85,7 @@ def test_uncompressed_bytes_equal_those_of_kafka_python():
     for i, (timestamp, key, value, headers) in enumerate(java_batches.RECORDS):
         builder.append(i, timestamp, key, value, [(name.decode(), content) for name, content in headers])
     theirs = bytes(builder.build())
-    ours = built(
-        producer_id=9000, producer_epoch=4, base_sequence=17, leader_epoch=parse_header(theirs).leader_epoch
-    )
+    ours = built(producer_id=9000, producer_epoch=4, base_sequence=17, leader_epoch=parse_header(theirs).leader_epoch)
     assert ours == theirs
 
 
@@ -106,7 +102,7 @@ def test_offset_and_epoch_are_patched_outside_the_crc():
 
 def test_append_time_is_stamped_with_a_new_crc():
     batch = bytearray(3) + built(codec=1)
-    patch_append_time(batch, 3, len(batch) - 3, 1, 1800000000000)
+    patch_max_timestamp(batch, 3, len(batch) - 3, 1 | LOG_APPEND_TIME, 1800000000000)
     header = parse_header(batch, 3)
     assert header.is_log_append_time
     assert (header.codec, header.base_timestamp, header.max_timestamp) == (1, 1700000000000, 1800000000000)

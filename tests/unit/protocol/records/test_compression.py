@@ -135,9 +135,7 @@ def test_unknown_codecs():
 def test_damage_is_malformed_or_other_bytes_but_nothing_else(codec, data):
     packed = bytearray(compress(codec, prose(500)))
     for _ in range(data.draw(st.integers(min_value=1, max_value=4))):
-        packed[data.draw(st.integers(min_value=0, max_value=len(packed) - 1))] = data.draw(
-            st.integers(0, 255)
-        )
+        packed[data.draw(st.integers(min_value=0, max_value=len(packed) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(min_value=0, max_value=len(packed)))
     for piece in (packed, packed[:cut]):
         with contextlib.suppress(MalformedError):

@@ -94,6 +94,27 @@ class BrokerConfig:
         check_broker(config.values)
         return config
 
+    def with_stored(self, cluster: Texts, own: Texts) -> tuple["BrokerConfig", list[str]]:
+        """As with_dynamic, for what was stored earlier, perhaps beside another static configuration.
+
+        What does not fit is left out; the second part has a sentence for each such config.
+        """
+        try:
+            return self.with_dynamic(cluster, own), []
+        except ConfigError:
+            pass
+        config = self.with_dynamic({}, {})
+        complaints = []
+        for name, text, every in [(*item, True) for item in cluster.items()] + [(*item, False) for item in own.items()]:
+            try:
+                if every:
+                    config = config.with_dynamic({**config.cluster, name: text}, config.own)
+                else:
+                    config = config.with_dynamic(config.cluster, {**config.own, name: text})
+            except ConfigError as wrong:
+                complaints.append(f"The dynamic config {name} is left out: {wrong}")
+        return config, complaints
+
     def get(self, name: str) -> Value:
         """Any broker config's value. Raises KeyError for a name that is none."""
         return self.values[name]

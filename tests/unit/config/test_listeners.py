@@ -1,0 +1,64 @@
+"""Listeners and what is advertised of them."""
+
+import pytest
+
+from kbroker.config import BrokerConfig, ConfigError, Endpoint
+
+
+def load(listeners: str, advertised: str | None = None, protocols: str | None = None) -> BrokerConfig:
+    given = {"listeners": listeners}
+    if advertised is not None:
+        given["advertised.listeners"] = advertised
+    if protocols is not None:
+        given["listener.security.protocol.map"] = protocols
+    return BrokerConfig.load(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint", "address"),
+    [
+        ("PLAINTEXT://127.0.0.1:9092", Endpoint("PLAINTEXT", "127.0.0.1", 9092), "127.0.0.1:9092"),
+        ("plaintext://broker.example.com:0", Endpoint("PLAINTEXT", "broker.example.com", 0), "broker.example.com:0"),
+        ("PLAINTEXT://[::1]:9092", Endpoint("PLAINTEXT", "::1", 9092), "[::1]:9092"),
+    ],
+)
+def test_an_entry_has_name_host_and_port(text: str, endpoint: Endpoint, address: str):
+    config = load(text)
+    assert config.listeners == config.advertised_listeners == (endpoint,)
+    assert endpoint.address == address
+
+
+def test_several_listeners_have_names_of_their_own():
+    config = load("INSIDE://:1, OUTSIDE://:2", "INSIDE://a:1,OUTSIDE://b:3", "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT")
+    assert [endpoint.port for endpoint in config.listeners] == [1, 2]
+    assert [endpoint.address for endpoint in config.advertised_listeners] == ["a:1", "b:3"]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "advertised", "reason"),
+    [
+        ("127.0.0.1:9092", None, "each entry must have the form NAME://host:port"),
+        ("PLAINTEXT://127.0.0.1", None, "each entry must have the form NAME://host:port"),
+        ("PLAINTEXT://::1:9092", None, "each entry must have the form NAME://host:port"),
+        ("PLAINTEXT://h:65536", None, "port must be 0 to 65535"),
+        ("PLAINTEXT://a:1,PLAINTEXT://b:2", None, "listeners has PLAINTEXT more than once"),
+        ("SSL://a:1", None, "only PLAINTEXT is supported"),
+        ("INSIDE://a:1", None, "No security protocol defined for listener INSIDE"),
+        ("", None, "must not be empty"),
+        ("PLAINTEXT://0.0.0.0:1", None, "is on every interface; set advertised.listeners"),
+        ("PLAINTEXT://:1", None, "is on every interface; set advertised.listeners"),
+        ("PLAINTEXT://[::]:1", None, "is on every interface; set advertised.listeners"),
+        ("PLAINTEXT://a:1", "PLAINTEXT://0.0.0.0:1", "cannot use the wildcard address 0.0.0.0:1"),
+        ("PLAINTEXT://a:1", "PLAINTEXT://[::]:1", r"cannot use the wildcard address \[::\]:1"),
+        ("PLAINTEXT://a:1", "OTHER://b:1", "advertised.listeners has OTHER, which is not among the listeners"),
+    ],
+)
+def test_what_no_client_could_use_is_refused(listeners: str, advertised: str | None, reason: str):
+    with pytest.raises(ConfigError, match=reason):
+        load(listeners, advertised)
+
+
+def test_every_interface_is_fine_with_an_address_to_tell():
+    config = load("PLAINTEXT://0.0.0.0:9092", "PLAINTEXT://broker:9092")
+    assert config.listeners[0].host == "0.0.0.0"
+    assert config.advertised_listeners[0].address == "broker:9092"

@@ -60,17 +60,13 @@ def start_broker(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Set one property; stronger than the file."),
     ] = None,
-    log_level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="One of debug, info, warning, error.")
-    ] = "info",
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="One of debug, info, warning, error.")] = "info",
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
     One line on standard output names the bootstrap address when it is ready; the log goes to standard error.
     """
-    raise typer.Exit(
-        start.start(start.StartOptions(config, data_dir, listen, advertise, properties or [], log_level))
-    )
+    raise typer.Exit(start.start(start.StartOptions(config, data_dir, listen, advertise, properties or [], log_level)))
 
 
 app.add_typer(topics.app, name="topics")

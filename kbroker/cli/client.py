@@ -108,9 +108,7 @@ def refusal(code: int, message: str | None = None) -> str:
         name = ErrorCode(code).name
     except ValueError:
         name = f"error {code}"
-    return (
-        f"{message.rstrip('.')} ({name})" if message else name.replace("_", " ").capitalize() + f" ({name})"
-    )
+    return f"{message.rstrip('.')} ({name})" if message else name.replace("_", " ").capitalize() + f" ({name})"
 
 
 def reworded(text: str) -> str:

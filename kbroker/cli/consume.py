@@ -21,6 +21,7 @@ MAX_POLL_RECORDS = 5000
 COMMIT_EVERY_MS = 1000
 COMMIT_TIMEOUT_MS = 5000
 FETCH_BYTES = 4 << 20
+MAX_BATCH_BYTES = 256 << 20
 
 Offsets = dict[Any, int]  # by kafka.TopicPartition
 
@@ -43,12 +44,8 @@ def consume(
         str | None,
         typer.Option("--to", metavar="PLACE", help="Stop before it.", show_default="the end as of now"),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")
-    ] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")] = False,
     group: Annotated[
         str | None,
         typer.Option("--group", "-g", help="Join a group: start from its offsets, commit what is printed."),
@@ -109,8 +106,10 @@ def consume(
 @contextmanager
 def _consumer(config: dict[str, Any]) -> Iterator[Any]:
     """A KafkaConsumer that is closed at the end, with its failures told in words."""
-    from kafka import KafkaConsumer
+    from kafka import KafkaConsumer, codec
 
+    # kafka-python's own limit is 1 MiB, and it refuses larger batches where the frame does not tell its size
+    codec.ZSTD_MAX_OUTPUT_SIZE = MAX_BATCH_BYTES
     with client_errors():
         client = KafkaConsumer(**config)
         try:
@@ -139,7 +138,10 @@ class Printer:
     def print(self, records: Iterable[Any]) -> None:
         """Written and flushed, so that what is committed afterwards has been seen."""
         out = sys.stdout.buffer
-        out.write(b"".join(self.line(record) + b"\n" for record in records))
+        unwritten = memoryview(b"".join(self.line(record) + b"\n" for record in records))
+        while unwritten:
+            # with PYTHONUNBUFFERED this is a bare write(2), which may take a part
+            unwritten = unwritten[out.write(unwritten) :]
         out.flush()
 
 
@@ -245,9 +247,7 @@ def _poll_size(left: int | None) -> int:
     return MAX_POLL_RECORDS if left is None else min(left, MAX_POLL_RECORDS)
 
 
-def _consume_as_member(
-    consumer: Any, topics: list[str], printer: Printer, count: int | None, follow: bool
-) -> None:
+def _consume_as_member(consumer: Any, topics: list[str], printer: Printer, count: int | None, follow: bool) -> None:
     """Print, then commit: after a failure a record may be printed twice, and none is left out.
 
     A poll gives no more than may be printed, and commits (each second, and before a rebalance) what the polls

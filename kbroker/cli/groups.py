@@ -75,9 +75,7 @@ def _described(client: Any, group_id: str) -> dict[str, Any]:
     group = client.describe_groups([group_id])[group_id]
     if group["error"] is not None:
         return {"group": group_id, "error": reworded(group["error"])}
-    committed = {
-        tp: at.offset for tp, at in client.list_group_offsets(group_id)[group_id].items() if at.offset >= 0
-    }
+    committed = {tp: at.offset for tp, at in client.list_group_offsets(group_id)[group_id].items() if at.offset >= 0}
     members = [member_summary(member) for member in group["members"]]
     owners = {
         (topic, index): member
@@ -166,9 +164,7 @@ def _print_described(group: Mapping[str, Any], members: bool) -> None:
 
 
 def _member_row(member: Mapping[str, Any]) -> list[Cell]:
-    assignment = " ".join(
-        f"{topic}:{','.join(map(str, parts))}" for topic, parts in member["assignment"].items()
-    )
+    assignment = " ".join(f"{topic}:{','.join(map(str, parts))}" for topic, parts in member["assignment"].items())
     return [member["member_id"], member["instance_id"], member["client_id"], member["host"], assignment]
 
 
@@ -185,31 +181,23 @@ def reset_offsets(
     topic: Annotated[
         list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="Repeat for more.")
     ] = None,
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Every topic with committed offsets.")
-    ] = False,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic with committed offsets.")] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="To what is committed now.")] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option(
-            "--to-datetime", metavar="TIME", help="To the first record at or after it (ISO 8601, UTC)."
-        ),
+        typer.Option("--to-datetime", metavar="TIME", help="To the first record at or after it (ISO 8601, UTC)."),
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option(
-            "--by-duration", metavar="DURATION", help="To the first record since so long ago: 1h30m."
-        ),
+        typer.Option("--by-duration", metavar="DURATION", help="To the first record since so long ago: 1h30m."),
     ] = None,
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", metavar="N", help="Forward, or back when negative.")
     ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without it the plan is only shown.")
-    ] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without it the plan is only shown.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan (the default).")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -237,9 +225,7 @@ def reset_offsets(
         raise usage("say which topics: --topic TOPIC[:PARTITION,...] or --all-topics")
     with admin(bootstrap) as client:
         _require_inactive(client, group)
-        committed = {
-            tp: at.offset for tp, at in client.list_group_offsets(group)[group].items() if at.offset >= 0
-        }
+        committed = {tp: at.offset for tp, at in client.list_group_offsets(group)[group].items() if at.offset >= 0}
         partitions = sorted(committed) if all_topics else _chosen(client, topic or [])
         if not partitions:
             raise CliError(f"group {group} has no committed offsets")
@@ -264,9 +250,7 @@ def _chosen(client: Any, texts: Sequence[str]) -> list[Any]:
     for choice in choices:
         for index in known[choice.topic] if choice.partitions is None else choice.partitions:
             if index not in known[choice.topic]:
-                raise CliError(
-                    f"topic {choice.topic} has no partition {index}: it has {len(known[choice.topic])}"
-                )
+                raise CliError(f"topic {choice.topic} has no partition {index}: it has {len(known[choice.topic])}")
             chosen.add(TopicPartition(choice.topic, index))
     return sorted(chosen)
 
@@ -316,17 +300,13 @@ def plan_reset(
             raise CliError(f"cannot shift {tp[0]}-{tp[1]}: nothing is committed for it")
         return end[tp]
 
-    return [
-        Move(tp[0], tp[1], committed.get(tp), max(first[tp], min(wanted(tp), end[tp]))) for tp in partitions
-    ]
+    return [Move(tp[0], tp[1], committed.get(tp), max(first[tp], min(wanted(tp), end[tp]))) for tp in partitions]
 
 
 def _commit(client: Any, group: str, plan: Sequence[Move]) -> None:
     from kafka import OffsetAndMetadata, TopicPartition
 
-    offsets = {
-        TopicPartition(move.topic, move.partition): OffsetAndMetadata(move.new, "", None) for move in plan
-    }
+    offsets = {TopicPartition(move.topic, move.partition): OffsetAndMetadata(move.new, "", None) for move in plan}
     for tp, error in client.alter_group_offsets(group, offsets).items():
         if error.errno:
             raise CliError(f"group {group}, {tp.topic}-{tp.partition}: {refusal(error.errno)}")

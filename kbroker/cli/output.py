@@ -38,9 +38,7 @@ def heading(text: str, detail: str = "") -> None:
         from rich.console import Console
         from rich.text import Text
 
-        Console().print(
-            Text.assemble((text, "bold"), "  " if detail else "", (detail, "dim")), soft_wrap=True
-        )
+        Console().print(Text.assemble((text, "bold"), "  " if detail else "", (detail, "dim")), soft_wrap=True)
     else:
         print(f"{text}  {detail}" if detail else text)
 

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,8 @@ from kbroker.cli.records import Draft, Header, from_json, from_line, headers_of
 MAX_IN_FLIGHT_BYTES = 32 << 20
 MAX_REQUEST_BYTES = 64 << 20
 METADATA_TIMEOUT_MS = 10_000
+GIVE_UP_AFTER_S = 2
+STDIN = 0
 
 
 def produce(
@@ -45,9 +46,7 @@ def produce(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option(
-            "--partition", "-p", min=0, help="The partition of every record.", show_default="by key"
-        ),
+        typer.Option("--partition", "-p", min=0, help="The partition of every record.", show_default="by key"),
     ] = None,
     acks: Annotated[str, typer.Option(metavar="0|1|all", help="What to wait for.")] = "all",
     compression: Annotated[
@@ -61,9 +60,7 @@ def produce(
     With --json it reads what `kbroker consume --json` prints. A null value (a tombstone) can only be said so.
     """
     if as_json and (key_separator is not None or values):
-        raise usage(
-            "--json describes whole records: it goes with neither --key-separator nor VALUE arguments"
-        )
+        raise usage("--json describes whole records: it goes with neither --key-separator nor VALUE arguments")
     if values and file is not None:
         raise usage("give VALUE arguments or --file, not both")
     if key_separator == "":
@@ -75,7 +72,7 @@ def produce(
     lines = (
         (value.encode(errors="surrogateescape") for value in values)
         if values
-        else _lines(_open(file), interactive=file is None and sys.stdin.isatty())
+        else _lines(_open(file), interactive=file is None and os.isatty(STDIN))
     )
     with Delivery(topic, settings(bootstrap, acks, compression)) as delivery:
         for number, line in enumerate(lines, 1):
@@ -132,7 +129,7 @@ def _completed(draft: Draft, key: str | None, headers: list[Header], partition: 
 
 def _open(path: str | None) -> BinaryIO:
     try:
-        return open(path, "rb") if path is not None else open(sys.stdin.fileno(), "rb", closefd=False)
+        return open(path, "rb") if path is not None else open(STDIN, "rb", closefd=False)
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}") from None
 
@@ -183,9 +180,10 @@ class Delivery:
         if kind is None:
             self._producer.close()
             return
-        # what is still in flight is given up; close() complains about that, after the failure that matters
-        with suppress(Exception):
-            self._producer.close(timeout=0)
+        with suppress(Exception):  # there is a failure to tell already
+            self._producer.close(timeout=GIVE_UP_AFTER_S)
+        # where that failed its finalizer would try again, with a traceback
+        self._producer._closed = True
 
     def send(self, draft: Draft, number: int) -> None:
         """Hand over one record; `number` names it in a complaint. Waits while too much is in flight."""

@@ -55,9 +55,7 @@ def from_json(line: bytes) -> Draft:
     headers = given.get("headers") or []
     if isinstance(headers, dict):
         headers = [{"key": name, "value": value} for name, value in headers.items()]
-    if not isinstance(headers, list) or not all(
-        isinstance(h, dict) and isinstance(h.get("key"), str) for h in headers
-    ):
+    if not isinstance(headers, list) or not all(isinstance(h, dict) and isinstance(h.get("key"), str) for h in headers):
         raise CliError('headers must be [{"key": ..., "value": ...}, ...] or {key: value, ...}')
     return Draft(
         _bytes(given, "key"),
@@ -132,20 +130,14 @@ def to_terminal(record: Any, colors: bool) -> bytes:
         parts.append(f"{cyan}{printable(record.key)}{off}")
     parts.append(f"{dim}null{off}" if record.value is None else printable(record.value))
     if record.headers:
-        parts.append(
-            dim + " ".join(f"{printable(n.encode())}={printable(v or b'')}" for n, v in record.headers) + off
-        )
+        parts.append(dim + " ".join(f"{printable(n.encode())}={printable(v or b'')}" for n, v in record.headers) + off)
     return "  ".join(parts).encode()
 
 
 def printable(data: bytes) -> str:
     """Text that does nothing to a terminal."""
     text = data.decode(errors="backslashreplace")
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() or c == "\t" else _escaped(c) for c in text)
-    )
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\t" else _escaped(c) for c in text)
 
 
 def _escaped(character: str) -> str:

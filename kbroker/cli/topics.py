@@ -23,26 +23,18 @@ def create(
     topics: Topics,
     partitions: Annotated[
         int | None,
-        typer.Option(
-            "--partitions", "-p", min=1, help="How many.", show_default="the broker's num.partitions"
-        ),
+        typer.Option("--partitions", "-p", min=1, help="How many.", show_default="the broker's num.partitions"),
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option(
-            "--replication-factor", "-r", min=1, help="Copies of each.", show_default="the broker's"
-        ),
+        typer.Option("--replication-factor", "-r", min=1, help="Copies of each.", show_default="the broker's"),
     ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic config; repeat for more."),
     ] = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="An existing topic is no failure.")
-    ] = False,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Ask the broker, but create nothing.")
-    ] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no failure.")] = False,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Ask the broker, but create nothing.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create topics."""
@@ -52,9 +44,7 @@ def create(
         "configs": assignments(config or []),
     }
     with admin(bootstrap) as client:
-        answer = client.create_topics(
-            dict.fromkeys(topics, wanted), validate_only=validate_only, raise_errors=False
-        )
+        answer = client.create_topics(dict.fromkeys(topics, wanted), validate_only=validate_only, raise_errors=False)
     done = "could be created" if validate_only else "created"
     _report(
         answer["topics"],
@@ -72,9 +62,7 @@ def list_topics(
     """List topics with their partition counts."""
     with admin(bootstrap) as client:
         found = client.describe_topics(None)
-    listed = sorted(
-        (topic for topic in found if internal or not topic["is_internal"]), key=lambda topic: topic["name"]
-    )
+    listed = sorted((topic for topic in found if internal or not topic["is_internal"]), key=lambda topic: topic["name"])
     if as_json:
         print_json([summary(topic) for topic in listed])
     else:
@@ -176,12 +164,8 @@ def alter(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="Grow to so many partitions.")
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a config.")
-    ] = None,
-    unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default.")
-    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a config.")] = None,
+    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default.")] = None,
     append: Annotated[
         list[str] | None,
         typer.Option("--append", metavar="NAME=VALUE", help="Add to a config that is a list."),

@@ -40,10 +40,7 @@ def duration_ms(text: str) -> int:
         raise usage(f"expected a duration as 90s, 1h30m or P1DT2H, not {text!r}")
     days, hours, minutes, seconds = match.groups(default="0")
     return (
-        int(days) * _UNITS["d"]
-        + int(hours) * _UNITS["h"]
-        + int(minutes) * _UNITS["m"]
-        + round(float(seconds) * 1000)
+        int(days) * _UNITS["d"] + int(hours) * _UNITS["h"] + int(minutes) * _UNITS["m"] + round(float(seconds) * 1000)
     )
 
 
@@ -60,9 +57,7 @@ def moment_ms(text: str, now_ms: int) -> int:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
-        raise usage(
-            f"expected a time as 2026-01-31T12:00, in milliseconds, or 15m (ago), not {text!r}"
-        ) from None
+        raise usage(f"expected a time as 2026-01-31T12:00, in milliseconds, or 15m (ago), not {text!r}") from None
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
     return round(parsed.timestamp() * 1000)

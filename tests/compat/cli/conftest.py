@@ -2,13 +2,17 @@
 
 import json
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
+from kbroker.cli import main
 
 TIMEOUT_S = 60
 
@@ -42,17 +46,41 @@ def environment(bootstrap: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def fails(environment: dict[str, str]) -> Kbroker:
-    """Runs a command to its end, whatever the end is."""
+def fails(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Kbroker]:
+    """Runs a command to its end, whatever the end is.
+
+    In this process, since an interpreter for each of them would take a minute in all.
+    """
+    monkeypatch.setenv("KBROKER_BOOTSTRAP", environment["KBROKER_BOOTSTRAP"])
+    handler = signal.getsignal(signal.SIGTERM)
 
     def run(*args: str, stdin: str = "") -> Done:
-        done = subprocess.run(
-            [*COMMAND, *args], input=stdin, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S
-        )
-        assert "Traceback" not in done.stderr
-        return Done(done.stdout, done.stderr, done.returncode)
+        capfd.readouterr()
+        with standard_input(stdin):
+            status = main(args)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err
+        return Done(out, err, status)
 
-    return run
+    yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def standard_input(text: str) -> Iterator[None]:
+    """File descriptor 0 reads this text."""
+    kept = os.dup(0)
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(text.encode())
+            file.seek(0)
+            os.dup2(file.fileno(), 0)
+        yield
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
 
 
 @pytest.fixture

@@ -37,10 +37,7 @@ def refused() -> Iterator[str]:
         ["groups", "reset-offsets", "g", "--topic", "t", "--to-earliest"],
     ],
 )
-def test_no_broker_is_one_line(
-    command: list[str], refused: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
+def test_no_broker_is_one_line(command: list[str], refused: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--bootstrap", refused]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -87,9 +84,7 @@ def test_wrong_usage_is_one_line_and_status_2(
     assert shown.out == ""
 
 
-@pytest.mark.parametrize(
-    "command", [["--help"], ["topics", "-h"], ["start", "--help"], ["consume", "--help"]]
-)
+@pytest.mark.parametrize("command", [["--help"], ["topics", "-h"], ["start", "--help"], ["consume", "--help"]])
 def test_help_is_no_failure(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 0
     shown = capsys.readouterr()
@@ -158,9 +153,7 @@ def test_the_brokers_words_come_before_its_codes() -> None:
     assert refusal(68) == "Non empty group (NON_EMPTY_GROUP)"
     assert refusal(9999, "odd") == "odd (error 9999)"
     assert topic_refusal("t", 3) == "topic t does not exist"
-    assert reworded("[Error 40] InvalidConfigurationError: bad: value\nhere") == (
-        "bad: value\nhere (INVALID_CONFIG)"
-    )
+    assert reworded("[Error 40] InvalidConfigurationError: bad: value\nhere") == ("bad: value\nhere (INVALID_CONFIG)")
     assert reworded("whatever") == "whatever"
 
 

@@ -122,9 +122,7 @@ def test_what_cannot_be_started_is_one_line(
     assert shown.err.count("\n") == 1
 
 
-def test_a_failure_of_the_broker_is_one_line(
-    broker: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_of_the_broker_is_one_line(broker: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
     def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
         raise OSError(98, "Address already in use")
 

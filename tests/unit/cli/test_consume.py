@@ -1,8 +1,13 @@
 """Where a consume begins and ends."""
 
+import io
+import sys
+import types
+from typing import Any, NamedTuple
+
 import pytest
 
-from kbroker.cli.consume import resolve
+from kbroker.cli.consume import Printer, resolve
 from kbroker.cli.values import Place
 
 A, B = ("t", 0), ("t", 1)
@@ -31,3 +36,24 @@ def test_a_time_after_the_last_record_is_the_end() -> None:
 
 def test_what_is_still_to_come_can_be_an_end_when_it_is_waited_for() -> None:
     assert resolve(Place("offset", 500), FIRST, LAST, {}, clamp_to_end=False) == {A: 500, B: 500}
+
+
+class Record(NamedTuple):
+    """As much of a consumed record as plain output needs."""
+
+    value: bytes
+    key: bytes | None = None
+
+
+class Dribble(io.BytesIO):
+    """Takes three bytes at a time, as a pipe without a buffer may."""
+
+    def write(self, data: Any) -> int:
+        return super().write(bytes(data[:3]))
+
+
+def test_output_is_whole_where_a_write_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Dribble()
+    monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(buffer=out))
+    Printer(as_json=False, separator=None, pretty=False).print([Record(b"one"), Record(b""), Record(b"three")])
+    assert out.getvalue() == b"one\n\nthree\n"

@@ -59,7 +59,8 @@ def _configs(services: Services, result: TopicResult) -> list[CreatableTopicConf
     return [
         CreatableTopicConfigs(
             name=entry.row.name,
-            value=entry.value,
+            # An override as it was given; DescribeConfigs has it as it was understood. So has Kafka.
+            value=result.configs.get(entry.row.name, entry.value),
             read_only=entry.read_only,
             config_source=entry.source,
             is_sensitive=entry.row.sensitive,

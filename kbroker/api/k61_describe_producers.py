@@ -33,6 +33,12 @@ def _partition(services: Services, topic: str, index: int) -> PartitionResponse:
             error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
             error_message=f"Topic name is invalid: {fault}",
         )
+    if topic not in services.metadata.topics:
+        return PartitionResponse(
+            partition_index=index,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message="This server does not host this topic-partition.",
+        )
     try:
         partition = services.replicas.leader(topic, index)
     except KafkaError as refusal:

@@ -29,6 +29,7 @@ from kbroker.config.topic import check_topic
 from kbroker.model import KafkaError
 from kbroker.state.controller import (
     INTERNAL_TOPICS,
+    MAX_PARTITIONS_PER_REQUEST,
     Deletion,
     PartitionsSpec,
     Surroundings,
@@ -211,25 +212,31 @@ class Controller:
         """One result for each name, in the order of the request."""
         repeated = duplicates(spec.name for spec in specs)
         results: dict[str, PartitionsResult] = {}
+        room = MAX_PARTITIONS_PER_REQUEST
         async with self._turn:
             for spec in specs:
-                if spec.name in repeated:
-                    error: KafkaError | None = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                else:
-                    error = await _refusal(self._grow(spec, validate_only))
+                error: KafkaError | None = None
+                try:
+                    if spec.name in repeated:
+                        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                    room -= await self._grow(spec, validate_only, room)
+                except KafkaError as refusal:
+                    error = refusal
                 results[spec.name] = PartitionsResult(spec.name, error)
         return list(results.values())
 
-    async def _grow(self, spec: PartitionsSpec, validate_only: bool) -> None:
+    async def _grow(self, spec: PartitionsSpec, validate_only: bool, room: int) -> int:
+        """Gives the number of partitions that were added, or would be."""
         self._check_elected()
-        added = plan_partitions(spec, self._surroundings())
+        added = plan_partitions(spec, self._surroundings(), room)
         if validate_only:
-            return
+            return len(added)
         topic = self._image.topics[spec.name]
         draft = ChunkDraft(self._follower.chunks)
         for index, replicas in enumerate(added, len(topic.partitions)):
             draft.add(topic.topic_id, index, _fresh(replicas))
         await self._commit(draft.ops())
+        return len(added)
 
     async def alter_configs(
         self,

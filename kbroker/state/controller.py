@@ -231,10 +231,12 @@ def _bad_assignment(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def plan_partitions(spec: PartitionsSpec, around: Surroundings) -> list[list[int]]:
+def plan_partitions(
+    spec: PartitionsSpec, around: Surroundings, room: int = MAX_PARTITIONS_PER_REQUEST
+) -> list[list[int]]:
     """The replica lists of the partitions to add.
 
-    Kafka 4.3.1 answers UNKNOWN_SERVER_ERROR when more than 10,000 are asked for; here it is the
+    `room` is what the request may still add. Kafka 4.3.1 answers UNKNOWN_SERVER_ERROR beyond it; here it is the
     POLICY_VIOLATION that CreateTopics has for the same.
     """
     topic = around.topics.get(spec.name)
@@ -249,7 +251,7 @@ def plan_partitions(spec: PartitionsSpec, around: Surroundings) -> list[list[int
             f"The topic {spec.name} currently has {current} partition(s); {spec.count} would not be an increase.",
         )
     added = spec.count - current
-    if added > MAX_PARTITIONS_PER_REQUEST:
+    if added > room:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
     factor = len(topic.partitions[0].replicas)
     if spec.assignments is None:

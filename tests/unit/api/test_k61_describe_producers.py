@@ -3,6 +3,7 @@
 from typing import Any
 
 from kbroker.model import TopicPartition
+from kbroker.state.controller import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k61_describe_producers import TopicRequest
 from protocol.records.batch import build_batch, parse_header
@@ -19,6 +20,7 @@ async def ask(desk: Desk, topic: str, *indexes: int) -> list[Any]:
 def test_the_producers_of_a_partition():
     async def story():
         desk = await open_desk()
+        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
         producers = desk.replicas.add("t", 0).log.producers
         for base, sequence in ((0, 0), (3, 3)):
             batch = build_batch(
@@ -36,7 +38,10 @@ def test_the_producers_of_a_partition():
 def test_refusals():
     async def story():
         desk = await open_desk()
+        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
         desk.replicas.add("t", 0)
+        (unknown,) = await ask(desk, "nope", 0)
+        assert (unknown.error_code, unknown.error_message) == (3, "This server does not host this topic-partition.")
         empty, absent = await ask(desk, "t", 0, 9)
         assert (empty.error_code, empty.error_message, empty.active_producers) == (0, None, [])
         assert (absent.partition_index, absent.error_code) == (9, 3)

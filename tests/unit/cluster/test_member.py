@@ -171,6 +171,16 @@ def test_partitions_are_added():
     run(story)
 
 
+def test_one_request_adds_at_most_ten_thousand_partitions():
+    async def story():
+        one = await start(MemoryDisk())
+        await create(one, TopicSpec("a", 1), TopicSpec("b", 1))
+        results = await one.controller.create_partitions([PartitionsSpec("a", 6001), PartitionsSpec("b", 6001)], True)
+        assert [result.error and result.error.code for result in results] == [None, 44]
+
+    run(story)
+
+
 def test_deleting_and_creating_again_gives_another_topic():
     async def story():
         one = await start(MemoryDisk())

@@ -1,0 +1,322 @@
+"""A group coordinator with its handlers in virtual time, on a log in memory."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from kbroker.api.dispatch import message_classes
+from kbroker.cluster.image import BrokerNode, MetadataDelta, MetadataImage, PartitionChange, PartitionImage, TopicImage
+from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.coordinator.ports import GROUP_TOPIC
+from kbroker.model import KafkaError, TopicPartition
+from kbroker.world import World
+from protocol.apis import APIS, ApiKey
+from protocol.errors import ErrorCode
+from protocol.records.batch import iter_headers, parse_header, patch_base_offset
+from protocol.schema import Struct, StructType, decode, encode
+
+T = TypeVar("T")
+NODE = 1
+HANDLERS = {
+    ApiKey.OFFSET_COMMIT: "k08_offset_commit",
+    ApiKey.OFFSET_FETCH: "k09_offset_fetch",
+    ApiKey.FIND_COORDINATOR: "k10_find_coordinator",
+    ApiKey.JOIN_GROUP: "k11_join_group",
+    ApiKey.HEARTBEAT: "k12_heartbeat",
+    ApiKey.LEAVE_GROUP: "k13_leave_group",
+    ApiKey.SYNC_GROUP: "k14_sync_group",
+    ApiKey.DESCRIBE_GROUPS: "k15_describe_groups",
+    ApiKey.LIST_GROUPS: "k16_list_groups",
+    ApiKey.DELETE_GROUPS: "k42_delete_groups",
+    ApiKey.OFFSET_DELETE: "k47_offset_delete",
+}
+KEYS = {APIS[key].name: key for key in HANDLERS}
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Sleeping takes no time: the clock jumps to the next timer when nothing else is left to run."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        super().__init__()
+        self._real_select = self._selector.select
+        self._selector.select = self._select
+
+    def time(self) -> float:
+        return self.now
+
+    def _select(self, timeout: float | None = None) -> Any:
+        if timeout:
+            self.now += timeout
+        return self._real_select(0)
+
+    def settle(self) -> None:
+        """Run what can run without time passing."""
+
+        async def yields() -> None:
+            for _ in range(50):
+                await asyncio.sleep(0)
+
+        self.run_until_complete(yields())
+
+    def pass_ms(self, ms: int) -> None:
+        self.run_until_complete(asyncio.sleep(ms / 1000))
+        self.settle()
+
+
+class VirtualClock:
+    """The wall clock is at a fixed distance from the monotonic one; `skew_ms` moves it."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.skew_ms = 0
+
+    def mono_ms(self) -> int:
+        return round(self._loop.time() * 1000)
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + self.mono_ms() + self.skew_ms
+
+
+def virtual_world(loop: VirtualLoop) -> World:
+    async def offload(fn: Callable[..., T], /, *args: object) -> T:
+        await asyncio.sleep(0)
+        return fn(*args)
+
+    return World(loop, VirtualClock(loop), SimpleNamespace(), random.Random(7), offload)
+
+
+@dataclass
+class Waiting:
+    tp: TopicPartition
+    offset: int
+    callback: Callable[[ErrorCode], None]
+
+
+class MemoryLog:
+    """An InternalLog whose high watermark follows at once, or when the test says so (`hold`, `commit`, `fail`)."""
+
+    def __init__(self) -> None:
+        self.batches: dict[TopicPartition, list[bytearray]] = {}
+        self.held = False
+        self.refusal: ErrorCode | None = None
+        self.max_batch = 1 << 20
+        self.read_error: Exception | None = None
+        self.waiting: list[Waiting] = []
+
+    def end_offset(self, tp: TopicPartition) -> int:
+        batches = self.batches.get(tp)
+        return parse_header(batches[-1]).next_offset if batches else 0
+
+    def append_internal(self, tp: TopicPartition, batch: bytearray) -> int:
+        if self.refusal is not None:
+            raise KafkaError(self.refusal)
+        if len(batch) > self.max_batch:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
+        patch_base_offset(batch, 0, self.end_offset(tp))
+        self.batches.setdefault(tp, []).append(batch)
+        return self.end_offset(tp)
+
+    def on_committed(self, tp: TopicPartition, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        if self.held:
+            self.waiting.append(Waiting(tp, offset, callback))
+        else:
+            callback(ErrorCode.NONE)
+
+    def read_internal_blocking(self, tp: TopicPartition, offset: int) -> bytes:
+        if self.read_error is not None:
+            raise self.read_error
+        for batch in self.batches.get(tp, []):
+            if parse_header(batch).next_offset > offset:
+                return bytes(batch)
+        return b""
+
+    def commit(self, count: int | None = None) -> None:
+        """The high watermark passes the oldest `count` appends that wait."""
+        ready, self.waiting = self.waiting[:count], self.waiting[len(self.waiting[:count]) :]
+        for one in ready:
+            one.callback(ErrorCode.NONE)
+
+    def fail(self, error: ErrorCode) -> None:
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            one.callback(error)
+
+    def count(self) -> int:
+        return sum(header.count for batches in self.batches.values() for b in batches for _, header in iter_headers(b))
+
+
+DEFAULTS = {
+    "node_id": NODE,
+    "group_initial_rebalance_delay_ms": 0,
+    "group_min_session_timeout_ms": 100,
+    "group_max_session_timeout_ms": 60_000,
+    "group_max_size": 2**31 - 1,
+    "message_max_bytes": 1 << 20,
+    "offset_metadata_max_bytes": 4096,
+    "offsets_retention_minutes": 7 * 24 * 60,
+    "offsets_retention_check_interval_ms": 600_000,
+    "offsets_topic_compression_codec": 0,
+    "offsets_topic_num_partitions": 5,
+}
+
+
+class FakeController:
+    """Makes the internal topic, as one change that the coordinator follows."""
+
+    def __init__(self, harness: "Harness") -> None:
+        self._harness = harness
+        self.error: KafkaError | None = None
+
+    async def ensure_internal_topic(self, name: str) -> TopicImage:
+        if self.error is not None:
+            raise self.error
+        await asyncio.sleep(0)
+        return await self._harness.add_topic(name, self._harness.config.offsets_topic_num_partitions)
+
+
+class Harness:
+    """One broker's groups. Requests go in as messages or as plain dicts, encoded and decoded in their version."""
+
+    def __init__(self, log: MemoryLog | None = None, *, with_topic: bool = True, **config: Any) -> None:
+        self.loop = VirtualLoop()
+        self.world = virtual_world(self.loop)
+        self.log = log or MemoryLog()
+        self.config = SimpleNamespace(**{**DEFAULTS, **config})
+        self.metadata = MetadataImage()
+        self.metadata.brokers[NODE] = BrokerNode(NODE, "127.0.0.1", 9092)
+        self.groups = GroupCoordinator(self.world, self.log, self.metadata, lambda: self.config)
+        self.controller = FakeController(self)
+        self.services: Any = SimpleNamespace(
+            node_id=NODE,
+            config=self.config,
+            world=self.world,
+            metadata=self.metadata,
+            controller=self.controller,
+            groups=self.groups,
+        )
+        self.answers: list[tuple[str, str, int, dict[str, Any]]] = []
+        self.run(self.groups.start())
+        if with_topic:
+            self.run(self.add_topic(GROUP_TOPIC, self.config.offsets_topic_num_partitions))
+            self.loop.settle()
+
+    def close(self) -> None:
+        self.run(self.groups.stop())
+        self.loop.settle()
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.settle()
+        self.loop.close()
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        async def wait() -> T:
+            return await awaitable
+
+        return self.loop.run_until_complete(wait())
+
+    async def add_topic(self, name: str, partitions: int) -> TopicImage:
+        topic = TopicImage(name, self.world.random.randbytes(16))
+        topic.partitions = [PartitionImage(NODE, 0, [NODE], [NODE]) for _ in range(partitions)]
+        delta = MetadataDelta(created=[topic])
+        delta.partitions = [
+            PartitionChange(TopicPartition(name, index), topic.topic_id, None, image)
+            for index, image in enumerate(topic.partitions)
+        ]
+        await self.follow(delta)
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        topic = self.metadata.topics[name]
+        delta = MetadataDelta(deleted=[topic])
+        delta.partitions = [
+            PartitionChange(TopicPartition(name, index), topic.topic_id, image, None)
+            for index, image in enumerate(topic.partitions)
+        ]
+        await self.follow(delta)
+
+    async def move_group_partition(self, index: int, leader: int) -> None:
+        """Another broker (or again this one) leads a partition of __consumer_offsets."""
+        topic = self.metadata.topics[GROUP_TOPIC]
+        old = topic.partitions[index]
+        topic.partitions[index] = PartitionImage(leader, old.leader_epoch + 1, old.replicas, old.isr)
+        change = PartitionChange(TopicPartition(GROUP_TOPIC, index), topic.topic_id, old, topic.partitions[index])
+        await self.follow(MetadataDelta(updated=[topic], partitions=[change]))
+
+    async def follow(self, delta: MetadataDelta) -> None:
+        self.metadata.apply(delta)
+        await self.groups.on_delta(delta)
+
+    # Requests.
+
+    async def serve(self, request: Any, version: int, client: str = "client") -> Any:
+        """One request through its handler, both ways over the wire's bytes."""
+        key = ApiKey(type(request).__options__["key"])
+        module = __import__(f"kbroker.api.{HANDLERS[key]}", fromlist=["handle"])
+        context = SimpleNamespace(version=version, client_id=client, client_host="/127.0.0.1", peer="127.0.0.1:5")
+        wire = encode(request, version)
+        response = module.handle(self.services, context, decode(type(request), wire, version))
+        if asyncio.iscoroutine(response):
+            response = await response
+        return decode(type(response), encode(response, version), version)
+
+    def call(self, request: Any, version: int, client: str = "client") -> Any:
+        """The answer to a request that is answered without time passing."""
+        task = self.loop.create_task(self.serve(request, version, client))
+        self.loop.settle()
+        assert task.done(), f"{request} is not answered"
+        return task.result()
+
+    def start(self, request: Any, version: int, client: str = "client") -> "asyncio.Task[Any]":
+        """A request that may have to wait."""
+        task = self.loop.create_task(self.serve(request, version, client))
+        self.loop.settle()
+        return task
+
+    # A transcript's target.
+
+    def send(self, client: str, api: str, version: int, body: dict[str, Any]) -> None:
+        request_class, response_class = message_classes(KEYS[api])
+
+        async def answer() -> None:
+            response = await self.serve(from_dict(request_class, body), version, client)
+            self.answers.append((client, api, version, to_dict(response, version)))
+
+        self.sent = self.loop.create_task(answer())
+
+    def settle(self, sleep_ms: int) -> list[tuple[str, str, int, dict[str, Any]]]:
+        """A command that is not answered at once takes 150 ms, as in the recording."""
+        self.loop.settle()
+        if sleep_ms or not self.answers:
+            self.loop.pass_ms(sleep_ms or 150)
+        answers, self.answers = self.answers, []
+        return answers
+
+    def create_topic(self, name: str, partitions: int) -> bytes:
+        return self.run(self.add_topic(name, partitions)).topic_id
+
+
+def from_dict(cls: StructType, values: dict[str, Any]) -> Any:
+    """A struct from plain values, nested ones too."""
+    made = {}
+    for name, item in values.items():
+        kind = cls.__rows__[name].type
+        if isinstance(kind, list) and isinstance(kind[0], StructType) and item is not None:
+            item = [from_dict(kind[0], one) for one in item]
+        made[name] = item
+    return cls(**made)
+
+
+def to_dict(struct: Struct, version: int) -> dict[str, Any]:
+    """The fields that a version has, as plain values."""
+    rows = type(struct).__rows__
+    return {name: _plain(getattr(struct, name), version) for name, row in rows.items() if row.is_in(version)}
+
+
+def _plain(item: Any, version: int) -> Any:
+    if isinstance(item, list):
+        return [_plain(one, version) for one in item]
+    return to_dict(item, version) if isinstance(item, Struct) else item

@@ -1,0 +1,262 @@
+"""Group scenarios as text: a command per line, the answers that it caused indented below it.
+
+The recorded answers are Apache Kafka 4.3.1's. A transcript runs against anything that takes requests as plain
+dicts (field names as in protocol/messages) and hands back answers the same way: here the handlers in virtual time.
+
+    a join@9 group=g session=1000 rebalance=1000 protocols=range:x
+      a< MEMBER_ID_REQUIRED member=a1
+    sleep 500
+
+The word before the command is the client; member ids are named after the client that received them (a1, a2, ...).
+`null` and '' are written out; `+` reads as a blank inside a value. Answers that come later appear below the command
+(or the sleep) that released them, sorted by client.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from protocol.errors import ErrorCode
+
+Body = dict[str, Any]
+UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+class Target(Protocol):
+    """Where the requests go. `settle` returns the answers that have come, as (client, answer body) pairs."""
+
+    def send(self, client: str, api: str, version: int, body: Body) -> None: ...
+
+    def settle(self, sleep_ms: int) -> list[tuple[str, str, int, Body]]: ...
+
+    def create_topic(self, name: str, partitions: int) -> bytes: ...
+
+
+@dataclass
+class Names:
+    """Member ids and topic ids, by their names in the transcript and back."""
+
+    by_name: dict[str, str] = field(default_factory=dict)
+    by_id: dict[str, str] = field(default_factory=dict)
+    topics: dict[str, bytes] = field(default_factory=lambda: {"nosuch": b"\x77" * 16})
+
+    def learn(self, client: str, member_id: str) -> None:
+        if member_id and member_id not in self.by_id and re.search(UUID, member_id):
+            name = client + str(1 + sum(known.rstrip("0123456789") == client for known in self.by_name))
+            self.by_name[name], self.by_id[member_id] = member_id, name
+
+    def member_id(self, text: str | None) -> str:
+        return "" if text is None else self.by_name.get(text, text)
+
+    def shown(self, member_id: str) -> str:
+        """Of an id that nobody was told, what it begins with."""
+        return self.by_id.get(member_id) or re.sub(UUID, "UUID", member_id) or "''"
+
+    def topic_name(self, topic_id: bytes) -> str:
+        return next((name for name, known in self.topics.items() if known == topic_id), topic_id.hex())
+
+
+def value(text: str | None) -> str | None:
+    if text is None or text == "null":
+        return None
+    return "" if text == "''" else text.replace("+", " ")
+
+
+def items(text: str | None, sep: str = ",") -> list[str]:
+    return [item for item in (text or "").split(sep) if item]
+
+
+def data(text: str) -> bytes:
+    """`x...` is hex, the rest is itself."""
+    return bytes.fromhex(text[1:]) if text.startswith("x") else text.encode()
+
+
+class Builder:
+    """Turns a command's words into a request body."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+
+    def join(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        protocols = [item.partition(":") for item in items(a.get("protocols"))]
+        body: Body = {
+            "group_id": value(a.get("group", "g")), "session_timeout_ms": int(a.get("session", 1000)),
+            "member_id": self.names.member_id(a.get("member")), "protocol_type": value(a.get("type", "consumer")),
+            "protocols": [{"name": name, "metadata": data(text)} for name, _, text in protocols],
+        }  # fmt: skip
+        optional = {"rebalance_timeout_ms": (1, int(a.get("rebalance", 2000))),
+                    "group_instance_id": (5, value(a.get("instance"))), "reason": (8, value(a.get("reason")))}  # fmt: skip
+        return "JoinGroup", body | {name: v for name, (since, v) in optional.items() if version >= since}
+
+    def _member(self, a: dict[str, str], version: int) -> Body:
+        body: Body = {"group_id": value(a.get("group", "g")), "generation_id": int(a.get("gen", -1)),
+                      "member_id": self.names.member_id(a.get("member"))}  # fmt: skip
+        return body | ({"group_instance_id": value(a.get("instance"))} if version >= 3 else {})
+
+    def sync(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        parts = [item.partition(":") for item in items(a.get("assign"))]
+        body = self._member(a, version)
+        body["assignments"] = [{"member_id": self.names.member_id(m), "assignment": data(t)} for m, _, t in parts]
+        if version >= 5:
+            body |= {"protocol_type": value(a.get("type")), "protocol_name": value(a.get("protocol"))}
+        return "SyncGroup", body
+
+    def heartbeat(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        return "Heartbeat", self._member(a, version)
+
+    def leave(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        body: Body = {"group_id": value(a.get("group", "g"))}
+        if version < 3:
+            return "LeaveGroup", body | {"member_id": self.names.member_id(a.get("member"))}
+        parts = [item.partition("/") for item in items(a.get("members"))]
+        body["members"] = [
+            {"member_id": self.names.member_id(value(m)), "group_instance_id": i or None} for m, _, i in parts
+        ]
+        return "LeaveGroup", body
+
+    def _topics(self, text: str | None, version: int, id_since: int) -> dict[str, list[list[str]]]:
+        topics: dict[str, list[list[str]]] = {}
+        for item in items(text):
+            topic, *rest = item.split(":")
+            topics.setdefault(topic, []).append(rest)
+        return topics
+
+    def _topic(self, name: str, version: int, id_since: int) -> Body:
+        return {"topic_id": self.names.topics[name]} if version >= id_since else {"name": name}
+
+    def commit(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        body: Body = {"group_id": value(a.get("group", "g")), "member_id": self.names.member_id(a.get("member")),
+                      "generation_id_or_member_epoch": int(a.get("gen", -1)), "topics": []}  # fmt: skip
+        if version >= 7:
+            body["group_instance_id"] = value(a.get("instance"))
+        if version <= 4:
+            body["retention_time_ms"] = int(a.get("retention", -1))
+        for name, rows in self._topics(a.get("offsets"), version, 10).items():
+            partitions = [{"partition_index": int(p), "committed_offset": int(o),
+                           "committed_metadata": self._metadata(more)} for p, o, *more in rows]  # fmt: skip
+            if version >= 6:
+                partitions = [row | {"committed_leader_epoch": int(a.get("epoch", -1))} for row in partitions]
+            body["topics"].append(self._topic(name, version, 10) | {"partitions": partitions})
+        return "OffsetCommit", body
+
+    @staticmethod
+    def _metadata(more: list[str]) -> str | None:
+        text = value(more[0]) if more else None
+        return "m" * int(text[1:]) if text and text.startswith("*") else text
+
+    def fetch(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        """`groups=g(t:0,t:1);h(all)`; before version 8 the only group."""
+        body: Body = {"require_stable": "stable" in a} if version >= 7 else {}
+        groups = []
+        for text in items(a["groups"], ";"):
+            name, _, rest = text.partition("(")
+            rest, topics = rest.removesuffix(")"), None
+            if rest != "all":
+                topics = [self._topic(topic, version, 10) | {"partition_indexes": [int(row[0]) for row in rows]}
+                          for topic, rows in self._topics(rest, version, 10).items()]  # fmt: skip
+            groups.append({"group_id": value(name), "topics": topics})
+        return "OffsetFetch", body | (groups[0] if version < 8 else {"groups": groups})
+
+    def find(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        kind = {"key_type": int(a.get("type", 0))} if version else {}
+        keys = [value(key) for key in a.get("key", "g").split(",")]
+        return "FindCoordinator", kind | ({"key": keys[0]} if version < 4 else {"coordinator_keys": keys})
+
+    def describe(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        body: Body = {"groups": [value(g) for g in a.get("groups", "g").split(",")]}
+        return "DescribeGroups", body | ({"include_authorized_operations": "ops" in a} if version >= 3 else {})
+
+    def list(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        body: Body = {"states_filter": items(a.get("states"))} if version >= 4 else {}
+        return "ListGroups", body | ({"types_filter": items(a.get("types"))} if version >= 5 else {})
+
+    def delete(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        return "DeleteGroups", {"groups_names": [value(g) for g in a.get("groups", "g").split(",")]}
+
+    def offsetdelete(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        topics = [{"name": name, "partitions": [{"partition_index": int(row[0])} for row in rows]}
+                  for name, rows in self._topics(a.get("offsets"), version, 99).items()]  # fmt: skip
+        return "OffsetDelete", {"group_id": value(a.get("group", "g")), "topics": topics}
+
+
+# Fields that are left out of a rendered answer when they have this value.
+QUIET: dict[str, Any] = {
+    "throttle_time_ms": 0, "error_code": 0, "generation_id": -1, "leader": "", "skip_assignment": False,
+    "members": [], "protocol_type": None, "protocol_name": None, "group_instance_id": None, "committed_leader_epoch": -1,
+    "authorized_operations": -(2**31), "results": [],
+}  # fmt: skip
+FULL = {"ListedGroup", "DescribedGroup"}
+
+
+def code(number: int) -> str:
+    return ErrorCode(number).name
+
+
+def render(names: Names, body: Body) -> str:
+    """An answer on one line: the error first, then what is not quiet, nested things in brackets."""
+    words = [code(body["error_code"])] if "error_code" in body else []
+    for name, item in body.items():
+        if name == "error_code" or (name in QUIET and QUIET[name] == item):
+            continue
+        words.append(f"{_short(name)}={_shown(names, name, item)}")
+    return " ".join(words)
+
+
+def _short(name: str) -> str:
+    return name.removesuffix("_id").removesuffix("_code").removesuffix("_ms")
+
+
+def _shown(names: Names, name: str, item: Any) -> str:
+    if name in ("member_id", "leader"):
+        return names.shown(item)
+    if name == "topic_id":
+        return names.topic_name(item)
+    if name == "port":
+        return "PORT"
+    if item is None:
+        return "null"
+    if isinstance(item, (bytes, memoryview)):
+        raw = bytes(item)
+        return repr(raw.decode()) if raw.isascii() and raw.decode().isprintable() else "x" + raw.hex()
+    if isinstance(item, list):
+        rows = [render(names, one) if isinstance(one, dict) else str(one) for one in item]
+        if name in ("members", "groups", "topics", "partitions"):
+            rows.sort(key=lambda row: row.partition(" ")[2] if row.split(" ")[0].isupper() else row)
+        return "[" + ", ".join(rows) + "]"
+    return (item if item.isprintable() and " " not in item and item else repr(item)) if isinstance(item, str) else str(item)
+
+
+def run(text: str, target: Target) -> str:
+    """Plays a transcript and returns it with the answers that came; expected answers in `text` are ignored."""
+    names, out = Names(), []
+    builder = Builder(names)
+    for line in text.splitlines():
+        if line.startswith("  "):
+            continue
+        out.append(line)
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        sleep_ms = 0
+        if words[0] == "sleep":
+            sleep_ms = int(words[1])
+        elif words[0] == "topic":
+            topic, _, partitions = words[1].partition(":")
+            names.topics[topic] = target.create_topic(topic, int(partitions))
+        else:
+            _send(builder, target, words)
+        answers = target.settle(sleep_ms)
+        for client, _, _, body in answers:
+            names.learn(client, body.get("member_id", ""))
+        out.extend(f"  {client}< {render(names, body)}" for client, _, _, body in sorted(answers, key=lambda a: a[0]))
+    return "\n".join(out) + "\n"
+
+
+def _send(builder: Builder, target: Target, words: list[str]) -> None:
+    client, command, *rest = words
+    verb, _, version = command.partition("@")
+    arguments = {key: text for key, _, text in (word.partition("=") for word in rest)}
+    make: Callable[[dict[str, str], int], tuple[str, Body]] = getattr(builder, verb)
+    api, body = make(arguments, int(version))
+    target.send(client, api, int(version), body)

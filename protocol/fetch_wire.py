@@ -49,7 +49,7 @@ class FetchRequest(NamedTuple):
 class FetchResult(NamedTuple):
     """One partition of a response. `aborted` is None when it was not asked for (read_uncommitted)."""
 
-    index: int
+    partition: int
     error_code: int
     high_watermark: int
     last_stable_offset: int

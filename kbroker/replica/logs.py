@@ -124,10 +124,10 @@ class LogDirectory:
             tp,
             topic_id,
             self.topic_config(overrides),
-            recovery_point=recovery_point,
+            recovery_point,
+            clean,
+            self._world.clock.now_ms(),
             log_start_offset=log_start_offset,
-            clean=clean,
-            now_ms=self._world.clock.now_ms(),
             background=self.background,
             random=self._world.random,
         )

@@ -10,7 +10,7 @@ import crc32c
 from peers import HERE, Peer, java
 
 _PRODUCED = re.compile(
-    r"(\d+) records sent, ([\d.]+) records/sec \(.*?\), ([\d.]+) ms avg latency, ([\d.]+) ms max latency"
+    r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec \(.*?\), ([\d.]+) ms avg latency, ([\d.]+) ms max latency"
     r"(?:, (\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th)?"
 )
 

@@ -7,6 +7,7 @@ Decompression is bounded: it never reserves more than a small multiple of what i
 and gives up at `max_size`.
 """
 
+from functools import cache
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -107,12 +108,19 @@ def _compress_xerial(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
-    """Decompress into a buffer that grows by a factor while the codec fills it, up to `max_size`.
+@cache
+def _full(name: str) -> str:
+    """What a codec says when its output is full, which is how that differs from bad input."""
+    module = _module(name)
+    try:
+        module.decompress_into(module.compress(b"1"), bytearray())
+    except Exception as error:
+        return str(error)
+    raise RuntimeError(f"{name} writes beyond its output")
 
-    A codec says alike that the output is full and that the input is bad, so bad input is tried again as
-    well; that costs no more than good input of `max_size` bytes would.
-    """
+
+def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
+    """Decompress into a buffer that is made larger by a factor, up to `max_size`, while the codec fills it."""
     module = _module(name)
     size = min(max_size, max(_FIRST_OUTPUT, _GROWTH * len(data)))
     while True:
@@ -120,12 +128,12 @@ def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
         try:
             written: int = module.decompress_into(data, out)
         except Exception as error:
-            if size < max_size:
-                size = min(max_size, size * _GROWTH)
-                continue
-            if "write whole buffer" in str(error):
+            if str(error) != _full(name):
+                raise MalformedError(f"not valid {name}: {error}") from None
+            if size == max_size:
                 raise TooLargeError(f"more than {max_size} bytes when decompressed") from None
-            raise MalformedError(f"not valid {name}: {error}") from None
+            size = min(max_size, size * _GROWTH)
+            continue
         del out[written:]
         return out
 

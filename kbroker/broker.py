@@ -24,6 +24,7 @@ from kbroker.cluster.embedded import EmbeddedStore
 from kbroker.cluster.image import BROKER_RESOURCE, BrokerNode, ConfigResource, MetadataDelta
 from kbroker.cluster.member import ClusterMember, join
 from kbroker.config import BrokerConfig
+from kbroker.config.acting import without_effect
 from kbroker.config.values import ConfigError
 from kbroker.coordinator.groups import GroupCoordinator
 from kbroker.net.listener import Server
@@ -63,6 +64,8 @@ class Broker:
 
     async def start(self) -> str:
         """Come up whole, then accept clients; gives the bootstrap address. Raises OSError, ConfigError."""
+        for line in without_effect(BROKER_RESOURCE, self.config.static):
+            log.warning("%s", line)
         logs = LogDirectory(self.world, self.config.log_dirs[0], lambda: self.config)
         await logs.lock()
         self._started.append(logs.unlock)
@@ -125,7 +128,9 @@ class Broker:
     def _configure(self, member: ClusterMember) -> None:
         common = member.image.overrides(BROKER_RESOURCE, "")
         own = member.image.overrides(BROKER_RESOURCE, str(self.config.node_id))
-        self.config = self.config.with_dynamic(common, own)
+        self.config, complaints = self.config.with_stored(common, own)
+        for line in complaints:
+            log.warning("%s", line)
 
     def fail(self, reason: BaseException) -> None:
         """Something without which the broker must not go on is lost."""

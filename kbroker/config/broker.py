@@ -84,7 +84,8 @@ class BrokerConfig:
     @classmethod
     def load(cls, static: Texts | None = None) -> "BrokerConfig":
         """From what the user set, by Kafka's property names. Raises ConfigError, one sentence."""
-        config = _effective(cls, static or {}, {}, {})
+        given = {name: text.strip() for name, text in (static or {}).items()}
+        config = _effective(cls, given, {}, {})
         check_broker(config.values)
         return config
 

@@ -1,7 +1,11 @@
 """Decisions about overrides that the story of the config APIs (tests/unit/api) does not tell."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import kbroker
 from kbroker.config import BrokerConfig, TopicConfig
 from kbroker.config.acting import (
     ACTING_BROKER_CONFIGS,
@@ -75,6 +79,18 @@ def test_acting_configs_exist():
     assert set(BROKER_CONFIGS) > ACTING_BROKER_CONFIGS
 
 
+def test_acting_configs_are_read_somewhere():
+    """By their attribute, outside of the configuration itself; these few are read there."""
+    within = {"broker.id", "internal.segment.bytes", "listener.security.protocol.map", "log.dir"}
+    root = Path(kbroker.__file__).parent
+    sources = "\n".join(path.read_text() for path in root.rglob("*.py") if "config" not in path.relative_to(root).parts)
+    read = set(re.findall(r"\.([a-z_]+)\b", sources))
+    # What stands behind an acting topic config is read through it.
+    inherited = {synonym.name for row in ALL_TOPIC_CONFIGS.values() for synonym in row.synonyms}
+    names = (ACTING_TOPIC_CONFIGS | ACTING_BROKER_CONFIGS) - inherited - within
+    assert [name for name in sorted(names) if name.replace(".", "_") not in read] == []
+
+
 def test_what_has_no_effect_is_said_unless_it_is_the_default():
     given = {
         "num.io.threads": "9",
@@ -89,3 +105,6 @@ def test_what_has_no_effect_is_said_unless_it_is_the_default():
         "listener.name.x.max.connections=5 is accepted, but has no effect yet",
     ]
     assert without_effect(2, {"retention.ms": "5", "preallocate": "false"}) == []
+    assert without_effect(2, {"cleanup.policy": "compact,delete"}) == [
+        "cleanup.policy=compact,delete is accepted, but only internal topics are compacted yet"
+    ]

@@ -37,7 +37,7 @@ def load_closed(segment: Segment, end_offset: int, interval: int) -> str | None:
     """
     segment.end_offset = end_offset
     segment.size = segment.disk.size(segment.path())
-    fault = _index_fault(segment, interval)
+    fault = _index_fault(segment, end_offset, interval)
     if fault is not None:
         rebuild_indexes(segment, interval)
         assert segment.times is not None
@@ -54,36 +54,35 @@ def load_closed(segment: Segment, end_offset: int, interval: int) -> str | None:
     return None
 
 
-def _index_fault(segment: Segment, interval: int) -> str | None:
+def _index_fault(segment: Segment, end_offset: int, interval: int) -> str | None:
+    """What is wrong with the index files, as far as their sizes and last entries tell. Sets counts and timestamp."""
     disk = segment.disk
+    last_offset = end_offset - 1 - segment.base_offset
+    segment.index_count = segment.times_count = -1
     try:
         file = disk.open(segment.path(names.INDEX), write=False)
         times = disk.open(segment.path(names.TIME_INDEX), write=False)
     except FileNotFoundError:
-        segment.index_count = segment.times_count = -1
         return "missing"
-    segment.index_count, rest = divmod(file.size(), INDEX_ENTRY)
-    segment.times_count, times_rest = divmod(times.size(), TIME_ENTRY)
+    count, rest = divmod(file.size(), INDEX_ENTRY)
+    times_count, times_rest = divmod(times.size(), TIME_ENTRY)
     if rest or times_rest:
-        segment.index_count = -1
         return "of a wrong size"
-    if segment.index_count:
-        offset, position = _ENTRY.unpack(file.pread(INDEX_ENTRY, (segment.index_count - 1) * INDEX_ENTRY))
-        if not (offset >= 0 and 0 <= position < segment.size):
-            segment.index_count = -1
+    if count:
+        offset, position = _ENTRY.unpack(file.pread(INDEX_ENTRY, (count - 1) * INDEX_ENTRY))
+        # Both ascend, and the first batch never has an entry.
+        if not (count - 1 <= offset <= last_offset and count * HEADER_SIZE <= position < segment.size):
             return "does not fit the log"
-    elif segment.size > interval:
-        return "empty"
-    if segment.times_count:
-        timestamp, offset = read_time_entry(times.pread, segment.times_count - 1)
-        if timestamp < 0 or offset < 0:
-            segment.index_count = -1
+    if times_count:
+        timestamp, offset = read_time_entry(times.pread, times_count - 1)
+        if timestamp < 0 or not times_count - 1 <= offset <= last_offset:
             return "does not fit the log"
         segment.max_timestamp = timestamp
         segment.max_timestamp_offset = segment.base_offset + offset
-    elif segment.size:
-        return "without timestamps"
-    return None
+    segment.index_count, segment.times_count = count, times_count
+    if not count and segment.size > interval:
+        return "empty"
+    return "without timestamps" if not times_count and segment.size else None
 
 
 def load_trusted(segment: Segment, trusted_to: int) -> list[str]:
@@ -116,12 +115,14 @@ def read_on(segment: Segment, interval: int, observer: Observer, *, check_crc: b
         _forget_indexes(segment)
         scan = _read(segment, 0, size, interval, observer, True)
     assert scan is not None
+    assert segment.times is not None
+    if segment.times_count < 0 and segment.times.timestamps:
+        repairs.append(f"{segment.path(names.TIME_INDEX)}: empty; rebuilt from the log")
     cut = scan.position < size
     if cut:
         repairs.append(f"{segment.path()}: cut from {size} to {scan.position} bytes: {scan.fault}")
         segment.file.truncate(scan.position)
     segment.size = scan.position
-    assert segment.times is not None
     segment.times.keep_offsets(max(scan.next_offset - 1 - segment.base_offset, -1))
     return Loaded(scan.next_offset, cut, repairs)
 
@@ -149,6 +150,7 @@ def _load_indexes(segment: Segment, trusted_to: int, size: int) -> list[str]:
     if count and not times.timestamps:
         # Either no record has a timestamp, or the file was lost: a look at all headers tells.
         index.keep(0)
+        segment.times_count = -1
     segment.index, segment.times = index, times
     segment.files_exist = True
     if times.timestamps:

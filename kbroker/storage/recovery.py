@@ -184,7 +184,8 @@ class _Opening:
         log = self.log
         if log.segments:
             self._drop(log.segments, f"it ends before the log start offset {log.log_start_offset}")
-        log.log_end_offset = log.log_start_offset
+        log.log_end_offset = self.known = log.log_start_offset
+        log.producers = ProducerStates()
         _begin_empty(log, self.now_ms)
 
     def settle(self) -> None:
@@ -262,6 +263,8 @@ class _Opening:
         path = f"{log.directory}/{names.LEADER_EPOCHS}"
         try:
             data = log.disk.read(path)
+            if not data:
+                raise ValueError("empty")
             for epoch, start in checkpoints.decode_epochs(data):
                 log.epochs.assign(epoch, start)
                 self.last_epoch = epoch

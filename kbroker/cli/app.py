@@ -41,20 +41,19 @@ def _root(
 @app.command("start")
 def start_broker(
     config: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.toml", help="Properties by Kafka's names, flat or as nested tables."),
+        str | None, typer.Option(metavar="FILE.toml", help="Properties by Kafka's names, flat or as nested tables.")
     ] = None,
     data_dir: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help=f"Where data is kept. [default: ./{start.DEFAULT_DATA_DIR}]"),
+        typer.Option(metavar="DIR", help="Where data is kept.", show_default=f"./{start.DEFAULT_DATA_DIR}"),
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help=f"Accept clients here. [default: {start.DEFAULT_LISTEN}]"),
+        typer.Option(metavar="HOST:PORT", help="Accept clients here.", show_default=start.DEFAULT_LISTEN),
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Tell clients to connect here. [default: as --listen]"),
+        typer.Option(metavar="HOST:PORT", help="Tell clients to connect here.", show_default="as --listen"),
     ] = None,
     properties: Annotated[
         list[str] | None,

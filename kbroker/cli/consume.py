@@ -27,7 +27,7 @@ Offsets = dict[Any, int]  # by kafka.TopicPartition
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False)],
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; repeat for more.")
     ] = None,

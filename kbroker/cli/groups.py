@@ -15,7 +15,7 @@ from kbroker.cli.values import duration_ms, moment_ms, topic_choice
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False)]
 
 INACTIVE = ("Empty", "Dead")
 

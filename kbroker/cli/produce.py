@@ -26,7 +26,7 @@ def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[VALUE]...", show_default=False, help="Records; without any: lines."),
+        typer.Argument(metavar="VALUE", show_default=False, help="Records; without any: lines."),
     ] = None,
     file: Annotated[
         str | None,

@@ -14,7 +14,7 @@ from protocol.errors import ErrorCode
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False)]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 
 

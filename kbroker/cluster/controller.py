@@ -7,6 +7,7 @@ have followed: when a call returns, a topic that it created has its logs. Operat
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -21,7 +22,9 @@ from kbroker.cluster.coordination import (
     Delete,
     NodeExists,
     Op,
+    SessionExpired,
     Set,
+    Unavailable,
 )
 from kbroker.cluster.image import TOPIC_RESOURCE, ConfigResource, PartitionImage, TopicImage
 from kbroker.cluster.turnstile import Turnstile
@@ -309,11 +312,14 @@ class Controller:
                 ]
             )
             await self._follower.catch_up()
-        except BadVersion:
+        except (BadVersion, SessionExpired):
             self._epoch_version = None
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "Another broker is the controller now.") from None
-        except CoordinationError as fault:
+        except Unavailable as fault:
+            # What REQUEST_TIMED_OUT means to a client: it may have been done or not.
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {fault}") from fault
+        except CoordinationError as fault:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Coordination failed: {fault}") from fault
 
     def _check_elected(self) -> None:
         if self._epoch_version is None:
@@ -331,11 +337,11 @@ class Controller:
         )
 
     def _new_id(self) -> bytes:
-        """A random topic id (a version 4 UUID), not zero."""
+        """A random topic id: a version 4 UUID whose text does not look like an option to command-line tools."""
         drawn = bytearray(self._random.randbytes(16))
         drawn[6] = drawn[6] & 0x0F | 0x40
         drawn[8] = drawn[8] & 0x3F | 0x80
-        return bytes(drawn)
+        return self._new_id() if urlsafe_b64encode(drawn).startswith(b"-") else bytes(drawn)
 
 
 def _fresh(replicas: list[int]) -> PartitionImage:

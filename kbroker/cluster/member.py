@@ -76,7 +76,7 @@ async def join(
 async def _lay_out(coordination: Coordination, random: Random) -> str:
     """Makes the nodes that every broker relies on, the cluster id among them, if this is the first start."""
     if await coordination.exists(znodes.CLUSTER_ID) is None:
-        drawn = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=")
+        drawn = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=").replace("-", "_")
         empty = (znodes.BROKERS, znodes.TOPICS, znodes.PARTITIONS, znodes.CONFIGS, *znodes.CONFIG_ROOTS)
         ops = [
             Create(znodes.ROOT, b""),

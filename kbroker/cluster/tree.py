@@ -19,6 +19,9 @@ from kbroker.cluster.coordination import (
     WatchEvent,
 )
 
+# The journal has 16 bits for it; ZooKeeper has its own limits, in the same range.
+MAX_PATH_BYTES = 0xFFFF
+
 Undo = Callable[[], None]
 
 
@@ -110,6 +113,8 @@ class Tree:
     def _create(self, path: str, node: TreeNode, applied: Applied) -> None:
         if path in self.nodes:
             raise NodeExists(path)
+        if len(path.encode()) > MAX_PATH_BYTES:
+            raise CoordinationError(path[:64], "the path is too long")
         parent_path, _, name = path.rpartition("/")
         parent = self._find(parent_path)
         if parent.owner:

@@ -90,6 +90,6 @@ def test_another_broker_is_the_controller():
         desk = await open_desk()
         await desk.member.leave()
         (answer,) = (await create(desk, 7, topic("a"))).topics
-        assert answer.error_code == 7
+        assert answer.error_code == 41
 
     run(story)

@@ -230,6 +230,17 @@ def test_configs_change_and_go():
     run(story)
 
 
+def test_a_name_that_no_path_can_hold_is_refused():
+    async def story():
+        one = await start(MemoryDisk())
+        with pytest.raises(KafkaError, match="the path is too long"):
+            await one.controller.alter_configs(GROUP_RESOURCE, "\u20ac" * 30_000, {"consumer.session.timeout.ms": "9"})
+        await create(one, TopicSpec("a"))
+        assert set(one.image.topics) == {"a"}
+
+    run(story)
+
+
 def test_concurrent_requests_for_one_topic_create_it_once():
     async def story():
         one = await start(MemoryDisk())

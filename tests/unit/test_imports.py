@@ -167,7 +167,9 @@ def test_a_bad_tree_is_found_out(tmp_path: Path):
         "kbroker/__init__.py": "",
         "kbroker/world.py": "from kbroker.storage.backend import Disk",
         "kbroker/model.py": "import protocol.errors",
-        "kbroker/state/good.py": "from random import Random\nfrom uuid import UUID\nfrom kbroker.world import World\nimport kbroker.model",
+        "kbroker/state/good.py": (
+            "from random import Random\nfrom uuid import UUID\nfrom kbroker.world import World\nimport kbroker.model"
+        ),
         "kbroker/state/up.py": "from kbroker.storage.log import Log",
         "kbroker/state/up_for_types.py": (
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kbroker.api import services\n    import os"

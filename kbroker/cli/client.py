@@ -127,6 +127,11 @@ def partitions_of(client: Any, topics: list[str]) -> dict[str, list[int]]:
     return found
 
 
+def committed_offsets(client: Any, group: str) -> dict[Any, int]:
+    """What a group has committed, by kafka.TopicPartition."""
+    return {tp: at.offset for tp, at in client.list_group_offsets(group)[group].items() if at.offset >= 0}
+
+
 def topic_refusal(topic: str, code: int, message: str | None = None) -> str:
     """As `refusal`, with the topic's name, and plain words for the one that people meet most."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

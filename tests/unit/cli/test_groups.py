@@ -3,7 +3,8 @@
 import pytest
 
 from kbroker.cli.errors import CliError
-from kbroker.cli.groups import Move, Target, lag_table, member_summary, plan_reset
+from kbroker.cli.groups import lag_table, member_summary
+from kbroker.cli.reset import Move, Target, plan_reset
 
 A, B = ("t", 0), ("t", 1)
 FIRST = {A: 10, B: 0}

@@ -4,7 +4,6 @@ from struct import Struct
 
 from kbroker.state.group.records import (
     NO_TIMESTAMP,
-    ZERO_TOPIC_ID,
     CommittedOffset,
     GroupRecord,
     GroupTombstone,
@@ -25,6 +24,7 @@ from protocol.schema import Message, decode, encode, facts
 
 OFFSET_KEY_VERSIONS = (0, 1)
 OFFSET_KEY_VERSION = 1
+OFFSET_VALUE_VERSION = 4
 GROUP_KEY_VERSION = 2
 GROUP_VALUE_VERSION = 3
 
@@ -89,10 +89,8 @@ def _offset_value(offset: CommittedOffset) -> bytes:
         expire_timestamp=offset.expire_ms,
         topic_id=offset.topic_id,
     )
-    # Only version 1 has a time to expire; only version 4 has the topic id.
-    if offset.expire_ms != NO_TIMESTAMP:
-        return _versioned(message, 1)
-    return _versioned(message, 3 if offset.topic_id == ZERO_TOPIC_ID else 4)
+    # Only version 1 has a time to expire.
+    return _versioned(message, OFFSET_VALUE_VERSION if offset.expire_ms == NO_TIMESTAMP else 1)
 
 
 def _read_offset(value: bytes) -> CommittedOffset:

@@ -224,7 +224,11 @@ def _shown(names: Names, name: str, item: Any) -> str:
         if name in ("members", "groups", "topics", "partitions"):
             rows.sort(key=lambda row: row.partition(" ")[2] if row.split(" ")[0].isupper() else row)
         return "[" + ", ".join(rows) + "]"
-    return (item if item.isprintable() and " " not in item and item else repr(item)) if isinstance(item, str) else str(item)
+    return (
+        (item if item.isprintable() and " " not in item and item else repr(item))
+        if isinstance(item, str)
+        else str(item)
+    )
 
 
 def run(text: str, target: Target) -> str:

@@ -1,0 +1,213 @@
+"""Loading, batching, pipelining and failing of one coordinator partition, on a toy state."""
+
+import pytest
+
+from kbroker.coordinator.runtime import Loaded, Marker, Runtime, Status
+from kbroker.model import KafkaError, TopicPartition
+from protocol.errors import ErrorCode
+from protocol.records.batch import TRANSACTIONAL, build_batch
+from protocol.records.compression import ZSTD
+from protocol.records.control import EndMarker, build_end_marker
+from tests.unit.coordinator.harness import MemoryLog, VirtualLoop, virtual_world
+
+TP = TopicPartition("__toy", 0)
+
+
+class Toy:
+    """Its records are texts; those that begin with ? are of a kind that it passes over."""
+
+    def __init__(self) -> None:
+        self.applied: list[str] = []
+        self.loaded: list[Loaded[str] | Marker] = []
+        self.lost_with: ErrorCode | None = None
+
+    def encode(self, record: str) -> tuple[bytes, bytes | None]:
+        return record.encode(), b"v"
+
+    def decode(self, key: bytes | None, value: bytes | None) -> str | None:
+        text = (key or b"").decode()
+        return None if text.startswith("?") else text
+
+    def apply(self, record: str) -> None:
+        self.applied.append(record)
+
+    def load(self, item: Loaded[str] | Marker) -> None:
+        self.loaded.append(item)
+
+    def lost(self, error: ErrorCode) -> None:
+        self.lost_with = error
+
+
+class Stage:
+    def __init__(self, *, max_bytes: int = 1 << 20, active: bool = True) -> None:
+        self.loop = VirtualLoop()
+        self.log = MemoryLog()
+        self.toy = Toy()
+        self.answers: list[tuple[str, ErrorCode]] = []
+        self.runtime: Runtime[str] = Runtime(virtual_world(self.loop), self.log, TP, self.toy, lambda: (max_bytes, 0))
+        if active:
+            self.runtime.activate()
+
+    def write(self, *records: str) -> None:
+        self.runtime.write(records, lambda error: self.answers.append((records[0], error)))
+
+    def load(self) -> None:
+        self.loop.run_until_complete(self.runtime.load())
+
+    def batches(self) -> int:
+        return len(self.log.batches.get(TP, []))
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_writes_of_one_turn_of_the_loop_share_an_append(stage: Stage) -> None:
+    stage.write("a", "b")
+    stage.write("c")
+    assert stage.batches() == 0
+    stage.loop.settle()
+    assert (stage.batches(), stage.log.count()) == (1, 3)
+    assert stage.toy.applied == ["a", "b", "c"]
+    assert stage.answers == [("a", ErrorCode.NONE), ("c", ErrorCode.NONE)]
+    stage.write("d")
+    stage.loop.settle()
+    assert stage.batches() == 2
+
+
+def test_nothing_is_applied_or_answered_before_it_is_committed_but_writes_pipeline(stage: Stage) -> None:
+    stage.log.held = True
+    for record in ("a", "b", "c"):
+        stage.write(record)
+        stage.loop.settle()
+    assert (stage.batches(), stage.toy.applied, stage.answers) == (3, [], [])
+    stage.log.commit(1)
+    assert (stage.toy.applied, stage.answers) == (["a"], [("a", ErrorCode.NONE)])
+    stage.log.commit()
+    assert stage.toy.applied == ["a", "b", "c"]
+
+
+def test_a_high_watermark_that_jumps_settles_all_below_it_in_order(stage: Stage) -> None:
+    stage.log.held = True
+    for record in ("a", "b"):
+        stage.write(record)
+        stage.loop.settle()
+    first, second = stage.log.waiting
+    second.callback(ErrorCode.NONE)
+    first.callback(ErrorCode.NONE)
+    assert stage.toy.applied == ["a", "b"]
+    assert stage.answers == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
+
+
+def test_a_batch_is_bounded() -> None:
+    stage = Stage(max_bytes=400)
+    for i in range(20):
+        stage.write(f"{i}" * 30)
+    stage.loop.settle()
+    assert stage.log.count() == 20
+    assert stage.batches() > 3
+    assert all(len(batch) <= 400 for batch in stage.log.batches[TP])
+
+
+def test_a_write_that_is_too_large_fails_alone(stage: Stage) -> None:
+    stage.log.max_batch = 200
+    stage.write("small")
+    stage.write("large" * 100)
+    stage.write("last")
+    stage.loop.settle()
+    assert [error for _, error in stage.answers] == [ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+    assert stage.toy.applied == ["small", "last"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "answer"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_TIMESTAMP),
+    ],
+)
+def test_a_refused_append_fails_its_writes_only(stage: Stage, refusal: ErrorCode, answer: ErrorCode) -> None:
+    stage.log.refusal = refusal
+    stage.write("a")
+    stage.loop.settle()
+    assert stage.answers == [("a", answer)]
+    stage.log.refusal = None
+    stage.write("b")
+    stage.loop.settle()
+    assert stage.toy.applied == ["b"]
+
+
+def test_what_was_appended_and_cannot_be_committed_ends_the_partition(stage: Stage) -> None:
+    stage.log.held = True
+    stage.write("a")
+    stage.loop.settle()
+    stage.write("b")
+    stage.log.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert stage.answers == [("a", ErrorCode.NOT_COORDINATOR), ("b", ErrorCode.NOT_COORDINATOR)]
+    assert stage.toy.lost_with is ErrorCode.NOT_COORDINATOR
+    stage.loop.settle()
+    stage.write("c")
+    stage.loop.settle()
+    assert stage.answers[-1] == ("c", ErrorCode.NOT_COORDINATOR)
+    assert (stage.toy.applied, stage.batches()) == ([], 1)
+
+
+def test_a_late_commit_after_closing_changes_nothing(stage: Stage) -> None:
+    stage.log.held = True
+    stage.write("a")
+    stage.loop.settle()
+    stage.runtime.close(ErrorCode.NOT_COORDINATOR)
+    stage.log.commit()
+    assert (stage.toy.applied, stage.answers) == ([], [("a", ErrorCode.NOT_COORDINATOR)])
+
+
+def test_loading_reads_every_batch_and_passes_over_unknown_kinds() -> None:
+    stage = Stage(active=False)
+    append = stage.log.append_internal
+    append(TP, build_batch([(1, b"a", b"v", ()), (1, b"?", b"v", ())], codec=ZSTD))
+    append(TP, build_batch([(1, b"b", None, ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0))
+    append(TP, build_end_marker(EndMarker(True, 0), 7, 0, 1))
+    append(TP, build_end_marker(EndMarker(False, 0), 8, 0, 1))
+    append(TP, build_batch([(1, b"c", b"v", ())]))
+    stage.load()
+    assert stage.toy.loaded == [
+        Loaded("a", 0, -1),
+        Loaded("b", 2, 7),
+        Marker(7, True),
+        Marker(8, False),
+        Loaded("c", 5, -1),
+    ]
+    assert stage.runtime.status is Status.LOADING
+
+
+@pytest.mark.parametrize("error", [OSError("disk"), KeyError("gone")])
+def test_a_partition_that_cannot_be_read_is_not_ours(error: Exception) -> None:
+    stage = Stage(active=False)
+    stage.log.read_error = error
+    with pytest.raises(KafkaError) as failed:
+        stage.load()
+    assert failed.value.code is ErrorCode.NOT_COORDINATOR
+
+
+def test_bytes_that_are_no_records_end_loading() -> None:
+    stage = Stage(active=False)
+    batch = build_batch([(1, b"a", b"v", ())])
+    batch[61] = 0xFF
+    stage.log.append_internal(TP, batch)
+    with pytest.raises(KafkaError):
+        stage.load()
+
+
+def test_loading_stops_when_the_partition_is_given_up() -> None:
+    stage = Stage(active=False)
+    stage.log.append_internal(TP, build_batch([(1, b"a", b"v", ())]))
+    task = stage.loop.create_task(stage.runtime.load())
+    stage.runtime.close(ErrorCode.NOT_COORDINATOR)
+    stage.loop.settle()
+    assert task.done()
+    assert stage.toy.loaded == []

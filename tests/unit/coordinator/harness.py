@@ -12,6 +12,7 @@ from kbroker.cluster.image import BrokerNode, MetadataDelta, MetadataImage, Part
 from kbroker.coordinator.groups import GroupCoordinator
 from kbroker.coordinator.ports import GROUP_TOPIC
 from kbroker.model import KafkaError, TopicPartition
+from kbroker.simulation.loop import SimLoop
 from kbroker.world import World
 from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
@@ -36,22 +37,8 @@ HANDLERS = {
 KEYS = {APIS[key].name: key for key in HANDLERS}
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Sleeping takes no time: the clock jumps to the next timer when nothing else is left to run."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        super().__init__()
-        self._real_select = self._selector.select
-        self._selector.select = self._select
-
-    def time(self) -> float:
-        return self.now
-
-    def _select(self, timeout: float | None = None) -> Any:
-        if timeout:
-            self.now += timeout
-        return self._real_select(0)
+class VirtualLoop(SimLoop):
+    """The simulation's loop, with ways to let time stand still or pass."""
 
     def settle(self) -> None:
         """Run what can run without time passing."""
@@ -75,7 +62,7 @@ class VirtualClock:
         self.skew_ms = 0
 
     def mono_ms(self) -> int:
-        return round(self._loop.time() * 1000)
+        return self._loop.elapsed_ns // 1_000_000
 
     def now_ms(self) -> int:
         return 1_700_000_000_000 + self.mono_ms() + self.skew_ms
@@ -279,7 +266,7 @@ class Harness:
     # A transcript's target.
 
     def send(self, client: str, api: str, version: int, body: dict[str, Any]) -> None:
-        request_class, response_class = message_classes(KEYS[api])
+        request_class, _ = message_classes(KEYS[api])
 
         async def answer() -> None:
             response = await self.serve(from_dict(request_class, body), version, client)

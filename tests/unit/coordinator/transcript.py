@@ -81,17 +81,25 @@ class Builder:
     def join(self, a: dict[str, str], version: int) -> tuple[str, Body]:
         protocols = [item.partition(":") for item in items(a.get("protocols"))]
         body: Body = {
-            "group_id": value(a.get("group", "g")), "session_timeout_ms": int(a.get("session", 1000)),
-            "member_id": self.names.member_id(a.get("member")), "protocol_type": value(a.get("type", "consumer")),
+            "group_id": value(a.get("group", "g")),
+            "session_timeout_ms": int(a.get("session", 1000)),
+            "member_id": self.names.member_id(a.get("member")),
+            "protocol_type": value(a.get("type", "consumer")),
             "protocols": [{"name": name, "metadata": data(text)} for name, _, text in protocols],
-        }  # fmt: skip
-        optional = {"rebalance_timeout_ms": (1, int(a.get("rebalance", 2000))),
-                    "group_instance_id": (5, value(a.get("instance"))), "reason": (8, value(a.get("reason")))}  # fmt: skip
+        }
+        optional = {
+            "rebalance_timeout_ms": (1, int(a.get("rebalance", 2000))),
+            "group_instance_id": (5, value(a.get("instance"))),
+            "reason": (8, value(a.get("reason"))),
+        }
         return "JoinGroup", body | {name: v for name, (since, v) in optional.items() if version >= since}
 
     def _member(self, a: dict[str, str], version: int) -> Body:
-        body: Body = {"group_id": value(a.get("group", "g")), "generation_id": int(a.get("gen", -1)),
-                      "member_id": self.names.member_id(a.get("member"))}  # fmt: skip
+        body: Body = {
+            "group_id": value(a.get("group", "g")),
+            "generation_id": int(a.get("gen", -1)),
+            "member_id": self.names.member_id(a.get("member")),
+        }
         return body | ({"group_instance_id": value(a.get("instance"))} if version >= 3 else {})
 
     def sync(self, a: dict[str, str], version: int) -> tuple[str, Body]:
@@ -115,7 +123,8 @@ class Builder:
         ]
         return "LeaveGroup", body
 
-    def _topics(self, text: str | None, version: int, id_since: int) -> dict[str, list[list[str]]]:
+    @staticmethod
+    def _topics(text: str | None) -> dict[str, list[list[str]]]:
         topics: dict[str, list[list[str]]] = {}
         for item in items(text):
             topic, *rest = item.split(":")
@@ -126,15 +135,21 @@ class Builder:
         return {"topic_id": self.names.topics[name]} if version >= id_since else {"name": name}
 
     def commit(self, a: dict[str, str], version: int) -> tuple[str, Body]:
-        body: Body = {"group_id": value(a.get("group", "g")), "member_id": self.names.member_id(a.get("member")),
-                      "generation_id_or_member_epoch": int(a.get("gen", -1)), "topics": []}  # fmt: skip
+        body: Body = {
+            "group_id": value(a.get("group", "g")),
+            "member_id": self.names.member_id(a.get("member")),
+            "generation_id_or_member_epoch": int(a.get("gen", -1)),
+            "topics": [],
+        }
         if version >= 7:
             body["group_instance_id"] = value(a.get("instance"))
         if version <= 4:
             body["retention_time_ms"] = int(a.get("retention", -1))
-        for name, rows in self._topics(a.get("offsets"), version, 10).items():
-            partitions = [{"partition_index": int(p), "committed_offset": int(o),
-                           "committed_metadata": self._metadata(more)} for p, o, *more in rows]  # fmt: skip
+        for name, rows in self._topics(a.get("offsets")).items():
+            partitions = [
+                {"partition_index": int(p), "committed_offset": int(o), "committed_metadata": self._metadata(more)}
+                for p, o, *more in rows
+            ]
             if version >= 6:
                 partitions = [row | {"committed_leader_epoch": int(a.get("epoch", -1))} for row in partitions]
             body["topics"].append(self._topic(name, version, 10) | {"partitions": partitions})
@@ -153,8 +168,10 @@ class Builder:
             name, _, rest = text.partition("(")
             rest, topics = rest.removesuffix(")"), None
             if rest != "all":
-                topics = [self._topic(topic, version, 10) | {"partition_indexes": [int(row[0]) for row in rows]}
-                          for topic, rows in self._topics(rest, version, 10).items()]  # fmt: skip
+                topics = [
+                    self._topic(topic, version, 10) | {"partition_indexes": [int(row[0]) for row in rows]}
+                    for topic, rows in self._topics(rest).items()
+                ]
             groups.append({"group_id": value(name), "topics": topics})
         return "OffsetFetch", body | (groups[0] if version < 8 else {"groups": groups})
 
@@ -175,18 +192,28 @@ class Builder:
         return "DeleteGroups", {"groups_names": [value(g) for g in a.get("groups", "g").split(",")]}
 
     def offsetdelete(self, a: dict[str, str], version: int) -> tuple[str, Body]:
-        topics = [{"name": name, "partitions": [{"partition_index": int(row[0])} for row in rows]}
-                  for name, rows in self._topics(a.get("offsets"), version, 99).items()]  # fmt: skip
+        topics = [
+            {"name": name, "partitions": [{"partition_index": int(row[0])} for row in rows]}
+            for name, rows in self._topics(a.get("offsets")).items()
+        ]
         return "OffsetDelete", {"group_id": value(a.get("group", "g")), "topics": topics}
 
 
 # Fields that are left out of a rendered answer when they have this value.
 QUIET: dict[str, Any] = {
-    "throttle_time_ms": 0, "error_code": 0, "generation_id": -1, "leader": "", "skip_assignment": False,
-    "members": [], "protocol_type": None, "protocol_name": None, "group_instance_id": None, "committed_leader_epoch": -1,
-    "authorized_operations": -(2**31), "results": [],
-}  # fmt: skip
-FULL = {"ListedGroup", "DescribedGroup"}
+    "throttle_time_ms": 0,
+    "error_code": 0,
+    "generation_id": -1,
+    "leader": "",
+    "skip_assignment": False,
+    "members": [],
+    "protocol_type": None,
+    "protocol_name": None,
+    "group_instance_id": None,
+    "committed_leader_epoch": -1,
+    "authorized_operations": -(2**31),
+    "results": [],
+}
 
 
 def code(number: int) -> str:

@@ -1,0 +1,77 @@
+import pytest
+
+from kbroker.coordinator.ports import GROUP_TOPIC
+from protocol.errors import ErrorCode
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tests.unit.coordinator.harness import NODE, Harness
+
+
+def request_for(harness: Harness, version: int, *partitions: int, metadata: str | None = None) -> OffsetCommitRequest:
+    topic = OffsetCommitRequestTopic(
+        partitions=[
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=7, committed_metadata=metadata)
+            for index in partitions
+        ]
+    )
+    if version >= 10:
+        topic.topic_id = harness.metadata.topics["t"].topic_id
+    else:
+        topic.name = "t"
+    return OffsetCommitRequest(group_id="g", topics=[topic])
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_every_version_commits(group_broker: Harness, version: int) -> None:
+    answer = group_broker.call(request_for(group_broker, version, 0, 1, 9), version)
+    assert [one.error_code for one in answer.topics[0].partitions] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    offsets = group_broker.run(group_broker.groups.offsets("g", after_commits=False))
+    assert offsets is not None
+    kept = offsets.get("t", 1)
+    assert kept is not None
+    assert (kept.offset, kept.metadata, kept.topic_id) == (7, "", group_broker.metadata.topics["t"].topic_id)
+    assert kept.commit_ms == group_broker.world.clock.now_ms()
+
+
+@pytest.mark.parametrize("version", [2, 4, 5])
+def test_versions_2_to_4_may_bring_a_retention(group_broker: Harness, version: int) -> None:
+    request = request_for(group_broker, version, 0)
+    if version < 5:
+        request.retention_time_ms = 1000
+    group_broker.call(request, version)
+    offsets = group_broker.run(group_broker.groups.offsets("g", after_commits=False))
+    assert offsets is not None
+    kept = offsets.get("t", 0)
+    assert kept is not None
+    assert kept.expire_ms == (group_broker.world.clock.now_ms() + 1000 if version < 5 else -1)
+
+
+def test_a_negative_partition_does_not_exist(group_broker: Harness) -> None:
+    answer = group_broker.call(request_for(group_broker, 9, -1), 9)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_only_known_partitions_get_the_coordinators_refusal(group_broker: Harness) -> None:
+    partition = group_broker.groups.partition_for("g")
+    group_broker.run(group_broker.move_group_partition(partition, NODE + 1))
+    answer = group_broker.call(request_for(group_broker, 9, 0, 9), 9)
+    assert [one.error_code for one in answer.topics[0].partitions] == [
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+
+def test_a_group_without_a_commit_is_checked_all_the_same(group_broker: Harness) -> None:
+    """All partitions have metadata that is too long: that is their answer, and nothing is written."""
+    before = group_broker.log.count()
+    answer = group_broker.call(request_for(group_broker, 9, 0, metadata="m" * 5000), 9)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert group_broker.log.count() == before
+    assert GROUP_TOPIC in group_broker.metadata.topics

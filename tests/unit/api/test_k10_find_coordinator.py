@@ -1,0 +1,83 @@
+import pytest
+
+from kbroker.coordinator.ports import GROUP_TOPIC
+from kbroker.model import KafkaError
+from protocol.errors import ErrorCode
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tests.unit.coordinator.harness import NODE, Harness
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+
+
+def find(broker: Harness, version: int, key: str = "g", key_type: int = GROUP) -> tuple[int, int, str, int, str | None]:
+    """(error, node, host, port, message)"""
+    request = FindCoordinatorRequest()
+    if version:
+        request.key_type = key_type
+    if version < 4:
+        request.key = key
+    else:
+        request.coordinator_keys = [key]
+    answer = broker.call(request, version)
+    found = answer if version < 4 else answer.coordinators[0]
+    return found.error_code, found.node_id, found.host, found.port, found.error_message
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_every_version_finds_the_groups_coordinator(group_broker: Harness, version: int) -> None:
+    # The texts are Apache Kafka's.
+    message = "NONE" if 1 <= version < 4 else ""
+    assert find(group_broker, version) == (0, NODE, "127.0.0.1", 9092, message)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize(
+    ("key_type", "error"),
+    [
+        # librdkafka gives up at this code only; at others it asks for ever.
+        (TRANSACTION, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (SHARE, ErrorCode.INVALID_REQUEST),
+        (3, ErrorCode.INVALID_REQUEST),
+        (-1, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_there_are_coordinators_of_groups_only(
+    group_broker: Harness, version: int, key_type: int, error: ErrorCode
+) -> None:
+    assert find(group_broker, version, key_type=key_type)[:4] == (error, -1, "", -1)
+    assert not error.retriable
+
+
+def test_several_keys_are_answered_in_order(group_broker: Harness) -> None:
+    request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=["b", "", "a"])
+    answer = group_broker.call(request, 4)
+    assert [(one.key, one.error_code, one.node_id) for one in answer.coordinators] == [
+        ("b", 0, NODE),
+        ("", 0, NODE),
+        ("a", 0, NODE),
+    ]
+
+
+def test_the_first_request_makes_the_topic_and_the_group_can_be_joined_at_once() -> None:
+    broker = Harness(with_topic=False)
+    assert GROUP_TOPIC not in broker.metadata.topics
+    assert find(broker, 4)[:2] == (0, NODE)
+    assert len(broker.metadata.topics[GROUP_TOPIC].partitions) == broker.config.offsets_topic_num_partitions
+    join = JoinGroupRequest(
+        group_id="g", session_timeout_ms=1000, protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="p")]
+    )
+    assert broker.call(join, 4).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    broker.close()
+
+
+def test_a_topic_that_cannot_be_made_now_is_tried_again() -> None:
+    broker = Harness(with_topic=False)
+    broker.controller.error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Coordination failed.")
+    assert find(broker, 4)[::4] == (ErrorCode.COORDINATOR_NOT_AVAILABLE, "Coordination failed.")
+    broker.close()
+
+
+def test_a_coordinator_that_is_down_is_not_available(group_broker: Harness) -> None:
+    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    assert find(group_broker, 4)[:4] == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1)

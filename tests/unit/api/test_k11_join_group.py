@@ -1,0 +1,65 @@
+import re
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tests.unit.coordinator.harness import NODE, Harness
+
+UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+
+
+def request_for(version: int, member_id: str = "") -> JoinGroupRequest:
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=1000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"m")],
+    )
+    if version >= 1:
+        request.rebalance_timeout_ms = 2000
+    return request
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_every_version_joins(group_broker: Harness, version: int) -> None:
+    task = group_broker.start(request_for(version), version, client="me")
+    group_broker.loop.pass_ms(1)
+    answer = task.result()
+    if version >= 4:
+        assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        task = group_broker.start(request_for(version, answer.member_id), version)
+        group_broker.loop.pass_ms(1)
+        answer = task.result()
+    assert re.fullmatch(f"me-{UUID4}", answer.member_id)
+    assert (answer.error_code, answer.generation_id, answer.leader) == (0, 1, answer.member_id)
+    assert [(one.member_id, one.metadata) for one in answer.members] == [(answer.member_id, b"m")]
+    assert answer.protocol_type == ("consumer" if version >= 7 else None)
+    group = group_broker.groups.group("g")
+    assert group is not None
+    assert group.members[answer.member_id].rebalance_timeout_ms == (2000 if version else 1000)
+
+
+def test_a_static_members_id_begins_with_its_instance(group_broker: Harness) -> None:
+    request = request_for(5)
+    request.group_instance_id = "i"
+    task = group_broker.start(request, 5)
+    group_broker.loop.pass_ms(1)
+    assert re.fullmatch(f"i-{UUID4}", task.result().member_id)
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_refusals_name_no_generation(group_broker: Harness, version: int) -> None:
+    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    answer = group_broker.call(request_for(version, "m"), version)
+    assert (answer.error_code, answer.member_id) == (ErrorCode.NOT_COORDINATOR, "m")
+    assert (answer.generation_id, answer.protocol_name, answer.leader) == (-1, None if version >= 7 else "", "")
+
+
+@pytest.mark.parametrize(("session_ms", "allowed"), [(99, False), (100, True), (60_000, True), (60_001, False)])
+def test_the_session_timeout_has_bounds(group_broker: Harness, session_ms: int, allowed: bool) -> None:
+    request = request_for(9)
+    request.session_timeout_ms = session_ms
+    expected = ErrorCode.MEMBER_ID_REQUIRED if allowed else ErrorCode.INVALID_SESSION_TIMEOUT
+    assert group_broker.call(request, 9).error_code == expected

@@ -1,0 +1,51 @@
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
+from tests.unit.coordinator.harness import NODE, Harness
+
+
+def member(broker: Harness) -> str:
+    """A member that waits for its group's first rebalance."""
+    protocols = [JoinGroupRequestProtocol(name="p")]
+    request = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
+    task = broker.start(request, 0)
+    broker.loop.pass_ms(1)
+    return str(task.result().member_id)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_version_leaves(group_broker: Harness, version: int) -> None:
+    member_id = member(group_broker)
+    if version < 3:
+        request = LeaveGroupRequest(group_id="g", member_id=member_id)
+        assert group_broker.call(request, version).error_code == 0
+        assert group_broker.call(request, version).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    else:
+        leavers = [MemberIdentity(member_id=member_id), MemberIdentity(member_id="x", group_instance_id="i")]
+        answer = group_broker.call(LeaveGroupRequest(group_id="g", members=leavers), version)
+        assert answer.error_code == 0
+        assert [(one.member_id, one.group_instance_id, one.error_code) for one in answer.members] == [
+            (member_id, None, 0),
+            ("x", "i", ErrorCode.UNKNOWN_MEMBER_ID),
+        ]
+    group = group_broker.groups.group("g")
+    assert group is not None
+    assert not group.members
+
+
+def test_the_answer_waits_until_the_empty_group_is_committed(group_broker: Harness) -> None:
+    member_id = member(group_broker)
+    group_broker.log.held = True
+    leave = group_broker.start(LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member_id)]), 3)
+    assert not leave.done()
+    group_broker.log.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    group_broker.loop.settle()
+    assert leave.result().error_code == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_another_brokers_group(group_broker: Harness, version: int) -> None:
+    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    assert group_broker.call(LeaveGroupRequest(group_id="g"), version).error_code == ErrorCode.NOT_COORDINATOR

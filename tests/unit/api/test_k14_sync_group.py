@@ -1,0 +1,36 @@
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.unit.coordinator.harness import NODE, Harness
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_version_gets_its_assignment(group_broker: Harness, version: int) -> None:
+    protocols = [JoinGroupRequestProtocol(name="range")]
+    join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
+    task = group_broker.start(join, 0)
+    group_broker.loop.pass_ms(1)
+    member_id = task.result().member_id
+    request = SyncGroupRequest(
+        group_id="g",
+        generation_id=1,
+        member_id=member_id,
+        assignments=[SyncGroupRequestAssignment(member_id=member_id, assignment=b"A")],
+    )
+    if version >= 5:
+        request.protocol_type, request.protocol_name = "consumer", "range"
+    answer = group_broker.call(request, version)
+    assert (answer.error_code, answer.assignment) == (0, b"A")
+    named = (answer.protocol_type, answer.protocol_name)
+    assert named == (("consumer", "range") if version >= 5 else (None, None))
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_another_brokers_group(group_broker: Harness, version: int) -> None:
+    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    request = SyncGroupRequest(group_id="g")
+    if version >= 5:
+        request.protocol_type, request.protocol_name = "consumer", "range"
+    assert group_broker.call(request, version).error_code == ErrorCode.NOT_COORDINATOR

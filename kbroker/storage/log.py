@@ -58,6 +58,7 @@ class Log:
         "active",
         "background",
         "chores",
+        "cleaned_to",
         "config",
         "directory",
         "directory_synced",
@@ -102,6 +103,8 @@ class Log:
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.recovery_point = 0
+        # Compaction has been done up to here.
+        self.cleaned_to = 0
         # Offsets of the producer snapshots on disk.
         self.snapshots: set[int] = set()
         self.repairs: list[str] = []

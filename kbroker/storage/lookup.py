@@ -4,22 +4,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.model import KafkaError
+from kbroker.storage.filtering import records_of
 from kbroker.storage.reading import search
 from kbroker.storage.scan import Scan
 from kbroker.storage.segment import Segment, SegmentGone
 from protocol.errors import ErrorCode, MalformedError
-from protocol.records.batch import HEADER_SIZE, BatchHeader
-from protocol.records.compression import decompress
-from protocol.records.record import iter_records
+from protocol.records.batch import BatchHeader
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
 
 # Offset, timestamp, leader epoch.
 Found = tuple[int, int, int]
-
-# A batch may decompress to this much; only one is looked at, at a time.
-_MAX_DECOMPRESSED = 256 << 20
 
 
 def offset_for_timestamp(log: "Log", timestamp: int, max_offset: int) -> Found | None:
@@ -76,9 +72,8 @@ def _floor(segment: Segment, timestamp: int) -> int:
 def timestamps(batch: bytes | bytearray, header: BatchHeader) -> Iterator[tuple[int, int]]:
     """(offset, timestamp) of each record of a whole batch."""
     try:
-        body = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], _MAX_DECOMPRESSED)
-        for record in iter_records(body, header.count, header.base_timestamp):
-            appended = header.is_log_append_time
+        appended = header.is_log_append_time
+        for record in records_of(batch, header):
             yield header.base_offset + record.offset_delta, header.max_timestamp if appended else record.timestamp
     except MalformedError as error:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error

@@ -26,6 +26,7 @@ PARTITION_METADATA = "partition.metadata"
 # In each data directory.
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")

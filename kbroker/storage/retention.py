@@ -73,12 +73,18 @@ def expired(
 
 def discard(log: "Log", segments: list[Segment]) -> None:
     """Rename the files of segments that have left the log, and unlink them after file.delete.delay.ms."""
-    disk = log.disk
 
     def rename() -> list[str]:
         return [path for segment in segments for path in segment.rename_deleted()]
 
-    def unlink(paths: list[str]) -> None:
+    log.chores.add(rename, lambda paths: unlink_later(log, paths))
+
+
+def unlink_later(log: "Log", paths: list[str]) -> None:
+    """Unlink renamed files after file.delete.delay.ms."""
+    disk = log.disk
+
+    def unlink() -> None:
         for path in paths:
             try:
                 disk.unlink(path)
@@ -86,10 +92,7 @@ def discard(log: "Log", segments: list[Segment]) -> None:
                 # Gone with the partition's directory; or it stays, and the next start removes it.
                 continue
 
-    def later(paths: list[str]) -> None:
-        log.background(lambda: unlink(paths), _ignore, log.config.file_delete_delay_ms)
-
-    log.chores.add(rename, later)
+    log.background(unlink, _ignore, log.config.file_delete_delay_ms)
 
 
 def _ignore(_: object) -> None:

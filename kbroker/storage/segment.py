@@ -151,8 +151,11 @@ class Segment:
             raise SegmentGone
 
     def release(self) -> None:
-        """Let go of a closed segment's files unless they were used since the last call."""
-        if not self.used:
+        """Let go of a closed segment's files unless they were used since the last call.
+
+        While the index is in memory the files may not have their names yet.
+        """
+        if not self.used and self.index is None:
             self.file = None
             self.index_file = None
         self.used = False
@@ -256,10 +259,10 @@ class Segment:
 
     # Removal.
 
-    def rename_deleted(self) -> list[str]:
+    def rename_deleted(self, suffixes: tuple[str, ...] = (*names.SEGMENT_SUFFIXES, names.SNAPSHOT)) -> list[str]:
         """Mark the files as deleted; gives the names of those that there were."""
         renamed = []
-        for suffix in (*names.SEGMENT_SUFFIXES, names.SNAPSHOT):
+        for suffix in suffixes:
             path = self.path(suffix)
             if self.disk.exists(path):
                 self.disk.rename(path, path + names.DELETED)

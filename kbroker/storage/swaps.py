@@ -30,6 +30,14 @@ def install(disk: Disk, directory: str, base_offset: int) -> None:
             disk.rename(path + names.SWAP, path)
 
 
+def abandon(disk: Disk, directory: str, base_offset: int) -> None:
+    """The sources have changed meanwhile: `.swap` files are removed, the log first, so that no start installs them."""
+    for suffix in reversed(NEW_SUFFIXES):
+        path = names.segment_file(directory, base_offset, suffix) + names.SWAP
+        if disk.exists(path):
+            disk.unlink(path)
+
+
 def finish_swaps(disk: Disk, directory: str, listed: Iterable[str]) -> list[str]:
     """At a start: drop what was not complete, carry through what was. Gives what was done, a line each."""
     done = []

@@ -121,6 +121,7 @@ async def talk(loop: SimLoop, trace: list[tuple[int, int]]) -> None:
             await asyncio.wait_for(reader.read(1), 100 * HOUR)
         writer.close()
         await writer.wait_closed()
+        await asyncio.sleep(1)
 
 
 def trace_of(seed: int) -> list[tuple[int, int]]:

@@ -1,0 +1,127 @@
+"""Clients of aiokafka inside one event loop per test, and waiting with a deadline in it."""
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from tests.compat.support import unique
+
+T = TypeVar("T")
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test in a loop of its own for at most a minute; its `clients` are stopped in that loop."""
+
+    @functools.wraps(test)
+    def run(clients: "Clients", **fixtures: Any) -> None:
+        async def body() -> None:
+            try:
+                await asyncio.wait_for(test(clients=clients, **fixtures), 60)
+            finally:
+                await clients.stop()
+
+        asyncio.run(body())
+
+    assert "clients" in inspect.signature(test).parameters
+    return run
+
+
+class Clients:
+    """Opens clients of the broker under test and topics that live as long as the test."""
+
+    def __init__(self, bootstrap: str, stem: str, group: str) -> None:
+        self.group = group
+        self._bootstrap = bootstrap
+        self._stem = stem
+        self._open: list[Any] = []
+        self._topics: list[str] = []
+
+    async def producer(self, **settings: Any) -> AIOKafkaProducer:
+        return await self._started(AIOKafkaProducer(bootstrap_servers=self._bootstrap, **settings))
+
+    async def consumer(self, *topics: str, **settings: Any) -> AIOKafkaConsumer:
+        """A consumer from the beginning; it is a member of a group only if `group_id` is given."""
+        defaults = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 100, "heartbeat_interval_ms": 200}
+        settings = {"bootstrap_servers": self._bootstrap, **defaults, **settings}
+        return await self._started(AIOKafkaConsumer(*topics, **settings))
+
+    async def admin(self) -> AIOKafkaAdminClient:
+        client = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
+        await client.start()
+        self._open.append(client)
+        return client
+
+    async def topic(self, partitions: int = 1, configs: dict[str, str] | None = None) -> str:
+        """A new topic, whose every partition has a leader."""
+        name = unique(self._stem)
+        admin = await self.admin()
+        answer = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
+        assert [(topic, code) for topic, code, *_ in answer.topic_errors] == [(name, 0)], answer
+        self._topics.append(name)
+
+        async def ready() -> bool:
+            [found] = await admin.describe_topics([name])
+            return len(found["partitions"]) == partitions and all(p["leader"] >= 0 for p in found["partitions"])
+
+        await eventually(ready, f"the new topic {name} in the metadata")
+        return name
+
+    async def stop(self) -> None:
+        """Stops the clients, then deletes the topics: a last commit to a deleted topic is tried for ever."""
+        while self._open:
+            client = self._open.pop()
+            await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
+        topics, self._topics = self._topics, []
+        if topics:
+            await (await self.admin()).delete_topics(topics)
+            await self.stop()
+
+    async def stop_one(self, client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
+        self._open.remove(client)
+        await client.stop()
+
+    async def _started(self, client: T) -> T:
+        self._open.append(client)
+        await client.start()  # type: ignore[attr-defined]
+        return client
+
+
+async def eventually(condition: Callable[[], Awaitable[T]], what: str, timeout: float = 20.0) -> T:
+    """Awaits `condition()` until its result is true, and returns that result."""
+    deadline = time.monotonic() + timeout
+    while True:
+        result = await condition()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}; last seen: {result!r}"
+        await asyncio.sleep(0.02)
+
+
+async def read(consumer: AIOKafkaConsumer, count: int) -> list[Any]:
+    """Exactly the next `count` records: fewer by the deadline is a failure, and so is one more."""
+    records: list[Any] = []
+
+    async def enough() -> bool:
+        for part in (await consumer.getmany(timeout_ms=200)).values():
+            records.extend(part)
+        return len(records) >= count
+
+    await eventually(enough, f"{count} records")
+    assert len(records) == count, f"{len(records)} records where {count} were written"
+    return records
+
+
+async def shared(members: Iterable[AIOKafkaConsumer], wanted: set[TopicPartition]) -> bool:
+    """True when each member has a share and together they own each partition once."""
+    shares = [member.assignment() for member in members]
+    return all(shares) and sum(map(len, shares)) == len(wanted) and set().union(*shares) == wanted
+
+
+def partitions(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, index) for index in range(count)]

@@ -189,8 +189,13 @@ def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
 
 async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
     broker = Broker(real_world(loop), config)
+
+    def on_signal() -> None:
+        if not broker.stopped.done():
+            broker.stopped.set_result(None)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: broker.stopped.done() or broker.stopped.set_result(None))
+        loop.add_signal_handler(number, on_signal)
     try:
         bootstrap = await broker.start()
         gc.collect()

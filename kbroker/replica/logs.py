@@ -208,7 +208,12 @@ class LogDirectory:
 
     def _closing(self, one: Log, clean: bool) -> Future[bool]:
         closed: Future[bool] = self._world.loop.create_future()
-        one.close(clean, lambda ok: closed.done() or closed.set_result(ok))
+
+        def done(ok: bool) -> None:
+            if not closed.done():
+                closed.set_result(ok)
+
+        one.close(clean, done)
         return closed
 
     async def _close(self, one: Log, clean: bool) -> bool:

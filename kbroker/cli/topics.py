@@ -1,8 +1,10 @@
 """`kbroker topics`: create, list, describe, alter, delete."""
 
 import sys
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -73,12 +75,18 @@ def list_topics(
         )
 
 
+def topic_id(raw: Any) -> str:
+    """As Kafka's own tools print a topic id: URL-safe base64 of its 16 bytes, without padding."""
+    data = raw.bytes if isinstance(raw, UUID) else UUID(str(raw)).bytes
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
 def summary(topic: Mapping[str, Any]) -> dict[str, Any]:
     """A topic of a Metadata answer in a few words."""
     partitions = topic["partitions"]
     return {
         "name": topic["name"],
-        "topic_id": str(topic["topic_id"]),
+        "topic_id": topic_id(topic["topic_id"]),
         "internal": topic["is_internal"],
         "partitions": len(partitions),
         "replication_factor": max((len(partition["replica_nodes"]) for partition in partitions), default=0),

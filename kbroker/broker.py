@@ -82,7 +82,7 @@ class Broker:
         self.services = self._services(member, replicas)
         await self._start_rooms(member, replicas)
         await self._server.serve(self.services)
-        return f"{advertised.host}:{node.port}"
+        return advertised._replace(port=node.port).address
 
     async def _join(self, node: BrokerNode, directory: str) -> ClusterMember:
         if self._coordination is None:

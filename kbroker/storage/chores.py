@@ -65,10 +65,12 @@ class Chores:
 
         def finish(outcome: tuple[object, OSError | None]) -> None:
             result, error = outcome
-            if error is None:
-                then(result)
-            else:
-                self._failed(error)
-            self._next()
+            try:
+                if error is None:
+                    then(result)
+                else:
+                    self._failed(error)
+            finally:
+                self._next()
 
         self._background(attempt, finish)

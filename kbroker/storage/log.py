@@ -13,13 +13,12 @@ from kbroker.config.topic import TopicConfig
 from kbroker.model import Buffer, KafkaError, TopicPartition
 from kbroker.state.epochs import EpochCache
 from kbroker.state.producers import ProducerStates
-from kbroker.storage import lookup, maintenance, names, retention
+from kbroker.storage import lookup, maintenance, names, retention, rolling
 from kbroker.storage.backend import Disk
 from kbroker.storage.checkpoints import encode_epochs
 from kbroker.storage.chores import Background, Chores
 from kbroker.storage.indexes import INDEX_ENTRY, TIME_ENTRY, WouldBlock
 from kbroker.storage.reading import HINT_SLOTS, Hint, read_slice, retry_gone
-from kbroker.storage.scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.segment import Segment
 from protocol.errors import ErrorCode
 from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 # What is at the start of a batch and outside its CRC: base offset, batch length, leader epoch.
 _PREFIX = Struct(">qii")
-_NEVER = 1 << 62
 # Dirty bytes of a segment after which the kernel is asked to begin writing them.
 WRITEBACK_BYTES = 8 << 20
 _TAIL = 64
@@ -46,15 +44,7 @@ class Log:
 
     __slots__ = (
         "_append_epoch",
-        "_index_full",
-        "_index_interval",
-        "_jitter_ms",
         "_offline",
-        "_random",
-        "_roll_now",
-        "_roll_offset",
-        "_roll_size",
-        "_roll_timestamp",
         "active",
         "background",
         "chores",
@@ -68,11 +58,19 @@ class Log:
         "files_created",
         "full",
         "hints",
+        "index_full",
+        "index_interval",
+        "jitter_ms",
         "log_end_offset",
         "log_start_offset",
         "producers",
+        "random",
         "recovery_point",
         "repairs",
+        "roll_now",
+        "roll_offset",
+        "roll_size",
+        "roll_timestamp",
         "segments",
         "snapshots",
         "tail",
@@ -113,15 +111,25 @@ class Log:
         self.files_created = 0
         self.directory_synced = 0
         self._offline: str | None = None
-        self._random = random
+        self.random = random
         # The leader epoch of the last append, and the content of the epochs' file.
         self._append_epoch = -1
         self.epochs_written = b""
 
+    # Set by `start`: the segment that is written, and the limits of rolling.py.
+    active: Segment
+    index_full: bool
+    index_interval: int
+    jitter_ms: int
+    roll_now: int
+    roll_offset: int
+    roll_size: int
+    roll_timestamp: int
+
     def start(self) -> None:
         """Begin to serve, when recovery has filled in segments and offsets."""
         self.forget_positions()
-        self._use(self.segments[-1])
+        rolling.use(self, self.segments[-1])
 
     def forget_positions(self) -> None:
         """After offsets have been taken away or segments replaced: known positions may be wrong."""
@@ -142,65 +150,43 @@ class Log:
         last = base + delta
         segment = self.active
         if (
-            segment.size + size > self._roll_size
-            or timestamp > self._roll_timestamp
-            or last > self._roll_offset
-            or now_ms > self._roll_now
+            segment.size + size > self.roll_size
+            or timestamp > self.roll_timestamp
+            or last > self.roll_offset
+            or now_ms > self.roll_now
         ):
-            segment = self._prepare(size, timestamp, last, now_ms)
+            segment = rolling.prepare(self, size, timestamp, last, now_ms)
         _PREFIX.pack_into(batch, 0, base, length, leader_epoch)
         file = segment.file
         try:
             written = file.append(batch)  # type: ignore[union-attr]
         except OSError as error:
-            raise self._cut_back(error) from error
+            raise self.cut_back(error) from error
         if written != size:
-            raise self._cut_back(OSError(ENOSPC, f"{written} of {size} bytes written"))
+            raise self.cut_back(OSError(ENOSPC, f"{written} of {size} bytes written"))
         position = segment.size
-        segment.size = position + size
-        if timestamp > segment.max_timestamp:
-            segment.max_timestamp = timestamp
-            segment.max_timestamp_offset = last
-        unindexed = segment.unindexed
-        if unindexed > self._index_interval:
-            self._add_entry(segment, last, position)
-            segment.unindexed = size
-        else:
-            segment.unindexed = unindexed + size
+        # First this, then the size, last the log end offset: see segment.py.
         _, offsets, positions = self.tail
         positions.append(position)
         offsets.append(base)
         if len(offsets) >= 2 * _TAIL:
             self.tail = (segment, offsets[_TAIL:], positions[_TAIL:])
+        segment.size = position + size
+        if timestamp > segment.max_timestamp:
+            segment.max_timestamp = timestamp
+            segment.max_timestamp_offset = last
+        unindexed = segment.unindexed
+        if unindexed > self.index_interval:
+            self._add_entry(segment, last, position)
+            segment.unindexed = size
+        else:
+            segment.unindexed = unindexed + size
         if producer_id >= 0:
             self.producers.update(header, base)
         if leader_epoch != self._append_epoch:
             self._start_epoch(leader_epoch, base)
         self.log_end_offset = last + 1
         return base
-
-    def _prepare(self, size: int, timestamp: int, last: int, now_ms: int) -> Segment:
-        """The uncommon cases before an append: refuse it, close the segment, note the first batch's timestamp."""
-        if self._offline is not None or self.full:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._offline or "no space left on the disk")
-        if size > self.config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"a batch of {size} bytes exceeds segment.bytes, {self.config.segment_bytes}",
-            )
-        active = self.active
-        if active.size and (
-            active.size + size > self.config.segment_bytes
-            or timestamp > self._roll_timestamp
-            or last > self._roll_offset
-            or now_ms > self._roll_now
-            or self._index_full
-        ):
-            self.roll(now_ms)
-        if not self.active.size:
-            self.active.first_timestamp = timestamp
-            self.set_config(self.config)
-        return self.active
 
     def _add_entry(self, segment: Segment, last: int, position: int) -> None:
         segment.add_entry(last, position)
@@ -211,16 +197,16 @@ class Log:
             len(segment.index.entries) >= limit // INDEX_ENTRY
             or len(segment.times.timestamps) >= limit // TIME_ENTRY - 1
         ):
-            self._index_full = True
-            self._roll_size = -1
+            self.index_full = True
+            self.roll_size = -1
         if position - segment.written_back >= WRITEBACK_BYTES:
             start, segment.written_back = segment.written_back, position
             file = segment.file
             if file is not None:
                 self.background(lambda: file.start_writeback(start, position - start), _ignore)
 
-    def _cut_back(self, error: OSError) -> KafkaError:
-        """Remove what a failed write may have left, so that the file ends with a whole batch again."""
+    def cut_back(self, error: OSError) -> KafkaError:
+        """After a failed write: the file is to end with a whole batch again. Gives what to raise."""
         try:
             assert self.active.file is not None
             self.active.file.truncate(self.active.size)
@@ -232,60 +218,25 @@ class Log:
             self.offline = f"append failed: {error}"
         if not self.active.size:
             self.active.first_timestamp = None
-        self.set_config(self.config)
+        rolling.set_limits(self)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
-    # Segments.
+    # Segments: see rolling.py.
 
     def roll(self, now_ms: int) -> None:
         """Close the active segment, unless it is empty, and begin another. Its files are finished by a chore."""
-        old, base = self.active, self.log_end_offset
-        if not old.size:
-            return
-        segment = Segment(self.disk, self.directory, base, now_ms)
-        try:
-            segment.file = self.disk.open(segment.path(), create=True)
-            if segment.file.size():
-                segment.file.truncate(0)
-        except OSError as error:
-            raise self._cut_back(error) from error
-        old.close_indexes(base)
-        self.files_created += 1
-        self.segments = [*self.segments, segment]
-        self.tail = (segment, [], [])
-        self._use(segment)
-        maintenance.finish_segment(self, old, base)
+        if self.active.size:
+            rolling.roll(self, now_ms)
 
     def maybe_roll(self, now_ms: int) -> None:
         """Close the active segment if segment.ms has passed since its first batch's timestamp."""
-        if self.active.size and max(now_ms - self._roll_timestamp, now_ms - self._roll_now) > 0:
-            self.roll(now_ms)
-
-    def _use(self, segment: Segment) -> None:
-        """Make this the active segment."""
-        self.active = segment
-        self._index_full = False
-        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        self._jitter_ms = self._random.randrange(jitter_ms) if jitter_ms > 0 else 0
-        self.set_config(self.config)
+        if self.active.size and max(now_ms - self.roll_timestamp, now_ms - self.roll_now) > 0:
+            rolling.roll(self, now_ms)
 
     def set_config(self, config: TopicConfig) -> None:
-        """Use these values from now on. The limits up to which an append needs no second look follow from them."""
+        """Use these values from now on."""
         self.config = config
-        active = self.active
-        self._index_interval = config.index_interval_bytes
-        refuse = self._offline is not None or self.full or self._index_full
-        self._roll_size = -1 if refuse else config.segment_bytes
-        self._roll_offset = active.base_offset + MAX_RELATIVE_OFFSET
-        wait_ms = config.segment_ms - self._jitter_ms
-        first = active.first_timestamp
-        self._roll_now = self._roll_timestamp = _NEVER
-        if not active.size and first is None:
-            self._roll_timestamp = -2
-        elif first is not None and first >= 0:
-            self._roll_timestamp = first + wait_ms
-        else:
-            self._roll_now = active.created_ms + wait_ms
+        rolling.set_limits(self)
 
     # Reads.
 
@@ -342,7 +293,7 @@ class Log:
     def offline(self, reason: str | None) -> None:
         """Never unset: what a failing disk holds is only known after a recovery. May be set from a thread."""
         self._offline = self._offline or reason
-        self._roll_size = -1
+        self.roll_size = -1
 
     def chore_failed(self, error: OSError) -> None:
         """Index and snapshot files can wait for room: what they hold is in memory or in the log."""
@@ -362,7 +313,7 @@ class Log:
     def resume(self) -> None:
         """Accept appends again after a successful probe."""
         self.full = False
-        self.set_config(self.config)
+        rolling.set_limits(self)
 
     # Leader epochs.
 

@@ -38,10 +38,9 @@ def read_slice(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one
     With `min_one` the first batch is given whole even if it is larger. What is read ends with its segment. Without
     `wait` raises WouldBlock, with it SegmentGone; raises KafkaError(OFFSET_OUT_OF_RANGE).
     """
-    # The order matters for a thread: bytes covered by the size, then the offset that may have moved on since.
+    # The size first: what matters for a thread is in segment.py.
     segments, hints = log.segments, log.hints
-    active = segments[-1]
-    active_size = active.size
+    active_size = segments[-1].size
     log_end_offset = log.log_end_offset
     if not log.log_start_offset <= offset <= log_end_offset:
         raise KafkaError(
@@ -51,13 +50,13 @@ def read_slice(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one
         return b""
     segment, position = find(log, segments, hints, offset, wait)
     end, next_offset = segment.size, segment.end_offset
-    if max_offset < log_end_offset:
+    if segment is segments[-1]:
+        # For a thread size and offset may not be of the same moment.
+        end, next_offset = active_size, None if wait else log_end_offset
+    if max_offset < log_end_offset or (wait and segment is segments[-1] and _has_grown(log, segment, max_offset)):
         last, cut = find(log, segments, hints, max_offset, wait)
         if last is segment:
             end, next_offset = cut, max_offset
-    elif segment is active:
-        # For a thread the two may not be of the same moment.
-        end, next_offset = active_size, None if wait else log_end_offset
     room = end - position
     if room <= 0:
         return b""
@@ -77,6 +76,12 @@ def read_slice(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one
         size = len(data)
     hints[hint_slot(following)] = (following, segment, position + size)
     return memoryview(data)[:size]
+
+
+def _has_grown(log: "Log", segment: Segment, max_offset: int) -> bool:
+    """Whether the active segment's size, taken before, may cover a batch that is not below `max_offset`."""
+    current, offsets, _ = log.tail
+    return current is not segment or (bool(offsets) and offsets[-1] >= max_offset)
 
 
 def find(log: "Log", segments: list[Segment], hints: list[Hint], offset: int, wait: bool) -> tuple[Segment, int]:

@@ -59,7 +59,6 @@ def open_log(
         disk.makedirs(directory)
         checkpoints.write_topic_id(disk, directory, topic_id)
         log.log_start_offset = log.log_end_offset = log.recovery_point = log_start_offset
-        log.directory_synced = -1
         _begin_empty(log, now_ms)
     else:
         _check_topic_id(disk, directory, topic_id)
@@ -84,6 +83,7 @@ def _begin_empty(log: Log, now_ms: int) -> None:
     segment = Segment(log.disk, log.directory, log.log_end_offset, now_ms)
     segment.file = log.disk.open(segment.path(), create=True)
     log.files_created += 1
+    log.directory_synced = -1
     log.segments = [segment]
 
 

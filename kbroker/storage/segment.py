@@ -1,9 +1,11 @@
 """One segment: its files, its indexes, and where offsets are in it.
 
 Threads read segments while the loop appends to the active one. That is safe without locks because every field that
-a reader uses is replaced in one step, never changed in pieces, and because of the order in which it is done: bytes
-are written before `size` covers them, and the log end offset moves last. A reader looks at them in reverse.
-Files are closed by dropping the reference, so a read under way keeps its file.
+a reader uses is replaced in one step, never changed in pieces, and because of the order in which an append does it:
+the bytes are written, the batch is put into the list of recent ones (`Log.tail`), the size covers it, the log end
+offset passes it. A reader takes the size first. So a batch that the size covers is in the list, if not yet below the
+log end offset, and one below the log end offset can be found. Files are closed by dropping the reference, so a read
+under way keeps its file.
 """
 
 from collections.abc import Callable

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kbroker.api.services import RequestContext, Services
 from kbroker.model import KafkaError
-from kbroker.state.group.requests import JoinAnswer, JoinRequest
+from kbroker.state.group.requests import JoinAnswer, JoinRequest, Protocols
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
@@ -17,6 +17,8 @@ REBALANCE_TIMEOUT_VERSION = 1
 MEMBER_ID_REQUIRED_VERSION = 4
 NULLABLE_PROTOCOL_VERSION = 7
 SKIP_ASSIGNMENT_VERSION = 9
+# A member id has to be a string of the protocol too: 32,767 bytes, and a character takes up to 4.
+LONGEST_PREFIX = 8_000
 
 
 async def handle(services: Services, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
@@ -45,21 +47,31 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
     if version < REBALANCE_TIMEOUT_VERSION:
         rebalance_timeout_ms = request.session_timeout_ms
     # The id begins with what an administrator knows the member by.
+    prefix = (request.group_instance_id or client_id)[:LONGEST_PREFIX]
     unique = UUID(bytes=services.world.random.randbytes(16), version=4)
     return JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
-        member_id_of_new=f"{request.group_instance_id or client_id}-{unique}",
+        member_id_of_new=f"{prefix}-{unique}",
         instance_id=request.group_instance_id,
         client_id=client_id,
         client_host=context.client_host,
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_ms,
         protocol_type=request.protocol_type,
-        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        protocols=_protocols(request),
         requires_member_id=version >= MEMBER_ID_REQUIRED_VERSION,
         skips_assignment=version >= SKIP_ASSIGNMENT_VERSION,
+        reason=request.reason,
     )
+
+
+def _protocols(request: JoinGroupRequest) -> Protocols:
+    """Each name once, the first time it comes."""
+    protocols: dict[str, bytes] = {}
+    for one in request.protocols:
+        protocols.setdefault(one.name, one.metadata)
+    return tuple(protocols.items())
 
 
 def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:

@@ -16,7 +16,7 @@ SEVERAL_MEMBERS_VERSION = 3
 async def handle(services: Services, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
+    leavers = [Leaver(member.member_id, member.group_instance_id, member.reason) for member in request.members]
     if context.version < SEVERAL_MEMBERS_VERSION:
         leavers = [Leaver(request.member_id)]
     try:

@@ -11,6 +11,7 @@ from kbroker.state.group import applying
 from kbroker.state.group.gate import Gate
 from kbroker.state.group.group import ClassicGroup
 from kbroker.state.group.offsets import GroupOffsets
+from kbroker.state.group.rebalance import prepare
 from kbroker.state.group.records import GroupRecord, GroupTombstone, OffsetRecord, Record
 from kbroker.state.group.requests import JoinAnswer, Now, SyncAnswer, Write
 from kbroker.world import World
@@ -181,13 +182,17 @@ class Shard:
             self.apply(item.record)
 
     def start(self) -> None:
-        """Loading is done: members have a session's time to show themselves."""
+        """Loading is done: members have a session's time to show themselves.
+
+        A group that has outgrown group.max.size joins again, which keeps out those that are too many.
+        """
         self.runtime.activate()
-        now_ms = self._world.clock.mono_ms()
+        config, now = self._config(), self.now()
         for group in self.groups.by_id.values():
             if group.members:
-                applying.start_sessions(group, now_ms)
-                self.moved(group)
+                applying.start_sessions(group, now.mono_ms)
+                too_large = len(group.members) > config.group_max_size
+                self.change(group, prepare(group, now, config) if too_large else None)
         waiting, self._when_active = self._when_active, []
         for action in waiting:
             action()

@@ -24,6 +24,26 @@ class ClassicGroup:
     has added to it, waiting requests and deadlines are soft: a new coordinator starts from the log.
     """
 
+    __slots__ = (
+        "_supporters",
+        "deadlines",
+        "generation",
+        "group_id",
+        "initial_delay",
+        "joined_during_delay",
+        "joining",
+        "leader",
+        "members",
+        "pending_joins",
+        "pending_syncs",
+        "protocol",
+        "protocol_type",
+        "state",
+        "state_timestamp_ms",
+        "static",
+        "subscribed",
+    )
+
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
@@ -68,7 +88,7 @@ class ClassicGroup:
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         self.members[member.member_id] = member
-        self._supporters.update(name for name, _ in member.protocols)
+        self._count(member.protocols, 1)
         self.joining += member.joining is not None
         self.pending_joins.discard(member.member_id)
         if self.leader is None:
@@ -78,7 +98,7 @@ class ClassicGroup:
         """Forget a member or a pending one; another member becomes leader when it was."""
         member = self.members.pop(member_id, None)
         if member is not None:
-            self._supporters.subtract(name for name, _ in member.protocols)
+            self._count(member.protocols, -1)
             self.joining -= member.joining is not None
             if member.instance_id is not None:
                 self.static.pop(member.instance_id, None)
@@ -91,12 +111,12 @@ class ClassicGroup:
     def replace(self, old_id: str, member: Member) -> None:
         """Put a static member's new incarnation in the old one's place, leadership included."""
         was_leader = self.leader == old_id
-        self._supporters.subtract(name for name, _ in self.members[old_id].protocols)
+        self._count(self.members[old_id].protocols, -1)
         self.members = {
             (member.member_id if known == old_id else known): (member if known == old_id else one)
             for known, one in self.members.items()
         }
-        self._supporters.update(name for name, _ in member.protocols)
+        self._count(member.protocols, 1)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         if was_leader:
@@ -105,9 +125,15 @@ class ClassicGroup:
         self.end_session(old_id)
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        self._supporters.subtract(name for name, _ in member.protocols)
+        self._count(member.protocols, -1)
         member.protocols = protocols
-        self._supporters.update(name for name, _ in protocols)
+        self._count(protocols, 1)
+
+    def _count(self, protocols: Protocols, by: int) -> None:
+        for name, _ in protocols:
+            self._supporters[name] += by
+            if not self._supporters[name]:
+                del self._supporters[name]
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
         """The member. Raises KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the instance id is

@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode
 UNKNOWN_MEMBER = ""
 NO_GENERATION = -1
 
-# A name and the member's metadata for it, in the member's order of preference.
+# Names, each once, and the member's metadata for them, in its order of preference.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
@@ -39,7 +39,7 @@ class JoinRequest:
     """A JoinGroup. `member_id_of_new` is the id to give, should the member be new.
 
     `requires_member_id`: the client joins again with the id that it is given (JoinGroup v4, KIP-394).
-    `skips_assignment`: the client understands skip_assignment (v9, KIP-814).
+    `skips_assignment`: the client understands skip_assignment (v9, KIP-814). `reason` is for the log (v8, KIP-800).
     """
 
     group_id: str
@@ -54,6 +54,7 @@ class JoinRequest:
     protocols: Protocols
     requires_member_id: bool = True
     skips_assignment: bool = True
+    reason: str | None = None
 
 
 class JoinedMember(NamedTuple):
@@ -100,7 +101,10 @@ class SyncAnswer:
 
 
 class Leaver(NamedTuple):
-    """Who is to leave: by member id, or by instance id alone (an administrator, LeaveGroup v3)."""
+    """Who is to leave: by member id, or by instance id alone (an administrator, LeaveGroup v3).
+
+    `reason` is for the log (v5, KIP-800).
+    """
 
     member_id: str
     instance_id: str | None = None

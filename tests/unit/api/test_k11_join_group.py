@@ -49,6 +49,15 @@ def test_a_static_members_id_begins_with_its_instance(group_broker: Harness) -> 
     assert re.fullmatch(f"i-{UUID4}", task.result().member_id)
 
 
+def test_a_member_id_fits_the_protocol_whatever_it_begins_with(group_broker: Harness) -> None:
+    request = request_for(5)
+    request.group_instance_id = "\U0001d11e" * 8_191
+    task = group_broker.start(request, 5)
+    group_broker.loop.pass_ms(1)
+    assert task.result().error_code == 0
+    assert len(task.result().member_id.encode()) < 32_767
+
+
 @pytest.mark.parametrize("version", range(10))
 def test_refusals_name_no_generation(group_broker: Harness, version: int) -> None:
     group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
@@ -63,3 +72,17 @@ def test_the_session_timeout_has_bounds(group_broker: Harness, session_ms: int, 
     request.session_timeout_ms = session_ms
     expected = ErrorCode.MEMBER_ID_REQUIRED if allowed else ErrorCode.INVALID_SESSION_TIMEOUT
     assert group_broker.call(request, 9).error_code == expected
+
+
+def test_a_protocol_that_is_named_twice_counts_once(group_broker: Harness) -> None:
+    request = request_for(3)
+    request.protocols = [
+        JoinGroupRequestProtocol(name=name, metadata=metadata)
+        for name, metadata in (("a", b"1"), ("b", b"2"), ("a", b"3"))
+    ]
+    task = group_broker.start(request, 3)
+    group_broker.loop.pass_ms(1)
+    assert (task.result().protocol_name, task.result().members[0].metadata) == ("a", b"1")
+    group = group_broker.groups.group("g")
+    assert group is not None
+    assert group.members[task.result().member_id].protocols == (("a", b"1"), ("b", b"2"))

@@ -341,6 +341,21 @@ def test_a_commit_larger_than_the_log_takes(broker: Harness) -> None:
     assert committed(broker.call(commit_request(1), 9)) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
 
+def test_a_group_that_outgrew_the_limit_joins_again_after_a_restart(broker: Harness, make: Make) -> None:
+    members = [only_member(broker)]
+    members.append(broker.call(join_request(), 9).member_id)
+    follower = broker.start(join_request(members[1]), 9)
+    broker.call(join_request(members[0]), 9)
+    assert follower.result().generation_id == 2
+    broker.call(sync_request(members[0], 2), 4)
+    again = make(broker.log, group_max_size=1)
+    assert state(again) == "PreparingRebalance"
+    first = again.start(join_request(members[1]), 9)
+    assert again.call(join_request(members[0]), 9).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    again.loop.pass_ms(20_000)
+    assert first.result().leader == members[1]
+
+
 # Who waits twice, or no longer.
 
 

@@ -103,3 +103,12 @@ def test_members_are_known_by_both_ids(member_id: str, instance_id: str | None, 
         with pytest.raises(KafkaError) as refused:
             group.check_member(member_id, instance_id)
         assert refused.value.code is error
+
+
+def test_protocols_of_members_that_are_gone_are_forgotten() -> None:
+    group = group_of(member("1", "a"))
+    for i in range(100):
+        group.add(member("2", "a", f"b{i}"))
+        group.remove("2")
+    assert group.choose_protocol() == "a"
+    assert len(group._supporters) == 1

@@ -1,6 +1,7 @@
 """Walking over the batches of a segment's file: by headers alone, or checking every CRC."""
 
 from collections.abc import Iterator
+from functools import partial
 from struct import Struct
 
 from kbroker.storage.backend import DiskFile
@@ -10,6 +11,10 @@ from protocol.records.crc import crc32c
 MAX_RELATIVE_OFFSET = 2**31 - 1
 # Enough of a header to walk by: base offset, batch length, last offset delta.
 STEP = Struct(">qi11xi")
+
+# Without the Python frame of NamedTuple._make.
+_make = partial(tuple.__new__, BatchHeader)
+_unpack = HEADER.unpack_from
 
 _CRC_CHUNK = 1 << 20
 _HEADER_CHUNK = 1 << 12
@@ -49,34 +54,43 @@ class Scan:
         self.fault: str | None = None
 
     def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
-        end = self._end
-        while (position := self.position) < end:
+        end, check_crc = self._end, self._check_crc
+        position = self.position
+        while position < end:
             pos = position - self._chunk_start
             if pos + HEADER_SIZE > len(self._chunk):
                 pos = self._load(position)
-            if len(self._chunk) - pos < HEADER_SIZE:
-                self.fault = f"{end - position} bytes are less than a batch header"
+                if len(self._chunk) < HEADER_SIZE:
+                    self.fault = f"{end - position} bytes are less than a batch header"
+                    return
+            header = _make(_unpack(self._chunk, pos))
+            base, length, _, magic, crc, _, delta, _, _, _, _, _, _ = header
+            size = length + LENGTH_OVERHEAD
+            last = base + delta
+            if (
+                size < HEADER_SIZE
+                or position + size > end
+                or magic != MAGIC
+                or base < self.next_offset
+                or delta < 0
+                or last > self._last_allowed
+            ):
+                self.fault = self._explain(header, size, position)
                 return
-            header = BatchHeader._make(HEADER.unpack_from(self._chunk, pos))
-            size = header[1] + LENGTH_OVERHEAD
-            self.fault = self._check(header, size, position)
-            if self.fault is not None:
+            if check_crc and self._crc(position, size) != crc:
+                self.fault = "a batch whose CRC is wrong"
                 return
+            self.next_offset = last + 1
             self.position = position + size
-            self.next_offset = header[0] + header[6] + 1
             yield position, header
+            position += size
 
-    def _check(self, header: BatchHeader, size: int, position: int) -> str | None:
+    def _explain(self, header: BatchHeader, size: int, position: int) -> str:
         if size < HEADER_SIZE or position + size > self._end:
             return f"a batch of {size} bytes where {self._end - position} remain"
-        if header[3] != MAGIC:
-            return f"a batch of format {header[3]}"
-        last_offset = header[0] + header[6]
-        if header[0] < self.next_offset or header[6] < 0 or last_offset > self._last_allowed:
-            return f"offsets {header[0]} to {last_offset} where {self.next_offset} is due"
-        if self._check_crc and self._crc(position, size) != header[4]:
-            return "a batch whose CRC is wrong"
-        return None
+        if header.magic != MAGIC:
+            return f"a batch of format {header.magic}"
+        return f"offsets {header.base_offset} to {header.last_offset} where {self.next_offset} is due"
 
     def _load(self, position: int) -> int:
         """Read a chunk that begins at `position`; gives the position in it."""

@@ -54,6 +54,7 @@ class Log:
         "directory_synced",
         "disk",
         "epochs",
+        "epochs_synced",
         "epochs_written",
         "files_created",
         "full",
@@ -112,9 +113,10 @@ class Log:
         self.directory_synced = 0
         self._offline: str | None = None
         self.random = random
-        # The leader epoch of the last append, and the content of the epochs' file.
+        # The leader epoch of the last append; the content of the epochs' file, and as it was when it was synced.
         self._append_epoch = -1
         self.epochs_written = b""
+        self.epochs_synced = b""
 
     # Set by `start`: the segment that is written, and the limits of rolling.py.
     active: Segment
@@ -324,7 +326,7 @@ class Log:
             self.write_epochs()
 
     def write_epochs(self) -> None:
-        """Write leader-epoch-checkpoint if the epochs have changed. They can be rebuilt from the log: no sync."""
+        """Write leader-epoch-checkpoint if the epochs have changed; it is synced before the recovery point moves."""
         data = encode_epochs(self.epochs.entries)
         if data != self.epochs_written:
             self.epochs_written = data

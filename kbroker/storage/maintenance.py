@@ -49,9 +49,11 @@ def finish_segment(log: "Log", segment: Segment, end_offset: int) -> None:
     """After a roll: sync the closed segment, write its indexes and the producer snapshot at its end."""
     persist = segment.persist_job(sync=True)
     snapshot = _snapshot_job(log, end_offset)
+    epochs = _epochs_job(log)
 
     def job() -> tuple[int, int]:
         log.flush_blocking(end_offset)
+        epochs()
         counts = persist()
         snapshot()
         return counts
@@ -70,10 +72,11 @@ def checkpoint(log: "Log", done: Callable[[], None] | None) -> None:
     unflushed segment).
     """
     end_offset = log.log_end_offset
-    job = None if log.offline is not None else _write_job(log, end_offset)
-    if job is not None:
+    if log.offline is None:
         log.write_epochs()
-        log.chores.add(job, lambda counts: _written(log, end_offset, counts))
+        job = _write_job(log, end_offset)
+        if job is not None:
+            log.chores.add(job, lambda written: _written(log, end_offset, written))
     if done is not None:
         log.chores.when_idle(done)
 
@@ -114,9 +117,11 @@ def _write_job(log: "Log", end_offset: int, complete: bool = False) -> Callable[
         return None
     persists = [(segment, segment.persist_job()) for segment in segments]
     snapshot = _snapshot_job(log, end_offset)
+    epochs = _epochs_job(log)
 
     def job() -> Written:
         log.flush_blocking(end_offset)
+        epochs()
         written = [(segment, persist()) for segment, persist in persists]
         snapshot()
         return written
@@ -128,6 +133,20 @@ def _written(log: "Log", end_offset: int, written: Written) -> None:
     for segment, counts in written:
         segment.persisted(counts)
     log.complete_flush(end_offset)
+
+
+def _epochs_job(log: "Log") -> Callable[[], None]:
+    """A job that makes leader-epoch-checkpoint durable: recovery completes it only from the recovery point on."""
+    data = log.epochs_written
+    if data == log.epochs_synced:
+        return _nothing
+    path = f"{log.directory}/{names.LEADER_EPOCHS}"
+
+    def job() -> None:
+        log.disk.write_atomic(path, data)
+        log.epochs_synced = data
+
+    return job
 
 
 def _snapshot_job(log: "Log", offset: int) -> Callable[[], None]:

@@ -115,6 +115,8 @@ class _Opening:
             self._rebuild_epochs()
         undamaged = clean and not self.repairs
         log.recovery_point = log.log_end_offset if undamaged else min(recovery_point, log.log_end_offset)
+        if undamaged:
+            log.epochs_synced = log.epochs_written
 
     def _list_files(self) -> list[int]:
         """Base offsets of the segments, in order; what earlier work left half done is finished or removed."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.config.topic import TopicConfig
+from kbroker.model import KafkaError
 from kbroker.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -15,10 +16,14 @@ def enforce(log: "Log", now_ms: int, high_watermark: int) -> int:
     if log.offline is not None:
         return 0
     count = expired(log.segments, log.config, now_ms, log.log_start_offset, log.log_end_offset, high_watermark)
+    if count and count == len(log.segments):
+        try:
+            log.roll(now_ms)
+        except KafkaError:
+            # A full disk: what is closed already can make room.
+            count -= 1
     if not count:
         return 0
-    if count == len(log.segments):
-        log.roll(now_ms)
     gone, kept = log.segments[:count], log.segments[count:]
     for segment in gone:
         segment.retired = True

@@ -148,6 +148,17 @@ def test_a_full_disk_when_a_segment_is_to_be_created(lab: Lab, disk: FaultyDisk)
     assert len(log.segments) == 2
 
 
+def test_retention_makes_room_on_a_full_disk(lab: Lab, disk: FaultyDisk) -> None:
+    log = lab.open()
+    fill(log, 200)
+    closed = len(log.segments) - 1
+    assert closed > 0
+    log.set_config(Lab(lab.path, retention_ms=0).config)
+    disk.broken["create"] = errno.ENOSPC
+    assert log.enforce_retention(NOW + 10**9, log.log_end_offset) == closed
+    assert (len(log.segments), log.full) == (1, True)
+
+
 def test_too_many_open_files_refuse_one_append_only(lab: Lab, disk: FaultyDisk) -> None:
     log = lab.open()
     fill(log, 10)

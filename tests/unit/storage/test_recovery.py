@@ -297,6 +297,17 @@ def test_damaged_epochs_are_rebuilt_from_the_log(tmp_path: Path, damage: Callabl
     assert path.read_bytes() == good
 
 
+def test_an_epoch_without_appends_is_written_at_the_next_checkpoint(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    append(log, batch(1), epoch=3)
+    log.checkpoint()
+    log.epochs.assign(4, 1)
+    log.checkpoint()
+    assert lab.open(1).epochs.entries == [(3, 0)], "nothing was written in it"
+    assert (lab.path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n3 0\n4 1\n"
+
+
 def test_epochs_that_a_crash_kept_from_the_file_come_from_the_tail(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     log = lab.open()

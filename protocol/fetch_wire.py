@@ -87,9 +87,7 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
         wait, min_bytes, max_bytes, isolation, session_id, session_epoch = _HEAD_V15.unpack_from(buf, pos)
         pos += _HEAD_V15.size
     elif version >= FIRST_SESSION_VERSION:
-        replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch = _HEAD_V7.unpack_from(
-            buf, pos
-        )
+        replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch = _HEAD_V7.unpack_from(buf, pos)
         pos += _HEAD_V7.size
     else:
         replica_id, wait, min_bytes, max_bytes, isolation = _HEAD_V4.unpack_from(buf, pos)

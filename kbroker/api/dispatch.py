@@ -91,10 +91,7 @@ class Dispatch:
             raise Refused(f"UNSUPPORTED_VERSION: {api.name} version {version} is not served")
         module = import_module(f"kbroker.api.{STEMS[key]}")
         flexible = version >= api.flexible_from
-        if hasattr(module, "serve"):
-            serve = module.serve
-        else:
-            serve = message_server(key, version, module.handle)
+        serve = module.serve if hasattr(module, "serve") else message_server(key, version, module.handle)
         entry = Entry(serve, flexible, flexible and key is not ApiKey.API_VERSIONS, key is ApiKey.PRODUCE)
         self._entries[api_key, version] = entry
         return entry

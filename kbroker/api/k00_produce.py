@@ -18,9 +18,7 @@ from kbroker.replica.manager import Appended
 from kbroker.state.purgatory import Operation
 from protocol.errors import ErrorCode
 from protocol.produce_wire import (
-    PartitionRecords,
     PartitionResult,
-    TopicRecords,
     TopicResult,
     decode_produce_request,
     encode_produce_response,

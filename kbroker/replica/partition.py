@@ -25,7 +25,18 @@ class Partition:
     Consumers see offsets below `state.high_watermark`; `fetchers` are the fetch sessions to tell when it moves.
     """
 
-    __slots__ = ("closed", "fetchers", "flush_before_ack", "flushing", "is_leader", "log", "request_flush", "state", "tp", "waiting")
+    __slots__ = (
+        "closed",
+        "fetchers",
+        "flush_before_ack",
+        "flushing",
+        "is_leader",
+        "log",
+        "request_flush",
+        "state",
+        "tp",
+        "waiting",
+    )
 
     def __init__(
         self,

@@ -74,9 +74,7 @@ class Peer:
     def start(self) -> None:
         """Start and return as soon as the port answers."""
         with open(self.directory / "server.log", "ab") as log:
-            self.process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
-            )
+            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT)
         wait_for_port(self.port, self.process)
 
     def stop(self, how: int = signal.SIGTERM) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,10 +56,14 @@ class Answers(Protocol):
 class RequestContext:
     """One request in progress: its header, and the way back.
 
-    `client_id` may be None, as the header's field. `peer` is "host:port" of the client.
+    `client_id` may be None, as the header's field. `peer` is "host:port" of the client. `on_abandoned`, if a handler
+    sets it, is called when the connection ends before the answer.
     """
 
-    __slots__ = ("answers", "api_key", "body", "client_id", "correlation_id", "peer", "tagged_header", "version")
+    __slots__ = (
+        "answers", "api_key", "body", "client_id", "correlation_id", "on_abandoned", "peer", "tagged_header",
+        "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class RequestContext:
         self.client_id = client_id
         self.tagged_header = tagged_header
         self.body: Body | None = None
+        self.on_abandoned: Callable[[], None] | None = None
 
     @property
     def client_host(self) -> str:

@@ -5,7 +5,9 @@ overlap while it waits for its acknowledgement; answers still leave in the order
 
 Memory: whole frames are served in place from one receive buffer that all connections share (a read fills it and is
 consumed before the loop does anything else). A frame that is not whole yet gets a buffer that grows with what has
-arrived, never with what its length claims.
+arrived, never with what its length claims. What arrives while nothing may be served is kept in a backlog, up to which
+reading goes on; answers that the client does not take are counted by the server, and while there are too many of them
+nothing more is served.
 """
 
 from __future__ import annotations
@@ -33,31 +35,44 @@ _RESPONSE = Struct(">ii")
 _FIRST_BUFFER = 16 * 1024
 _MAX_BACKLOG = 64 * 1024
 _MAX_OVERLAPPING = 64
+# Then it is other connections' turn.
+_FRAMES_A_TURN = 64
 _JOIN_BELOW = 4096
+# A closed connection's last answers may take so long to leave.
+_LINGER_S = 5.0
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol object of one accepted socket."""
+    """The protocol object of one accepted socket. `host` is the client's address, `peer` that and its port."""
 
     __slots__ = (
-        "_backlog", "_client_id", "_client_raw", "_filled", "_paused_bytes", "_partial", "_pending", "_reading",
-        "_serving", "_transport", "_view", "_waiting_on", "last_active_ms", "peer", "server",
+        "_backlog", "_client_id", "_client_raw", "_filled", "_linger", "_partial", "_paused", "_pending", "_reading",
+        "_scheduled", "_serving", "_transport", "_unsent", "_view", "_waiting_on", "host", "last_active_ms", "peer",
+        "server",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self.host = "?"
         self.peer = "?"
         self.last_active_ms = 0
+        # None before it is connected and as soon as it is closed, by whichever side.
         self._transport: asyncio.Transport | None = None
+        # A frame that is not whole yet: `_filled` bytes of `_view`, which is its buffer.
         self._partial: bytearray | None = None
         self._view = server.receive_view
         self._filled = 0
         self._backlog = bytearray()
+        # Requests that are not answered yet, or whose answers wait for those before them.
         self._pending: deque[RequestContext] = deque()
         self._waiting_on: RequestContext | None = None
         self._serving = False
-        self._paused_bytes = 0
+        self._scheduled = False
+        self._paused = False
+        # Bytes of answers that the server has counted.
+        self._unsent = 0
         self._reading = True
+        self._linger: asyncio.TimerHandle | None = None
         self._client_raw = b""
         self._client_id: str | None = ""
 
@@ -66,19 +81,17 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        if peer:
+            self.host = peer[0]
+            self.peer = f"{peer[0]}:{peer[1]}"
         self.last_active_ms = self.server.mono_ms()
         self._transport.set_write_buffer_limits(high=self.server.write_high_water)
         self.server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._pending.clear()
-        self._waiting_on = None
-        self._backlog = bytearray()
-        self._partial = None
-        self.server.unsent(-self._paused_bytes)
-        self._paused_bytes = 0
+        self._leave()
+        if self._linger is not None:
+            self._linger.cancel()
         self.server.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -87,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.last_active_ms = self.server.mono_ms()
         if self._partial is None:
             self._receive(self.server.receive_view[:nbytes])
             return
@@ -99,20 +113,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it asks: serve nothing more for it until it has."""
-        if self._transport is not None:
-            self._paused_bytes = self._transport.get_write_buffer_size()
-            self.server.unsent(self._paused_bytes)
+        self._paused = True
+        self._count_unsent()
 
     def resume_writing(self) -> None:
-        self.server.unsent(-self._paused_bytes)
-        self._paused_bytes = 0
-        self._continue()
+        self._paused = False
+        self._count_unsent()
+        self._continue_soon()
+
+    def _count_unsent(self) -> None:
+        transport = self._transport
+        size = transport.get_write_buffer_size() if transport is not None and self._paused else 0
+        self.server.unsent(size - self._unsent)
+        self._unsent = size
 
     # Frames.
 
     @property
     def _blocked(self) -> bool:
-        return self._waiting_on is not None or self._paused_bytes > 0 or len(self._pending) >= _MAX_OVERLAPPING
+        return self._waiting_on is not None or self._paused or len(self._pending) >= _MAX_OVERLAPPING
 
     def _receive(self, view: memoryview) -> None:
         if self._blocked or self._backlog or self._serving:
@@ -126,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
     def _consume(self, view: memoryview) -> None:
         """Serve the whole frames of `view` in turn; what is left waits in the backlog or as a partial frame."""
         pos, end = 0, len(view)
+        frames = 0
         self._serving = True
         while end - pos >= 4 and self._transport is not None:
             length: int = _LENGTH.unpack_from(view, pos)[0]
@@ -137,10 +157,12 @@ class Connection(asyncio.BufferedProtocol):
             frame = view[pos + 4 : pos + 4 + length]
             pos += 4 + length
             self._serve(frame)
-            if self._blocked:
+            frames += 1
+            if pos < end and (self._blocked or frames == _FRAMES_A_TURN):
                 self._backlog += view[pos:end]
                 pos = end
-                break
+                if not self._blocked:
+                    self._continue_soon()
         self._serving = False
         if pos < end and self._transport is not None:
             self._keep_partial(view[pos:end])
@@ -159,14 +181,12 @@ class Connection(asyncio.BufferedProtocol):
         self._partial = None
         self._view = self.server.receive_view
         length: int = _LENGTH.unpack_from(partial, 0)[0]
-        whole = 0 <= length <= self.server.max_request_bytes and length + 4 > len(partial)
-        if whole:
+        if len(partial) < length + 4 <= self.server.max_request_bytes + 4:
             self._keep_partial(partial)
         else:
             self._receive(partial)
 
     def _serve(self, frame: memoryview) -> None:
-        self.last_active_ms = self.server.mono_ms()
         context = None
         try:
             api_key, version, correlation_id, size = _HEADER.unpack_from(frame, 0)
@@ -179,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._client_id = raw.decode()
                     self._client_raw = raw
                 pos += size
-            client_id = self._client_id if size > 0 else (None if size == -1 else "")
+            client_id = self._client_id if size > 0 else (None if size < 0 else "")
             api = self.server.dispatch.find(api_key, version)
             if api.flexible:
                 pos = pos + 1 if frame[pos] == 0 else self.server.dispatch.skip_tags(frame, pos)
@@ -238,12 +258,14 @@ class Connection(asyncio.BufferedProtocol):
         """A pending request has its body now: send what is ready, in the order of the requests."""
         if self._transport is None or not self._pending:
             return
+        self.last_active_ms = self.server.mono_ms()
         if self._waiting_on is context:
             self._waiting_on = None
         while self._pending and self._pending[0].body is not None:
             self._write(self._pending.popleft())
-        if not self._serving:
-            self._continue()
+        # Never at once: this may be in the middle of another connection's append.
+        if self._backlog or not self._reading:
+            self._continue_soon()
 
     def _deliver(self, context: RequestContext) -> None:
         if self._pending:
@@ -259,52 +281,68 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(body, bytes):
             size = len(body) + 4 + len(tag)
             transport.write(_RESPONSE.pack(size, context.correlation_id) + tag + body)
-            return
-        size = sum(map(len, body)) + 4 + len(tag)
-        head = _RESPONSE.pack(size, context.correlation_id) + tag
-        if size < _JOIN_BELOW:
-            transport.write(b"".join((head, *body)))
         else:
-            transport.writelines([head, *body])
+            size = sum(map(len, body)) + 4 + len(tag)
+            head = _RESPONSE.pack(size, context.correlation_id) + tag
+            if size < _JOIN_BELOW:
+                transport.write(b"".join((head, *body)))
+            else:
+                transport.writelines([head, *body])
+        if self._paused:
+            self._count_unsent()
+
+    def _continue_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.server.soon(self._continue)
 
     def _continue(self) -> None:
         """Something that blocked is over: serve what has arrived meanwhile, then read on."""
-        while self._backlog and not self._blocked and self._transport is not None:
+        self._scheduled = False
+        if self._backlog and not self._blocked and self._transport is not None:
             backlog, self._backlog = self._backlog, bytearray()
-            before = len(backlog)
             self._consume(memoryview(backlog))
-            if self._partial is not None or len(self._backlog) == before:
-                break
-        if not self._reading and not self._blocked and self._transport is not None:
+        if not self._reading and not self._backlog and not self._blocked and self._transport is not None:
             self._reading = True
             self._transport.resume_reading()
+
+    # The end.
 
     def close(self, reason: str) -> None:
         """Close for a logged reason, as Kafka does with what it cannot answer."""
         if self._transport is None:
             return
         log.warning("connection closed: peer=%s client_id=%r reason=%s", self.peer, self._client_id, reason)
-        self.server.refused(reason)
-        self._drop()
+        self.close_quietly()
 
     def close_quietly(self) -> None:
         """Close without a word: idle for too long, or the broker stops."""
-        self._drop()
-
-    def _drop(self) -> None:
         transport = self._transport
-        if transport is not None:
-            self._pending.clear()
-            self._waiting_on = None
-            # A client that does not read would keep what is unsent in memory until it does.
-            if self._paused_bytes:
-                transport.abort()
-            else:
-                transport.close()
-            self._transport = None
-            self.server.unsent(-self._paused_bytes)
-            self._paused_bytes = 0
-            self.server.closed(self)
+        if transport is None:
+            return
+        paused = self._paused
+        self._leave()
+        # A client that does not read would keep what is unsent in memory until it does.
+        if paused:
+            transport.abort()
+            return
+        transport.close()
+        if transport.get_write_buffer_size():
+            self._linger = self.server.later(_LINGER_S, transport.abort)
+
+    def _leave(self) -> None:
+        """Nothing is served or answered from now on."""
+        self._transport = None
+        self._paused = False
+        self._count_unsent()
+        self._waiting_on = None
+        self._backlog = bytearray()
+        self._partial = None
+        self._view = self.server.receive_view
+        pending, self._pending = self._pending, deque()
+        for context in pending:
+            if context.body is None and context.on_abandoned is not None:
+                context.on_abandoned()
 
     @property
     def waiting(self) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
@@ -14,51 +17,83 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.world import World
 
+log = logging.getLogger("kbroker.net")
+
 RECEIVE_BUFFER = 256 * 1024
+# Unsent answers of one connection from which on nothing more is served to it.
+WRITE_HIGH_WATER = 256 * 1024
 IDLE_SWEEP_S = 10.0
+# Kafka's default of 50 makes clients that come in a crowd wait for a second.
+BACKLOG = 1024
 
 
 class Server:
-    """What connections share: the receive buffer, the dispatch table, limits and counts."""
+    """What connections share: the receive buffer, the dispatch table, limits and counts.
+
+    `unsent_bytes` counts the answers that slow clients have not taken yet.
+    """
 
     services: Services
 
     def __init__(self, world: World, config: BrokerConfig, dispatch: Dispatch) -> None:
         self.dispatch = dispatch
-        self.max_request_bytes = config.socket_request_max_bytes
-        self.max_idle_ms = config.connections_max_idle_ms
-        self.max_connections = config.max_connections
-        self.write_high_water = 256 * 1024
+        self.write_high_water = WRITE_HIGH_WATER
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER))
         self.connections: set[Connection] = set()
         self.unsent_bytes = 0
-        self.refused_count = 0
         self._loop = world.loop
         self._clock = world.clock
+        self._by_host: Counter[str] = Counter()
         self._listening: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Follow what may change while the broker runs. Connections that are there stay."""
+        self._config = config
+        self.max_request_bytes = config.socket_request_max_bytes
+        self._overrides = _limits_by_host(str(config.get("max.connections.per.ip.overrides")))
+
+    # Listening.
 
     async def bind(self, host: str | None, port: int) -> int:
         """Take an address without accepting yet; gives the port (another one than asked for port 0)."""
+        backlog = self._given("socket.listen.backlog.size") or BACKLOG
         server = await self._loop.create_server(
-            lambda: Connection(self), host, port, backlog=1024, start_serving=False
+            lambda: Connection(self), host, port, backlog=backlog, start_serving=False
         )
         self._listening.append(server)
+        self._size_buffers(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    def _size_buffers(self, server: asyncio.AbstractServer) -> None:
+        """Accepted sockets inherit their buffers' sizes. Those that nobody gave are the system's, which adapts them."""
+        for name, option in (
+            ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
+            ("socket.send.buffer.bytes", socket.SO_SNDBUF),
+        ):
+            size = self._given(name)
+            if size is not None and size > 0:
+                for one in server.sockets:  # type: ignore[attr-defined]
+                    one.setsockopt(socket.SOL_SOCKET, option, size)
+
+    def _given(self, name: str) -> int | None:
+        """The number that a config was set to, None if it has its default."""
+        return int(str(self._config.get(name))) if name in self._config.static else None
 
     async def serve(self, services: Services) -> None:
         """Accept connections on every bound address."""
         self.services = services
         for server in self._listening:
             await server.start_serving()
-        self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
     async def stop(self) -> None:
-        """Accept nothing more, drop the connections and what they wait for."""
+        """Accept nothing more, drop the connections and what they wait for. May be called again."""
         for server in self._listening:
             server.close()
+        self._listening.clear()
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in list(self.connections):
@@ -73,28 +108,59 @@ class Server:
 
     def opened(self, connection: Connection) -> None:
         self.connections.add(connection)
-        if len(self.connections) > self.max_connections:
-            connection.close(f"more than max.connections={self.max_connections}")
+        self._by_host[connection.host] += 1
+        config, host = self._config, connection.host
+        per_ip = self._overrides.get(host, config.max_connections_per_ip)
+        if len(self.connections) > config.max_connections:
+            connection.close(f"more than max.connections={config.max_connections}")
+        elif self._by_host[host] > per_ip:
+            connection.close(f"more than max.connections.per.ip={per_ip}")
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
     def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-
-    def refused(self, reason: str) -> None:
-        self.refused_count += 1
+        """The socket is gone. It counted until now."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._by_host[connection.host] -= 1
+            if not self._by_host[connection.host]:
+                del self._by_host[connection.host]
 
     def unsent(self, size: int) -> None:
         """Answers that clients have not taken yet grow or shrink by `size` bytes; Fetch gives less as they grow."""
-        self.unsent_bytes += size
-        self.services.fetching.unsent_bytes = self.unsent_bytes
+        if size:
+            self.unsent_bytes += size
+            self.services.fetching.unsent_bytes = self.unsent_bytes
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(seconds, callback)
+
     def _close_idle(self) -> None:
-        self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
-        limit = self._clock.mono_ms() - self.max_idle_ms
+        """For as long as there are connections."""
+        self._sweep = None
+        limit = self._clock.mono_ms() - self._config.connections_max_idle_ms
         for connection in list(self.connections):
             if connection.last_active_ms < limit and not connection.waiting:
                 connection.close_quietly()
+        if self.connections:
+            self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
+
+
+def _limits_by_host(text: str) -> dict[str, int]:
+    """max.connections.per.ip.overrides: `host:limit` pairs, of addresses as they connect (names are not looked up)."""
+    limits = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        host, _, limit = pair.rpartition(":")
+        if host and limit.isdecimal():
+            limits[host.strip("[]")] = int(limit)
+        else:
+            log.warning("max.connections.per.ip.overrides: %r is not host:limit and is left out", pair)
+    return limits

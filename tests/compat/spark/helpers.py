@@ -1,0 +1,154 @@
+"""What the Spark tests share: topics seen by another client, Spark's reader, queries that end with the test."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from tests.compat.support import eventually, unique
+
+Record = dict[str, Any]  # arguments of Producer.produce but for the topic
+
+
+class Topics:
+    """Topics of one test, filled and read by confluent-kafka, so that Spark never checks Spark."""
+
+    def __init__(self, bootstrap: str, stem: str) -> None:
+        self.bootstrap = bootstrap
+        self._stem = stem
+        self._made: list[str] = []
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def create(self, partitions: int = 1, configs: dict[str, str] | None = None, name: str = "") -> str:
+        name = name or unique(self._stem)
+        self._admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(20)
+        self._made.append(name)
+        eventually(lambda: self._has(name, partitions), f"{partitions} partitions of {name} in the metadata")
+        return name
+
+    def grow(self, name: str, partitions: int) -> None:
+        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(20)
+        eventually(lambda: self._has(name, partitions), f"{partitions} partitions of {name} in the metadata")
+
+    def delete_before(self, name: str, partition: int, offset: int) -> None:
+        for deleted in self._admin.delete_records([TopicPartition(name, partition, offset)]).values():
+            assert deleted.result(20).low_watermark == offset
+
+    def delete(self) -> None:
+        for name, deleted in (self._admin.delete_topics(self._made) if self._made else {}).items():
+            assert deleted.exception(20) is None, f"deleting {name}"
+
+    def fill(self, name: str, records: Iterable[Record], **settings: Any) -> None:
+        """Sends the records and requires that every one is delivered."""
+        errors: list[Any] = []
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, **settings})
+        for record in records:
+            while True:
+                try:
+                    producer.produce(name, on_delivery=lambda error, _: error and errors.append(error), **record)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            producer.poll(0)
+        assert producer.flush(60) == 0, "not everything was delivered within 60 s"
+        assert errors == []
+
+    def read(self, name: str) -> list[Message]:
+        """Every record that the topic has now, by partition and offset."""
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": unique("reader"), "fetch.wait.max.ms": 50}
+        consumer = Consumer(settings)
+        try:
+            partitions = consumer.list_topics(name, timeout=20).topics[name].partitions
+            ends = {p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=20) for p in partitions}
+            consumer.assign([TopicPartition(name, p, low) for p, (low, high) in ends.items() if low < high])
+            missing = {p for p, (low, high) in ends.items() if low < high}
+            messages: list[Message] = []
+
+            def all_read() -> bool:
+                for message in consumer.consume(10_000, timeout=0.2):
+                    if message.error():
+                        raise KafkaException(message.error())
+                    messages.append(message)
+                    if message.offset() == ends[message.partition()][1] - 1:
+                        missing.discard(message.partition())
+                return not missing
+
+            eventually(all_read, f"all of {name}: {ends}", timeout=60, interval=0)
+        finally:
+            consumer.close()
+        return sorted(messages, key=lambda m: (m.partition(), m.offset()))
+
+    def _has(self, name: str, partitions: int) -> bool:
+        found = self._admin.list_topics(timeout=10).topics.get(name)
+        if found is None or found.error or len(found.partitions) != partitions:
+            return False
+        return all(partition.leader >= 0 for partition in found.partitions.values())
+
+
+def numbered(numbers: Iterable[int], partitions: int = 1) -> Iterable[Record]:
+    """One record for each number: its text is the value, its partition the number modulo `partitions`."""
+    return ({"value": str(n).encode(), "partition": n % partitions} for n in numbers)
+
+
+def load(reader: Any, bootstrap: str, topic: str = "", **options: object) -> Any:
+    """The DataFrame of `spark.read` or `spark.readStream` over Kafka; a dot of an option is written `__`."""
+    reader = reader.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    if topic:
+        reader = reader.option("subscribe", topic)
+    for name, value in options.items():
+        reader = reader.option(name.replace("__", "."), str(value))
+    return reader.load()
+
+
+def numbers(frame: Any) -> list[int]:
+    """The values of numbered records, sorted; a record read twice is there twice."""
+    return sorted(int(row.n) for row in frame.selectExpr("CAST(value AS STRING) AS n").collect())
+
+
+class Streams:
+    """Streaming queries with their checkpoints in the test's directory. None outlives the test."""
+
+    def __init__(self, spark: Any, directory: Path) -> None:
+        self._spark = spark
+        self._directory = directory
+        self._running: list[Any] = []
+
+    def path(self, name: str) -> str:
+        return str(self._directory / name)
+
+    def start(self, frame: Any, sink: str, *, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
+        """Starts a query that writes parquet files into the directory `sink`; trigger: e.g. availableNow=True."""
+        writer = frame.writeStream.format("parquet").option("path", self.path(sink))
+        return self.run(writer, checkpoint=checkpoint, **trigger)
+
+    def run(self, writer: Any, *, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
+        """Starts a query of any sink."""
+        query = writer.option("checkpointLocation", self.path(checkpoint)).trigger(**trigger).start()
+        self._running.append(query)
+        return query
+
+    def written(self, sink: str) -> Any:
+        """What a sink of parquet files holds, files of unfinished batches left out."""
+        return self._spark.read.parquet(self.path(sink))
+
+    def stop(self) -> None:
+        for query in self._running:
+            query.stop()
+
+
+def finish(query: Any, timeout: float = 60) -> list[Any]:
+    """Waits for a query that ends by itself, and returns the progress of its batches that had input."""
+    assert query.awaitTermination(timeout), f"the query did not end within {timeout:g} s: {query.status}"
+    return [p for p in query.recentProgress if p["numInputRows"]]
+
+
+def processed(query: Any, count: Callable[[], int], wanted: int, timeout: float = 60) -> None:
+    """Waits until a running query has delivered `wanted` rows; a query that failed fails the test at once."""
+
+    def there() -> bool:
+        assert query.isActive, f"the query ended: {query.exception()}"
+        return count() >= wanted
+
+    eventually(there, f"{wanted} rows delivered by the query", timeout, interval=0.2)

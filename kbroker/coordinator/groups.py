@@ -142,7 +142,7 @@ class GroupCoordinator:
     async def join(self, request: JoinRequest) -> JoinAnswer:
         config = self._config()
         if request.reason is not None:
-            log.info("group %s: member %s joins: %s", request.group_id, request.member_id or "(new)", request.reason)
+            log.info("group %r: member %r joins: %r", request.group_id, request.member_id or "(new)", request.reason)
         answer: Future[JoinAnswer] = self._world.loop.create_future()
         shard = self._active(request.group_id)
         shard.enter(request.group_id, partial(operations.run_join, shard, config, request, partial(_answer, answer)))
@@ -174,7 +174,7 @@ class GroupCoordinator:
         for leaver in leavers:
             if leaver.reason is not None:
                 who = leaver.member_id or leaver.instance_id
-                log.info("group %s: member %s leaves: %s", group_id, who, leaver.reason)
+                log.info("group %r: member %r leaves: %r", group_id, who, leaver.reason)
         answer: Future[list[ErrorCode]] = self._world.loop.create_future()
         shard = self._active(group_id)
         reply, fail = partial(_answer, answer), partial(_fail, answer)

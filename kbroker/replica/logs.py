@@ -43,6 +43,8 @@ class LogDirectory:
         self._lock: DiskLock | None = None
         self._logs: dict[TopicPartition, Log] = {}
         self._tasks: set[Task[None]] = set()
+        self._marks_wanted: list[Future[None]] = []
+        self._marking: Task[None] | None = None
 
     # The directory as a whole.
 
@@ -112,9 +114,7 @@ class LogDirectory:
         recovery_points: Mapping[TopicPartition, int],
         start_offsets: Mapping[TopicPartition, int],
     ) -> list[Log]:
-        return [
-            self._open(one, clean, recovery_points.get(one[0], 0), start_offsets.get(one[0], 0)) for one in wanted
-        ]
+        return [self._open(one, clean, recovery_points.get(one[0], 0), start_offsets.get(one[0], 0)) for one in wanted]
 
     def _open(self, wanted: Wanted, clean: bool, recovery_point: int, log_start_offset: int) -> Log:
         tp, topic_id, overrides = wanted
@@ -186,10 +186,36 @@ class LogDirectory:
     # Checkpoints.
 
     async def write_checkpoints(self) -> None:
-        """Write the recovery points and log start offsets of all logs, durably."""
-        points = {tp: one.recovery_point for tp, one in self._logs.items()}
-        starts = {tp: one.log_start_offset for tp, one in self._logs.items() if one.log_start_offset > 0}
-        await self._world.offload(self._write_marks, points, starts)
+        """Write the recovery points and log start offsets of all logs, durably. Raises OSError.
+
+        One write runs at a time: two would share a temporary file, and the older could replace the newer. Who asks
+        during a write waits for the next one, together with all others who do.
+        """
+        loop = self._world.loop
+        written = loop.create_future()
+        self._marks_wanted.append(written)
+        if self._marking is None:
+            self._marking = loop.create_task(self._mark())
+        await written
+
+    async def _mark(self) -> None:
+        while self._marks_wanted:
+            wanted, self._marks_wanted = self._marks_wanted, []
+            points = {tp: one.recovery_point for tp, one in self._logs.items()}
+            starts = {tp: one.log_start_offset for tp, one in self._logs.items() if one.log_start_offset > 0}
+            failure: Exception | None = None
+            try:
+                await self._world.offload(self._write_marks, points, starts)
+            except Exception as error:
+                failure = error
+            for written in wanted:
+                if written.done():
+                    continue
+                if failure is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(failure)
+        self._marking = None
 
     def _write_marks(self, points: dict[TopicPartition, int], starts: dict[TopicPartition, int]) -> None:
         disk = self._world.disk

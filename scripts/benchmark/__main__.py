@@ -50,6 +50,18 @@ def spread(values: list[float]) -> float:
     return (max(values) - min(values)) / statistics.median(values)
 
 
+def beside_quiet(results: list[dict[str, object]]) -> list[str]:
+    """How much p99 grows beside idle connections or a cold reader, against the same server when it is quiet."""
+    by_name = {str(result["case"]): result for result in results}
+    quiet = by_name.get("produce latency at 2,000/s, p99")
+    return [
+        f"{name}: kbroker {result['kbroker'] / quiet['kbroker']:.2f} times its own quiet p99, "  # type: ignore[operator]
+        f"Kafka {result['kafka'] / quiet['kafka']:.2f} times"  # type: ignore[operator]
+        for name, result in by_name.items()
+        if quiet is not None and name.startswith("p99 ")
+    ]
+
+
 def row(result: dict[str, object]) -> str:
     sign = "≥" if result["better"] == "more" else "≤"
     return (
@@ -94,6 +106,8 @@ def main() -> int:
             if closer is not None:
                 closer()
         shutil.rmtree(base, ignore_errors=True)
+    for line in beside_quiet(results):
+        print(line)
     if args.json:
         Path(args.json).write_text(json.dumps({"machine": environment(), "results": results}, indent=1))
     missed = [result["case"] for result in results if not result["met"]]

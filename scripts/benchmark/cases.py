@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from clients import consume, create_topic, first_acknowledged, latency, produce
+from clients import TinyClient, consume, create_topic, first_acknowledged, latency, produce
 from peers import Kafka, Kbroker, Peer
 
 LINGER = ("linger.ms=5", "batch.size=65536")
@@ -133,9 +133,15 @@ class BesideColdReader(LatencyOf):
             reader.join()
 
     def read_until(self, peer: Peer, over: threading.Event) -> None:
+        reader = TinyClient(peer.port)
+        offset = 0
         while not over.is_set():
-            consume(peer, self.old[peer], self.OLD_RECORDS)
-            self.evict(peer)
+            following = reader.fetch(self.old[peer], offset)
+            if following == offset:
+                self.evict(peer)
+                following = 0
+            offset = following
+        reader.close()
 
     def evict(self, peer: Peer) -> None:
         """Drop the old topic's pages, and only those, from the page cache."""

@@ -5,17 +5,15 @@ kbroker of its own. Tests that kill a broker or read its files always need one o
 `broker`); they are not run when the suite is pointed at somebody else's.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.compat.matrix import CLIENTS, FAILED, NOT_RUN, PASSED, Cell, Matrix
-from tests.compat.support import BrokerProcess, running_broker, unique
+from tests.compat.support import OUTSIDE, BrokerProcess, need_own_broker, running_broker, unique
 
 HERE = Path(__file__).parent
-OUTSIDE = os.environ.get("KBROKER_COMPAT_BOOTSTRAP", "")
 
 _CELL = pytest.StashKey[Cell]()
 _MATRIX = pytest.StashKey[Matrix]()
@@ -35,8 +33,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker of this test alone, which it may kill, restart and look into."""
-    if OUTSIDE:
-        pytest.skip("not run: it would kill the broker, and this one is not the suite's own")
+    need_own_broker()
     with running_broker(tmp_path) as own:
         yield own
 

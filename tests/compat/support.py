@@ -14,7 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
+
+# The broker that the suite is pointed at, host:port; empty when it starts its own.
+OUTSIDE = os.environ.get("KBROKER_COMPAT_BOOTSTRAP", "")
 
 _PAUSE = threading.Event()  # never set: waiting on it is a pause that a signal interrupts
 
@@ -54,6 +59,12 @@ def unique(stem: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9-]', '-', stem)}-{secrets.token_hex(4)}"
 
 
+def need_own_broker() -> None:
+    """For tests that kill a broker or read its files: not run against somebody else's."""
+    if OUTSIDE:
+        pytest.skip("not run: needs a broker of its own, and the suite was pointed at one")
+
+
 def free_port() -> int:
     """A port that nobody listens on, below the range that outgoing connections take theirs from.
 
@@ -79,10 +90,13 @@ class BrokerProcess:
 
     READY = re.compile(r"^kbroker ready: bootstrap (\S+)$", re.MULTILINE)
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str] | None = None, advertise: str | None = None
+    ) -> None:
         self.data_dir = directory / "data"
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.starts = 0
+        self._advertise = advertise
         # Without this Kafka waits three seconds for more members whenever an empty group is joined.
         self._settings = {"group.initial.rebalance.delay.ms": "0", **(settings or {})}
         self._directory = directory
@@ -99,25 +113,43 @@ class BrokerProcess:
         assert len(found) == 1, f"directories of {topic}-{partition} under {self.data_dir}: {found}"
         return found[0]
 
+    @property
+    def errors(self) -> str:
+        """What the process wrote to its log since its latest start."""
+        return (self._directory / f"stderr-{self.starts}").read_text()
+
     def start(self, timeout: float = 60.0) -> None:
         """Starts the process and returns when it has said that it is ready."""
-        command = os.environ.get("KBROKER_COMPAT_COMMAND", "").split() or [sys.executable, "-m", "kbroker"]
-        command += ["start", "--data-dir", str(self.data_dir), "--listen", self.bootstrap]
-        for name, value in self._settings.items():
-            command += ["--set", f"{name}={value}"]
+        self.launch()
+        eventually(self.ready, f"the broker's ready line ({' '.join(self._command())})", timeout)
+
+    def ready(self) -> bool:
+        """Whether it has said that it is ready; fails when it has ended instead."""
+        code = self._process.poll() if self._process else None
+        if code is not None:
+            raise AssertionError(f"the broker ended with {code} at its start:\n{self.errors[-4000:]}")
+        return self.READY.search((self._directory / f"stdout-{self.starts}").read_text()) is not None
+
+    def launch(self) -> None:
+        """Starts the process and does not wait for it."""
         self.starts += 1
         output = self._directory / f"stdout-{self.starts}"
         errors = self._directory / f"stderr-{self.starts}"
         with output.open("wb") as stdout, errors.open("wb") as stderr:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+            self._process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
 
-        def ready() -> bool:
-            code = self._process.poll() if self._process else None
-            if code is not None:
-                raise AssertionError(f"the broker ended with {code} at its start:\n{errors.read_text()[-4000:]}")
-            return self.READY.search(output.read_text()) is not None
+    def _command(self) -> list[str]:
+        command = os.environ.get("KBROKER_COMPAT_COMMAND", "").split() or [sys.executable, "-m", "kbroker"]
+        command += ["start", "--data-dir", str(self.data_dir), "--listen", self.bootstrap]
+        if self._advertise is not None:
+            command += ["--advertise", self._advertise]
+        for name, value in self._settings.items():
+            command += ["--set", f"{name}={value}"]
+        return command
 
-        eventually(ready, f"the broker's ready line ({' '.join(command)})", timeout)
+    def freeze(self) -> None:
+        """SIGSTOP: from here to the kill it does nothing, so that what it leaves undone can be counted."""
+        os.kill(self.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
         """kill -9: no handler runs, nothing is flushed."""
@@ -151,9 +183,11 @@ class BrokerProcess:
 
 
 @contextmanager
-def running_broker(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[BrokerProcess]:
+def running_broker(
+    directory: Path, settings: Mapping[str, str] | None = None, advertise: str | None = None
+) -> Iterator[BrokerProcess]:
     """A started broker; whatever is left of it is killed at the end."""
-    broker = BrokerProcess(directory, settings)
+    broker = BrokerProcess(directory, settings, advertise)
     try:
         broker.start()
         yield broker

@@ -1,0 +1,47 @@
+"""One JVM for all tests of Kafka's tools, and topics made with kafka-topics."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compat.kafka_tools.jvm import Jvm, Run
+from tests.compat.support import unique
+
+
+@pytest.fixture(scope="session")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
+    if not (shutil.which("java") and shutil.which("mvn")):
+        pytest.skip("not run: Kafka's tools need Java 17 or newer, and Maven to fetch them")
+    log: Path = tmp_path_factory.mktemp("jvm") / "log"
+    machine = Jvm(log)
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def tool(jvm: Jvm, bootstrap: str) -> Callable[..., Run]:
+    """tool(name, *arguments, stdin=""): runs a tool, which must succeed, against the broker under test."""
+
+    def run(name: str, *arguments: str, stdin: str = "") -> Run:
+        return jvm.check(name, "--bootstrap-server", bootstrap, *arguments, stdin=stdin)
+
+    return run
+
+
+@pytest.fixture
+def topic(tool: Callable[..., Run], request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
+    """topic(partitions, {config: value}): the name of a new topic, which is deleted after the test."""
+    made: list[str] = []
+
+    def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
+        name = unique(request.node.originalname.removeprefix("test_"))
+        options = [word for item in (configs or {}).items() for word in ("--config", "=".join(item))]
+        tool("kafka-topics", "--create", "--topic", name, "--partitions", str(partitions), *options)
+        made.append(name)
+        return name
+
+    yield create
+    for name in made:
+        tool("kafka-topics", "--delete", "--topic", name)

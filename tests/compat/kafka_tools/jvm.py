@@ -1,0 +1,171 @@
+"""Apache Kafka's own tools and Java clients, all in one JVM that Python drives (Py4J).
+
+The shell scripts of Kafka (kafka-topics.sh and so on) only set a class path and start a main class; here the
+same main classes run with the same arguments. One JVM for all of them saves a second for each.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import CallbackServerParameters, JavaGateway, find_jar_path
+from py4j.protocol import Py4JJavaError
+
+from scripts.benchmark.peers import QUIET, kafka_classpath
+
+# Kafka's scripts and the main classes behind them, as of 4.3.
+MAIN_CLASSES = {
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
+    "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
+}
+
+
+@dataclass
+class Run:
+    """What a tool printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class _ExitRequested(Exception):
+    """A tool asked the JVM to exit; the JVM stays, the tool is over."""
+
+
+class _ExitProcedure:
+    """Kafka's tools end with `Exit.exit(code)`, which may be told to do something else than to exit."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+
+    def execute(self, code: int, message: str | None) -> None:
+        if self.code is None:
+            self.code = code
+        raise _ExitRequested(message)
+
+    class Java:
+        implements = ("org.apache.kafka.common.utils.Exit$Procedure",)
+
+
+class _ShutdownHooks:
+    """What a tool wants to be done when the JVM ends (the console producer sends the rest); done when it ends."""
+
+    def __init__(self) -> None:
+        self.pending: list[Any] = []
+
+    def addShutdownHook(self, name: str, hook: Any) -> None:
+        self.pending.append(hook)
+
+    def run(self) -> None:
+        while self.pending:
+            self.pending.pop(0).run()
+
+    class Java:
+        implements = ("org.apache.kafka.common.utils.Exit$ShutdownHookAdder",)
+
+
+class Jvm:
+    """One Java process with Kafka's jars; `run` starts a tool in it, `java` reaches any class."""
+
+    def __init__(self, log: Path) -> None:
+        logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)  # every exit of a tool would be an error
+        self._log = log.open("w")
+        self.gateway = JavaGateway.launch_gateway(
+            classpath=f"{kafka_classpath()}:{find_jar_path()}",
+            javaopts=["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", QUIET],
+            die_on_exit=True,
+            redirect_stdout=self._log,
+            redirect_stderr=self._log,
+        )
+        self.gateway.start_callback_server(CallbackServerParameters(port=0, daemonize=True))
+        server = self.gateway.java_gateway_server
+        port = self.gateway.get_callback_server().get_listening_port()
+        server.resetCallbackClient(server.getCallbackClient().getAddress(), port)
+        self.java = self.gateway.jvm
+        self._exit = _ExitProcedure()
+        self._hooks = _ShutdownHooks()
+        self.java.org.apache.kafka.common.utils.Exit.setExitProcedure(self._exit)
+        self.java.org.apache.kafka.common.utils.Exit.setShutdownHookAdder(self._hooks)
+        self._one_at_a_time = threading.Lock()  # standard streams belong to the whole JVM
+
+    def run(self, tool: str, *arguments: str, stdin: str = "") -> Run:
+        """Runs one of Kafka's tools to its end."""
+        java = self.java
+        argv = self.gateway.new_array(java.String, len(arguments))
+        for index, argument in enumerate(arguments):
+            argv[index] = argument
+        out, err = java.java.io.ByteArrayOutputStream(), java.java.io.ByteArrayOutputStream()
+        system = java.System
+        with self._one_at_a_time:
+            before = system.out, system.err, getattr(system, "in")
+            system.setOut(java.java.io.PrintStream(out, True, "UTF-8"))
+            system.setErr(java.java.io.PrintStream(err, True, "UTF-8"))
+            system.setIn(java.java.io.ByteArrayInputStream(stdin.encode()))
+            self._exit.code = None
+            failure = ""
+            try:
+                self._main(MAIN_CLASSES[tool], argv)
+            except Py4JJavaError as error:
+                failure = "" if self._exit.code is not None else str(error)
+            finally:
+                self._hooks.run()
+                system.setOut(before[0])
+                system.setErr(before[1])
+                system.setIn(before[2])
+        code = self._exit.code if self._exit.code is not None else int(bool(failure))
+        # What follows is only how the tool was kept from ending the JVM.
+        errors = err.toString("UTF-8").partition("An exception was raised by the Python Proxy")[0]
+        return Run(code, out.toString("UTF-8"), errors + failure)
+
+    def consume(self, *arguments: str) -> Run:
+        """kafka-console-consumer, which counts to --max-messages over all its runs in one JVM."""
+        consumer = self.java.Class.forName(MAIN_CLASSES["kafka-console-consumer"])
+        count = consumer.getDeclaredField("messageCount")
+        count.setAccessible(True)
+        count.setInt(None, 0)
+        return self.check("kafka-console-consumer", *arguments)
+
+    def check(self, tool: str, *arguments: str, stdin: str = "") -> Run:
+        """Runs a tool that must succeed."""
+        done = self.run(tool, *arguments, stdin=stdin)
+        assert done.code == 0, f"{tool} {' '.join(arguments)} ended with {done.code}:\n{done.out}\n{done.err}"
+        return done
+
+    def settings(self, values: Mapping[str, object]) -> Any:
+        """A java.util.HashMap, which every Java client takes as its configuration."""
+        settings = self.java.java.util.HashMap()
+        for name, value in values.items():
+            settings.put(name, str(value))
+        return settings
+
+    def close(self) -> None:
+        self.gateway.shutdown()
+        self._log.close()
+
+    def _main(self, name: str, argv: Any) -> None:
+        main = self.java
+        for part in name.split("."):
+            main = getattr(main, part)
+        main.main(argv)

@@ -1,0 +1,152 @@
+"""Our files, read by Kafka's own DumpLogSegments after a clean stop."""
+
+import re
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.support import eventually, need_own_broker, running_broker
+
+# With --deep-iteration the tool says of every segment but the first that "-1 is followed by" its base offset.
+COMPLAINT = re.compile(
+    r"Mismatches in|^ *\d+ is followed by|out of order|Found timestamp mismatch|Index timestamp|isvalid: false"
+    r"|invalid|corrupt|Exception|sanity check failed",
+    re.IGNORECASE | re.MULTILINE,
+)
+RECORDS = 30_000
+
+
+def produce(bootstrap, topic, count, partition, **settings):
+    many_batches = {"linger.ms": 5, "batch.num.messages": 50}
+    sender = Producer({"bootstrap.servers": bootstrap, **many_batches, **settings})
+    failed = []
+    for n in range(count):
+        sender.produce(
+            topic,
+            f"value {n} ".encode() * 10,
+            key=str(n % 50).encode(),
+            partition=partition,
+            headers=[("n", str(n).encode())],
+            on_delivery=lambda error, _: error and failed.append(error),
+        )
+        sender.poll(0)
+    assert sender.flush(60) == 0
+    assert not failed
+
+
+def dump(jvm, files, *options):
+    """What DumpLogSegments prints; fails when it complains."""
+    assert files, "there are no such files"
+    done = jvm.check("kafka-dump-log", "--files", ",".join(str(file) for file in files), *options)
+    complaint = COMPLAINT.search(done.out + done.err)
+    assert complaint is None, (done.out + done.err)[max(0, complaint.start() - 500) : complaint.end() + 500]
+    return done.out
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A broker that stored segments of every kind and was stopped cleanly: the broker, with its files."""
+    need_own_broker()
+    settings = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
+    with running_broker(tmp_path_factory.mktemp("dumped"), settings) as broker:
+        fill(broker)
+        eventually(lambda: len(bases(broker, "cut")) == 1 or bases(broker, "cut")[1] > 20_000, "old segments to go")
+        broker.stop()
+        yield broker
+
+
+def bases(broker, topic):
+    """The base offsets of the segments of partition 0."""
+    return sorted(int(path.stem) for path in broker.partition_dir(topic, 0).glob("*.log"))
+
+
+def fill(broker):
+    """Every codec, rolled segments, both kinds of timestamps, a deleted head, a group with offsets."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = {
+        "codecs": NewTopic("codecs", 5, 1, config={"index.interval.bytes": "1024"}),
+        "rolled": NewTopic("rolled", 1, 1, config={"segment.bytes": "1048576"}),
+        "append-time": NewTopic("append-time", 1, 1, config={"message.timestamp.type": "LogAppendTime"}),
+        "recompressed": NewTopic("recompressed", 1, 1, config={"compression.type": "zstd"}),
+        "cut": NewTopic("cut", 1, 1, config={"segment.bytes": "1048576"}),
+    }
+    for created in admin.create_topics(list(topics.values())).values():
+        created.result(20)
+    for partition, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+        settings = {"compression.type": codec, "enable.idempotence": True}
+        produce(broker.bootstrap, "codecs", 3000, partition, **settings)
+    produce(broker.bootstrap, "rolled", RECORDS, 0, **{"enable.idempotence": True})
+    produce(broker.bootstrap, "append-time", 3000, 0)
+    produce(broker.bootstrap, "recompressed", 3000, 0, **{"compression.type": "gzip"})
+    produce(broker.bootstrap, "cut", 30_000, 0)
+    admin.delete_records([TopicPartition("cut", 0, 20_000)])[TopicPartition("cut", 0, 20_000)].result(20)
+    commit(broker.bootstrap, "rolled")
+
+
+def commit(bootstrap, topic):
+    """A group with a member that commits, so that the offsets topic holds both kinds of records."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "dumped", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    assert len(eventually(lambda: consumer.consume(100, timeout=1), "records")) == 100
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+@pytest.mark.feature("log files")
+def test_dump_log_segments_reads_every_file_without_complaint(jvm, stopped):
+    directories = [path.parent for path in stopped.data_dir.rglob("*.log") if path.stem.isdigit()]
+    assert len(directories) > 9
+    for directory in sorted(set(directories)):
+        logs = sorted(directory.glob("*.log"))
+        dump(jvm, logs, "--deep-iteration")
+        dump(jvm, [path.with_suffix(".index") for path in logs], "--index-sanity-check")
+        dump(jvm, [path.with_suffix(".index") for path in logs])
+        dump(jvm, [path.with_suffix(".timeindex") for path in logs])
+        if snapshots := sorted(directory.glob("*.snapshot")):
+            dump(jvm, snapshots)
+
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    for partition, codec in enumerate(codecs):
+        log = dump(jvm, sorted(stopped.partition_dir("codecs", partition).glob("*.log")), "--deep-iteration")
+        batches = [line for line in log.splitlines() if line.startswith("baseOffset:")]
+        assert {re.search(r"compresscodec: (\w+)", line)[1] for line in batches} == {codec}
+        assert len(re.findall(r"^\| offset: ", log, re.MULTILINE)) == 3000
+        assert "producerId: -1" not in log
+        [snapshot] = stopped.partition_dir("codecs", partition).glob("*.snapshot")
+        assert "lastSequence: 2999" in dump(jvm, [snapshot])
+
+    recompressed = dump(jvm, sorted(stopped.partition_dir("recompressed", 0).glob("*.log")))
+    assert set(re.findall(r"compresscodec: (\w+)", recompressed)) == {"zstd"}
+    appended = dump(jvm, sorted(stopped.partition_dir("append-time", 0).glob("*.log")), "--deep-iteration")
+    assert "LogAppendTime: " in appended
+    assert "CreateTime: " not in appended
+
+
+@pytest.mark.feature("log files")
+def test_segments_roll_and_their_indexes_point_at_batches(jvm, stopped):
+    directory = stopped.partition_dir("rolled", 0)
+    logs = sorted(directory.glob("*.log"))
+    assert len(logs) > 3
+    assert all(path.stat().st_size <= 1_048_576 for path in logs)
+    offsets = [
+        int(found) for found in re.findall(r"^\| offset: (\d+)", dump(jvm, logs, "--deep-iteration"), re.MULTILINE)
+    ]
+    assert offsets == list(range(RECORDS))
+    for log in logs[:-1]:
+        index = dump(jvm, [log.with_suffix(".index")])
+        entries = re.findall(r"offset: (\d+) position: (\d+)", index)
+        assert len(entries) > 20, f"an entry every 4096 bytes or so in {log.name}"
+        times = re.findall(r"timestamp: (\d+) offset: (\d+)", dump(jvm, [log.with_suffix(".timeindex")]))
+        assert len(times) > 1
+    assert 0 < bases(stopped, "cut")[0] <= 20_000, "only segments wholly before the start offset are gone"
+
+
+@pytest.mark.feature("log files")
+def test_group_offsets_are_in_kafkas_record_format(jvm, stopped):
+    logs = [path for path in stopped.data_dir.rglob("__consumer_offsets-*/*.log") if path.stat().st_size]
+    decoded = dump(jvm, logs, "--offsets-decoder", "--print-data-log")
+    assert '"group":"dumped"' in decoded
+    assert '"topic":"rolled","partition":0' in decoded
+    assert '"offset":100' in decoded
+    assert '"protocolType":"consumer"' in decoded

@@ -1,0 +1,171 @@
+"""Killing a broker while producers wait for it, and what must be true of the log at the end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.compat.crash.line import Line, Unanswered
+from tests.compat.crash.writers import VALUE, Ledger, Record, Writer
+from tests.compat.support import BrokerProcess, eventually
+
+FROZEN = "frozen"
+HELD = "answers held"
+
+
+@dataclass
+class Kill:
+    """What was on its way when the broker was killed."""
+
+    how: str
+    unanswered: Unanswered
+    outstanding: int
+    in_log: int
+    client: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.how}: {self.unanswered.requests} produce requests with {self.unanswered.batches} batches "
+            f"unanswered; {self.outstanding} records unacknowledged, {self.in_log} of them in the log already; "
+            f"client: {self.client}"
+        )
+
+
+@dataclass
+class Killer:
+    """Kills and restarts one broker, and keeps count."""
+
+    broker: BrokerProcess
+    line: Line
+    kills: list[Kill] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)
+
+    def kill(self, writer: Writer, topic: str, how: str) -> None:
+        """kill -9 while produce requests are unanswered.
+
+        FROZEN: the broker stops where it is, and dies when requests are seen to be unanswered. HELD: it goes on
+        until it has answered everything that the client sends ahead, but the client never gets these answers.
+        """
+        ledger = writer.ledger
+        try:
+            self._catch(writer, how)
+            client = writer.in_flight()
+            self.broker.kill()
+            eventually(lambda: not self.line.connections(), "the end of the dead broker's connections", interval=0.001)
+        finally:
+            self.line.release()
+        unanswered = self.line.take_lost()
+        directories = [self.broker.partition_dir(topic, index) for index in range(ledger.partitions)]
+        in_log = ledger.unacknowledged_in(directories)
+        self.kills.append(Kill(how, unanswered, ledger.outstanding, in_log, client))
+
+    def _catch(self, writer: Writer, how: str) -> None:
+        if how == FROZEN:
+            self.broker.freeze()
+            eventually(self.line.unanswered, "produce requests at a broker that does nothing", interval=0.001)
+            return
+        self.line.hold()
+        eventually(
+            lambda: writer.pipeline <= self.line.unanswered() == self.line.held(), "held answers", interval=0.001
+        )
+
+    def start(self) -> None:
+        self.broker.start()
+        self.repairs += repaired(self.broker)
+
+
+def repaired(broker: BrokerProcess) -> list[str]:
+    """What the latest start says that it repaired."""
+    return [line for line in broker.errors.splitlines() if "recovery: " in line]
+
+
+def progress(writer: Writer, by: int) -> None:
+    """Waits until `by` more records have been acknowledged in every partition."""
+
+    def counts() -> list[int]:
+        found = [0] * ledger.partitions
+        for partition, _ in list(ledger.acknowledged):
+            found[partition] += 1
+        return found
+
+    ledger = writer.ledger
+    wanted = [count + by for count in counts()]
+    eventually(
+        lambda: all(have >= want for have, want in zip(counts(), wanted, strict=True)),
+        f"{by} more records acknowledged in each partition",
+        30,
+        interval=0.01,
+    )
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> list[list[tuple[int, bytes | None, bytes]]]:
+    """Each partition's (offset, key, value) from its start to its end, in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"reader-of-{topic}",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "log_level": 2,
+        }
+    )
+    try:
+        bounds = [consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=20) for p in range(partitions)]
+        consumer.assign([TopicPartition(topic, p, low) for p, (low, _) in enumerate(bounds)])
+        records: list[list[tuple[int, bytes | None, bytes]]] = [[] for _ in range(partitions)]
+        wanted = sum(high - low for low, high in bounds)
+
+        def read() -> bool:
+            for message in consumer.consume(1000, timeout=0.2):
+                if message.error():
+                    raise KafkaException(message.error())
+                records[message.partition()].append((message.offset(), message.key(), message.value()))
+            return sum(map(len, records)) >= wanted
+
+        eventually(read, f"{wanted} records of {topic}", 30, interval=0)
+    finally:
+        consumer.close()
+    for (low, high), found in zip(bounds, records, strict=True):
+        assert [offset for offset, _, _ in found] == list(range(low, high)), "offsets without gaps"
+    return records
+
+
+Found = dict[Record, list[int]]
+
+
+def offsets_of(ledger: Ledger, records: list[list[tuple[int, bytes | None, bytes]]]) -> Found:
+    """At which offsets each of a producer's values is."""
+    found: Found = {}
+    for partition, part in enumerate(records):
+        for offset, key, value in part:
+            match = VALUE.match(value)
+            assert match is not None, f"a value that nobody wrote: {value!r}"
+            if match[1] == ledger.name.encode():
+                number = int(match[3])
+                assert int(match[2]) == partition
+                assert number < ledger.sent[partition]
+                assert key == b"key-%d" % (number % 7)
+                found.setdefault((partition, number), []).append(offset)
+    return found
+
+
+def check_nothing_lost(ledger: Ledger, found: Found) -> None:
+    """Everything acknowledged is there, at the offset that was answered."""
+    lost = [record for record in ledger.acknowledged if record not in found]
+    assert lost == [], f"{len(lost)} acknowledged records are lost"
+    moved = [r for r, offset in ledger.acknowledged.items() if offset is not None and offset not in found[r]]
+    assert moved == [], f"{len(moved)} records are not at the offset that was acknowledged"
+
+
+def check_exactly_once(ledger: Ledger, found: Found) -> None:
+    """No value twice, acknowledged or not, and each partition in the order in which it was written."""
+    check_nothing_lost(ledger, found)
+    twice = {record: offsets for record, offsets in found.items() if len(offsets) > 1}
+    assert twice == {}, f"{len(twice)} values are there more than once"
+    for partition in range(ledger.partitions):
+        order = sorted((offsets[0], record[1]) for record, offsets in found.items() if record[0] == partition)
+        numbers = [number for _, number in order]
+        assert numbers == sorted(numbers), f"partition {partition} is not in order"
+
+
+Check = Callable[[Ledger, Found], None]

@@ -49,7 +49,9 @@ class Member:
     def _run(self) -> None:
         try:
             while not self._leaving.is_set():
-                for part in self.consumer.poll(timeout_ms=100).values():
+                # A poll that ends in the middle of a rejoin can leave kafka-python waiting for ever, and metadata
+                # makes it rejoin 100 ms after its first poll.
+                for part in self.consumer.poll(timeout_ms=350).values():
                     self.records.extend(part)
                 self.assignment = set(self.consumer.assignment())
                 self.generation = self.consumer.group_metadata().generation_id

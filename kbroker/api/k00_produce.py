@@ -15,6 +15,7 @@ from collections.abc import Callable
 from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
 from kbroker.model import KafkaError
 from kbroker.replica.manager import Appended
+from kbroker.replica.validation import NotOneBatchError
 from kbroker.state.purgatory import Operation
 from protocol.errors import ErrorCode
 from protocol.produce_wire import (
@@ -23,6 +24,15 @@ from protocol.produce_wire import (
     decode_produce_request,
     encode_produce_response,
 )
+
+REFUSED_BY_LOG = {
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+}
 
 _NOTHING: tuple[tuple[int, str | None], ...] = ()
 
@@ -45,14 +55,15 @@ def serve(services: Services, context: RequestContext, frame: memoryview, pos: i
             try:
                 appended = append(key, index, records, acks, version, now_ms)
             except KafkaError as error:
-                answers.append(_error(index, error))
+                answers.append(_error(index, error, _log_start(services, key, index, error)))
                 continue
             if not appended.settled:
                 unsettled.append((answers, len(answers), appended))
             answers.append(
                 (index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset, _NOTHING, None)
             )
-        results.append((key, answers))
+        if answers:
+            results.append((key, answers))
     if unsettled and acks != 0:
         wait = DelayedProduce(services, context, results, unsettled, timeout_ms)
         services.replicas.watch(wait)
@@ -74,9 +85,17 @@ def _refused(index: int, code: ErrorCode, message: str | None = None) -> Partiti
     return (index, int(code), -1, -1, -1, _NOTHING, message)
 
 
-def _error(index: int, error: KafkaError) -> PartitionResult:
+def _error(index: int, error: KafkaError, log_start: int) -> PartitionResult:
     record_errors = tuple(getattr(error, "record_errors", _NOTHING))
-    return (index, int(error.code), -1, -1, -1, record_errors, error.message)
+    return (index, int(error.code), -1, -1, log_start, record_errors, error.message)
+
+
+def _log_start(services: Services, key: str | bytes, index: int, error: KafkaError) -> int:
+    """Where the log begins, told beside a refusal for what the log or the records hold, as Kafka does."""
+    if error.code not in REFUSED_BY_LOG or isinstance(error, NotOneBatchError):
+        return -1
+    partition = services.replicas.find(key, index)
+    return -1 if partition is None else partition.log.log_start_offset
 
 
 class DelayedProduce(Operation):

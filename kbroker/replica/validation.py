@@ -44,7 +44,12 @@ MAX_DECOMPRESSED = 64 * 1024 * 1024
 MAX_RECORD_ERRORS = 1000
 
 _SMALLEST_MESSAGE = 14
+_SMALLEST_RECORD = 7  # its length, attributes, two deltas, key, value and headers take a byte each at least
 _LENGTH = Struct(">i")
+
+
+class NotOneBatchError(KafkaError):
+    """What was sent is not one record batch, so that no log is asked about it."""
 
 
 class InvalidRecordsError(KafkaError):
@@ -65,7 +70,7 @@ def validate(
     Raises KafkaError with the code for the client.
     """
     if records is None:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "No records were sent for the partition.")
+        raise _not_one("No records were sent for the partition.")
     try:
         header = parse_header(records)
     except MalformedError:
@@ -91,7 +96,14 @@ def validate(
     if crc32c(records[CRC_START:]) != header[4]:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "The record batch does not match its CRC.")
     count = header[12]
-    if count <= 0 or header[6] != count - 1 or (header[9] >= 0 and header[11] < 0) or codec > ZSTD:
+    # Offsets are given out by this count, so it must be possible.
+    room = MAX_DECOMPRESSED if codec else size - HEADER_SIZE
+    if (
+        not 0 < count <= room // _SMALLEST_RECORD
+        or header[6] != count - 1
+        or (header[9] >= 0 and header[11] < 0)
+        or codec > ZSTD
+    ):
         _refuse_header(header)
     if attributes & CONTROL:
         raise _invalid("Clients are not allowed to write control records.")
@@ -126,6 +138,10 @@ def _invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
+def _not_one(message: str) -> KafkaError:
+    return NotOneBatchError(ErrorCode.INVALID_RECORD, message)
+
+
 def _too_large(size: int, config: "TopicConfig") -> KafkaError:
     return KafkaError(
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -140,6 +156,8 @@ def _refuse_header(header: BatchHeader) -> NoReturn:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Unknown compression type {header.codec}.")
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
         raise _invalid(f"{header.count} records do not agree with last offset delta {header.last_offset_delta}.")
+    if header.producer_id < 0 or header.base_sequence >= 0:
+        raise _invalid(f"A record batch of {header.size} bytes cannot hold {header.count} records.")
     raise _invalid(f"Invalid sequence number {header.base_sequence} of producer {header.producer_id}.")
 
 
@@ -153,12 +171,12 @@ def _only_batch(records: memoryview) -> memoryview:
     """The first batch, if it is whole, of format v2, and no other whole batch follows. A cut-off one is dropped."""
     size = _size_at(records, 0)
     if size is None or size > len(records):
-        raise _invalid("Produce requests must have a whole record batch for each partition.")
+        raise _not_one("Produce requests must have a whole record batch for each partition.")
     if records[MAGIC_POS] != MAGIC:
-        raise _invalid(f"Produce requests must have batches of magic {MAGIC}, not {records[MAGIC_POS]}.")
+        raise _not_one(f"Produce requests must have batches of magic {MAGIC}, not {records[MAGIC_POS]}.")
     following = _size_at(records, size)
     if following is not None and size + following <= len(records):
-        raise _invalid("Produce requests must have exactly one record batch for each partition.")
+        raise _not_one("Produce requests must have exactly one record batch for each partition.")
     if size < HEADER_SIZE:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch cannot have {size} bytes.")
     return records[:size]

@@ -66,7 +66,7 @@ def _page(image: MetadataImage, names: list[str], first: int, room: int) -> Desc
 
 def _unknown(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
     answer = DescribeTopicPartitionsResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    if code != ErrorCode.INVALID_REQUEST:
         answer.topic_authorized_operations = TOPIC_OPERATIONS
     return answer
 

@@ -48,7 +48,7 @@ def dump(jvm, files, *options):
 def stopped(tmp_path_factory):
     """A broker that stored segments of every kind and was stopped cleanly: the broker, with its files."""
     need_own_broker()
-    settings = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
+    settings = {"log.retention.check.interval.ms": "300"}
     with running_broker(tmp_path_factory.mktemp("dumped"), settings) as broker:
         fill(broker)
         eventually(lambda: len(bases(broker, "cut")) == 1 or bases(broker, "cut")[1] > 20_000, "old segments to go")

@@ -69,11 +69,13 @@ class Broker:
         logs = LogDirectory(self.world, self.config.log_dirs[0], lambda: self.config)
         await logs.lock()
         self._started.append(logs.unlock)
+        await logs.check_owner(self.config.node_id)
         listener, advertised = self.config.listeners[0], self.config.advertised_listeners[0]
         port = await self._server.bind(listener.host or None, listener.port)
         self._started.append(self._server.stop)
         node = BrokerNode(self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack)
         member = await self._join(node, logs.path)
+        await logs.check_owner(node.id, member.image.cluster_id)
         replicas = ReplicaManager(self.world, node.id, member.image, logs)
         self._configure(member)
         await replicas.start(lambda line: log.warning("recovery: %s", line))
@@ -82,11 +84,13 @@ class Broker:
         self.services = self._services(member, replicas)
         await self._start_rooms(member, replicas)
         await self._server.serve(self.services)
+        # Before all else: requests are not answered by a broker that is half gone.
+        self._started.append(self._server.stop)
         return advertised._replace(port=node.port).address
 
     async def _join(self, node: BrokerNode, directory: str) -> ClusterMember:
         if self._coordination is None:
-            self._store = await EmbeddedStore.open(self.world, f"{directory}/coordination")
+            self._store = await EmbeddedStore.open(self.world, f"{directory}/coordination", self.fail)
             self._started.append(self._store.close)
             self._coordination = self._store.session()
         member = await join(self.world, self._coordination, node, lambda: self.config, self.fail)
@@ -102,7 +106,7 @@ class Broker:
             metadata=member.image,
             controller=member.controller,
             replicas=replicas,
-            fetching=Fetching(self.world, replicas, replicas.purgatory, slots),
+            fetching=Fetching(self.world, replicas, slots, self.config.fetch_max_bytes),
             groups=GroupCoordinator(self.world, replicas, member.image, lambda: self.config),
             producer_ids=member.producer_ids,
         )
@@ -123,6 +127,7 @@ class Broker:
         if any(ConfigResource(BROKER_RESOURCE, name) in delta.configs for name in ("", own)):
             self._configure(member)
             self.services.config = self.config
+            self._server.configure(self.config)
             replicas.reconfigure()
 
     def _configure(self, member: ClusterMember) -> None:

@@ -10,7 +10,7 @@ A request of a replica (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER
 from __future__ import annotations
 
 from kbroker.api.services import PENDING, Pending, RequestContext, Services
-from kbroker.replica.fetching import Results
+from kbroker.replica.fetch_reads import Results
 from protocol.fetch_wire import (
     FIRST_TOPIC_ID_VERSION,
     FetchResult,
@@ -27,7 +27,7 @@ def serve(services: Services, context: RequestContext, frame: memoryview, pos: i
     def answer(error_code: int, session_id: int, results: Results) -> None:
         context.respond(encode_fetch_response(version, error_code, session_id, by_topic(results)))
 
-    services.fetching.fetch(request, version >= FIRST_TOPIC_ID_VERSION, answer)
+    context.on_abandoned = services.fetching.fetch(request, version >= FIRST_TOPIC_ID_VERSION, answer)
     return PENDING
 
 

@@ -48,8 +48,12 @@ class Batch:
 class EmbeddedStore:
     """The service. `open` it once in the process, then take one `session` for each broker."""
 
-    def __init__(self, world: World, journal: Journal, tree: Tree) -> None:
+    def __init__(
+        self, world: World, journal: Journal, tree: Tree, lost: Callable[[CoordinationError], None] = lambda _: None
+    ) -> None:
+        """`lost` is told when the journal's disk has failed: nothing is answered from then on."""
         self._world = world
+        self._lost = lost
         self._journal = journal
         self._tree = tree
         self._queue: list[tuple[Work, Future[Any]]] = []
@@ -61,10 +65,12 @@ class EmbeddedStore:
         self._child_watches: dict[str, dict[tuple[EmbeddedSession, Watch], None]] = {}
 
     @classmethod
-    async def open(cls, world: World, directory: str) -> EmbeddedStore:
+    async def open(
+        cls, world: World, directory: str, lost: Callable[[CoordinationError], None] = lambda _: None
+    ) -> EmbeddedStore:
         """Reads the files in `directory`, made if absent. Raises journal.Damaged, OSError."""
         journal = Journal(world.disk, directory)
-        return cls(world, journal, await world.offload(journal.load))
+        return cls(world, journal, await world.offload(journal.load), lost)
 
     def session(self) -> EmbeddedSession:
         self._last_session += 1
@@ -137,9 +143,13 @@ class EmbeddedStore:
             return Unavailable("", str(error))
         except Lost as error:
             take_back(batch.undo)
-            self._failure = Unavailable(error.path, error.detail)
-            return self._failure
+            return self._fail(error)
         return None
+
+    def _fail(self, error: Lost) -> CoordinationError:
+        self._failure = Unavailable(error.path, error.detail)
+        self._lost(self._failure)
+        return self._failure
 
     async def _compact(self) -> None:
         snapshot = encode_snapshot(self._tree, self._journal.number)
@@ -148,7 +158,7 @@ class EmbeddedStore:
         except OSError:
             pass
         except Lost as error:
-            self._failure = Unavailable(error.path, error.detail)
+            self._fail(error)
 
     def watch(self, session: EmbeddedSession, path: str, callback: Watch | None, *, children: bool = False) -> None:
         if callback is not None:

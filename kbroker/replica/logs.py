@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kbroker.config import BrokerConfig
 from kbroker.config.topic import TopicConfig
-from kbroker.model import TopicPartition
+from kbroker.config.values import ConfigError
+from kbroker.model import KafkaError, TopicPartition
 from kbroker.storage import checkpoints, names
 from kbroker.storage.backend import DiskLock
+from kbroker.storage.identity import FILE as IDENTITY_FILE
+from kbroker.storage.identity import Identity, read_identity, write_identity
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import open_log
 
 if TYPE_CHECKING:
-    from asyncio import Future, Task
+    from asyncio import Future, Task, TimerHandle
 
     from kbroker.world import World
 
 T = TypeVar("T")
 # A partition to open: where, the topic's id, its config overrides.
 Wanted = tuple[TopicPartition, bytes, Mapping[str, str]]
+
+
+class Marks(NamedTuple):
+    """The checkpoints: offsets of the partitions that have them."""
+
+    recovery_points: Mapping[TopicPartition, int]
+    start_offsets: Mapping[TopicPartition, int]
+    cleaned: Mapping[TopicPartition, int]
+
 
 log = logging.getLogger("kbroker.logs")
 LOCK_FILE = ".lock"
@@ -31,6 +44,10 @@ OPEN_TOGETHER = 16
 
 class DirectoryInUse(Exception):
     """Another broker runs on this data directory."""
+
+
+class ForeignDirectory(Exception):
+    """The data directory is another broker's, or nobody knows whose."""
 
 
 class LogDirectory:
@@ -43,6 +60,8 @@ class LogDirectory:
         self._lock: DiskLock | None = None
         self._logs: dict[TopicPartition, Log] = {}
         self._tasks: set[Task[None]] = set()
+        self._delayed: set[TimerHandle] = set()
+        self._complaints: set[str] = set()
         self._marks_wanted: list[Future[None]] = []
         self._marking: Task[None] | None = None
 
@@ -64,94 +83,142 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.close()
 
-    def topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """Effective values of a topic's configs."""
-        return TopicConfig.of(overrides, self._config().topic_defaults)
+    async def check_owner(self, node_id: int, cluster_id: str | None = None) -> None:
+        """Raise ForeignDirectory if the directory is not this broker's; a new one becomes its own once the cluster is
+        known. Kafka keeps the same file for the same reason: two brokers on one another's data lose it."""
+        await self._world.offload(self._check_owner, node_id, cluster_id)
+
+    def _check_owner(self, node_id: int, cluster_id: str | None) -> None:
+        disk = self._world.disk
+        try:
+            found = read_identity(disk, self.path)
+        except ValueError as error:
+            raise ForeignDirectory(f"{self.path}/{IDENTITY_FILE} is damaged: {error}") from None
+        if found is None:
+            if cluster_id is not None:
+                drawn = urlsafe_b64encode(self._world.random.randbytes(16)).decode().rstrip("=")
+                write_identity(disk, self.path, Identity(cluster_id, node_id, drawn.replace("-", "_")))
+        elif found.node_id != node_id:
+            raise ForeignDirectory(f"{self.path} is the data of node.id={found.node_id}; this broker is {node_id}")
+        elif cluster_id is not None and found.cluster_id != cluster_id:
+            raise ForeignDirectory(f"{self.path} is of cluster {found.cluster_id}; this broker is in {cluster_id}")
+
+    def topic_config(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
+        """Effective values of a topic's configs. What another version has stored and this one refuses is left out."""
+        defaults = self._config().topic_defaults
+        try:
+            return TopicConfig.of(overrides, defaults)
+        except ConfigError:
+            good: dict[str, str] = {}
+        for name, text in overrides.items():
+            try:
+                TopicConfig.of({name: text}, defaults)
+                good[name] = text
+            except ConfigError as error:
+                self._complain(f"topic {topic}: the config {name} is left out: {error.message}")
+        return TopicConfig.of(good, defaults)
+
+    def _complain(self, line: str) -> None:
+        if line not in self._complaints:
+            self._complaints.add(line)
+            log.warning("%s", line)
 
     # Opening and creating.
 
     async def open_all(self, wanted: Sequence[Wanted], report: Callable[[str], None]) -> list[Log]:
-        """Open the logs of a start, recovering what an unclean stop left; `report` hears what was repaired."""
+        """Open the logs of a start, recovering what an unclean stop left; `report` hears what was repaired.
+
+        A log that cannot be opened is left out, so that the others serve.
+        """
         offload = self._world.offload
-        clean, recovery_points, start_offsets = await offload(self._read_marks, report)
-        await offload(self._remove_leftovers)
-        opened: list[Log] = []
-        jobs = []
-        for first in range(0, len(wanted), OPEN_TOGETHER):
-            some = wanted[first : first + OPEN_TOGETHER]
-            jobs.append(offload(self._open_some, some, clean, recovery_points, start_offsets))
-        for job in jobs:
-            for one in await job:
-                opened.append(self._begin(one))
-                for line in one.repairs:
-                    report(f"{one.tp}: {line}")
+        clean, marks = await offload(self._read_marks, report)
+        await offload(self._tidy, wanted, report)
+        opened = await self._open_together(wanted, clean, marks)
+        for one in opened:
+            for line in one.repairs:
+                report(f"{one.tp}: {line}")
         return opened
 
-    def _read_marks(
-        self, report: Callable[[str], None]
-    ) -> tuple[bool, dict[TopicPartition, int], dict[TopicPartition, int]]:
+    async def create_all(self, wanted: Sequence[Wanted]) -> list[Log]:
+        """Make the logs of new partitions, but for those that cannot be made."""
+        return await self._open_together(wanted, True, Marks({}, {}, {}))
+
+    async def _open_together(self, wanted: Sequence[Wanted], clean: bool, marks: Marks) -> list[Log]:
+        groups = [wanted[first : first + OPEN_TOGETHER] for first in range(0, len(wanted), OPEN_TOGETHER)]
+        jobs = [self._world.offload(self._open_some, group, clean, marks) for group in groups]
+        opened = [one for job in jobs for one in await job if one is not None]
+        self._logs.update((one.tp, one) for one in opened)
+        return opened
+
+    def _read_marks(self, report: Callable[[str], None]) -> tuple[bool, Marks]:
         disk = self._world.disk
         clean = checkpoints.take_clean_marker(disk, self.path)
         marks = []
-        for name in (names.RECOVERY_POINTS, names.LOG_START_OFFSETS):
+        for name in (names.RECOVERY_POINTS, names.LOG_START_OFFSETS, names.CLEANER_OFFSETS):
             try:
                 marks.append(checkpoints.read_offsets(disk, self.path, name))
             except (ValueError, IndexError) as error:
                 report(f"{name} is damaged ({error}): logs are read from their start")
                 marks.append({})
                 clean = False
-        return clean, marks[0], marks[1]
+        return clean, Marks(*marks)
 
-    def _remove_leftovers(self) -> None:
-        for name in self._world.disk.listdir(self.path):
+    def _tidy(self, wanted: Sequence[Wanted], report: Callable[[str], None]) -> None:
+        """Finish deletions that a stop has interrupted, and put aside logs that are nobody's."""
+        disk = self._world.disk
+        ids = {tp: topic_id for tp, topic_id, _ in wanted}
+        for name in disk.listdir(self.path):
+            directory = f"{self.path}/{name}"
             if names.is_deleted_dir(name):
-                self._world.disk.rmtree(f"{self.path}/{name}")
+                disk.rmtree(directory)
+                continue
+            tp = names.parse_partition_dir(name)
+            if tp is not None and tp not in ids and self._is_of_another(directory, None):
+                self._put_aside(directory, tp, report)
 
-    def _open_some(
-        self,
-        wanted: Iterable[Wanted],
-        clean: bool,
-        recovery_points: Mapping[TopicPartition, int],
-        start_offsets: Mapping[TopicPartition, int],
-    ) -> list[Log]:
-        return [self._open(one, clean, recovery_points.get(one[0], 0), start_offsets.get(one[0], 0)) for one in wanted]
+    def _open_some(self, wanted: Sequence[Wanted], clean: bool, marks: Marks) -> list[Log | None]:
+        return [self._try_open(one, clean, marks) for one in wanted]
 
-    def _open(self, wanted: Wanted, clean: bool, recovery_point: int, log_start_offset: int) -> Log:
+    def _try_open(self, wanted: Wanted, clean: bool, marks: Marks) -> Log | None:
+        tp, topic_id, _ = wanted
+        try:
+            directory = names.partition_dir(self.path, tp)
+            if self._is_of_another(directory, topic_id):
+                self._put_aside(directory, tp, log.warning)
+            return self._open(wanted, clean, marks)
+        except (OSError, KafkaError) as error:
+            self._complain(f"{tp} cannot be opened: {error}")
+        except Exception:
+            log.exception("%s cannot be opened", tp)
+        return None
+
+    def _is_of_another(self, directory: str, topic_id: bytes | None) -> bool:
+        found = checkpoints.read_topic_id(self._world.disk, directory)
+        return found is not None and found != topic_id
+
+    def _put_aside(self, directory: str, tp: TopicPartition, report: Callable[[str], None]) -> None:
+        """A log of no known topic: its topic was deleted, but not its directory. Like Kafka, which cannot know why
+        either, leave it to people to remove it."""
+        stray = names.stray_dir(self.path, tp, self._unique())
+        self._world.disk.rename(directory, stray)
+        report(f"{directory} belongs to no topic (any more) and is put aside as {stray}")
+
+    def _open(self, wanted: Wanted, clean: bool, marks: Marks) -> Log:
         tp, topic_id, overrides = wanted
-        return open_log(
+        opened = open_log(
             self._world.disk,
             names.partition_dir(self.path, tp),
             tp,
             topic_id,
-            self.topic_config(overrides),
-            recovery_point,
+            self.topic_config(tp.topic, overrides),
+            marks.recovery_points.get(tp, 0),
             clean,
             self._world.clock.now_ms(),
-            log_start_offset=log_start_offset,
+            log_start_offset=marks.start_offsets.get(tp, 0),
             background=self.background,
             random=self._world.random,
         )
-
-    async def create_all(self, wanted: Sequence[Wanted]) -> list[Log]:
-        """Make the logs of new partitions; a directory of the same name that was left behind is moved away first."""
-        offload = self._world.offload
-        jobs = [
-            offload(self._create_some, wanted[first : first + OPEN_TOGETHER])
-            for first in range(0, len(wanted), OPEN_TOGETHER)
-        ]
-        return [self._begin(one) for job in jobs for one in await job]
-
-    def _create_some(self, wanted: Iterable[Wanted]) -> list[Log]:
-        made = []
-        for one in wanted:
-            directory = names.partition_dir(self.path, one[0])
-            if self._world.disk.exists(directory) and checkpoints.read_topic_id(self._world.disk, directory) != one[1]:
-                self._put_aside(one[0])
-            made.append(self._open(one, True, 0, 0))
-        return made
-
-    def _begin(self, opened: Log) -> Log:
-        self._logs[opened.tp] = opened
+        opened.cleaned_to = min(marks.cleaned.get(tp, 0), opened.active.base_offset)
         return opened
 
     # Removing.
@@ -164,24 +231,28 @@ class LogDirectory:
             await self._close(one, clean=False)
         if not logs:
             return
-        delay_ms = logs[0].config.file_delete_delay_ms
-        aside = await self._world.offload(lambda: [self._put_aside(one.tp) for one in logs])
-        await self.write_checkpoints()
+        moves = [(one.directory, names.deleted_dir(self.path, one.tp, self._unique())) for one in logs]
+        await self._world.offload(self._each, self._world.disk.rename, moves)
+        try:
+            await self.write_checkpoints()
+        except OSError as error:
+            log.warning("the checkpoints still name deleted logs: %s", error)
+        remove = [(path,) for _, path in moves]
+        self.background(
+            lambda: self._each(self._world.disk.rmtree, remove), _ignore, logs[0].config.file_delete_delay_ms
+        )
 
-        def remove() -> None:
-            for path in aside:
-                try:
-                    self._world.disk.rmtree(path)
-                except OSError as error:
-                    log.warning("cannot remove %s: %s", path, error)
+    @staticmethod
+    def _each(action: Callable[..., None], calls: Sequence[tuple[str, ...]]) -> None:
+        """One that fails does not keep the others from being done; the next start finishes it."""
+        for call in calls:
+            try:
+                action(*call)
+            except OSError as error:
+                log.warning("%s: %s", " to ".join(call), error)
 
-        self.background(remove, lambda _: None, delay_ms)
-
-    def _put_aside(self, tp: TopicPartition) -> str:
-        unique = f"{self._world.random.getrandbits(128):032x}"
-        aside = names.deleted_dir(self.path, tp, unique)
-        self._world.disk.rename(names.partition_dir(self.path, tp), aside)
-        return aside
+    def _unique(self) -> str:
+        return f"{self._world.random.getrandbits(128):032x}"
 
     # Checkpoints.
 
@@ -203,9 +274,10 @@ class LogDirectory:
             wanted, self._marks_wanted = self._marks_wanted, []
             points = {tp: one.recovery_point for tp, one in self._logs.items()}
             starts = {tp: one.log_start_offset for tp, one in self._logs.items() if one.log_start_offset > 0}
+            cleaned = {tp: one.cleaned_to for tp, one in self._logs.items() if one.cleaned_to > 0}
             failure: Exception | None = None
             try:
-                await self._world.offload(self._write_marks, points, starts)
+                await self._world.offload(self._write_marks, Marks(points, starts, cleaned))
             except Exception as error:
                 failure = error
             for written in wanted:
@@ -217,15 +289,22 @@ class LogDirectory:
                     written.set_exception(failure)
         self._marking = None
 
-    def _write_marks(self, points: dict[TopicPartition, int], starts: dict[TopicPartition, int]) -> None:
+    def _write_marks(self, marks: Marks) -> None:
         disk = self._world.disk
-        checkpoints.write_offsets(disk, self.path, names.RECOVERY_POINTS, points)
-        checkpoints.write_offsets(disk, self.path, names.LOG_START_OFFSETS, starts)
+        checkpoints.write_offsets(disk, self.path, names.RECOVERY_POINTS, marks.recovery_points)
+        checkpoints.write_offsets(disk, self.path, names.LOG_START_OFFSETS, marks.start_offsets)
+        if marks.cleaned:
+            checkpoints.write_offsets(disk, self.path, names.CLEANER_OFFSETS, marks.cleaned)
 
     async def close_all(self, logs: Sequence[Log]) -> None:
         """Sync and close every log; the mark of a clean stop is left only when all of it worked."""
         closings = [self._closing(one, clean=True) for one in logs]
         results = [await closing for closing in closings]
+        # The next start does what was left for later.
+        for timer in self._delayed:
+            timer.cancel()
+        for task in list(self._tasks):
+            await task
         await self.write_checkpoints()
         if all(results):
             await self._world.offload(checkpoints.write_clean_marker, self._world.disk, self.path, 0)
@@ -250,7 +329,13 @@ class LogDirectory:
     def background(self, job: Callable[[], T], then: Callable[[T], None], delay_ms: int = 0) -> None:
         """What storage/chores.py asks for: a job in a thread, its result on the loop."""
         if delay_ms > 0:
-            self._world.loop.call_later(delay_ms / 1000, self.background, job, then)
+
+            def begin() -> None:
+                self._delayed.discard(timer)
+                self.background(job, then)
+
+            timer = self._world.loop.call_later(delay_ms / 1000, begin)
+            self._delayed.add(timer)
             return
         task = self._world.loop.create_task(self._run(job, then))
         self._tasks.add(task)
@@ -259,3 +344,7 @@ class LogDirectory:
     async def _run(self, job: Callable[[], T], then: Callable[[T], None]) -> None:
         result: Awaitable[T] = self._world.offload(job)
         then(await result)
+
+
+def _ignore(_: object) -> None:
+    pass

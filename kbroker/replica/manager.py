@@ -6,23 +6,25 @@ through it; coordinators write their internal topics through it; housekeeping wo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.model import KafkaError, TopicPartition
-from kbroker.replica.logs import LogDirectory
+from kbroker.cluster.image import TOPIC_RESOURCE
+from kbroker.cluster.turnstile import Turnstile
+from kbroker.model import Buffer, KafkaError, TopicPartition
+from kbroker.replica.logs import LogDirectory, Wanted
 from kbroker.replica.partition import Committed, Partition, acknowledged_by_sync
 from kbroker.replica.validation import validate
 from kbroker.state.partition import PartitionState
 from kbroker.state.purgatory import Operation, Purgatory
 from protocol.errors import ErrorCode
 from protocol.fetch_wire import TopicKey
-from protocol.records.batch import parse_header
+from protocol.records.batch import BatchHeader, parse_header
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
+    from asyncio import Task, TimerHandle
 
-    from kbroker.cluster.image import MetadataDelta, MetadataImage, PartitionImage
+    from kbroker.cluster.image import MetadataDelta, MetadataImage, PartitionImage, TopicImage
     from kbroker.storage.log import Log
     from kbroker.world import World
 
@@ -40,6 +42,12 @@ class Appended(NamedTuple):
     settled: bool
 
 
+def _must_sync(log: Log) -> bool:
+    """Recovery has read what an earlier process wrote, which is perhaps not on the disk yet. Where consumers see only
+    what is, it is synced before they are served: a high watermark does not go back."""
+    return acknowledged_by_sync(log.config) and log.recovery_point < log.log_end_offset
+
+
 class ReplicaManager:
     """Partitions by name and by topic id, and the purgatory of the requests that wait on them."""
 
@@ -50,13 +58,24 @@ class ReplicaManager:
         self.logs = logs
         # Partitions with unsynced data: [first append, last append] since the last sync, in wall-clock ms.
         self.dirty: dict[Partition, list[int]] = {}
+        # Partitions that were appended to since their last checkpoint, and since housekeeping last cleaned them.
+        self.unchecked: dict[Partition, None] = {}
+        self.uncleaned: dict[Partition, None] = {}
+        # Partitions whose appends are refused until there is room on the disk.
+        self.full: dict[Partition, None] = {}
+        # Partitions that are this broker's and whose logs could not be opened, with their topics' ids.
+        self.missing: dict[TopicPartition, bytes] = {}
+        # What housekeeping wants to be told: there is more of the above.
+        self.on_work: Callable[[], None] = lambda: None
         self._world = world
         self._metadata = metadata
         # Both a topic's name and its id lead to its partitions: requests use either (KIP-516).
         self._topics: dict[TopicKey, dict[int, Partition]] = {}
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
-        self._flushes: set[Awaitable[None]] = set()
+        self._flushes: set[Task[None]] = set()
+        # Logs are opened and removed for one reason at a time.
+        self._changing = Turnstile(world.loop)
 
     # Lookup.
 
@@ -72,22 +91,35 @@ class ReplicaManager:
         """The partition, led by this broker; raises KafkaError with the code for the client."""
         partition = self.find(key, index)
         if partition is None:
-            by_id = isinstance(key, bytes)
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise KafkaError(self.absence(key, index))
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
+
+    def absence(self, key: TopicKey, index: int) -> ErrorCode:
+        """What to say of a partition that was not found."""
+        for tp, topic_id in self.missing.items():
+            if tp.partition == index and key in (tp.topic, topic_id):
+                return ErrorCode.KAFKA_STORAGE_ERROR
+        by_id = isinstance(key, bytes)
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # Appends.
 
     def append(
         self, key: TopicKey, index: int, records: memoryview | None, acks: int, version: int, now_ms: int
     ) -> Appended:
-        """Append what a client produced; the buffer is only used during the call. Raises KafkaError."""
+        """Append what a client produced; the buffer is only used during the call. Raises KafkaError.
+
+        Internal topics are their coordinators', as in Kafka.
+        """
         topic = self._topics.get(key)
         partition = topic.get(index) if topic is not None else None
         if partition is None or not partition.is_leader:
             partition = self.leader(key, index)
+        if partition.internal:
+            message = f"Cannot append to internal topic {partition.tp.topic}"
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         log = partition.log
         if acks == ACKS_ALL and not partition.state.enough_in_sync(log.config.min_insync_replicas):
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -97,29 +129,50 @@ class ReplicaManager:
             base_offset, last_offset, append_time_ms = duplicate
             end_offset = last_offset + 1
         else:
-            base_offset = partition.append(batch, header, now_ms)
-            end_offset = log.log_end_offset
-            self._note_dirty(partition, now_ms)
+            base_offset = self._append(partition, batch, header, now_ms)
+            # Not the log end offset: whoever waited for this append may have appended more already.
+            end_offset = base_offset + header[6] + 1
         settled = partition.state.high_watermark >= end_offset or (acks != ACKS_ALL and not partition.flush_before_ack)
         return Appended(partition, base_offset, end_offset, append_time_ms, log.log_start_offset, settled)
 
-    def _note_dirty(self, partition: Partition, now_ms: int) -> None:
+    def _append(self, partition: Partition, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
+        """Gives the base offset."""
+        log = partition.log
+        try:
+            base_offset = partition.append(batch, header, now_ms)
+        except KafkaError:
+            self._append_failed(partition)
+            raise
         times = self.dirty.get(partition)
         if times is None:
-            self.dirty[partition] = [now_ms, now_ms]
+            self._note_dirty(partition, now_ms)
         else:
             times[1] = now_ms
-        log = partition.log
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
             self.request_flush(partition)
+        return base_offset
+
+    def _note_dirty(self, partition: Partition, now_ms: int) -> None:
+        self.dirty[partition] = [now_ms, now_ms]
+        self.unchecked[partition] = None
+        if partition.internal:
+            self.uncleaned[partition] = None
+        self.on_work()
+
+    def _append_failed(self, partition: Partition) -> None:
+        """The disk is full, or fails: then nobody who waits here will be served."""
+        if partition.log.offline is not None:
+            partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
+        elif partition.log.full:
+            self.full[partition] = None
+            self.on_work()
 
     def append_internal(self, tp: TopicPartition, batch: bytearray) -> int:
         """Append a batch that a coordinator built; gives the log end offset. Raises KafkaError."""
         partition = self.leader(tp.topic, tp.partition)
         now_ms = self._world.clock.now_ms()
-        partition.append(batch, parse_header(batch, 0), now_ms)
-        self._note_dirty(partition, now_ms)
-        return partition.log.log_end_offset
+        header = parse_header(batch, 0)
+        return self._append(partition, batch, header, now_ms) + header.last_offset_delta + 1
 
     def on_committed(self, tp: TopicPartition, offset: int, callback: Committed) -> None:
         """Call back when the high watermark has reached `offset`, or with the reason why it never will."""
@@ -137,7 +190,12 @@ class ReplicaManager:
         return bytes(log.read_blocking(max(offset, log.log_start_offset), 1 << 20, log.log_end_offset, True))
 
     async def delete_records(self, partition: Partition, offset: int) -> int:
-        """Delete what lies below `offset` (-1: the high watermark); gives the new log start offset."""
+        """Delete what lies below `offset` (-1: the high watermark); gives the new log start offset.
+
+        Raises KafkaError.
+        """
+        if partition.log.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.log.offline)
         high_watermark = partition.high_watermark
         if offset == -1:
             offset = high_watermark
@@ -146,7 +204,10 @@ class ReplicaManager:
         if offset > partition.log.log_start_offset:
             partition.log.delete_records(offset)
             partition.wake(0)
-            await self.logs.write_checkpoints()
+            try:
+                await self.logs.write_checkpoints()
+            except OSError as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return partition.log.log_start_offset
 
     # Waiting.
@@ -168,7 +229,8 @@ class ReplicaManager:
         self._timer = None
         self.purgatory.expire(self._world.clock.mono_ms())
         deadline_ms = self.purgatory.next_deadline_ms()
-        if deadline_ms is not None and self._timer is None:
+        # Those that expired may have been followed by others, which have set the timer.
+        if deadline_ms is not None and (self._timer is None or deadline_ms < self._timer_ms):
             self._arm(deadline_ms)
 
     # Flushes that are waited for (flush.before.ack).
@@ -185,7 +247,11 @@ class ReplicaManager:
     async def _flush(self, partition: Partition) -> None:
         log = partition.log
         try:
-            while not partition.closed and log.recovery_point < log.log_end_offset:
+            while not partition.closed:
+                # A checkpoint may have synced what is waited for; and who waited may append, which takes another sync.
+                partition.advance()
+                if log.recovery_point >= log.log_end_offset:
+                    break
                 await self.flush_now(partition)
         except KafkaError as error:
             partition.fail_waiting(error.code)
@@ -193,19 +259,26 @@ class ReplicaManager:
             partition.flushing = False
 
     async def flush_now(self, partition: Partition) -> None:
-        """Sync one log in a thread. A failed sync takes the log offline: it is never tried again (fsyncgate)."""
+        """Sync one log in a thread. A failed sync takes the log offline: it is never tried again (fsyncgate).
+
+        Raises KafkaError, also for a log that was offline before.
+        """
         log = partition.log
-        target, before = log.log_end_offset, log.recovery_point
+        if log.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
+        target, began_ms = log.log_end_offset, self._world.clock.now_ms()
         try:
             await self._world.offload(log.flush_blocking, target)
-        except OSError as error:
-            log.offline = f"sync failed: {error}"
+        except Exception as error:
+            if not partition.closed:
+                log.offline = f"sync failed: {error}"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
         log.complete_flush(target)
         if log.recovery_point >= log.log_end_offset:
             self.dirty.pop(partition, None)
-        if target > before and partition.flush_before_ack:
-            partition.advance(0)
+        elif partition in self.dirty:
+            # What is left was appended since then.
+            self.dirty[partition][0] = began_ms
 
     # Metadata.
 
@@ -217,58 +290,103 @@ class ReplicaManager:
             for index, image in enumerate(topic.partitions)
             if self.node_id in image.replicas
         ]
-        for log in await self.logs.open_all(assigned, report):
-            image = self._metadata.topics[log.tp.topic].partitions[log.tp.partition]
-            self._install(log, image)
+        logs = await self.logs.open_all(assigned, report)
+        syncs = [self._world.loop.create_task(self._sync_recovered(log, report)) for log in logs if _must_sync(log)]
+        for sync in syncs:
+            await sync
+        self._take_over(assigned, logs)
+
+    async def _sync_recovered(self, log: Log, report: Callable[[str], None]) -> None:
+        try:
+            log.complete_flush(await self._world.offload(log.flush_blocking, log.log_end_offset))
+        except OSError as error:
+            report(f"{log.tp} is offline: {error}")
+
+    def _take_over(self, wanted: Iterable[Wanted], logs: Iterable[Log]) -> list[Log]:
+        """Install the logs that were opened; note those that were not. Gives those whose topics have gone meanwhile."""
+        self.missing.update({tp: topic_id for tp, topic_id, _ in wanted})
+        gone = []
+        for log in logs:
+            del self.missing[log.tp]
+            topic = self._metadata.topic_by_id.get(log.topic_id)
+            if topic is None:
+                gone.append(log)
+            else:
+                self._install(log, topic)
+        if self.missing:
+            self.on_work()
+        return gone
+
+    async def open_missing(self) -> None:
+        """Try again to open the logs that could not be opened."""
+        async with self._changing:
+            topics = self._metadata.topic_by_id
+            wanted = [
+                (tp, topic_id, topics[topic_id].configs) for tp, topic_id in self.missing.items() if topic_id in topics
+            ]
+            self.missing.clear()
+            await self._create(wanted)
+
+    async def _create(self, wanted: Sequence[Wanted]) -> None:
+        gone = self._take_over(wanted, await self.logs.create_all(wanted))
+        await self.logs.delete_all(gone)
 
     async def on_delta(self, delta: MetadataDelta) -> None:
         """Follow a change of the metadata image: deletions first, since a name may be taken again at once."""
-        for topic in delta.deleted:
-            await self._remove(topic.topic_id, topic.name)
-        appeared = [
-            change
-            for change in delta.partitions
-            if change.old is None and change.new is not None and self.node_id in change.new.replicas
-        ]
-        if appeared:
-            wanted = [
-                (change.tp, change.topic_id, self._metadata.topic_by_id[change.topic_id].configs)
-                for change in appeared
-                if change.topic_id in self._metadata.topic_by_id
-            ]
-            logs = {log.tp: log for log in await self.logs.create_all(wanted)}
-            for change in appeared:
-                if change.tp in logs and change.new is not None:
-                    self._install(logs[change.tp], change.new)
+        async with self._changing:
+            for topic in delta.deleted:
+                await self._remove(topic.topic_id, topic.name)
+            await self._create(
+                [
+                    (change.tp, change.topic_id, self._metadata.topic_by_id[change.topic_id].configs)
+                    for change in delta.partitions
+                    if change.old is None
+                    and change.new is not None
+                    and self.node_id in change.new.replicas
+                    and change.topic_id in self._metadata.topic_by_id
+                ]
+            )
         for change in delta.partitions:
-            if change.old is not None and change.new is not None and change.tp in self.partitions:
-                self._lead(self.partitions[change.tp], change.new)
-        if delta.configs:
-            self.reconfigure()
+            partition = self.partitions.get(change.tp)
+            if change.old is not None and change.new is not None and partition is not None:
+                self._lead(partition, change.new)
+        changed = {resource.name for resource in delta.configs if resource.type == TOPIC_RESOURCE}
+        if changed:
+            self.reconfigure(changed)
 
-    def reconfigure(self) -> None:
-        """Topic or broker configs have changed: logs get their new values, which they read at each use."""
+    def reconfigure(self, topics: Container[str] | None = None) -> None:
+        """Configs have changed, the broker's (None) or some topics': logs get their new values, read at each use."""
         for tp, partition in self.partitions.items():
-            topic = self._metadata.topics.get(tp.topic)
+            if topics is not None and tp.topic not in topics:
+                continue
+            topic = self._metadata.topic_by_id.get(partition.topic_id)
             if topic is None:
                 continue
-            config = self.logs.topic_config(topic.configs)
+            config = self.logs.topic_config(topic.name, topic.configs)
             if config == partition.log.config:
                 continue
             partition.log.set_config(config)
             partition.flush_before_ack = acknowledged_by_sync(config)
             # Whether acknowledgements wait for a sync may have changed under those who wait.
-            partition.advance(0)
+            partition.advance()
 
-    def _install(self, log: Log, image: PartitionImage) -> None:
-        """A log that was opened or created begins to serve. Alone in sync, all that it holds is committed."""
-        alone = image.isr == [self.node_id]
-        state = PartitionState(self.node_id, image.leader_epoch, image.isr, log.log_end_offset if alone else 0)
-        partition = Partition(log, state, self.request_flush, is_leader=image.leader == self.node_id)
+    def _install(self, log: Log, topic: TopicImage) -> None:
+        """A log that was opened or created begins to serve. Alone in sync, all that it claims is committed."""
+        image = topic.partitions[log.tp.partition]
+        partition = Partition(
+            log,
+            PartitionState(self.node_id, image.leader_epoch, image.isr, log.log_start_offset),
+            self.request_flush,
+            is_leader=image.leader == self.node_id,
+            internal=topic.internal,
+        )
+        partition.advance()
         self.partitions[log.tp] = partition
         for key in (log.tp.topic, log.topic_id):
             self._topics.setdefault(key, {})[log.tp.partition] = partition
         self._epoch_started(partition)
+        if log.recovery_point < log.log_end_offset:
+            self._note_dirty(partition, self._world.clock.now_ms())
 
     def _lead(self, partition: Partition, image: PartitionImage) -> None:
         newer = image.leader_epoch > partition.state.leader_epoch
@@ -290,7 +408,10 @@ class ReplicaManager:
             del self._topics[name]
         for partition in removed.values():
             self.partitions.pop(partition.tp, None)
+            for kept in (self.dirty, self.unchecked, self.uncleaned, self.full):
+                kept.pop(partition, None)
             partition.close()
+        self.missing = {tp: known for tp, known in self.missing.items() if known != topic_id}
         await self.logs.delete_all([partition.log for partition in removed.values()])
 
     async def stop(self) -> None:
@@ -299,4 +420,6 @@ class ReplicaManager:
             self._timer.cancel()
         for partition in self.partitions.values():
             partition.close()
+        for flush in list(self._flushes):
+            await flush
         await self.logs.close_all([partition.log for partition in self.partitions.values()])

@@ -9,7 +9,7 @@ from kbroker.state.fetch_session import FetchPartition
 from kbroker.state.partition import PartitionState
 from kbroker.storage.log import Log
 from protocol.errors import ErrorCode
-from protocol.records.batch import BatchHeader
+from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
 
 Committed = Callable[[ErrorCode], None]
 
@@ -23,6 +23,7 @@ class Partition:
     """Appends and their consequences: the high watermark moves, waiting requests wake.
 
     Consumers see offsets below `state.high_watermark`; `fetchers` are the fetch sessions to tell when it moves.
+    `internal`: of a coordinator's topic. `closed`: it has left this broker.
     """
 
     __slots__ = (
@@ -30,11 +31,13 @@ class Partition:
         "fetchers",
         "flush_before_ack",
         "flushing",
+        "internal",
         "is_leader",
         "log",
         "request_flush",
         "state",
         "tp",
+        "uncommitted",
         "waiting",
     )
 
@@ -45,17 +48,21 @@ class Partition:
         request_flush: Callable[["Partition"], None],
         *,
         is_leader: bool = True,
+        internal: bool = False,
     ) -> None:
         self.tp: TopicPartition = log.tp
         self.log = log
         self.state = state
         self.is_leader = is_leader
         self.closed = False
+        self.internal = internal
         self.flushing = False
+        # Bytes appended since the high watermark moved last: how much more there is to fetch when it moves.
+        self.uncommitted = 0
         self.flush_before_ack = acknowledged_by_sync(log.config)
         self.request_flush = request_flush
         self.fetchers: dict[FetchPartition, None] = {}
-        # (offset, callback) in order of offset: appends only grow.
+        # (offset, callback) in order of offset.
         self.waiting: deque[tuple[int, Committed]] = deque()
 
     @property
@@ -78,19 +85,23 @@ class Partition:
     def append(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
         """Append one validated batch as leader; gives its base offset. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
         base_offset = self.log.append(batch, header, self.state.leader_epoch, now_ms)
+        self.uncommitted += header[1] + LENGTH_OVERHEAD
         if self.flush_before_ack:
             self.request_flush(self)
-            return base_offset
-        self.advance(header[1] + 12)
+        else:
+            self.advance()
         return base_offset
 
-    def advance(self, size: int) -> None:
-        """The leader's claim has grown, by about `size` bytes: commit what can be, and wake who waits for it."""
-        log = self.log
-        claim = log.recovery_point if self.flush_before_ack else log.log_end_offset
+    def claim(self) -> int:
+        """Up to where this broker says that it has the log: under flush.before.ack, up to where it is synced."""
+        return self.log.recovery_point if self.flush_before_ack else self.log.log_end_offset
+
+    def advance(self) -> None:
+        """The claim may have grown: commit what can be, and wake who waits for it."""
         state = self.state
-        if not state.advance(claim):
+        if not state.advance(self.claim()):
             return
+        size, self.uncommitted = self.uncommitted, 0
         waiting = self.waiting
         while waiting and waiting[0][0] <= state.high_watermark:
             waiting.popleft()[1](ErrorCode.NONE)
@@ -113,7 +124,12 @@ class Partition:
         elif self.log.offline is not None:
             callback(ErrorCode.KAFKA_STORAGE_ERROR)
         else:
-            self.waiting.append((offset, callback))
+            waiting = self.waiting
+            place = len(waiting)
+            # Appends only grow, but what is repeated waits for the offset of its original.
+            while place and waiting[place - 1][0] > offset:
+                place -= 1
+            waiting.insert(place, (offset, callback))
 
     def fail_waiting(self, code: ErrorCode) -> None:
         """Leadership or the disk is lost: nobody who waits here will see the offset committed."""

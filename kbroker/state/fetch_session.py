@@ -37,15 +37,16 @@ class FetchPartition:
 
 
 class FetchSession:
-    """The partitions of one consumer or, with id 0, of one request."""
+    """The partitions of one consumer or, with id 0, of one request. `over`: it was closed or evicted."""
 
-    __slots__ = ("by_id", "epoch", "id", "incremental", "last_used_ms", "partitions", "ready", "waiter")
+    __slots__ = ("by_id", "epoch", "id", "incremental", "last_used_ms", "over", "partitions", "ready", "waiter")
 
     def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
         self.id = session_id
         self.by_id = by_id
         self.epoch = INITIAL_EPOCH + 1
         self.incremental = False
+        self.over = False
         self.last_used_ms = now_ms
         self.partitions: dict[tuple[TopicKey, int], FetchPartition] = {}
         self.ready: dict[FetchPartition, None] = {}

@@ -8,6 +8,7 @@ applied on the loop when it is done, so no thread holds state of a log.
 
 from collections import deque
 from collections.abc import Callable
+from errno import EIO
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -62,6 +63,9 @@ class Chores:
                 return job(), None
             except OSError as error:
                 return None, error
+            except Exception as error:
+                # A mistake of ours must not keep the log's later chores, its closing among them, from being done.
+                return None, OSError(EIO, f"{type(error).__name__}: {error}")
 
         def finish(outcome: tuple[object, OSError | None]) -> None:
             result, error = outcome

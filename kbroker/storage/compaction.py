@@ -5,7 +5,7 @@ nothing of the log's state at hand, so that it may as well run in another proces
 place of the segments that it was made from. The active segment is never touched.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from errno import ENOSPC
 from typing import TYPE_CHECKING
@@ -113,12 +113,16 @@ def plan(log: "Log", now_ms: int, limit: int, *, dirty_ratio: float, map_bytes: 
     )
 
 
-def run_blocking(disk: Disk, task: Plan) -> Result:
-    """Write compacted segments. Raises CompactionFailed and OSError; then what was written is removed again."""
-    offsets, cleaned_to = _latest_offsets(disk, task)
+def run_blocking(disk: Disk, task: Plan, given_up: Callable[[], bool] = lambda: False) -> Result:
+    """Write compacted segments. Raises CompactionFailed and OSError; then what was written is removed again.
+
+    `given_up` is asked at each segment: it fails when the result is not wanted any more.
+    """
+    offsets, cleaned_to = _latest_offsets(disk, task, given_up)
     done: list[Cleaned] = []
     try:
         for group in groups(task, cleaned_to):
+            _go_on(given_up)
             done.append(_Writer(disk, task, group, offsets, cleaned_to).run())
     except FileNotFoundError as error:
         _remove(disk, task, done)
@@ -129,13 +133,19 @@ def run_blocking(disk: Disk, task: Plan) -> Result:
     return Result(tuple(done), cleaned_to)
 
 
-def _latest_offsets(disk: Disk, task: Plan) -> tuple[dict[bytes, int], int]:
+def _go_on(given_up: Callable[[], bool]) -> None:
+    if given_up():
+        raise CompactionFailed("it is not wanted any more")
+
+
+def _latest_offsets(disk: Disk, task: Plan, given_up: Callable[[], bool]) -> tuple[dict[bytes, int], int]:
     """Each key's latest offset in what is dirty, and up to where: all of it, or as far as the memory reached."""
     offsets: dict[bytes, int] = {}
     room = task.map_bytes
     for source in task.sources:
         if source.end_offset <= task.first_dirty:
             continue
+        _go_on(given_up)
         for header, batch in _batches(disk, task.directory, source):
             if header.last_offset < task.first_dirty or _left_alone(header):
                 continue

@@ -5,7 +5,7 @@ appends (segment.py says why that is safe). Everything else that waits for the d
 """
 
 from collections.abc import Callable
-from errno import EDQUOT, EFBIG, EMFILE, ENFILE, ENOSPC
+from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -338,8 +338,10 @@ class Log:
     def flush_blocking(self, up_to: int) -> int:
         """Sync what was appended below `up_to`; gives `up_to`. Call `complete_flush` on the loop with it.
 
-        Raises OSError and takes the log offline if the disk fails: a sync is never repeated.
+        Raises OSError and takes the log offline if the disk fails: a sync is never repeated, whoever asks.
         """
+        if self._offline is not None:
+            raise OSError(EIO, self._offline)
         try:
             maintenance.sync_segments(self, up_to)
         except OSError as error:

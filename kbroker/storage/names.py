@@ -64,5 +64,11 @@ def deleted_dir(data_dir: str, tp: TopicPartition, unique: str) -> str:
     return f"{data_dir}/{tp.topic[: _MAX_NAME - len(suffix)]}{suffix}"
 
 
+def stray_dir(data_dir: str, tp: TopicPartition, unique: str) -> str:
+    """Where a partition of no known topic is put."""
+    suffix = f"-{tp.partition}.{unique}-stray"
+    return f"{data_dir}/{tp.topic[: _MAX_NAME - len(suffix)]}{suffix}"
+
+
 def is_deleted_dir(name: str) -> bool:
     return _DELETED_DIR.fullmatch(name) is not None

@@ -298,9 +298,7 @@ def batch(
     if producer is None:
         return build_batch(records, codec=codec)
     producer_id, epoch, sequence = producer
-    return build_batch(
-        records, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
-    )
+    return build_batch(records, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
 def records_of(answer: PartitionData) -> bytes:

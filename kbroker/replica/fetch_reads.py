@@ -1,0 +1,170 @@
+"""What a fetch finds: the partitions of its session, read within the limits of the request.
+
+What is in memory is read at once. As soon as something is not, and nothing was found before it, everything from there
+on is left to a thread: so partitions that are read from the disk get their turn beside those that are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.model import Buffer, KafkaError
+from kbroker.state.fetch_session import FetchPartition, FetchSession
+from protocol.errors import ErrorCode
+from protocol.fetch_wire import FetchRequest, FetchResult
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
+
+READ_COMMITTED = 1
+
+Results = list[tuple[FetchPartition, FetchResult]]
+
+
+class ColdRead(NamedTuple):
+    """A read that is left to a thread: offsets from `offset` up to `upper`, at most `limit` bytes."""
+
+    fetched: FetchPartition
+    partition: Partition
+    offset: int
+    upper: int
+    limit: int
+
+
+@dataclass(slots=True)
+class Found:
+    """`size` in bytes of records. `urgent`: it is answered even if it is less than was asked for."""
+
+    results: Results = field(default_factory=list)
+    size: int = 0
+    urgent: bool = False
+    cold: list[ColdRead] = field(default_factory=list)
+
+
+def read(
+    session: FetchSession,
+    request: FetchRequest,
+    budget: int,
+    find: Callable[[FetchPartition], Partition],
+) -> Found:
+    """Read what is ready in a session, all of its partitions in its first answer; `budget` bytes or one batch.
+
+    `find` looks for the partition of one that has none; it raises KafkaError.
+    """
+    found = Found()
+    whole = not session.incremental
+    for fetched in list(session.partitions.values() if whole else session.ready):
+        if found.size >= budget and found.size and not whole:
+            break
+        try:
+            partition: Partition = fetched.target or find(fetched)
+            upper = _upper(partition, fetched, request)
+        except KafkaError as error:
+            found.urgent = True
+            found.results.append((fetched, failed(fetched.index, error.code)))
+            continue
+        limit = min(fetched.max_bytes, budget - found.size)
+        if fetched.offset >= upper or (limit <= 0 and found.size):
+            _take(found, session, fetched, partition, request, b"")
+        elif found.cold:
+            found.cold.append(ColdRead(fetched, partition, fetched.offset, upper, limit))
+        else:
+            _read_one(found, session, ColdRead(fetched, partition, fetched.offset, upper, limit), request)
+    return found
+
+
+def _upper(partition: Partition, fetched: FetchPartition, request: FetchRequest) -> int:
+    """Up to where this consumer may read; raises KafkaError with the code for the client."""
+    partition.check_leader(fetched.current_epoch)
+    if request.replica_id >= 0:
+        # Not one of this partition's replicas: replication comes with the cluster.
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    log = partition.log
+    if log.offline is not None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    if not log.log_start_offset <= fetched.offset <= log.log_end_offset:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
+
+
+def _read_one(found: Found, session: FetchSession, wanted: ColdRead, request: FetchRequest) -> None:
+    fetched, partition, offset, upper, limit = wanted
+    try:
+        data = partition.log.read(offset, max(limit, 0), upper, not found.size)
+    except KafkaError as error:
+        found.urgent = True
+        found.results.append((fetched, failed(fetched.index, error.code)))
+        return
+    if data is None and not found.size:
+        found.cold.append(wanted)
+        return
+    # What is cold and comes after something that is not has its turn in the next answer.
+    _take(found, session, fetched, partition, request, data or b"")
+
+
+def _take(
+    found: Found,
+    session: FetchSession,
+    fetched: FetchPartition,
+    partition: Partition,
+    request: FetchRequest,
+    data: Buffer,
+) -> None:
+    """The partition's part of the answer, unless it would say what was said before."""
+    if data or not session.incremental or fetched.told != told(partition):
+        found.size += len(data)
+        found.results.append((fetched, _result(partition, fetched, request, data)))
+    elif fetched.offset >= partition.high_watermark:
+        # It has nothing to say until it says so itself.
+        session.ready.pop(fetched, None)
+
+
+def told(partition: Partition) -> tuple[int, int]:
+    """What an answer tells of a partition besides its records."""
+    return partition.high_watermark, partition.log.log_start_offset
+
+
+def read_cold_blocking(cold: list[ColdRead], budget: int) -> list[Buffer | KafkaError]:
+    """Read in a thread, one after another until the budget is used: data or the error of as many as were read."""
+    outcomes: list[Buffer | KafkaError] = []
+    size = 0
+    for _, partition, offset, upper, limit in cold:
+        room = min(limit, budget - size)
+        if size and room <= 0:
+            break
+        try:
+            data = partition.log.read_blocking(offset, max(room, 0), upper, not size)
+        except KafkaError as error:
+            outcomes.append(error)
+            continue
+        size += len(data)
+        outcomes.append(data)
+    return outcomes
+
+
+def take_cold(found: Found, session: FetchSession, request: FetchRequest, outcomes: list[Buffer | KafkaError]) -> None:
+    """Add to what was found what the thread has read; those that it did not reach have their turn later."""
+    for number, (fetched, partition, _, _, _) in enumerate(found.cold):
+        outcome = outcomes[number] if number < len(outcomes) else b""
+        if isinstance(outcome, KafkaError):
+            found.results.append((fetched, failed(fetched.index, outcome.code)))
+        else:
+            _take(found, session, fetched, partition, request, outcome)
+
+
+def _result(partition: Partition, fetched: FetchPartition, request: FetchRequest, data: Buffer) -> FetchResult:
+    return FetchResult(
+        fetched.index,
+        0,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log.log_start_offset,
+        [] if request.isolation_level == READ_COMMITTED else None,
+        data,
+    )
+
+
+def failed(index: int, code: ErrorCode) -> FetchResult:
+    return FetchResult(index, code, -1, -1, -1, [], b"")

@@ -25,11 +25,17 @@ def line() -> Iterator[Line]:
 
 
 @pytest.fixture
-def broker(tmp_path: Path, line: Line) -> Iterator[BrokerProcess]:
+def settings() -> dict[str, str]:
+    """Of the broker. A module may have its own."""
+    return {}
+
+
+@pytest.fixture
+def broker(tmp_path: Path, line: Line, settings: dict[str, str]) -> Iterator[BrokerProcess]:
     """A broker that its clients reach over the line only."""
     if OUTSIDE:
         pytest.skip("not run: it would kill the broker, and this one is not the suite's own")
-    with running_broker(tmp_path, advertise=line.address) as own:
+    with running_broker(tmp_path, settings, advertise=line.address) as own:
         line.lead_to(own.bootstrap)
         yield own
 

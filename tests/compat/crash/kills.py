@@ -9,8 +9,13 @@ from tests.compat.crash.line import Line, Unanswered
 from tests.compat.crash.writers import VALUE, Ledger, Record, Writer
 from tests.compat.support import BrokerProcess, eventually
 
+# Ways to kill a broker while produce requests are unanswered. It stops where it is, and dies when such requests are
+# seen to be there.
 FROZEN = "frozen"
+# It answers whatever the clients send ahead, but they never get these answers.
 HELD = "answers held"
+# The same, and then it has written checkpoints and snapshots, too.
+CHECKPOINTED = "answers held, checkpoints written"
 
 
 @dataclass
@@ -19,15 +24,16 @@ class Kill:
 
     how: str
     unanswered: Unanswered
+    records: int  # in these requests
+    in_log: int  # of these records
     outstanding: int
-    in_log: int
     client: str
 
     def __str__(self) -> str:
         return (
-            f"{self.how}: {self.unanswered.requests} produce requests with {self.unanswered.batches} batches "
-            f"unanswered; {self.outstanding} records unacknowledged, {self.in_log} of them in the log already; "
-            f"client: {self.client}"
+            f"{self.how}: {self.unanswered.requests} produce requests unanswered, with {self.unanswered.batches} "
+            f"batches of {self.records} records, {self.in_log} of these in the log already; {self.outstanding} records "
+            f"not acknowledged; client: {self.client}"
         )
 
 
@@ -41,11 +47,7 @@ class Killer:
     repairs: list[str] = field(default_factory=list)
 
     def kill(self, writer: Writer, topic: str, how: str) -> None:
-        """kill -9 while produce requests are unanswered.
-
-        FROZEN: the broker stops where it is, and dies when requests are seen to be unanswered. HELD: it goes on
-        until it has answered everything that the client sends ahead, but the client never gets these answers.
-        """
+        """kill -9 while produce requests are unanswered."""
         ledger = writer.ledger
         try:
             self._catch(writer, how)
@@ -55,9 +57,13 @@ class Killer:
         finally:
             self.line.release()
         unanswered = self.line.take_lost()
-        directories = [self.broker.partition_dir(topic, index) for index in range(ledger.partitions)]
-        in_log = ledger.unacknowledged_in(directories)
-        self.kills.append(Kill(how, unanswered, ledger.outstanding, in_log, client))
+        sent = unanswered.find(VALUE)
+        in_log = sent & self._in_log(topic, ledger.partitions)
+        self.kills.append(Kill(how, unanswered, len(sent), len(in_log), ledger.outstanding, client))
+
+    def _in_log(self, topic: str, partitions: int) -> set[tuple[bytes, ...]]:
+        files = [path for index in range(partitions) for path in self.broker.partition_dir(topic, index).glob("*.log")]
+        return {match.groups() for path in files for match in VALUE.finditer(path.read_bytes())}
 
     def _catch(self, writer: Writer, how: str) -> None:
         if how == FROZEN:
@@ -68,6 +74,14 @@ class Killer:
         eventually(
             lambda: writer.pipeline <= self.line.unanswered() == self.line.held(), "held answers", interval=0.001
         )
+        if how == CHECKPOINTED:
+            for _ in range(2):  # the first may have begun before
+                eventually(self._checkpoint(), "a checkpoint", interval=0.001)
+
+    def _checkpoint(self) -> Callable[[], bool]:
+        path = self.broker.data_dir / "recovery-point-offset-checkpoint"
+        before = path.stat().st_mtime_ns
+        return lambda: path.stat().st_mtime_ns > before
 
     def start(self) -> None:
         self.broker.start()
@@ -98,42 +112,56 @@ def progress(writer: Writer, by: int) -> None:
     )
 
 
-def read_all(bootstrap: str, topic: str, partitions: int) -> list[list[tuple[int, bytes | None, bytes]]]:
+Read = list[list[tuple[int, bytes | None, bytes]]]
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> Read:
     """Each partition's (offset, key, value) from its start to its end, in order."""
+    return read_topics(bootstrap, {topic: partitions})[topic]
+
+
+def read_topics(bootstrap: str, topics: dict[str, int]) -> dict[str, Read]:
+    """As `read_all`, by topic; `topics`: with their counts of partitions."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": f"reader-of-{topic}",
+            "group.id": "reader",
             "auto.offset.reset": "error",
             "enable.auto.commit": False,
             "log_level": 2,
         }
     )
+    asked = [TopicPartition(topic, index) for topic, count in topics.items() for index in range(count)]
+    found: dict[str, Read] = {topic: [[] for _ in range(count)] for topic, count in topics.items()}
     try:
-        bounds = [consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=20) for p in range(partitions)]
-        consumer.assign([TopicPartition(topic, p, low) for p, (low, _) in enumerate(bounds)])
-        records: list[list[tuple[int, bytes | None, bytes]]] = [[] for _ in range(partitions)]
-        wanted = sum(high - low for low, high in bounds)
+        bounds = [consumer.get_watermark_offsets(tp, timeout=20) for tp in asked]
+        starts = zip(asked, bounds, strict=True)
+        consumer.assign([TopicPartition(tp.topic, tp.partition, low) for tp, (low, _) in starts])
+        left = sum(high - low for low, high in bounds)
 
         def read() -> bool:
+            nonlocal left
             for message in consumer.consume(1000, timeout=0.2):
                 if message.error():
                     raise KafkaException(message.error())
-                records[message.partition()].append((message.offset(), message.key(), message.value()))
-            return sum(map(len, records)) >= wanted
+                left -= 1
+                part = found[message.topic()][message.partition()]
+                part.append((message.offset(), message.key(), message.value()))
+            return left <= 0
 
-        eventually(read, f"{wanted} records of {topic}", 30, interval=0)
+        eventually(read, f"{left} records of {', '.join(topics)}", 30, interval=0)
     finally:
         consumer.close()
-    for (low, high), found in zip(bounds, records, strict=True):
-        assert [offset for offset, _, _ in found] == list(range(low, high)), "offsets without gaps"
-    return records
+    for tp, (low, high) in zip(asked, bounds, strict=True):
+        offsets = [offset for offset, _, _ in found[tp.topic][tp.partition]]
+        assert offsets == list(range(low, high)), f"offsets of {tp.topic}-{tp.partition} without gaps"
+    return found
 
 
 Found = dict[Record, list[int]]
 
 
-def offsets_of(ledger: Ledger, records: list[list[tuple[int, bytes | None, bytes]]]) -> Found:
+def offsets_of(ledger: Ledger, records: Read) -> Found:
     """At which offsets each of a producer's values is."""
     found: Found = {}
     for partition, part in enumerate(records):

@@ -5,8 +5,9 @@ see as unanswered has been appended already, and every repetition after the rest
 """
 
 import asyncio
+import re
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
@@ -21,12 +22,17 @@ _API = Struct(">hhi")
 _CORRELATION = Struct(">i")
 
 
-@dataclass
 class Unanswered:
-    """Produce requests that the broker's socket took and whose answers no client got, and the batches in them."""
+    """Produce requests that the broker's socket took and whose answers no client got."""
 
-    requests: int = 0
-    batches: int = 0
+    def __init__(self, frames: Sequence[bytes] = ()) -> None:
+        self.requests = len(frames)
+        self.batches = sum(map(_batches, frames))
+        self._frames = frames
+
+    def find(self, pattern: re.Pattern[bytes]) -> set[tuple[bytes, ...]]:
+        """The groups of every match in the requests, whose records are not compressed."""
+        return {match.groups() for frame in self._frames for match in pattern.finditer(frame)}
 
 
 @dataclass(eq=False)
@@ -85,7 +91,7 @@ class Line:
     def take_lost(self) -> Unanswered:
         """What was unanswered when the broker's side of the connections broke, since the last call."""
         lost, self._lost = self._lost, []
-        return Unanswered(len(lost), sum(map(_batches, lost)))
+        return Unanswered(lost)
 
     def close(self) -> None:
         self._run(self._end())

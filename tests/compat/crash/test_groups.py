@@ -115,9 +115,18 @@ def worker(killer: Killer, name: str, group: str, admin: AdminClient) -> Iterato
 
 
 def stored(admin: AdminClient, group: str) -> dict[int, int]:
-    """The group's committed offsets, as the broker has them."""
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
-    return {tp.partition: tp.offset for tp in asked.topic_partitions if tp.offset >= 0}
+    """The group's committed offsets, as the broker has them, when it has loaded them."""
+
+    def ask() -> list[TopicPartition] | None:
+        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+        try:
+            return answer.result(20).topic_partitions
+        except KafkaException as error:
+            if error.args[0].code() not in PASSING:
+                raise
+            return None
+
+    return {tp.partition: tp.offset for tp in eventually(ask, "the offsets of the group") or () if tp.offset >= 0}
 
 
 @pytest.mark.feature("kill -9")

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.compat.crash.conftest import create_topic
-from tests.compat.crash.kills import HELD, check_exactly_once, offsets_of, progress, read_all, repaired
+from tests.compat.crash.kills import HELD, check_exactly_once, offsets_of, progress, read_all, read_topics, repaired
 from tests.compat.crash.writers import ConfluentWriter
 from tests.compat.support import BrokerProcess, eventually
 
@@ -90,8 +90,9 @@ def test_a_torn_tail_is_cut_to_the_longest_valid_prefix(broker: BrokerProcess, a
         sizes[what] = path.stat().st_size
     broker.start()
     said = repaired(broker)
+    read = read_topics(line.address, dict.fromkeys(made.values(), 1))
     for what, (_, survive, repair) in DAMAGE.items():
-        [found] = read_all(line.address, made[what], 1)
+        [found] = read[made[what]]
         assert [value for _, _, value in found] == values[:survive], what
         lines = [text for text in said if f"recovery: {made[what]}-0: " in text]
         [path] = broker.partition_dir(made[what], 0).glob("*.log")
@@ -103,8 +104,9 @@ def test_a_torn_tail_is_cut_to_the_longest_valid_prefix(broker: BrokerProcess, a
     write(list(made.values()), [b"after"])
     broker.restart()
     assert repaired(broker) == [], "what was cut is not seen again"
+    read = read_topics(line.address, dict.fromkeys(made.values(), 1))
     for what, (_, survive, _) in DAMAGE.items():
-        [found] = read_all(line.address, made[what], 1)
+        [found] = read[made[what]]
         assert [value for _, _, value in found] == [*values[:survive], b"after"], what
 
 

@@ -3,7 +3,6 @@
 import re
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -45,15 +44,6 @@ class Ledger:
     @property
     def outstanding(self) -> int:
         return sum(self.sent) - len(self.acknowledged) - len(self.refused)
-
-    def unacknowledged_in(self, directories: list[Path]) -> int:
-        """Records that are in segment files although nobody has acknowledged them."""
-        found = set()
-        for directory in directories:
-            for path in directory.glob("*.log"):
-                found.update(match.groups() for match in VALUE.finditer(path.read_bytes()))
-        mine = {(int(partition), int(number)) for name, partition, number in found if name == self.name.encode()}
-        return len(mine - self.acknowledged.keys())
 
 
 class Writer(Protocol):

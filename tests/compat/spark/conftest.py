@@ -38,7 +38,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": 2,
-        "spark.sql.streaming.checkpointLocation": directory / "checkpoints",
+        "spark.sql.streaming.numRecentProgressUpdates": 1000,
         "spark.sql.warehouse.dir": directory / "warehouse",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -1,5 +1,6 @@
 """What the Spark tests share: topics seen by another client, Spark's reader, queries that end with the test."""
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,10 @@ class Topics:
             assert deleted.result(20).low_watermark == offset
 
     def delete(self) -> None:
+        """Ends the client too: a query's callback may keep this object beyond the test."""
         for name, deleted in (self._admin.delete_topics(self._made) if self._made else {}).items():
             assert deleted.exception(20) is None, f"deleting {name}"
+        del self._admin
 
     def fill(self, name: str, records: Iterable[Record], **settings: Any) -> None:
         """Sends the records and requires that every one is delivered."""
@@ -115,40 +118,52 @@ class Streams:
         self._directory = directory
         self._running: list[Any] = []
 
-    def path(self, name: str) -> str:
-        return str(self._directory / name)
-
-    def start(self, frame: Any, sink: str, *, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
-        """Starts a query that writes parquet files into the directory `sink`; trigger: e.g. availableNow=True."""
-        writer = frame.writeStream.format("parquet").option("path", self.path(sink))
-        return self.run(writer, checkpoint=checkpoint, **trigger)
-
-    def run(self, writer: Any, *, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
-        """Starts a query of any sink."""
-        query = writer.option("checkpointLocation", self.path(checkpoint)).trigger(**trigger).start()
+    def run(self, writer: Any, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
+        """Starts the query of a `df.writeStream`; trigger: availableNow=True, processingTime="1 second", ..."""
+        writer = writer.option("checkpointLocation", self.path(checkpoint))
+        query = writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
         self._running.append(query)
         return query
 
-    def written(self, sink: str) -> Any:
-        """What a sink of parquet files holds, files of unfinished batches left out."""
-        return self._spark.read.parquet(self.path(sink))
+    def to_files(self, frame: Any, **how: Any) -> Any:
+        """A query that appends to parquet files: each row exactly once, over restarts too."""
+        return self.run(frame.writeStream.format("parquet").option("path", self.path("files")), **how)
+
+    def files(self) -> Any:
+        """The rows in those files, without those of unfinished batches."""
+        return self._spark.read.schema("key binary, value binary").parquet(self.path("files"))
+
+    def to_memory(self, frame: Any, table: str, mode: str = "append", **how: Any) -> Any:
+        """A query whose result is `spark.table(table)`: the cheapest sink."""
+        return self.run(frame.writeStream.format("memory").queryName(table).outputMode(mode), **how)
+
+    def to_topic(self, frame: Any, bootstrap: str, topic: str = "", mode: str = "append", **how: Any) -> Any:
+        """A query that sends its rows to Kafka: each at least once."""
+        writer = frame.writeStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).outputMode(mode)
+        writer = writer.option("includeHeaders", "true")
+        return self.run(writer.option("topic", topic) if topic else writer, **how)
+
+    def path(self, name: str) -> str:
+        return str(self._directory / name)
 
     def stop(self) -> None:
         for query in self._running:
             query.stop()
 
 
-def finish(query: Any, timeout: float = 60) -> list[Any]:
+def finish(query: Any, timeout: float = 60) -> list[dict[str, Any]]:
     """Waits for a query that ends by itself, and returns the progress of its batches that had input."""
     assert query.awaitTermination(timeout), f"the query did not end within {timeout:g} s: {query.status}"
-    return [p for p in query.recentProgress if p["numInputRows"]]
+    progress = (json.loads(p.json) for p in query.recentProgress)
+    return [p for p in progress if p["numInputRows"]]
 
 
-def processed(query: Any, count: Callable[[], int], wanted: int, timeout: float = 60) -> None:
-    """Waits until a running query has delivered `wanted` rows; a query that failed fails the test at once."""
+def delivers(query: Any, frame: Callable[[], Any], wanted: list[int], timeout: float = 60) -> None:
+    """Waits until a running query has delivered exactly these numbers; fails at once when it failed."""
 
-    def there() -> bool:
+    def enough() -> list[int]:
         assert query.isActive, f"the query ended: {query.exception()}"
-        return count() >= wanted
+        found = numbers(frame())
+        return found if len(found) >= len(wanted) else []
 
-    eventually(there, f"{wanted} rows delivered by the query", timeout, interval=0.2)
+    assert eventually(enough, f"{len(wanted)} rows delivered by the query", timeout, interval=0.1) == wanted

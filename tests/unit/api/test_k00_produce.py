@@ -1,0 +1,425 @@
+"""Produce (key 0): acknowledgements, idempotent producers, order on a connection, durability before the answer."""
+
+import asyncio
+import errno
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.k00_produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tests.unit.client import Client, batch
+from tests.unit.harness import Machine, story
+
+PRODUCER = 4000
+
+
+async def codes(*answers: "asyncio.Future[object]") -> list[ErrorCode]:
+    return [ErrorCode(answer.error_code) for answer in await asyncio.gather(*answers)]  # type: ignore[attr-defined]
+
+
+# Acknowledgements.
+
+
+@story
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_each_version_is_acknowledged(m: Machine, version: int, acks: int) -> None:
+    client = await m.client()
+    await client.create_topic("t", 2)
+    answer = await client.produce("t", batch(b"a", b"b"), 1, version=version, acks=acks)
+    assert (answer.error_code, answer.base_offset, answer.index) == (0, 0, 1)
+    answer = await client.produce("t", batch(b"c"), 1, version=version, acks=acks)
+    assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 2, -1)
+    assert await client.read("t", 0, 1) == [b"a", b"b", b"c"]
+    assert await client.read("t", 0, 0) == []
+
+
+@story
+async def test_acks_0_says_nothing(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    client.produce_unanswered("t", batch(b"a"))
+    client.produce_unanswered("t", batch(b"b"), version=3)
+    assert (await client.produce("t", batch(b"c"))).base_offset == 2
+    assert client.received == b""
+
+
+@story
+@pytest.mark.parametrize("wrong", ["topic", "batch", "acks"])
+async def test_acks_0_that_fails_closes_the_connection(m: Machine, wrong: str) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    asked = client.post_produce("t", batch(b"before"), acks=1)
+    if wrong == "topic":
+        client.produce_unanswered("nothing", batch(b"a"))
+    elif wrong == "batch":
+        damaged = batch(b"a")
+        damaged[-1] ^= 1
+        client.produce_unanswered("t", damaged)
+    else:
+        request = client.produce_request("t", {0: batch(b"a")}, acks=7)
+        answer = await client.ask(request, 9, ProduceResponse)
+        code = answer.responses[0].partition_responses[0].error_code
+        assert code == ErrorCode.INVALID_REQUIRED_ACKS
+        return
+    later = client.post_produce("t", batch(b"after"), acks=1)
+    assert (await asked).base_offset == 0
+    with pytest.raises(ConnectionResetError):
+        await later
+    other = await m.client()
+    assert await other.read("t") == [b"before"]
+
+
+@story
+async def test_several_partitions_and_errors_beside_successes(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", 3)
+    damaged = batch(b"x")
+    damaged[-1] ^= 1
+    topics = [
+        TopicProduceData(
+            name="t",
+            partition_data=[
+                PartitionProduceData(index=0, records=batch(b"a")),
+                PartitionProduceData(index=1, records=damaged),
+                PartitionProduceData(index=2, records=None),
+                PartitionProduceData(index=3, records=batch(b"b")),
+            ],
+        ),
+        TopicProduceData(name="u", partition_data=[PartitionProduceData(index=0, records=batch(b"c"))]),
+    ]
+    answer = await client.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), 9, ProduceResponse)
+    found = {(topic.name, part.index): ErrorCode(part.error_code) for topic in answer.responses
+             for part in topic.partition_responses}  # fmt: skip
+    assert found == {
+        ("t", 0): ErrorCode.NONE,
+        ("t", 1): ErrorCode.CORRUPT_MESSAGE,
+        ("t", 2): ErrorCode.INVALID_RECORD,
+        ("t", 3): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert await client.read("t", 0, 0) == [b"a"]
+    assert m.partition("t", 1).log.log_end_offset == 0
+
+
+@story
+async def test_transactional_requests_are_refused_for_good(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    request = client.produce_request("t", {0: batch(b"a")})
+    request.transactional_id = "mine"
+    answer = await client.ask(request, 9, ProduceResponse)
+    code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    assert code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert not code.retriable
+    assert await client.read("t") == []
+
+
+@story
+async def test_topics_by_id(m: Machine) -> None:
+    client = await m.client()
+    old = await client.create_topic("t")
+    await client.delete_topic("t")
+    await client.create_topic("t")
+    new, client.ids["t"] = client.ids["t"], old
+    assert await codes(client.post_produce("t", batch(b"a"), version=13)) == [ErrorCode.UNKNOWN_TOPIC_ID]
+    client.ids["t"] = new
+    assert await codes(client.post_produce("t", batch(b"a"), version=13)) == [ErrorCode.NONE]
+
+
+@story
+async def test_internal_topics_are_their_coordinators(m: Machine) -> None:
+    client = await m.client()
+    await m.broker.services.controller.ensure_internal_topic("__consumer_offsets")
+    answer = await client.produce("__consumer_offsets", batch(b"a"))
+    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert answer.error_message == "Cannot append to internal topic __consumer_offsets"
+    assert m.partition("__consumer_offsets").log.log_end_offset == 0
+
+
+@story
+async def test_min_insync_replicas(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", min_insync_replicas=2)
+    assert await codes(client.post_produce("t", batch(b"a"))) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert await codes(client.post_produce("t", batch(b"a"), acks=1)) == [ErrorCode.NONE]
+
+
+@story
+async def test_log_append_time(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", message_timestamp_type="LogAppendTime")
+    answer = await client.produce("t", batch(b"a", at_ms=5))
+    assert m.now_ms - 10 <= answer.log_append_time_ms <= m.now_ms
+
+
+# Idempotent producers.
+
+
+@story
+async def test_a_duplicate_gets_the_answer_of_its_original(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    for sequence in range(0, 12, 2):
+        assert (await client.produce("t", batch(b"a", b"b", producer=(PRODUCER, 0, sequence)))).base_offset == sequence
+    for sequence in range(2, 12, 2):
+        answer = await client.produce("t", batch(b"a", b"b", producer=(PRODUCER, 0, sequence)))
+        assert (answer.error_code, answer.base_offset) == (0, sequence)
+    assert m.partition("t").log.log_end_offset == 12
+    # Only the last five are remembered.
+    answer = await client.produce("t", batch(b"a", b"b", producer=(PRODUCER, 0, 0)))
+    assert answer.error_code in (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+
+@story
+async def test_sequences_and_epochs(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+
+    async def produce(epoch: int, sequence: int) -> ErrorCode:
+        return (await codes(client.post_produce("t", batch(b"a", producer=(PRODUCER, epoch, sequence)))))[0]
+
+    assert await produce(0, 0) is ErrorCode.NONE
+    assert await produce(0, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert await produce(0, 1) is ErrorCode.NONE
+    assert await produce(1, 0) is ErrorCode.NONE
+    assert await produce(0, 2) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await produce(1, 1) is ErrorCode.NONE
+    assert m.partition("t").log.log_end_offset == 4
+
+
+@story
+async def test_what_follows_a_lost_batch_is_refused_until_it_is_sent_again(m: Machine) -> None:
+    """Five requests in flight of which the first is damaged on its way, as a client with max.in.flight=5 sees it."""
+    client = await m.client()
+    await client.create_topic("t")
+    batches = [batch(b"%d" % n, producer=(PRODUCER, 0, n)) for n in range(6)]
+    assert await codes(client.post_produce("t", batches[0])) == [ErrorCode.NONE]
+    damaged = bytearray(batches[1])
+    damaged[-1] ^= 1
+    first = [client.post_produce("t", data) for data in [damaged, *batches[2:]]]
+    assert await codes(*first) == [ErrorCode.CORRUPT_MESSAGE] + [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 4
+    assert await codes(*[client.post_produce("t", data) for data in batches[1:]]) == [ErrorCode.NONE] * 5
+    assert await client.read("t") == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+@story
+@pytest.mark.parametrize("how", ["stop", "kill", "power"])
+async def test_producer_state_outlives_the_broker(m: Machine, how: str) -> None:
+    client = await m.client()
+    await client.create_topic("t", flush_before_ack=True)
+    for sequence in range(7):
+        await client.produce("t", batch(b"%d" % sequence, producer=(PRODUCER, 3, sequence)))
+    if how == "stop":
+        await m.stop()
+    else:
+        await m.crash(power=how == "power")
+    await m.start()
+    client = await m.client()
+    for sequence in range(2, 7):
+        answer = await client.produce("t", batch(b"%d" % sequence, producer=(PRODUCER, 3, sequence)))
+        assert (answer.error_code, answer.base_offset) == (0, sequence)
+    assert (await client.produce("t", batch(b"7", producer=(PRODUCER, 3, 7)))).base_offset == 7
+    answer = await client.produce("t", batch(b"9", producer=(PRODUCER, 3, 9)))
+    assert answer.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert await client.read("t") == [b"%d" % n for n in range(8)]
+
+
+# Order on a connection.
+
+
+@story
+async def test_pipelined_requests_are_answered_in_order(m: Machine) -> None:
+    """Produce waits for its sync; the requests behind it are served, but answered after it."""
+    client = await m.client()
+    await client.create_topic("slow", flush_before_ack=True)
+    await client.create_topic("fast")
+    m.threads.held.add("flush_blocking")
+    waiting = [client.post_produce("slow", batch(b"%d" % n)) for n in range(3)]
+    others = [client.post_produce("fast", batch(b"%d" % n)) for n in range(3)]
+    versions = client.post(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    await m.until(lambda: m.partition("fast").log.log_end_offset == 3)
+    await asyncio.sleep(1)
+    assert not any(answer.done() for answer in [*waiting, *others, versions])
+    m.threads.release("flush_blocking")
+    # The client itself checks the order.
+    await asyncio.gather(*waiting, *others, versions)
+
+
+@story
+async def test_a_fetch_behind_a_produce_that_waits(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", flush_before_ack=True)
+    m.threads.held.add("flush_blocking")
+    produced = client.post_produce("t", batch(b"a"))
+    fetched = client.post_fetch({("t", 0): 0}, max_wait_ms=10_000)
+    behind = client.post_produce("t", batch(b"b"))
+    await asyncio.sleep(1)
+    assert not fetched.done()
+    assert m.partition("t").log.log_end_offset == 1
+    m.threads.release("flush_blocking")
+    assert (await produced).error_code == 0
+    assert (await fetched).responses[0].partitions[0].high_watermark == 1
+    assert (await behind).base_offset == 1
+
+
+# Durability before the answer.
+
+
+async def flushed_topic(m: Machine, **configs: object) -> Client:
+    client = await m.client()
+    await client.create_topic("t", **(configs or {"flush_before_ack": True}))
+    m.threads.held.add("flush_blocking")
+    return client
+
+
+@story
+@pytest.mark.parametrize("configs", [{"flush_before_ack": True}, {"flush_messages": 1}])
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_acknowledged_only_when_synced(m: Machine, acks: int, configs: dict[str, object]) -> None:
+    client = await flushed_topic(m, **configs)
+    produced = client.post_produce("t", batch(b"a"), acks=acks)
+    other = await m.client()
+    await m.until(lambda: m.partition("t").log.log_end_offset == 1)
+    await asyncio.sleep(5)
+    assert not produced.done()
+    assert await other.read("t") == []
+    answer = await other.fetch_one("t", 1)
+    assert (answer.error_code, answer.high_watermark) == (0, 0)
+    m.threads.release("flush_blocking")
+    assert (await produced).error_code == 0
+    assert await other.read("t") == [b"a"]
+
+
+@story
+async def test_one_sync_serves_all_that_wait(m: Machine) -> None:
+    client = await flushed_topic(m)
+    await client.create_topic("other")
+    first = client.post_produce("t", batch(b"first"))
+    await m.until(lambda: m.threads.began["flush_blocking"] == 1)
+    others = [await m.client() for _ in range(20)]
+    answers = [one.post_produce("t", batch(b"x")) for one in others for _ in range(3)]
+    await asyncio.sleep(1)
+    m.threads.release("flush_blocking")
+    assert await codes(first, *answers) == [ErrorCode.NONE] * 61
+    assert m.threads.began["flush_blocking"] == 2
+
+
+@story
+async def test_acks_0_does_not_wait(m: Machine) -> None:
+    client = await flushed_topic(m)
+    client.produce_unanswered("t", batch(b"a"))
+    await client.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    assert m.partition("t").log.log_end_offset == 1
+
+
+@story
+async def test_a_duplicate_waits_for_the_sync_of_its_original(m: Machine) -> None:
+    client, other = await flushed_topic(m), await m.client()
+    data = batch(b"a", producer=(PRODUCER, 0, 0))
+    original = client.post_produce("t", data, acks=1)
+    await m.until(lambda: m.partition("t").log.log_end_offset == 1)
+    later = client.post_produce("t", batch(b"b", producer=(PRODUCER, 0, 1)), acks=1)
+    await m.until(lambda: m.partition("t").log.log_end_offset == 2)
+    duplicate = other.post_produce("t", data, acks=1)
+    await asyncio.sleep(1)
+    assert not original.done()
+    assert not duplicate.done()
+    # The sync that runs was asked for the original. What came later needs another one.
+    m.threads.let_go("flush_blocking")
+    assert (await duplicate).base_offset == (await original).base_offset == 0
+    assert not later.done()
+    m.threads.release("flush_blocking")
+    assert (await later).base_offset == 1
+
+
+@story
+async def test_a_produce_that_waits_too_long(m: Machine) -> None:
+    client = await flushed_topic(m)
+    began = m.elapsed_ms
+    answer = await client.produce("t", batch(b"a"), timeout_ms=1500)
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert 1500 <= m.elapsed_ms - began < 1510
+    m.threads.release("flush_blocking")
+    await m.until(lambda: m.partition("t").high_watermark == 1)
+    assert (await client.produce("t", batch(b"b"))).base_offset == 1
+
+
+@story
+async def test_a_sync_that_fails_is_never_tried_again(m: Machine) -> None:
+    client, consumer = await m.client(), await m.client()
+    await client.create_topic("t", flush_before_ack=True)
+    await client.create_topic("other")
+    await client.produce("t", batch(b"synced"))
+    waiting = consumer.post_fetch({("t", 0): 1}, max_wait_ms=100_000)
+    await asyncio.sleep(1)
+    path = "/data/t-0/00000000000000000000.log"
+    before = m.disk.syncs[path]
+    m.disk.sync_error = OSError(errno.EIO, "Input/output error")
+    original = batch(b"lost", producer=(PRODUCER, 0, 0))
+    assert await codes(client.post_produce("t", original)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    # Those who wait hear of it at once.
+    assert (await waiting).responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    # Neither is it acknowledged as a duplicate of what was appended and perhaps lost.
+    assert await codes(client.post_produce("t", original)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert await codes(client.post_produce("t", batch(b"more"), acks=1)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert await codes(client.post_produce("other", batch(b"fine"))) == [ErrorCode.NONE]
+    await asyncio.sleep(3600)
+    client = await m.client()
+    assert (await client.fetch_one("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert m.partition("t").log.recovery_point == 1
+    await m.stop()
+    assert m.disk.syncs[path] == before + 1
+    assert not m.disk.exists("/data/.kafka_cleanshutdown")
+    await m.start()
+    client = await m.client()
+    assert (await client.read("t"))[:1] == [b"synced"]
+    assert await codes(client.post_produce("t", batch(b"again"))) == [ErrorCode.NONE]
+
+
+@story
+async def test_a_checkpoint_that_syncs_first_serves_those_who_wait(m: Machine) -> None:
+    client = await flushed_topic(m)
+    produced = client.post_produce("t", batch(b"a"), timeout_ms=100_000)
+    await m.until(lambda: m.threads.began["flush_blocking"] == 1)
+    partition = m.partition("t")
+    partition.log.checkpoint()
+    await m.until(lambda: partition.log.recovery_point == 1)
+    m.threads.release("flush_blocking")
+    assert (await produced).error_code == 0
+
+
+@story
+async def test_turning_it_on_and_off(m: Machine) -> None:
+    client, admin = await flushed_topic(m), await m.client()
+    produced = client.post_produce("t", batch(b"a"), timeout_ms=100_000)
+    await asyncio.sleep(1)
+    assert not produced.done()
+    await admin.alter_topic("t", flush_before_ack=False)
+    assert (await produced).error_code == 0
+    assert (await client.produce("t", batch(b"b"))).error_code == 0
+    await admin.alter_topic("t", flush_before_ack=True)
+    produced = client.post_produce("t", batch(b"c"))
+    await asyncio.sleep(1)
+    assert not produced.done()
+    assert m.partition("t").high_watermark == 2
+    m.threads.release("flush_blocking")
+    assert (await produced).error_code == 0
+
+
+@story
+async def test_deleting_a_topic_while_a_produce_waits(m: Machine) -> None:
+    client, admin = await flushed_topic(m), await m.client()
+    produced = client.post_produce("t", batch(b"a"))
+    await asyncio.sleep(1)
+    deletion = asyncio.ensure_future(admin.delete_topic("t"))
+    assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    m.threads.release("flush_blocking")
+    await deletion
+    assert await codes(client.post_produce("t", batch(b"a"))) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

@@ -172,8 +172,8 @@ class Fetch:
         request, fetching = self.request, self._fetching
         budget = fetching.budget(request)
         found = read(self.session, request, budget, fetching.attach)
-        # More than is ever given would never be reached; and where nothing may be given, something must be there.
-        self._enough = min(request.min_bytes, max(budget, 1))
+        # More than is ever given would never be reached: with whole batches, half of it always is.
+        self._enough = min(request.min_bytes, max(budget // 2, 1))
         if found.cold:
             self.session.waiter = self
             fetching.read_cold(self, found)

@@ -62,8 +62,6 @@ def decode_source(cls: type[Message], version: int) -> Source:
         source.put("return m, pos")
     with source.block("except (IndexError, StructError) as error:"):
         source.put(f"raise MalformedError({f'{title} is truncated'!r}) from error")
-    with source.block("except UnicodeDecodeError as error:"):
-        source.put(f"raise MalformedError({f'{title} holds a string that is not UTF-8'!r}) from error")
     return source
 
 
@@ -189,7 +187,8 @@ class _Decoder:
         with self._source.block(f"if not pos <= {end} <= limit:"):
             self._source.put(f"raise malformed({path!r}, {size})")
         part = f"buf[pos:{end}]"
-        made = {"string": f"str({part}, 'utf-8')", "bytes": f"bytes({part})", "records": part}[kind]
+        # What is no UTF-8 is replaced, as in Kafka: names of it are merely unknown or invalid.
+        made = {"string": f"str({part}, 'utf-8', 'replace')", "bytes": f"bytes({part})", "records": part}[kind]
         self._source.put(f"{target} = {made}")
         self._source.put(f"pos = {end}")
 

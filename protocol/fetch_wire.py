@@ -75,8 +75,6 @@ def decode_fetch_request(buf: memoryview, pos: int, version: int) -> FetchReques
         return _decode(buf, pos, version)
     except (IndexError, StructError) as error:
         raise MalformedError("Fetch request is truncated") from error
-    except UnicodeDecodeError as error:
-        raise MalformedError("Fetch request holds a string that is not UTF-8") from error
 
 
 def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:

@@ -47,14 +47,12 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> RequestStart:
             end = pos + size
             if not pos <= end <= len(view):
                 raise MalformedError(f"client id of {size} bytes")
-            client_id = str(view[pos:end], "utf-8")
+            client_id = str(view[pos:end], "utf-8", "replace")
             pos = end
         if is_flexible(api_key, version):
             pos = skip_tags(view, pos)
     except (IndexError, StructError) as error:
         raise MalformedError("request header is truncated") from error
-    except UnicodeDecodeError as error:
-        raise MalformedError("client id is not UTF-8") from error
     return RequestStart(api_key, version, correlation_id, client_id, pos)
 
 

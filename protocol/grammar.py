@@ -66,7 +66,7 @@ class _Sized(construct.Construct):  # type: ignore[misc]
         if size < 0:
             return None
         raw: bytes = construct.stream_read(stream, size, path)
-        return raw.decode() if self._text else raw
+        return raw.decode(errors="replace") if self._text else raw
 
     def _build(self, value: str | bytes | None, stream: Any, context: Any, path: str) -> Any:
         raw = value.encode() if isinstance(value, str) else value

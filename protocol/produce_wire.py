@@ -47,8 +47,6 @@ def decode_produce_request(buf: memoryview, pos: int, version: int) -> ProduceRe
         return _decode_classic(buf, pos)
     except (IndexError, StructError) as error:
         raise MalformedError("Produce request is truncated") from error
-    except UnicodeDecodeError as error:
-        raise MalformedError("Produce request holds a string that is not UTF-8") from error
 
 
 def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
@@ -64,7 +62,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
             pos += 16
         else:
             size, pos = uvarint(buf, pos)
-            key = str(take(buf, pos, size - 1), "utf-8")
+            key = str(take(buf, pos, size - 1), "utf-8", "replace")
             pos += size - 1
         partition_count, pos = take_count(buf, pos, flexible=True)
         partitions: list[PartitionRecords] = []

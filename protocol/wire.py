@@ -61,7 +61,7 @@ def take(buf: memoryview, pos: int, size: int) -> memoryview:
 
 
 def take_string(buf: memoryview, pos: int, *, flexible: bool) -> tuple[str | None, int]:
-    """A nullable string: compact in flexible versions, else with a 16-bit length."""
+    """A nullable string: compact in flexible versions, else with a 16-bit length. What is no UTF-8 is replaced."""
     if flexible:
         size, pos = uvarint(buf, pos)
         size -= 1
@@ -70,7 +70,7 @@ def take_string(buf: memoryview, pos: int, *, flexible: bool) -> tuple[str | Non
         pos += 2
     if size == -1:
         return None, pos
-    return str(take(buf, pos, size), "utf-8"), pos + size
+    return str(take(buf, pos, size), "utf-8", "replace"), pos + size
 
 
 def take_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:

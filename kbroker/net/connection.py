@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
                     raise MalformedError("client id exceeds the frame")
                 raw = bytes(frame[pos : pos + size])
                 if raw != self._client_raw:
-                    self._client_id = raw.decode()
+                    self._client_id = raw.decode(errors="replace")
                     self._client_raw = raw
                 pos += size
             client_id = self._client_id if size > 0 else (None if size < 0 else "")

@@ -79,10 +79,14 @@ def test_a_truncated_header_is_malformed(size: int) -> None:
         decode_request_header(encode_request_header(ApiKey.METADATA, 12, 1, "c")[:size])
 
 
-@pytest.mark.parametrize("client_id", [b"\xff\xfe", b"\0\x09c", b"\x7f\xff", b"\0\1\xff"])
+@pytest.mark.parametrize("client_id", [b"\xff\xfe", b"\0\x09c", b"\x7f\xff"])
 def test_a_bad_client_id_is_malformed(client_id: bytes) -> None:
     with pytest.raises(MalformedError):
         decode_request_header(b"\0\3\0\1\0\0\0\7" + client_id)
+
+
+def test_a_client_id_that_is_no_utf_8_is_replaced() -> None:
+    assert decode_request_header(b"\0\3\0\1\0\0\0\7\0\1\xff").client_id == "\ufffd"
 
 
 def test_a_truncated_response_header_is_malformed() -> None:

@@ -31,7 +31,6 @@ HUGE_VARINT = b"\xff\xff\xff\xff\x0f"
         (MetadataRequest, 1, b"\0\0\0\2" + b"\0\1a" + b"\0", "truncated"),
         (MetadataRequest, 1, b"\0\0\0\2" + b"\0\1a", "size of 2"),
         (MetadataRequest, 1, b"\0\0\0\1\xff\xff", "topics.name claims a size of -1"),
-        (MetadataRequest, 1, b"\0\0\0\1\0\2\xc3\x28", "not UTF-8"),
         (MetadataRequest, 9, b"\2\0\0\0\0\0\0\0", "topics.name claims a size of -1"),
         (MetadataRequest, 9, b"\x80\x80\x80\x80\x80\1", "varint"),
         (SyncGroupRequest, 0, b"\0\1g\0\0\0\1\0\1m\0\0\0\1\0\1m" + HUGE_CLASSIC, "size of 2147483647"),
@@ -41,6 +40,10 @@ HUGE_VARINT = b"\xff\xff\xff\xff\x0f"
 def test_sizes_are_held_against_the_frame(cls: type[Message], version: int, encoded: bytes, why: str) -> None:
     with pytest.raises(MalformedError, match=why):
         decode(cls, encoded, version)
+
+
+def test_what_is_no_utf_8_is_replaced() -> None:
+    assert decode(MetadataRequest, b"\0\0\0\1\0\2\xc3\x28", 1).topics[0].name == "\ufffd("
 
 
 def test_a_string_is_held_to_int16_in_flexible_versions_too() -> None:

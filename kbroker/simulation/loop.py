@@ -64,7 +64,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self._raise_unhandled()
         if timeout is None:
             raise StalledError(f"nothing can happen any more at {self.time():.6f} s")
-        step = round(timeout * NANOSECONDS)
+        # After half a year a float of seconds is coarser than a nanosecond; it must go on all the same.
+        step = max(1, round(timeout * NANOSECONDS)) if timeout > 0 else 0
         self._idle_turns = 0 if step > 0 else self._idle_turns + 1
         if self._idle_turns > MAX_TURNS_WITHOUT_TIME:
             raise SpinningError(f"{self._idle_turns} turns of the loop at {self.time():.6f} s")

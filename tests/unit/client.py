@@ -111,6 +111,8 @@ class Client(asyncio.Protocol):
 
     def post(self, request: Message, version: int, answer: type[M]) -> "asyncio.Future[M]":
         """Ask without waiting."""
+        if self.closed.done():
+            raise ConnectionResetError("the connection was closed before")
         data = self.encoded(request, version)
         asked = self.expect(request, version, answer)
         self.transport.write(data)

@@ -1,13 +1,19 @@
 """Killing a broker while producers wait for it, and what must be true of the log at the end."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.compat.crash.line import Line, Unanswered
 from tests.compat.crash.writers import VALUE, Ledger, Record, Writer
 from tests.compat.support import BrokerProcess, eventually
+
+# Of a batch's header: base offset, size of what follows, offset of the last record from the base offset.
+_BATCH = Struct(">qi11xi")
 
 # Ways to kill a broker while produce requests are unanswered. It stops where it is, and dies when such requests are
 # seen to be there.
@@ -50,7 +56,7 @@ class Killer:
         """kill -9 while produce requests are unanswered."""
         ledger = writer.ledger
         try:
-            self._catch(writer, how)
+            self._catch(writer, topic, how)
             client = writer.in_flight()
             self.broker.kill()
             eventually(lambda: not self.line.connections(), "the end of the dead broker's connections", interval=0.001)
@@ -65,7 +71,7 @@ class Killer:
         files = [path for index in range(partitions) for path in self.broker.partition_dir(topic, index).glob("*.log")]
         return {match.groups() for path in files for match in VALUE.finditer(path.read_bytes())}
 
-    def _catch(self, writer: Writer, how: str) -> None:
+    def _catch(self, writer: Writer, topic: str, how: str) -> None:
         if how == FROZEN:
             self.broker.freeze()
             eventually(self.line.unanswered, "produce requests at a broker that does nothing", interval=0.001)
@@ -75,17 +81,36 @@ class Killer:
             lambda: writer.pipeline <= self.line.unanswered() == self.line.held(), "held answers", interval=0.001
         )
         if how == CHECKPOINTED:
-            for _ in range(2):  # the first may have begun before
-                eventually(self._checkpoint(), "a checkpoint", interval=0.001)
+            partitions = range(writer.ledger.partitions)
+            eventually(lambda: all(self._checkpointed(topic, index) for index in partitions), "checkpoints")
 
-    def _checkpoint(self) -> Callable[[], bool]:
-        path = self.broker.data_dir / "recovery-point-offset-checkpoint"
-        before = path.stat().st_mtime_ns
-        return lambda: path.stat().st_mtime_ns > before
+    def _checkpointed(self, topic: str, partition: int) -> bool:
+        """Whether all that is in the log of the partition lies below its recovery point."""
+        try:
+            points = (self.broker.data_dir / "recovery-point-offset-checkpoint").read_text()
+        except FileNotFoundError:
+            return False
+        point = re.search(rf"^{topic} {partition} (\d+)$", points, re.MULTILINE)
+        return point is not None and int(point[1]) >= log_end(self.broker.partition_dir(topic, partition))
 
     def start(self) -> None:
         self.broker.start()
         self.repairs += repaired(self.broker)
+
+
+def log_end(directory: Path) -> int:
+    """The offset after the last whole batch in the last segment that has one, 0 if there is none."""
+    for path in sorted(directory.glob("*.log"), reverse=True):
+        data = path.read_bytes()
+        position, end = 0, None
+        while position + _BATCH.size <= len(data):
+            base_offset, size, last_delta = _BATCH.unpack_from(data, position)
+            position += 12 + size
+            if position <= len(data):
+                end = base_offset + last_delta + 1
+        if end is not None:
+            return end
+    return 0
 
 
 def repaired(broker: BrokerProcess) -> list[str]:

@@ -1,7 +1,7 @@
 """A consumer group that goes on while the broker is killed: what it has committed, what it reads again."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.compat.crash.conftest import connected, create_topic
 from tests.compat.crash.kills import FROZEN, HELD, Killer, check_exactly_once, offsets_of, progress, read_all, repaired
-from tests.compat.crash.writers import ConfluentWriter
+from tests.compat.crash.writers import ConfluentWriter, Writer
 from tests.compat.support import eventually
 
 PARTITIONS = 4
@@ -31,13 +31,10 @@ class Worker:
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self.processed: list[tuple[int, int]] = []  # partition, offset
-        self.started: list[tuple[int, int]] = []  # partition, first offset after an assignment
         self.committed: dict[int, int] = {}  # acknowledged commits
-        self.attempted: dict[int, int] = {}
         self.assignments = 0
         self.failures: list[str] = []
         self.error: BaseException | None = None
-        self._fresh: set[int] = set()
         self._ended = threading.Event()
         self._consumer = Consumer(
             {
@@ -62,9 +59,8 @@ class Worker:
         self._thread.join(30)
         assert not self._thread.is_alive(), "the member did not stop"
 
-    def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+    def _assigned(self, _: Consumer, __: list[TopicPartition]) -> None:
         self.assignments += 1
-        self._fresh = {tp.partition for tp in partitions}
 
     def _run(self) -> None:
         try:
@@ -84,16 +80,12 @@ class Worker:
                     raise KafkaException(message.error())
                 continue
             topic = message.topic()
-            if message.partition() in self._fresh:
-                self._fresh.discard(message.partition())
-                self.started.append((message.partition(), message.offset()))
             self.processed.append((message.partition(), message.offset()))
             ends[message.partition()] = message.offset() + 1
         if ends:
             self._commit([TopicPartition(topic, partition, offset) for partition, offset in ends.items()])
 
     def _commit(self, offsets: list[TopicPartition]) -> None:
-        self.attempted.update((tp.partition, tp.offset) for tp in offsets)
         try:
             for tp in self._consumer.commit(offsets=offsets, asynchronous=False):
                 if tp.error:
@@ -107,11 +99,18 @@ class Worker:
 
 
 @pytest.fixture
-def worker(killer: Killer, name: str, group: str, admin: AdminClient) -> Iterator[Worker]:
+def working(killer: Killer, name: str, group: str, admin: AdminClient) -> Iterator[Callable[[], Worker]]:
+    """working(): a new member of the test's group."""
     create_topic(admin, name, PARTITIONS)
-    working = Worker(killer.line.address, group, name)
-    yield working
-    working.stop()
+    made: list[Worker] = []
+
+    def start() -> Worker:
+        made.append(Worker(killer.line.address, group, name))
+        return made[-1]
+
+    yield start
+    for worker in made:
+        worker.stop()
 
 
 def stored(admin: AdminClient, group: str) -> dict[int, int]:
@@ -131,8 +130,9 @@ def stored(admin: AdminClient, group: str) -> dict[int, int]:
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
-def test_a_group_goes_on_and_its_commits_never_go_back(killer, worker, writing, name, group):
+def test_a_group_goes_on_and_its_commits_never_go_back(killer, working, writing, name, group):
     writer = writing(ConfluentWriter, name, PARTITIONS, **{"enable.idempotence": True})
+    worker = working()
     writer.start()
     seen: dict[int, int] = {}
 
@@ -146,7 +146,7 @@ def test_a_group_goes_on_and_its_commits_never_go_back(killer, worker, writing, 
         )
         assert worker.error is None
 
-    for how in (FROZEN, HELD, FROZEN, HELD):
+    for how in (HELD, FROZEN, HELD):
         progress(writer, 50)
         goes_on(500)
         killer.kill(writer, name, how)
@@ -166,15 +166,29 @@ def test_a_group_goes_on_and_its_commits_never_go_back(killer, worker, writing, 
     assert worker.error is None
     assert stored(connected(killer.line), group) == ends
     check_order(worker, ends)
-    check_exactly_once(writer.ledger, offsets_of(writer.ledger, read_all(killer.line.address, name, PARTITIONS)))
     killer.broker.stop()
     killer.broker.start()
     assert repaired(killer.broker) == []
+    check_exactly_once(writer.ledger, offsets_of(writer.ledger, read_all(killer.line.address, name, PARTITIONS)))
     assert stored(connected(killer.line), group) == ends
+    check_resumes(working, writing(ConfluentWriter, name, PARTITIONS), ends)
+
+
+def check_resumes(working: Callable[[], Worker], writer: Writer, ends: dict[int, int]) -> None:
+    """A member that comes later begins where the group has stopped."""
+    later = working()
+    writer.start()
+    progress(writer, 1)
+    writer.stop()
+    eventually(lambda: later.error or ends.keys() == {partition for partition, _ in later.processed}, "its turn", 30)
+    later.stop()
+    assert later.error is None
+    begun = dict(reversed(later.processed))
+    assert begun == ends
 
 
 def check_order(worker: Worker, ends: dict[int, int]) -> None:
-    """Each partition was processed from 0 to its end, and what was read twice began no later than a commit."""
+    """Each partition was processed from 0 to its end, and nothing was skipped."""
     reached = dict.fromkeys(ends, 0)
     for partition, offset in worker.processed:
         assert offset <= reached[partition], f"{partition}: {reached[partition]}..{offset - 1} were skipped"

@@ -3,10 +3,12 @@
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kafka import KafkaProducer
+from kafka.errors import KafkaTimeoutError
 
 PADDING = b"." * 300
 VALUE = re.compile(rb"<([\w-]+) (\d+) (\d+)>")
@@ -195,7 +197,8 @@ class PythonWriter(_Thread):
         self._producer.close(10)
 
     def _close(self) -> None:
-        self._producer.close(0)
+        with suppress(KafkaTimeoutError):
+            self._producer.close(0)
 
 
 MakeWriter = Callable[..., Writer]

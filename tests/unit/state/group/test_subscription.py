@@ -27,7 +27,6 @@ def test_every_version_begins_with_the_topics(version: int) -> None:
         b"bad",
         b"\0\0\x7f\xff\xff\xff",
         b"\0\0\0\0\0\1\0\1",
-        b"\0\0\0\0\0\1\0\1\xff\xff\xff\xff\xff",
         b"\0\0\0\0\0\1\0\1t\0\0\xff\xff",
         b"\0\0\0\0\0\1\0\1t",
     ],

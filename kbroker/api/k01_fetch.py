@@ -9,10 +9,12 @@ A request of a replica (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER
 
 from __future__ import annotations
 
-from kbroker.api.services import PENDING, Pending, RequestContext, Services
-from kbroker.replica.fetch_reads import Results
+from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
+from kbroker.replica.fetch_reads import READ_COMMITTED, READ_UNCOMMITTED, Results
+from protocol.errors import ErrorCode
 from protocol.fetch_wire import (
     FIRST_TOPIC_ID_VERSION,
+    FetchRequest,
     FetchResult,
     TopicKey,
     decode_fetch_request,
@@ -20,15 +22,25 @@ from protocol.fetch_wire import (
 )
 
 
-def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Pending:
+def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Body | Pending:
     version = context.version
     request = decode_fetch_request(frame, pos, version)
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        return _refuse_all(version, request)
 
     def answer(error_code: int, session_id: int, results: Results) -> None:
         context.respond(encode_fetch_response(version, error_code, session_id, by_topic(results)))
 
     context.on_abandoned = services.fetching.fetch(request, version >= FIRST_TOPIC_ID_VERSION, answer)
     return PENDING
+
+
+def _refuse_all(version: int, request: FetchRequest) -> Body:
+    """Kafka fails on an unknown isolation level unforeseen, and says so."""
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
+    topics = [(key, [FetchResult(row[0], code, -1, -1, -1, [], b"") for row in rows]) for key, rows in request.topics]
+    told = topics if version < FIRST_TOPIC_ID_VERSION else []
+    return encode_fetch_response(version, code, request.session_id, told)
 
 
 def by_topic(results: Results) -> list[tuple[TopicKey, list[FetchResult]]]:

@@ -18,7 +18,7 @@ from protocol.fetch_wire import FetchRequest, FetchResult
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 Results = list[tuple[FetchPartition, FetchResult]]
 
@@ -60,11 +60,16 @@ def read(
             break
         try:
             partition: Partition = fetched.target or find(fetched)
-            upper = _upper(partition, fetched, request)
+            diverging = _check(partition, fetched, request)
         except KafkaError as error:
             found.urgent = True
-            found.results.append((fetched, failed(fetched.index, error.code)))
+            found.results.append((fetched, failed(fetched, error.code)))
             continue
+        if diverging is not None:
+            found.urgent = True
+            found.results.append((fetched, _result(partition, fetched, request, b"")._replace(diverging=diverging)))
+            continue
+        upper = partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
         limit = min(fetched.max_bytes, budget - found.size)
         if fetched.offset >= upper or (limit <= 0 and found.size):
             _take(found, session, fetched, partition, request, b"")
@@ -75,8 +80,12 @@ def read(
     return found
 
 
-def _upper(partition: Partition, fetched: FetchPartition, request: FetchRequest) -> int:
-    """Up to where this consumer may read; raises KafkaError with the code for the client."""
+def _check(partition: Partition, fetched: FetchPartition, request: FetchRequest) -> tuple[int, int] | None:
+    """Whether this client may read from here; raises KafkaError with the code for it.
+
+    Gives the epoch and its end offset up to which the client's log agrees with this one, if it told the epoch that
+    it has fetched last (KIP-595) and they do not agree up to its offset.
+    """
     partition.check_leader(fetched.current_epoch)
     if request.replica_id >= 0:
         # Not one of this partition's replicas: replication comes with the cluster.
@@ -84,9 +93,17 @@ def _upper(partition: Partition, fetched: FetchPartition, request: FetchRequest)
     log = partition.log
     if log.offline is not None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
-    if not log.log_start_offset <= fetched.offset <= log.log_end_offset:
+    if fetched.offset < log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    return partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
+    if fetched.last_epoch >= 0:
+        epoch, end_offset = log.epochs.end_offset_for(fetched.last_epoch, log.log_end_offset)
+        if end_offset < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < fetched.last_epoch or end_offset < fetched.offset:
+            return epoch, end_offset
+    if fetched.offset > log.log_end_offset:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return None
 
 
 def _read_one(found: Found, session: FetchSession, wanted: ColdRead, request: FetchRequest) -> None:
@@ -95,7 +112,7 @@ def _read_one(found: Found, session: FetchSession, wanted: ColdRead, request: Fe
         data = partition.log.read(offset, max(limit, 0), upper, not found.size)
     except KafkaError as error:
         found.urgent = True
-        found.results.append((fetched, failed(fetched.index, error.code)))
+        found.results.append((fetched, failed(fetched, error.code)))
         return
     if data is None and not found.size:
         found.cold.append(wanted)
@@ -149,7 +166,7 @@ def take_cold(found: Found, session: FetchSession, request: FetchRequest, outcom
     for number, (fetched, partition, _, _, _) in enumerate(found.cold):
         outcome = outcomes[number] if number < len(outcomes) else b""
         if isinstance(outcome, KafkaError):
-            found.results.append((fetched, failed(fetched.index, outcome.code)))
+            found.results.append((fetched, failed(fetched, outcome.code)))
         else:
             _take(found, session, fetched, partition, request, outcome)
 
@@ -166,5 +183,6 @@ def _result(partition: Partition, fetched: FetchPartition, request: FetchRequest
     )
 
 
-def failed(index: int, code: ErrorCode) -> FetchResult:
-    return FetchResult(index, code, -1, -1, -1, [], b"")
+def failed(fetched: FetchPartition, code: ErrorCode) -> FetchResult:
+    """Aborted transactions are none where there is no partition, and null where it refuses, as in Kafka."""
+    return FetchResult(fetched.index, code, -1, -1, -1, [] if fetched.target is None else None, b"")

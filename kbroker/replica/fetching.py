@@ -210,7 +210,7 @@ class Fetch:
         session = self.session
         for fetched, result in found.results:
             partition: Partition | None = fetched.target
-            if result.error_code or partition is None:
+            if result.error_code or result.diverging is not None or partition is None:
                 fetched.told = None
                 continue
             fetched.told = (result.high_watermark, result.log_start_offset)

@@ -101,8 +101,8 @@ class ReplicaManager:
         for tp, topic_id in self.missing.items():
             if tp.partition == index and key in (tp.topic, topic_id):
                 return ErrorCode.KAFKA_STORAGE_ERROR
-        by_id = isinstance(key, bytes)
-        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        unknown_id = isinstance(key, bytes) and key not in self._metadata.topic_by_id
+        return ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # Appends.
 

@@ -155,9 +155,7 @@ def constructor(cls: StructType) -> Callable[..., None]:
 def encode_function(cls: type[Message], version: int) -> Callable[[Any, list[Any]], None]:
     from protocol.codegen_encode import encode_source
 
-    made: Callable[[Any, list[Any]], None] = encode_source(cls, version).compile(
-        f"encode {cls.__name__} v{version}"
-    )
+    made: Callable[[Any, list[Any]], None] = encode_source(cls, version).compile(f"encode {cls.__name__} v{version}")
     return made
 
 

@@ -43,9 +43,7 @@ def plain(value: Any, version: int) -> Any:
     """A message, or a value in one, as dicts and lists that hold the fields of one version."""
     if isinstance(value, Struct):
         rows = value.__class__.__rows__
-        return {
-            name: plain(getattr(value, name), version) for name, row in rows.items() if row.is_in(version)
-        }
+        return {name: plain(getattr(value, name), version) for name, row in rows.items() if row.is_in(version)}
     if isinstance(value, list | tuple):
         return [plain(item, version) for item in value]
     if isinstance(value, memoryview | bytearray):
@@ -99,9 +97,7 @@ class _Array(construct.Construct):  # type: ignore[misc]
 class _Tagged(construct.Construct):  # type: ignore[misc]
     """A struct with its tagged fields, which are left out where they have their defaults (KIP-482)."""
 
-    def __init__(
-        self, body: construct.Construct, tags: dict[int, tuple[str, construct.Construct, Any]]
-    ) -> None:
+    def __init__(self, body: construct.Construct, tags: dict[int, tuple[str, construct.Construct, Any]]) -> None:
         super().__init__()
         self._body = body
         self._tags = tags
@@ -135,9 +131,7 @@ class _Tagged(construct.Construct):  # type: ignore[misc]
 
 def _struct(cls: StructType, version: int, flexible: bool) -> construct.Construct:
     rows = {name: row for name, row in cls.__rows__.items() if row.is_in(version)}
-    body = construct.Struct(
-        *(name / _value(row, version, flexible) for name, row in rows.items() if row.tag < 0)
-    )
+    body = construct.Struct(*(name / _value(row, version, flexible) for name, row in rows.items() if row.tag < 0))
     if not flexible:
         return body
     tags = {
@@ -170,9 +164,7 @@ def _element(kind: Any, version: int, flexible: bool) -> construct.Construct:
 
 def _nullable(inner: construct.Construct) -> construct.Construct:
     """KIP-893: a byte, below zero for null."""
-    there = construct.Struct(
-        "there" / construct.Int8sb, "value" / construct.If(construct.this.there >= 0, inner)
-    )
+    there = construct.Struct("there" / construct.Int8sb, "value" / construct.If(construct.this.there >= 0, inner))
     return construct.ExprAdapter(
         there,
         lambda found, context: found.value,

@@ -51,9 +51,7 @@ class CreatableTopicResult(Struct):
     topic_config_error_code: int = row("int16", "5+", tag=0, ignorable=True)
     num_partitions: int = row("int32", "5+", default=-1, ignorable=True)
     replication_factor: int = row("int16", "5+", default=-1, ignorable=True)
-    configs: list[CreatableTopicConfigs] | None = row(
-        [CreatableTopicConfigs], "5+", nullable="5+", ignorable=True
-    )
+    configs: list[CreatableTopicConfigs] | None = row([CreatableTopicConfigs], "5+", nullable="5+", ignorable=True)
 
 
 class CreateTopicsResponse(Message, key=19, kind="response", versions="2-7", flexible="5+"):

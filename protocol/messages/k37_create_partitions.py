@@ -16,9 +16,7 @@ class CreatePartitionsAssignment(Struct):
 class CreatePartitionsTopic(Struct):
     name: str = row("string", "0+")
     count: int = row("int32", "0+")
-    assignments: list[CreatePartitionsAssignment] | None = row(
-        [CreatePartitionsAssignment], "0+", nullable="0+"
-    )
+    assignments: list[CreatePartitionsAssignment] | None = row([CreatePartitionsAssignment], "0+", nullable="0+")
 
 
 class CreatePartitionsRequest(Message, key=37, kind="request", versions="0-3", flexible="2+"):

@@ -40,9 +40,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
     name: str | None = row("string", "0+", nullable="0+")
     topic_id: bytes = row("uuid", "0+", ignorable=True)
     is_internal: bool = row("bool", "0+", ignorable=True)
-    partitions: list[DescribeTopicPartitionsResponsePartition] = row(
-        [DescribeTopicPartitionsResponsePartition], "0+"
-    )
+    partitions: list[DescribeTopicPartitionsResponsePartition] = row([DescribeTopicPartitionsResponsePartition], "0+")
     topic_authorized_operations: int = row("int32", "0+", default=-(2**31))
 
 

@@ -93,7 +93,9 @@ def close(log: "Log", clean: bool, done: Callable[[bool], None]) -> None:
     def job() -> Written | None:
         try:
             return write() if write is not None else []
-        except OSError:
+        except Exception as error:
+            # Whatever it was: those who wait for the end hear of it, and the next start recovers the log.
+            log.offline = f"closing failed: {error}"
             return None
 
     def then(written: Written | None) -> None:

@@ -82,9 +82,9 @@ class Killer:
         )
         if how == CHECKPOINTED:
             partitions = range(writer.ledger.partitions)
-            eventually(lambda: all(self._checkpointed(topic, index) for index in partitions), "checkpoints")
+            eventually(lambda: all(self.checkpointed(topic, index) for index in partitions), "checkpoints")
 
-    def _checkpointed(self, topic: str, partition: int) -> bool:
+    def checkpointed(self, topic: str, partition: int) -> bool:
         """Whether all that is in the log of the partition lies below its recovery point."""
         try:
             points = (self.broker.data_dir / "recovery-point-offset-checkpoint").read_text()

@@ -41,7 +41,7 @@ def run(killer: Killer, writer: Writer, topic: str, kills: int, check: Check) ->
     """Kills the broker again and again under a writer, stops both cleanly, and checks what is there."""
     writer.start()
     for number, how in enumerate(islice(cycle(WAYS), kills)):
-        progress(writer, 100 + 200 * (number % 3))
+        progress(writer, 100 + 100 * (number % 3))
         killer.kill(writer, topic, how)
         killer.start()
     progress(writer, 100)

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from kbroker.api.dispatch import Dispatch
 from kbroker.api.services import Services
-from kbroker.cluster.coordination import Coordination
+from kbroker.cluster.coordination import Coordination, SessionExpired
 from kbroker.cluster.embedded import EmbeddedStore
 from kbroker.cluster.image import BROKER_RESOURCE, BrokerNode, ConfigResource, MetadataDelta
 from kbroker.cluster.member import ClusterMember, join
@@ -93,6 +93,8 @@ class Broker:
             self._store = await EmbeddedStore.open(self.world, f"{directory}/coordination", self.fail)
             self._started.append(self._store.close)
             self._coordination = self._store.session()
+        # Another broker may lead by then what this one still thinks to lead.
+        self._coordination.on_expired(lambda: self.fail(SessionExpired()))
         member = await join(self.world, self._coordination, node, lambda: self.config, self.fail)
         self._started.append(member.leave)
         return member

@@ -1,29 +1,251 @@
-"""The life of a broker: what outlives a stop, a kill and a power loss."""
+"""The life of a broker: what outlives a stop, a kill and a power loss, and what ends it."""
+
+import asyncio
+import errno
 
 import pytest
 
-from tests.unit.client import batch
-from tests.unit.harness import Machine, story
+from kbroker.broker import Broker
+from kbroker.cluster.coordination import SessionExpired, Unavailable
+from kbroker.config import BrokerConfig
+from kbroker.config.values import ConfigError
+from protocol.errors import ErrorCode
+from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tests.unit.client import Client, batch
+from tests.unit.harness import CONFIGS, HOUR, MINUTE, Machine, story
+from tests.unit.replica.test_compacting import commit, committed
+
+
+class Member:
+    """The only member of a group."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.generation = -1
+
+    async def join(self, client: Client) -> None:
+        answer = await self._join(client)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = answer.member_id
+            answer = await self._join(client)
+        assert answer.error_code == 0
+        self.generation = answer.generation_id
+        mine = SyncGroupRequestAssignment(member_id=self.id, assignment=b"everything")
+        request = SyncGroupRequest(
+            group_id="g", generation_id=self.generation, member_id=self.id, assignments=[mine],
+            protocol_type="consumer", protocol_name="range",
+        )  # fmt: skip
+        assert (await client.ask(request, 5, SyncGroupResponse)).assignment == b"everything"
+
+    async def _join(self, client: Client) -> JoinGroupResponse:
+        request = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=60_000,
+            member_id=self.id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        return await client.ask(request, 5, JoinGroupResponse)
+
+    async def heartbeat(self, client: Client) -> ErrorCode:
+        request = HeartbeatRequest(group_id="g", generation_id=self.generation, member_id=self.id)
+        return ErrorCode((await client.ask(request, 4, HeartbeatResponse)).error_code)
+
+
+async def coordinator(m: Machine, client: Client) -> None:
+    found = await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    assert found.coordinators[0].error_code == 0
+    await m.broker.services.groups.loaded("g")
+
+
+# What outlives an end.
 
 
 @story
-async def test_what_was_produced_outlives_a_clean_stop(m: Machine) -> None:
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_everything_outlives_the_process(m: Machine, end: str) -> None:
     client = await m.client()
-    await client.create_topic("t")
-    assert (await client.produce("t", batch(b"a", b"b"))).base_offset == 0
-    await m.restart()
-    client = await m.client()
-    assert await client.read("t") == [b"a", b"b"]
-    assert (await client.produce("t", batch(b"c"))).base_offset == 2
-
-
-@story
-@pytest.mark.parametrize("power", [False, True])
-async def test_crash(m: Machine, power: bool) -> None:
-    client = await m.client()
-    await client.create_topic("t", flush_before_ack=True)
-    assert (await client.produce("t", batch(b"a", b"b"))).base_offset == 0
-    await m.crash(power=power)
+    topic_id = await client.create_topic("t", 3, retention_ms=5_000_000)
+    await client.alter_broker(log_cleaner_threads=2)
+    for n in range(30):
+        await client.produce("t", batch(b"%d" % n, producer=(7, 0, n // 3)), n % 3)
+    await client.delete_records("t", 4, 1)
+    await coordinator(m, client)
+    member = Member()
+    await member.join(client)
+    await commit(client, "other", 17)
+    cluster_id = m.broker.services.metadata.cluster_id
+    if end == "stop":
+        await m.stop()
+    else:
+        await m.crash(power=False)
     await m.start()
     client = await m.client()
-    assert await client.read("t") == [b"a", b"b"]
+    assert [await client.read("t", 4 * (index == 1), index) for index in range(3)] == [
+        [b"%d" % n for n in range(index, 30, 3)][4 * (index == 1) :] for index in range(3)
+    ]
+    assert m.broker.services.metadata.cluster_id == cluster_id
+    assert m.broker.services.metadata.topics["t"].topic_id == topic_id
+    assert m.partition("t", 2).log.config.retention_ms == 5_000_000
+    assert m.broker.config.get("log.cleaner.threads") == 2
+    assert m.partition("t", 1).log.log_start_offset == 4
+    duplicate = await client.produce("t", batch(b"29", producer=(7, 0, 9)), 2)
+    assert (duplicate.error_code, duplicate.base_offset) == (0, 9)
+    await coordinator(m, client)
+    assert await member.heartbeat(client) is ErrorCode.NONE
+    assert await committed(client, "other") == 17
+
+
+@story
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_power_loss_takes_only_what_was_not_synced(m: Machine, seed: int) -> None:
+    client = await m.client()
+    await client.create_topic("kept", flush_before_ack=True)
+    await client.create_topic("lazy")
+    m.disk.random.seed(seed)
+    for n in range(20):
+        for name in ("kept", "lazy"):
+            await client.produce(name, batch(b"%d" % n, producer=(7, 0, n)))
+        await asyncio.sleep(m.disk.random.uniform(0, 12))
+    synced = m.partition("lazy").log.recovery_point
+    assert synced > 0
+    await m.crash(power=True)
+    await m.start()
+    client = await m.client()
+    values = [b"%d" % n for n in range(20)]
+    assert await client.read("kept") == values
+    lazy = await client.read("lazy")
+    assert lazy == values[: len(lazy)]
+    assert len(lazy) >= synced
+    # The producer goes on after what is there.
+    answer = await client.produce("lazy", batch(b"next", producer=(7, 0, len(lazy))))
+    assert (answer.error_code, answer.base_offset) == (0, len(lazy))
+
+
+@story
+async def test_a_power_loss_in_the_middle_of_a_batch(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    for n in range(3):
+        await client.produce("t", batch(b"%d" % n))
+    path = "/data/t-0/00000000000000000000.log"
+    m.disk.synced(m.disk._content(path), 170)
+    await m.crash(power=True)
+    await m.start()
+    client = await m.client()
+    assert await client.read("t") == [b"0", b"1"]
+    assert (await client.produce("t", batch(b"2"))).base_offset == 2
+    assert any("cut from" in record.message for record in caplog.records)
+    # The tail that was cut belongs to an epoch that has ended (KIP-320).
+    assert m.partition("t").leader_epoch == 1
+
+
+@story
+async def test_crash_after_crash(m: Machine) -> None:
+    """Each with a batch in flight whose fate the producer does not know: it is sent again, and is there once."""
+    await (await m.client()).create_topic("t", flush_before_ack=True)
+    for n in range(20):
+        client = await m.client()
+        for sequence in range(4 * n, 4 * n + 3):
+            answer = await client.produce("t", batch(b"%d" % sequence, producer=(7, 0, sequence)))
+            assert (answer.error_code, answer.base_offset) == (0, sequence)
+        in_flight = batch(b"%d" % (4 * n + 3), producer=(7, 0, 4 * n + 3))
+        client.post_produce("t", in_flight)
+        await asyncio.sleep(0.0002 * n)
+        await m.crash(power=n % 2 == 0)
+        await m.start()
+        client = await m.client()
+        answer = await client.produce("t", in_flight)
+        assert (answer.error_code, answer.base_offset) == (0, 4 * n + 3)
+    assert await client.read("t") == [b"%d" % n for n in range(80)]
+
+
+# Its end.
+
+
+@story
+async def test_a_failed_sync_of_the_journal_stops_the_broker(m: Machine) -> None:
+    """What the coordination has on disk is not known then, so nothing may be decided any more."""
+    client = await m.client()
+    await client.create_topic("before")
+    m.disk.sync_error = OSError(errno.EIO, "Input/output error")
+    request = CreateTopicsRequest(
+        topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000
+    )
+    answer = await client.ask(request, 7, CreateTopicsResponse)
+    assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    reason = await m.broker.stopped
+    assert isinstance(reason, Unavailable)
+    await m.stop()
+    await m.start()
+    client = await m.client()
+    topics = (await client.ask(MetadataRequest(topics=None), 9, MetadataResponse)).topics
+    assert [topic.name for topic in topics][:1] == ["before"]
+
+
+@story
+async def test_a_lost_session_stops_the_broker(m: Machine) -> None:
+    session = m.broker._coordination
+    await session.expire()  # type: ignore[union-attr]
+    reason = await m.broker.stopped
+    assert isinstance(reason, SessionExpired)
+
+
+@story
+async def test_it_stops_quickly_whoever_waits(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", flush_before_ack=True)
+    await coordinator(m, client)
+    member = Member()
+    await member.join(client)
+    others = [await m.client() for _ in range(5)]
+    waiting = [
+        others[0].post_fetch({("t", 0): 0}, max_wait_ms=1_000_000),
+        asyncio.ensure_future(Member().join(others[1])),
+        asyncio.ensure_future(Member().join(others[2])),
+    ]
+    await asyncio.sleep(2)
+    began = m.loop.time()
+    await m.stop()
+    assert m.loop.time() - began < 1
+    for one in waiting:
+        with pytest.raises(ConnectionResetError):
+            await one
+    assert m.disk.exists("/data/.kafka_cleanshutdown")
+
+
+@story(started=False)
+async def test_a_start_that_fails_leaves_nothing_behind(m: Machine) -> None:
+    blocker = await m.loop.create_server(asyncio.Protocol, "broker", 9092)
+    with pytest.raises(OSError, match="in use"):
+        await m.start()
+    await m.stop()
+    blocker.close()
+    await m.start()
+    await (await m.client()).create_topic("t")
+
+
+@story(started=False)
+async def test_what_a_broker_does_not_have_is_refused(m: Machine) -> None:
+    for name, value in (("log.dirs", "/a,/b"), ("listeners", "PLAINTEXT://a:1,SECOND://a:2")):
+        configs = {**CONFIGS, name: value, "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT"}
+        with pytest.raises(ConfigError, match=f"{name} names 2"):
+            Broker(m, BrokerConfig.load(configs))  # type: ignore[arg-type]
+
+
+@story
+async def test_hours_of_nothing(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", 50)
+    await client.produce("t", batch(b"a"))
+    await asyncio.sleep(11 * MINUTE)
+    turns = m.loop.turns
+    await asyncio.sleep(48 * HOUR)
+    assert m.loop.turns - turns < 5000
+    assert await (await m.client()).read("t") == [b"a"]

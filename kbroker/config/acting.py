@@ -52,6 +52,7 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "connections.max.idle.ms",
         "default.replication.factor",
         "delete.topic.enable",
+        "fetch.max.bytes",
         "group.initial.rebalance.delay.ms",
         "group.max.session.timeout.ms",
         "group.max.size",
@@ -63,6 +64,8 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "log.flush.offset.checkpoint.interval.ms",
         "log.retention.check.interval.ms",
         "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
         "max.incremental.fetch.session.cache.slots",
         "max.request.partition.size.limit",
         "node.id",
@@ -75,7 +78,10 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "offsets.topic.replication.factor",
         "offsets.topic.segment.bytes",
         "producer.id.expiration.ms",
+        "socket.listen.backlog.size",
+        "socket.receive.buffer.bytes",
         "socket.request.max.bytes",
+        "socket.send.buffer.bytes",
     }
 )
 ACTING_BROKER_CONFIGS = _ACTING_BROKER_CONFIGS | {

@@ -54,6 +54,7 @@ class BrokerConfig:
     log_retention_check_interval_ms: int
     max_connections: int
     max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
     max_incremental_fetch_session_cache_slots: int
     max_request_partition_size_limit: int
     message_max_bytes: int

@@ -53,13 +53,14 @@ class Server:
         """Follow what may change while the broker runs. Connections that are there stay."""
         self._config = config
         self.max_request_bytes = config.socket_request_max_bytes
-        self._overrides = _limits_by_host(str(config.get("max.connections.per.ip.overrides")))
+        self._overrides = _limits_by_host(config.max_connections_per_ip_overrides)
 
     # Listening.
 
     async def bind(self, host: str | None, port: int) -> int:
         """Take an address without accepting yet; gives the port (another one than asked for port 0)."""
-        backlog = self._given("socket.listen.backlog.size") or BACKLOG
+        config = self._config
+        backlog = config.socket_listen_backlog_size if "socket.listen.backlog.size" in config.static else BACKLOG
         server = await self._loop.create_server(
             lambda: Connection(self), host, port, backlog=backlog, start_serving=False
         )
@@ -70,18 +71,14 @@ class Server:
 
     def _size_buffers(self, server: asyncio.AbstractServer) -> None:
         """Accepted sockets inherit their buffers' sizes. Those that nobody gave are the system's, which adapts them."""
-        for name, option in (
-            ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
-            ("socket.send.buffer.bytes", socket.SO_SNDBUF),
+        config = self._config
+        for name, option, size in (
+            ("socket.receive.buffer.bytes", socket.SO_RCVBUF, config.socket_receive_buffer_bytes),
+            ("socket.send.buffer.bytes", socket.SO_SNDBUF, config.socket_send_buffer_bytes),
         ):
-            size = self._given(name)
-            if size is not None and size > 0:
+            if name in config.static and size > 0:
                 for one in server.sockets:  # type: ignore[attr-defined]
                     one.setsockopt(socket.SOL_SOCKET, option, size)
-
-    def _given(self, name: str) -> int | None:
-        """The number that a config was set to, None if it has its default."""
-        return int(str(self._config.get(name))) if name in self._config.static else None
 
     async def serve(self, services: Services) -> None:
         """Accept connections on every bound address."""

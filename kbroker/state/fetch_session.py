@@ -70,7 +70,8 @@ class FetchSession:
                     found.want(wanted)
                 self.ready[found] = None
         removed = []
-        for key, indexes in forgotten:
+        # A request that is no continuation has nothing to forget.
+        for key, indexes in forgotten if self.incremental else ():
             for index in indexes:
                 gone = self.partitions.pop((key, index), None)
                 if gone is not None:

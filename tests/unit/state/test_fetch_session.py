@@ -23,11 +23,19 @@ def test_an_incremental_request_changes_only_what_it_names() -> None:
     assert [(p.key, p.index) for p in added] == [("a", 0), ("a", 1), ("b", 0)]
     assert removed == []
     session.ready.clear()
+    session.incremental = True
     added, removed = session.apply([("a", [wanted(1, offset=50)])], [("b", [0]), ("b", [9])])
     assert added == []
     assert [(p.key, p.index) for p in removed] == [("b", 0)]
     assert [(p.key, p.index, p.offset) for p in session.ready] == [("a", 1, 50)]
     assert set(session.partitions) == {("a", 0), ("a", 1)}
+
+
+def test_a_whole_request_forgets_nothing() -> None:
+    session, _ = cache().create(by_id=False, now_ms=0)
+    added, removed = session.apply([("a", [wanted(0)])], [("a", [0])])
+    assert [(p.key, p.index) for p in session.ready] == [("a", 0)]
+    assert (len(added), removed) == (1, [])
 
 
 def test_who_was_served_goes_to_the_back() -> None:

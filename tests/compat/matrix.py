@@ -11,6 +11,7 @@ CLIENTS = {
     "kafka_tools": "Kafka's tools",
     "spark": "Spark",
     "cli": "kbroker CLI",
+    "wire": "raw frames (kio)",
 }
 KAFKA_TOOLS_VERSION = "4.3.1"
 
@@ -39,6 +40,7 @@ FEATURES = (
     "streaming",
     "flights, end to end",
     "kill -9",
+    "bad frames",
     "command line",
 )
 
@@ -79,7 +81,7 @@ def version_of(client: str) -> str:
     """The version of the client as it is installed here."""
     if client == "kafka_tools":
         return KAFKA_TOOLS_VERSION
-    package = {"spark": "pyspark", "cli": "kbroker"}.get(client, CLIENTS[client])
+    package = {"spark": "pyspark", "cli": "kbroker", "wire": "kio"}.get(client, CLIENTS[client])
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,0 +1,63 @@
+"""Where kbroker means to answer otherwise than Apache Kafka 4.3.1, and why.
+
+Each row is checked to be still a difference: one that is gone must be taken out here.
+"""
+
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+ANY = "*"
+ABSENT = "absent"  # the path is not in the answer
+
+
+class Difference(NamedTuple):
+    """`where`: a pattern of "API/step/path"; `kafka` and `here`: the two values, if only these are meant."""
+
+    where: str
+    reason: str
+    kafka: Any = ANY
+    here: Any = ANY
+    versions: tuple[int, int] = (0, 99)
+
+    def applies(self, api: str, version: int) -> bool:
+        return self.where.startswith(f"{api}/") and self.versions[0] <= version <= self.versions[1]
+
+    def covers(self, api: str, step: str, path: str, kafka: Any, here: Any) -> bool:
+        return (
+            fnmatchcase(f"{api}/{step}/{path}", self.where) and self.kafka in (ANY, kafka) and self.here in (ANY, here)
+        )
+
+
+NOT_SERVED = "an API that kbroker does not have yet"
+NO_FEATURES = "features are switched between Kafka's own versions; kbroker has none"
+RETENTION = "two weeks are kept by default instead of one"
+OWN_CONFIG = "kbroker's own configs"
+NO_ELR = "Kafka pins min.insync.replicas where eligible leader replicas are on; kbroker does not have them yet"
+NO_TRANSACTIONS = "transactions come later; refused for good until then"
+SAYS_WHY = "kbroker says why, where Kafka has only the code"
+ALL_OF_THE_LOG = "a codec that does not exist is told as in the later versions"
+BOTH = "of two batches for one partition in one request Kafka drops one in silence; kbroker stores and tells both"
+WHOLE_BATCHES = "kbroker gives whole batches, never the beginning of one that does not fit"
+UNFORESEEN = "Kafka fails unforeseen; kbroker names the mistake"
+
+DIFFERENCES = (
+    Difference("ApiVersions/all/api_keys/*", NOT_SERVED, here=ABSENT),
+    Difference("ApiVersions/all/*_features*", NO_FEATURES, versions=(3, 99)),
+    Difference("CreateTopics/*/configs/retention.ms/value", RETENTION, "604800000", "1209600000", (5, 99)),
+    Difference("CreateTopics/one/*/configs/flush.before.ack/*", OWN_CONFIG, ABSENT, versions=(5, 99)),
+    Difference("CreateTopics/one/*/configs/kbroker.*", OWN_CONFIG, ABSENT, versions=(5, 99)),
+    Difference("CreateTopics/one/*/configs/min.insync.replicas/config_source", NO_ELR, versions=(5, 99)),
+    Difference("DescribeConfigs/all of a topic/*/flush.before.ack/*", OWN_CONFIG, ABSENT),
+    Difference("DescribeConfigs/all of a topic/*/kbroker.*", OWN_CONFIG, ABSENT),
+    Difference("DescribeConfigs/*/min.insync.replicas/config_source", NO_ELR),
+    Difference("AlterConfigs/a broker, only validated/*", NO_ELR),
+    Difference("IncrementalAlterConfigs/no such operation/*", UNFORESEEN),
+    Difference("Metadata/neither id nor name/*error_code", UNFORESEEN, "UNKNOWN_SERVER_ERROR", versions=(12, 99)),
+    Difference("FindCoordinator/transaction/*", NO_TRANSACTIONS, versions=(1, 99)),
+    Difference("FindCoordinator/share/*/error_message", SAYS_WHY, "", "<text>", (4, 99)),
+    Difference("Produce/*/error_message", SAYS_WHY, None, "<text>", (8, 99)),
+    Difference("Produce/a partition twice/*", BOTH, ABSENT, versions=(3, 99)),
+    Difference("Produce/stored/end_offsets", BOTH, versions=(3, 99)),
+    Difference("Produce/codec 5/*/log_start_offset", ALL_OF_THE_LOG, -1, 0, (5, 6)),
+    Difference("Fetch/150 bytes of */records", WHOLE_BATCHES),
+)

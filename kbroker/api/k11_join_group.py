@@ -38,9 +38,6 @@ def _refusal(services: Services, request: JoinGroupRequest) -> JoinAnswer | None
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not shortest <= request.session_timeout_ms <= longest:
         return JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
-    if not request.protocol_type or not request.protocols:
-        # Whether the member is known is not asked.
-        return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
     return None
 
 

@@ -7,7 +7,6 @@ on is left to a thread: so partitions that are read from the disk get their turn
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.model import Buffer, KafkaError
@@ -33,14 +32,16 @@ class ColdRead(NamedTuple):
     limit: int
 
 
-@dataclass(slots=True)
 class Found:
     """`size` in bytes of records. `urgent`: it is answered even if it is less than was asked for."""
 
-    results: Results = field(default_factory=list)
-    size: int = 0
-    urgent: bool = False
-    cold: list[ColdRead] = field(default_factory=list)
+    __slots__ = ("cold", "results", "size", "urgent")
+
+    def __init__(self) -> None:
+        self.results: Results = []
+        self.size = 0
+        self.urgent = False
+        self.cold: list[ColdRead] = []
 
 
 def read(
@@ -73,10 +74,20 @@ def read(
         limit = min(fetched.max_bytes, budget - found.size)
         if fetched.offset >= upper or (limit <= 0 and found.size):
             _take(found, session, fetched, partition, request, b"")
-        elif found.cold:
+            continue
+        data: Buffer | None = None
+        if not found.cold:
+            try:
+                data = partition.log.read(fetched.offset, max(limit, 0), upper, not found.size)
+            except KafkaError as error:
+                found.urgent = True
+                found.results.append((fetched, failed(fetched, error.code)))
+                continue
+        if data is None and not found.size:
             found.cold.append(ColdRead(fetched, partition, fetched.offset, upper, limit))
         else:
-            _read_one(found, session, ColdRead(fetched, partition, fetched.offset, upper, limit), request)
+            # What is cold and comes after something that is not has its turn in the next answer.
+            _take(found, session, fetched, partition, request, data or b"")
     return found
 
 
@@ -104,21 +115,6 @@ def _check(partition: Partition, fetched: FetchPartition, request: FetchRequest)
     if fetched.offset > log.log_end_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     return None
-
-
-def _read_one(found: Found, session: FetchSession, wanted: ColdRead, request: FetchRequest) -> None:
-    fetched, partition, offset, upper, limit = wanted
-    try:
-        data = partition.log.read(offset, max(limit, 0), upper, not found.size)
-    except KafkaError as error:
-        found.urgent = True
-        found.results.append((fetched, failed(fetched, error.code)))
-        return
-    if data is None and not found.size:
-        found.cold.append(wanted)
-        return
-    # What is cold and comes after something that is not has its turn in the next answer.
-    _take(found, session, fetched, partition, request, data or b"")
 
 
 def _take(
@@ -175,7 +171,7 @@ def _result(partition: Partition, fetched: FetchPartition, request: FetchRequest
     return FetchResult(
         fetched.index,
         0,
-        partition.high_watermark,
+        partition.state.high_watermark,
         partition.last_stable_offset,
         partition.log.log_start_offset,
         [] if request.isolation_level == READ_COMMITTED else None,

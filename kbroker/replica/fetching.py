@@ -60,13 +60,37 @@ class Fetching:
         except KafkaError as error:
             answer(error.code, 0, [])
             return None
-        fetch = Fetch(self, session, request, answer)
+        budget = self.budget(request)
         try:
-            fetch.begin()
+            found = read(session, request, budget, self.attach)
         except BaseException:
-            fetch.abandon()
+            self.release(session)
             raise
-        return None if fetch.done else fetch.abandon
+        # More than is ever given would never be reached: with whole batches, half of it always is.
+        enough = min(request.min_bytes, max(budget // 2, 1))
+        if not found.cold and (
+            found.size >= enough or found.urgent or request.max_wait_ms <= 0 or not session.partitions
+        ):
+            self.give(session, found, answer)
+            return None
+        fetch = Fetch(self, session, request, answer)
+        fetch.wait(found, enough)
+        return fetch.abandon
+
+    def give(self, session: FetchSession, found: Found, answer: Answer) -> None:
+        """Answer, and note what the session has been told."""
+        for fetched, result in found.results:
+            partition: Partition | None = fetched.target
+            if result.error_code or result.diverging is not None or partition is None:
+                fetched.told = None
+                continue
+            fetched.told = (result.high_watermark, result.log_start_offset)
+            if result.records:
+                session.served(fetched)
+            elif fetched.offset >= partition.high_watermark and fetched.told == told(partition):
+                session.ready.pop(fetched, None)
+        self.release(session)
+        answer(0, session.id, found.results)
 
     def budget(self, request: FetchRequest) -> int:
         """Bytes of records that the answer to a request may hold."""
@@ -113,15 +137,18 @@ class Fetching:
         if session is not None:
             session.over = True
             self._supersede(session)
-            self.detach(session)
+            self.release(session)
 
     def _supersede(self, session: FetchSession) -> None:
         """Another request takes over: the one that waits must not take from the session what the other is told."""
         if session.waiter is not None:
-            session.waiter.give(Found())
+            session.waiter.answer(Found())
 
     @staticmethod
-    def detach(session: FetchSession) -> None:
+    def release(session: FetchSession) -> None:
+        """A request has been served. If there is no next one in its session, no partition need know it any more."""
+        if session.id and not session.over:
+            return
         for fetched in session.partitions.values():
             if fetched.target is not None:
                 fetched.target.fetchers.pop(fetched, None)
@@ -148,11 +175,11 @@ class Fetching:
             fetch.proceed()
             return
         take_cold(found, fetch.session, fetch.request, outcomes)
-        fetch.give(found)
+        fetch.answer(found)
 
 
 class Fetch:
-    """One request until it is answered: `done` from then on, or when nobody waits for the answer."""
+    """One request that is not answered at once. `done`: it was answered, or nobody waits for the answer."""
 
     __slots__ = ("_answer", "_deadline", "_enough", "_fetching", "_gained", "_scheduled", "done", "request", "session")
 
@@ -167,23 +194,15 @@ class Fetch:
         self._enough = 0
         self._scheduled = False
 
-    def begin(self) -> None:
-        """Answer now, or begin to wait: for the disk, for more records, for the time to be over."""
-        request, fetching = self.request, self._fetching
-        budget = fetching.budget(request)
-        found = read(self.session, request, budget, fetching.attach)
-        # More than is ever given would never be reached: with whole batches, half of it always is.
-        self._enough = min(request.min_bytes, max(budget // 2, 1))
+    def wait(self, found: Found, enough: int) -> None:
+        """For the disk; or until there are `enough` bytes, or the time is over."""
+        self.session.waiter = self
         if found.cold:
-            self.session.waiter = self
-            fetching.read_cold(self, found)
-        elif found.urgent or found.size >= self._enough or request.max_wait_ms <= 0 or not self.session.partitions:
-            self.give(found)
-        else:
-            self._gained = found.size
-            self.session.waiter = self
-            self._deadline = Deadline(fetching.world.clock.mono_ms() + request.max_wait_ms, self)
-            fetching.replicas.watch(self._deadline)
+            self._fetching.read_cold(self, found)
+            return
+        self._gained, self._enough = found.size, enough
+        self._deadline = Deadline(self._fetching.world.clock.mono_ms() + self.request.max_wait_ms, self)
+        self._fetching.replicas.watch(self._deadline)
 
     def gained(self, size: int) -> None:
         """A partition grew by `size` bytes; 0 says that it changed in a way that must be answered."""
@@ -201,34 +220,24 @@ class Fetch:
         if found.cold:
             self._fetching.read_cold(self, found)
         else:
-            self.give(found)
+            self.answer(found)
 
-    def give(self, found: Found) -> None:
-        """Answer, and note what the session has been told."""
-        if self.done:
-            return
-        session = self.session
-        for fetched, result in found.results:
-            partition: Partition | None = fetched.target
-            if result.error_code or result.diverging is not None or partition is None:
-                fetched.told = None
-                continue
-            fetched.told = (result.high_watermark, result.log_start_offset)
-            if result.records:
-                session.served(fetched)
-            elif fetched.offset >= partition.high_watermark and fetched.told == told(partition):
-                session.ready.pop(fetched, None)
-        self.abandon()
-        self._answer(0, session.id, found.results)
+    def answer(self, found: Found) -> None:
+        if not self.done:
+            self._end()
+            self._fetching.give(self.session, found, self._answer)
 
     def abandon(self) -> None:
         """Nobody waits for the answer: the session is left as if the request had not been made."""
+        if not self.done:
+            self._end()
+            self._fetching.release(self.session)
+
+    def _end(self) -> None:
         self.done = True
         self._stop_waiting()
         if self.session.waiter is self:
             self.session.waiter = None
-        if not self.session.id or self.session.over:
-            self._fetching.detach(self.session)
 
     def _stop_waiting(self) -> None:
         deadline, self._deadline = self._deadline, None

@@ -21,7 +21,7 @@ Answer = dict[str, Any]
 
 
 class Cluster:
-    """The broker that stories are played against: one node."""
+    """The broker that stories are played against; they are meant for one node."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -29,7 +29,8 @@ class Cluster:
         answer = connection.ask("ApiVersions", 0)
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
         metadata = connection.ask("Metadata", 12, topics=[])
-        [node] = metadata.brokers
+        self.nodes = len(metadata.brokers)
+        node = metadata.brokers[0]
         self.node = (node.node_id, node.host, node.port)
         self.cluster_id = metadata.cluster_id
         self.is_kbroker = OWN_CONFIG in _topic_configs(connection)
@@ -232,7 +233,8 @@ class Play:
         eventually(led, f"the partitions of {real}", 15, 0.01)
         [found] = self.do("Metadata", **self._looked_up(real))["topics"]
         self._topics[real] = UUID(found["topic_id"])
-        self._made.add(real)
+        if real.startswith(self.name("")):
+            self._made.add(real)
         self.normal.name_text(found["topic_id"], f"<id of {real}>")
 
     def _looked_up(self, real: str) -> dict[str, Any]:

@@ -32,8 +32,9 @@ pytestmark = pytest.mark.feature("bad frames")
 class Victim:
     """The broker that gets the bad frames, and another client of it, which must not notice them."""
 
-    def __init__(self, bootstrap: str, pid: int | None, log: Path | None) -> None:
-        self.cluster = Cluster(bootstrap)
+    def __init__(self, cluster: Cluster, pid: int | None = None, log: Path | None = None) -> None:
+        self.cluster = cluster
+        bootstrap = cluster.bootstrap
         self.pid = pid
         self.log = log
         self._client = Play(self.cluster, "Fetch", 12)
@@ -77,13 +78,13 @@ class Victim:
 
 
 @pytest.fixture(scope="module")
-def shared_victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+def shared_victim(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     if OUTSIDE:
-        yield Victim(OUTSIDE, None, None)
+        yield Victim(request.getfixturevalue("cluster"))
         return
     directory = tmp_path_factory.mktemp("victim")
     with running_broker(directory) as broker:
-        found = Victim(broker.bootstrap, broker.pid, directory / "stderr-1")
+        found = Victim(Cluster(broker.bootstrap), broker.pid, directory / "stderr-1")
         yield found
         found.end()
         broker.stop()

@@ -18,11 +18,6 @@ from tests.compat.wire.table import STORIES
 GOLDEN = Golden.load(ANSWERS_FILE)
 
 
-@pytest.fixture(scope="module")
-def cluster(bootstrap: str) -> Cluster:
-    return Cluster(bootstrap)
-
-
 @pytest.mark.feature("cluster")
 def test_every_version_that_is_advertised_has_its_story(cluster: Cluster):
     told = {entities.api_key(api): versions for api, versions in GOLDEN.versions.items()}

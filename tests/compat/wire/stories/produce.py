@@ -84,6 +84,9 @@ def refused(play: Play) -> None:
     if play.version >= 13:
         named = {**to(play, topic, values("a")), "topic_id": UUID(int=0)}
         play.ask("zero id", acks=-1, timeout=10_000, topic_data=[named])
+    play.group("g")
+    play.wait_for("__consumer_offsets", 1)
+    send(play, "an internal topic", "__consumer_offsets", values("a"))
     play.note("nothing was stored", end_offset=play.end_offset(topic))
 
 

@@ -71,6 +71,8 @@ def delete_records(play: Play) -> None:
     ask("all of nothing", -1, 1)
     ask("unknown partition", 0, 7)
     ask("unknown topic", 0, name=play.name("unknown"))
+    play.group("g")
+    ask("an internal topic", 0, name="__consumer_offsets")
     row = {"partition_index": 0, "offset": 1}
     other = {"name": play.name("unknown"), "partitions": [row]}
     play.ask("two topics", topics=[{"name": topic, "partitions": [row]}, other], timeout=10_000)

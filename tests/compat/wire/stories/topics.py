@@ -22,6 +22,8 @@ def metadata(play: Play) -> None:
         ask("an unknown topic", play.name("unknown"))
         for title, name in INVALID_NAMES.items():
             ask(title, name)
+        ask("a reserved name", "__cluster_metadata")
+        ask("an internal topic that is not there", "__share_group_state")
     if play.version >= 1:
         ask("no topics")
     ask(
@@ -102,6 +104,7 @@ def create_topics(play: Play) -> None:
     ask("a config twice", named("h", configs=[config("retention.ms", "1"), config("retention.ms", "2")]))
     for title, name in INVALID_NAMES.items():
         ask(title, {"name": name})
+    ask("a reserved name", {"name": "__cluster_metadata"})
     ask("collides", named("x.y"), named("x_y"))
     ask("nothing")
 

@@ -65,20 +65,22 @@ class Server:
             lambda: Connection(self), host, port, backlog=backlog, start_serving=False
         )
         self._listening.append(server)
-        self._size_buffers(server)
+        for one in server.sockets:
+            self._set_options(one)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
-    def _size_buffers(self, server: asyncio.AbstractServer) -> None:
-        """Accepted sockets inherit their buffers' sizes. Those that nobody gave are the system's, which adapts them."""
+    def _set_options(self, one: Any) -> None:
+        """What accepted sockets inherit. Buffer sizes that nobody gave are left to the system, which adapts them."""
         config = self._config
+        # A client that has vanished while it waits for records is noticed, as with Kafka.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, option, size in (
             ("socket.receive.buffer.bytes", socket.SO_RCVBUF, config.socket_receive_buffer_bytes),
             ("socket.send.buffer.bytes", socket.SO_SNDBUF, config.socket_send_buffer_bytes),
         ):
             if name in config.static and size > 0:
-                for one in server.sockets:  # type: ignore[attr-defined]
-                    one.setsockopt(socket.SOL_SOCKET, option, size)
+                one.setsockopt(socket.SOL_SOCKET, option, size)
 
     async def serve(self, services: Services) -> None:
         """Accept connections on every bound address."""

@@ -52,7 +52,7 @@ def read(
 ) -> Found:
     """Read what is ready in a session, all of its partitions in its first answer; `budget` bytes or one batch.
 
-    `find` looks for the partition of one that has none; it raises KafkaError.
+    `find` looks for the partition of one that has none; it raises KafkaError. What is not `ready` afterwards listens.
     """
     found = Found()
     whole = not session.incremental
@@ -61,6 +61,9 @@ def read(
             break
         try:
             partition: Partition = fetched.target or find(fetched)
+            if partition.closed:
+                # Its topic may have been made again under its name.
+                partition = find(fetched)
             diverging = _check(partition, fetched, request)
         except KafkaError as error:
             found.urgent = True
@@ -130,8 +133,13 @@ def _take(
         found.size += len(data)
         found.results.append((fetched, _result(partition, fetched, request, data)))
     elif fetched.offset >= partition.high_watermark:
-        # It has nothing to say until it says so itself.
-        session.ready.pop(fetched, None)
+        fall_silent(session, fetched, partition)
+
+
+def fall_silent(session: FetchSession, fetched: FetchPartition, partition: Partition) -> None:
+    """It has nothing to say until it says so itself."""
+    session.ready.pop(fetched, None)
+    partition.fetchers[fetched] = None
 
 
 def told(partition: Partition) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.model import KafkaError
-from kbroker.replica.fetch_reads import Found, Results, read, read_cold_blocking, take_cold, told
+from kbroker.replica.fetch_reads import Found, Results, fall_silent, read, read_cold_blocking, take_cold, told
 from kbroker.state.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, FetchSessionCache
 from kbroker.state.purgatory import Operation
 from protocol.errors import ErrorCode
@@ -88,7 +88,7 @@ class Fetching:
             if result.records:
                 session.served(fetched)
             elif fetched.offset >= partition.high_watermark and fetched.told == told(partition):
-                session.ready.pop(fetched, None)
+                fall_silent(session, fetched, partition)
         self.release(session)
         answer(0, session.id, found.results)
 
@@ -124,12 +124,10 @@ class Fetching:
         return session
 
     def attach(self, fetched: FetchPartition) -> Partition:
-        """Look for the partition that is fetched, and be told from now on when it changes. Raises KafkaError."""
-        partition = self.replicas.find(fetched.key, fetched.index)
+        """Look for the partition that is fetched. Raises KafkaError."""
+        partition = fetched.target = self.replicas.find(fetched.key, fetched.index)
         if partition is None:
             raise KafkaError(self.replicas.absence(fetched.key, fetched.index))
-        fetched.target = partition
-        partition.fetchers[fetched] = None
         return partition
 
     def _end(self, session: FetchSession | None) -> None:
@@ -200,6 +198,10 @@ class Fetch:
         if found.cold:
             self._fetching.read_cold(self, found)
             return
+        # What is not ready listens already.
+        for fetched in self.session.ready:
+            if fetched.target is not None:
+                fetched.target.fetchers[fetched] = None
         self._gained, self._enough = found.size, enough
         self._deadline = Deadline(self._fetching.world.clock.mono_ms() + self.request.max_wait_ms, self)
         self._fetching.replicas.watch(self._deadline)
@@ -216,7 +218,12 @@ class Fetch:
         if self.done:
             return
         self._stop_waiting()
-        found = read(self.session, self.request, self._fetching.budget(self.request), self._fetching.attach)
+        try:
+            found = read(self.session, self.request, self._fetching.budget(self.request), self._fetching.attach)
+        except Exception:
+            # Nobody is above who would hear of it. The next request will tell.
+            log.exception("a fetch failed")
+            found = Found()
         if found.cold:
             self._fetching.read_cold(self, found)
         else:

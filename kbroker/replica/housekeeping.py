@@ -29,7 +29,7 @@ IDLE_FLUSH_MS = 10_000
 CLEANING_ROUND_MS = 15_000
 REOPENING_ROUND_MS = 10_000
 # Memory for the keys that one compaction compares. Internal topics have few; with more, it takes several rounds.
-COMPACTION_MAP_BYTES = 64 << 20
+COMPACTION_MAP_BYTES = 16 << 20
 PARTITIONS_A_TURN = 50
 
 

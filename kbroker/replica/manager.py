@@ -76,6 +76,7 @@ class ReplicaManager:
         self._flushes: set[Task[None]] = set()
         # Logs are opened and removed for one reason at a time.
         self._changing = Turnstile(world.loop)
+        self._stopped = False
 
     # Lookup.
 
@@ -320,6 +321,8 @@ class ReplicaManager:
     async def open_missing(self) -> None:
         """Try again to open the logs that could not be opened."""
         async with self._changing:
+            if self._stopped:
+                return
             topics = self._metadata.topic_by_id
             wanted = [
                 (tp, topic_id, topics[topic_id].configs) for tp, topic_id in self.missing.items() if topic_id in topics
@@ -334,6 +337,8 @@ class ReplicaManager:
     async def on_delta(self, delta: MetadataDelta) -> None:
         """Follow a change of the metadata image: deletions first, since a name may be taken again at once."""
         async with self._changing:
+            if self._stopped:
+                return
             for topic in delta.deleted:
                 await self._remove(topic.topic_id, topic.name)
             await self._create(
@@ -416,6 +421,8 @@ class ReplicaManager:
 
     async def stop(self) -> None:
         """Fail what waits, sync and close every log, and leave the mark of a clean stop."""
+        async with self._changing:
+            self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
         for partition in self.partitions.values():

@@ -22,7 +22,7 @@ def acknowledged_by_sync(config: TopicConfig) -> bool:
 class Partition:
     """Appends and their consequences: the high watermark moves, waiting requests wake.
 
-    Consumers see offsets below `state.high_watermark`; `fetchers` are the fetch sessions to tell when it moves.
+    Consumers see offsets below `state.high_watermark`; `fetchers` are in the fetch sessions to tell when it moves.
     `internal`: of a coordinator's topic. `closed`: it has left this broker.
     """
 
@@ -108,11 +108,16 @@ class Partition:
         self.wake(size)
 
     def wake(self, size: int) -> None:
-        """Tell the fetch sessions that this partition has changed."""
-        for fetched in self.fetchers:
+        """Tell the fetch sessions that this partition has changed. Those in which nobody waits need be told once: it
+        is in their next answer, after which they listen again. So sessions that are left alone cost appends nothing."""
+        if not self.fetchers:
+            return
+        fetchers, self.fetchers = self.fetchers, {}
+        for fetched in fetchers:
             session = fetched.session
             session.ready[fetched] = None
             if session.waiter is not None:
+                self.fetchers[fetched] = None
                 session.waiter.gained(size)
 
     def on_committed(self, offset: int, callback: Committed) -> None:
@@ -139,11 +144,9 @@ class Partition:
         self.wake(0)
 
     def close(self) -> None:
-        """The partition leaves this broker: sessions look for it again by its name."""
+        """The partition leaves this broker."""
         self.closed = True
         self.is_leader = False
-        for fetched in self.fetchers:
-            fetched.target = None
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.fetchers.clear()
 

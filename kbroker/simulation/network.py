@@ -98,6 +98,9 @@ class SimSocket:
     def getsockname(self) -> Address:
         return self._address[0] or "0.0.0.0", self._address[1]
 
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """Options of real sockets mean nothing here."""
+
 
 class SimServer(asyncio.AbstractServer):
     """A listener. Closing it leaves its connections open, as in asyncio."""

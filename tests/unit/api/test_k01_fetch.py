@@ -615,3 +615,37 @@ async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
     await producer.produce("t", batch(b"b"), 7)
     assert bases(await waiting) == {("t", 7): [1]}
     assert looked_at == [7]
+
+
+@story
+async def test_sessions_that_are_left_alone_cost_appends_nothing(m: Machine) -> None:
+    client, producer = await m.client(), await m.client()
+    await client.create_topic("t")
+    sessions = [Session(client) for _ in range(30)]
+    for session in sessions:
+        await session.fetch({("t", 0): 0})
+    partition = m.partition("t")
+    assert len(partition.fetchers) == 30
+    await producer.produce("t", batch(b"a"))
+    # Each was told once. Until it asks again, it need not be told of more.
+    assert len(partition.fetchers) == 0
+    await producer.produce("t", batch(b"b"))
+    for session in sessions:
+        assert bases(await session.fetch()) == {("t", 0): [0, 1]}
+        assert bases(await session.fetch({("t", 0): 2})) == {}
+    assert len(partition.fetchers) == 30
+
+
+@story
+async def test_one_who_waits_hears_of_every_append(m: Machine) -> None:
+    client, producer = await m.client(), await m.client()
+    await client.create_topic("t", 2)
+    session = Session(client)
+    await producer.produce("t", batch(b"a", size=300), 0)
+    await session.fetch({("t", 0): 0, ("t", 1): 0}, partition_max_bytes=1000)
+    waiting = asyncio.ensure_future(session.fetch(max_wait_ms=LONG_MS, min_bytes=1000))
+    for n in range(4):
+        await asyncio.sleep(1)
+        assert waiting.done() == (n >= 2)
+        await producer.produce("t", batch(b"b", size=300), n % 2)
+    assert bases(await waiting) == {("t", 0): [0, 1], ("t", 1): [0]}

@@ -1,6 +1,7 @@
 """Connections of a whole broker: how many there may be, how long they stay, what slow ones cost."""
 
 import asyncio
+import socket
 from dataclasses import replace
 
 import pytest
@@ -186,7 +187,6 @@ def test_buffer_sizes_and_backlog_are_set_only_if_given() -> None:
         loop = Loop(1)
         loop.run_until_complete(bind(loop, **given, **({"socket_listen_backlog_size": "7"} if given else {})))
         loop.close()
-    import socket
-
-    assert made == [(1024, {}), (7, {socket.SO_RCVBUF: 50000})]
+    always = {socket.SO_KEEPALIVE: 1}
+    assert made == [(1024, always), (7, {**always, socket.SO_RCVBUF: 50000})]
     assert replace(BrokerConfig.load(CONFIGS)).socket_receive_buffer_bytes == 102_400

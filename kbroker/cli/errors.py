@@ -34,5 +34,8 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     detail = str(error)
+    if detail and type(error).__module__.startswith("kbroker."):
+        # Ours are sentences.
+        return detail
     name = type(error).__name__
     return detail if name in detail else f"{name}: {detail}" if detail else name

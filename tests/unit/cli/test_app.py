@@ -10,6 +10,7 @@ import pytest
 from kbroker.cli import main
 from kbroker.cli.client import refusal, reworded, topic_refusal
 from kbroker.cli.errors import CliError, explain
+from kbroker.replica.logs import ForeignDirectory
 from kbroker.cli.topics import config_changes
 
 
@@ -163,3 +164,4 @@ def test_exceptions_in_words() -> None:
     assert explain(RuntimeError()) == "RuntimeError"
     assert explain(RuntimeError("why")) == "RuntimeError: why"
     assert explain(CliError("so")) == "so"
+    assert explain(ForeignDirectory("it is another's")) == "it is another's"

@@ -10,8 +10,8 @@ import pytest
 from kbroker.cli import main
 from kbroker.cli.client import refusal, reworded, topic_refusal
 from kbroker.cli.errors import CliError, explain
-from kbroker.replica.logs import ForeignDirectory
 from kbroker.cli.topics import config_changes
+from kbroker.replica.logs import ForeignDirectory
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def exists(admin: AdminClient, name: str, partitions: int) -> bool:
 
 @pytest.fixture
 def producer(bootstrap: str) -> Iterator[Callable[..., Producer]]:
-    """producer({"linger.ms": 5, ...})"""
+    """producer({setting: value}); only an idempotent one keeps the order when a request is repeated."""
     made: list[Producer] = []
 
     def create(settings: dict[str, Any] | None = None) -> Producer:

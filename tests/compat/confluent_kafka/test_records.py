@@ -8,6 +8,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Ka
 from tests.compat.confluent_kafka.helpers import code_of, from_the_start, read, send, send_all
 
 WEEK_MS = 7 * 24 * 3600 * 1000
+ORDERED = {"enable.idempotence": True}  # without it a repeated request may overtake the next
 
 
 @pytest.mark.feature("records")
@@ -37,7 +38,7 @@ def test_every_part_of_a_record_comes_back(producer, consumer, topic):
 @pytest.mark.feature("records")
 def test_many_records_in_many_requests_keep_their_order(producer, consumer, topic):
     name = topic(partitions=3)
-    sender = producer({"batch.num.messages": 50, "linger.ms": 2})
+    sender = producer({**ORDERED, "batch.num.messages": 50, "linger.ms": 2})
     for partition in range(3):
         send_all(sender, name, (str(n).encode() for n in range(5000)), partition=partition)
     messages = read(from_the_start(consumer(), name, 3), 15_000)
@@ -51,7 +52,7 @@ def test_many_records_in_many_requests_keep_their_order(producer, consumer, topi
 def test_codec(producer, consumer, topic, codec):
     name = topic()
     values = [f"{n} ".encode() * 40 for n in range(2000)]
-    send_all(producer({"compression.type": codec, "linger.ms": 20}), name, values)
+    send_all(producer({**ORDERED, "compression.type": codec, "linger.ms": 20}), name, values)
     assert [m.value() for m in read(from_the_start(consumer(), name), len(values))] == values
 
 
@@ -80,8 +81,7 @@ def test_acks(producer, consumer, topic, acks):
 @pytest.mark.feature("idempotence")
 def test_idempotent_producers_share_a_partition(producer, consumer, topic):
     name = topic()
-    settings = {"enable.idempotence": True, "batch.num.messages": 20, "linger.ms": 1}
-    senders = [producer(settings) for _ in range(2)]
+    senders = [producer({**ORDERED, "batch.num.messages": 20}) for _ in range(2)]
     for n in range(2000):
         senders[n % 2].produce(name, f"{n % 2}:{n}".encode(), partition=0)
     assert [sender.flush(20) for sender in senders] == [0, 0]
@@ -118,7 +118,7 @@ def test_a_record_larger_than_every_fetch_limit_still_arrives(producer, consumer
 @pytest.mark.feature("fetch limits")
 def test_the_smallest_fetches_make_progress(producer, consumer, topic):
     name = topic(partitions=3)
-    sender = producer({"batch.num.messages": 1, "linger.ms": 0})
+    sender = producer({**ORDERED, "batch.num.messages": 1, "linger.ms": 0})
     for n in range(60):
         sender.produce(name, str(n).encode(), partition=n % 3)
     assert sender.flush(20) == 0

@@ -224,16 +224,16 @@ def flooded(seconds: float = 60) -> Callable[[Peer], float]:
 
 
 def all_cases() -> list[Case]:
-    consuming = Consuming(6, 3_000_000)
-    quiet, end_to_end = LatencyOf("produce", 10_000), LatencyOf("end-to-end", 5_000)
-    idle, cold = BesideIdle("produce", 10_000), BesideColdReader("produce", 10_000)
+    consuming = Consuming(6, 2_000_000)
+    quiet, end_to_end = LatencyOf("produce", 8_000), LatencyOf("end-to-end", 4_000)
+    idle, cold = BesideIdle("produce", 8_000), BesideColdReader("produce", 8_000)
     restarting = Restarting(1000, 2.0)
     more, less = "more", "less"
     return [
         Case("produce 100 B, 1 partition, 64 KiB batches", "records/s", more, 1.5,
-             producing(1, 2_000_000, 100, *LINGER)),
+             producing(1, 1_500_000, 100, *LINGER)),
         Case("produce 100 B lz4, 6 partitions", "records/s", more, 1.2,
-             producing(6, 2_000_000, 100, *LINGER, "compression.type=lz4")),
+             producing(6, 1_500_000, 100, *LINGER, "compression.type=lz4")),
         Case("produce 1 KiB, default batches, 6 partitions", "records/s", more, 1.2,
              producing(6, 300_000, 1024)),
         Case("produce unbatched, 6 partitions", "records/s", more, 1.0,

@@ -18,6 +18,8 @@ _BATCH = Struct(">qi11xi")
 # Ways to kill a broker while produce requests are unanswered. It stops where it is, and dies when such requests are
 # seen to be there.
 FROZEN = "frozen"
+# Answers that had left it before may still be under way: the requests must be seen unanswered so many times in a row.
+STEADY = 50
 # It answers whatever the clients send ahead, but they never get these answers.
 HELD = "answers held"
 # The same, and then it has written checkpoints and snapshots, too.
@@ -74,7 +76,14 @@ class Killer:
     def _catch(self, writer: Writer, topic: str, how: str) -> None:
         if how == FROZEN:
             self.broker.freeze()
-            eventually(self.line.unanswered, "produce requests at a broker that does nothing", interval=0.001)
+            seen = 0
+
+            def waiting() -> bool:
+                nonlocal seen
+                seen = seen + 1 if self.line.unanswered() else 0
+                return seen >= STEADY
+
+            eventually(waiting, "produce requests at a broker that does nothing", interval=0.001)
             return
         self.line.hold()
         eventually(

@@ -1,7 +1,7 @@
 """The generated decoders: what they look like and what they call.
 
 Nothing that a frame claims is believed: a count is held against the bytes that are left before a list grows,
-a length against the end of the frame before a slice is taken.
+a length against the end of the frame before a slice is taken. All arrays of a message share MAX_ELEMENTS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.codegen_encode import MAX_STRING
 from protocol.errors import MalformedError
 from protocol.primitives import FIXED, LENGTH_FORMATS, Buffer
 from protocol.schema import Message, StructType
-from protocol.wire import skip_tags, uvarint
+from protocol.wire import MAX_ELEMENTS, MAX_TAGS, TOO_MANY, skip_tags, uvarint
 
 _SHORT_ARRAY = 9
 
@@ -53,10 +53,13 @@ def decode_source(cls: type[Message], version: int) -> Source:
         unpack_array=unpack_array,
         malformed=malformed,
         MalformedError=MalformedError,
+        MAX_ELEMENTS=MAX_ELEMENTS,
+        TOO_MANY=TOO_MANY,
         StructError=StructError,
         new=object.__new__,
     )
     source.put("limit = len(buf)")
+    source.put("room = MAX_ELEMENTS")
     with source.block("try:"):
         _Decoder(source, version).message(cls)
         source.put("return m, pos")
@@ -110,6 +113,8 @@ class _Decoder:
                 return
             count, tag, size, end = (self._source.name(prefix) for prefix in ("n", "tag", "size", "end"))
             self._source.put(f"{count}, pos = uvarint(buf, pos)")
+            with self._source.block(f"if {count} > {MAX_TAGS}:"):
+                self._source.put(f"raise malformed({f'{path} tags'!r}, {count})")
             with self._source.block(f"for _ in range({count}):"):
                 self._source.put(f"{tag}, pos = uvarint(buf, pos)")
                 self._source.put(f"{size}, pos = uvarint(buf, pos)")
@@ -206,6 +211,9 @@ class _Decoder:
         least = minimal_size(kind, False, self._version, flexible)
         with self._source.block(f"if not 0 <= {count} * {least} <= limit - pos:"):
             self._source.put(f"raise malformed({path!r}, {count})")
+        self._source.put(f"room -= {count}")
+        with self._source.block("if room < 0:"):
+            self._source.put("raise MalformedError(TOO_MANY)")
         if isinstance(kind, str) and kind in FIXED:
             format = FIXED[kind]
             short = self._source.constant("short", ("array", format), short_array_unpackers(format))

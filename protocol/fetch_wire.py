@@ -11,8 +11,10 @@ from typing import NamedTuple
 from protocol.errors import MalformedError
 from protocol.wire import (
     I32,
+    MAX_ELEMENTS,
     classic_string,
     compact_string,
+    less,
     put_uvarint,
     skip_tags,
     take,
@@ -91,19 +93,23 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
         replica_id, wait, min_bytes, max_bytes, isolation = _HEAD_V4.unpack_from(buf, pos)
         pos += _HEAD_V4.size
     count, pos = take_count(buf, pos, flexible=flexible)
+    room = less(MAX_ELEMENTS, count)
     topics = []
     for _ in range(count):
         key, pos = _topic_key(buf, pos, version)
-        partitions, pos = _decode_partitions(buf, pos, version)
+        partitions, pos = _decode_partitions(buf, pos, version, room)
+        room -= len(partitions)
         topics.append((key, partitions))
         if flexible:
             pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
     forgotten: list[tuple[TopicKey, list[int]]] = []
     if version >= FIRST_SESSION_VERSION:
         count, pos = take_count(buf, pos, flexible=flexible)
+        room = less(room, count)
         for _ in range(count):
             key, pos = _topic_key(buf, pos, version)
             size, pos = take_count(buf, pos, flexible=flexible)
+            room = less(room, size)
             take(buf, pos, 4 * size)
             forgotten.append((key, [I32.unpack_from(buf, pos + 4 * i)[0] for i in range(size)]))
             pos += 4 * size
@@ -130,9 +136,11 @@ def _topic_key(buf: memoryview, pos: int, version: int) -> tuple[TopicKey, int]:
     return name, pos
 
 
-def _decode_partitions(buf: memoryview, pos: int, version: int) -> tuple[list[FetchedPartition], int]:
+def _decode_partitions(buf: memoryview, pos: int, version: int, room: int) -> tuple[list[FetchedPartition], int]:
+    """At most `room` partitions."""
     flexible = version >= FIRST_FLEXIBLE_VERSION
     count, pos = take_count(buf, pos, flexible=flexible)
+    less(room, count)
     found: list[FetchedPartition] = []
     last_epoch = current_epoch = -1
     for _ in range(count):

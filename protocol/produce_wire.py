@@ -10,8 +10,10 @@ from struct import error as StructError
 from protocol.errors import MalformedError
 from protocol.wire import (
     I32,
+    MAX_ELEMENTS,
     classic_string,
     compact_string,
+    less,
     put_uvarint,
     skip_tags,
     take,
@@ -54,6 +56,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
     transactional_id, pos = take_string(buf, pos, flexible=True)
     acks, timeout_ms = _ACKS.unpack_from(buf, pos)
     topic_count, pos = take_count(buf, pos + 6, flexible=True)
+    room = less(MAX_ELEMENTS, topic_count)
     topics: list[TopicRecords] = []
     key: str | bytes
     for _ in range(topic_count):
@@ -65,6 +68,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
             key = str(take(buf, pos, size - 1), "utf-8", "replace")
             pos += size - 1
         partition_count, pos = take_count(buf, pos, flexible=True)
+        room = less(room, partition_count)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
             index: int = I32.unpack_from(buf, pos)[0]
@@ -86,12 +90,14 @@ def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
     transactional_id, pos = take_string(buf, pos, flexible=False)
     acks, timeout_ms = _ACKS.unpack_from(buf, pos)
     topic_count, pos = take_count(buf, pos + 6, flexible=False)
+    room = less(MAX_ELEMENTS, topic_count)
     topics: list[TopicRecords] = []
     for _ in range(topic_count):
         name, pos = take_string(buf, pos, flexible=False)
         if name is None:
             raise MalformedError("Produce request has a null topic name")
         partition_count, pos = take_count(buf, pos, flexible=False)
+        room = less(room, partition_count)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
             index: int = I32.unpack_from(buf, pos)[0]

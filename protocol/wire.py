@@ -8,6 +8,12 @@ I16 = Struct(">h")
 U16 = Struct(">H")
 I32 = Struct(">i")
 
+# An element may take one byte on the wire and a hundred in memory, so the bytes of a frame alone are no bound of what
+# decoding it costs: the arrays of one message may have this many elements in all, and a struct this many tags.
+MAX_ELEMENTS = 250_000
+MAX_TAGS = 100
+TOO_MANY = f"more than {MAX_ELEMENTS} elements"
+
 
 def uvarint(buf: memoryview, pos: int) -> tuple[int, int]:
     """Read an unsigned varint of at most 32 bits; gives (value, next position). IndexError past the end."""
@@ -43,6 +49,8 @@ def put_uvarint(value: int) -> bytes:
 def skip_tags(buf: memoryview, pos: int) -> int:
     """Step over a tagged-field section (KIP-482); a tag of unknown number is no error."""
     count, pos = uvarint(buf, pos)
+    if count > MAX_TAGS:
+        raise MalformedError(f"{count} tagged fields")
     end = len(buf)
     for _ in range(count):
         _, pos = uvarint(buf, pos)
@@ -84,6 +92,13 @@ def take_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
     if count < 0 or count > len(buf) - pos:
         raise MalformedError(f"array of {count} elements in {len(buf) - pos} bytes")
     return count, pos
+
+
+def less(room: int, count: int) -> int:
+    """What is left of the elements that a message may hold."""
+    if count > room:
+        raise MalformedError(TOO_MANY)
+    return room - count
 
 
 def compact_string(text: str | None) -> bytes:

@@ -135,6 +135,17 @@ def test_a_length_reserves_nothing(own: Victim):
         connection.close()
 
 
+def test_a_frame_of_many_elements(own: Victim):
+    """Its bytes are all there, but in memory it would be a hundred times as large: a bound of our own."""
+    for api, item in {"DescribeGroups": b"\1", "Metadata": bytes(16) + b"\2a\0", "DeleteGroups": b"\2g"}.items():
+        version = own.cluster.highest(api)
+        head = frames.encoded(api, version, {})
+        body = frames.body_position(head, api, version)
+        count = 10 * MB // len(item)
+        frame = frames.sized(head[:body] + frames.uvarint(count + 1) + item * count + bytes(10))
+        assert frames.outcome(own.cluster.bootstrap, frame, api, version) == "closed"
+
+
 def test_null_records(victim: Victim):
     """Kafka fails on them within and never answers; here they are refused."""
     if not victim.cluster.is_kbroker:

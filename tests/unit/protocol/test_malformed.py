@@ -8,13 +8,18 @@ import pytest
 
 from protocol.codegen import is_flexible, minimal_size
 from protocol.errors import MalformedError
+from protocol.fetch_wire import decode_fetch_request
 from protocol.messages.header import RequestHeader
-from protocol.messages.k01_fetch import FetchRequest
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from protocol.messages.k12_heartbeat import HeartbeatRequest
 from protocol.messages.k14_sync_group import SyncGroupRequest
 from protocol.messages.k75_describe_topic_partitions import DescribeTopicPartitionsRequest
+from protocol.produce_wire import decode_produce_request
 from protocol.schema import Message, StructType, decode, encode
+from protocol.wire import MAX_ELEMENTS, put_uvarint
 from tests.unit.protocol.generators import all_versions, random_message
 
 HUGE_CLASSIC = b"\x7f\xff\xff\xff"
@@ -71,6 +76,36 @@ TAGS = b"\2g\0\0\0\1\2m\0"
 def test_tags_are_held_against_the_frame(tags: bytes) -> None:
     with pytest.raises(MalformedError):
         decode(HeartbeatRequest, TAGS + tags, 4)
+
+
+def test_all_arrays_of_a_message_share_what_it_may_hold() -> None:
+    """An element takes two bytes of the frame here, and many more in memory."""
+    topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])
+    groups = [OffsetFetchRequestGroup(group_id="g", topics=None)] * (MAX_ELEMENTS - 4)
+    groups.append(OffsetFetchRequestGroup(group_id="g", topics=[topic]))
+    encoded = encode(OffsetFetchRequest(groups=groups), 8)
+    assert decode(OffsetFetchRequest, encoded, 8).groups == groups
+    topic.partition_indexes.append(2)
+    with pytest.raises(MalformedError, match="more than 250000 elements"):
+        decode(OffsetFetchRequest, encode(OffsetFetchRequest(groups=groups), 8), 8)
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_produce_and_fetch_are_bounded_too(version: int) -> None:
+    partitions = [PartitionProduceData(index=0, records=None)] * MAX_ELEMENTS
+    request = ProduceRequest(acks=1, topic_data=[TopicProduceData(name="t", partition_data=partitions)])
+    with pytest.raises(MalformedError, match="more than 250000 elements"):
+        decode_produce_request(memoryview(encode(request, version)), 0, version)
+    fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition()] * MAX_ELEMENTS)])
+    with pytest.raises(MalformedError, match="more than 250000 elements"):
+        decode_fetch_request(memoryview(encode(fetch, version)), 0, version)
+
+
+def test_there_are_few_tags() -> None:
+    for count in (101, 250):
+        with pytest.raises(MalformedError):
+            decode(HeartbeatRequest, TAGS + put_uvarint(count) + b"\5\0" * count, 4)
+    decode(HeartbeatRequest, TAGS + put_uvarint(100) + b"\5\0" * 100, 4)
 
 
 def test_unknown_tags_are_stepped_over() -> None:

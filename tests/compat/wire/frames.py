@@ -17,7 +17,7 @@ from tests.compat.wire.play import Play, error_codes
 Sample = Mapping[str, Any]
 FIRST_SERVED = {"Produce": 3}
 MAX_REQUEST = 100 * 1024 * 1024  # socket.request.max.bytes, by default
-HUGE = (2**31 - 1, 2**30, 2**24)
+HUGE = (2**31 - 1, 2**24)
 UNKNOWN_TAG = bytes([1, 99, 3]) + b"any"
 
 

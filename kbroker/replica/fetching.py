@@ -32,7 +32,7 @@ log = logging.getLogger("kbroker.fetch")
 # the same.
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 # Answers that clients are slow to read may hold this much in all; what is given shrinks on the way there.
-MAX_UNSENT_BYTES = 128 * 1024 * 1024
+MAX_UNSENT_BYTES = 48 * 1024 * 1024
 
 # (error code, session id, results)
 Answer = Callable[[int, int, Results], None]

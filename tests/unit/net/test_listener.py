@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.config import BrokerConfig
 from kbroker.net.listener import _limits_by_host
+from kbroker.replica.fetching import MAX_UNSENT_BYTES
 from kbroker.simulation.loop import SimLoop
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.client import Client, batch, values_of
@@ -122,7 +123,7 @@ async def test_answers_shrink_as_unsent_ones_grow(m: Machine) -> None:
         return len(values_of(answer))
 
     assert await answered() == 4
-    fetching.unsent_bytes = 118 * MIB
+    fetching.unsent_bytes = MAX_UNSENT_BYTES - 10 * MIB
     assert await answered() == 2
     fetching.unsent_bytes = 500 * MIB
     assert await answered() == 1

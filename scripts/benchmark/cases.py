@@ -224,7 +224,7 @@ def flooded(seconds: float = 60) -> Callable[[Peer], float]:
 
 
 def all_cases() -> list[Case]:
-    consuming = Consuming(6, 2_000_000)
+    consuming = Consuming(6, 4_000_000)
     quiet, end_to_end = LatencyOf("produce", 8_000), LatencyOf("end-to-end", 4_000)
     idle, cold = BesideIdle("produce", 8_000), BesideColdReader("produce", 8_000)
     restarting = Restarting(1000, 2.0)

@@ -89,6 +89,7 @@ class Housekeeping:
     def __init__(self, world: World, replicas: ReplicaManager, config: Callable[[], BrokerConfig]) -> None:
         self._world = world
         self._replicas = replicas
+        upkeep = self._upkeep = replicas.upkeep
         self._config = config
         self._stopped = False
 
@@ -99,15 +100,15 @@ class Housekeeping:
             return config().log_retention_check_interval_ms
 
         self._rounds = [
-            Round(world, "flushing", lambda: FLUSH_ROUND_MS, self.flush, lambda: replicas.dirty or replicas.full),
-            Round(world, "checkpointing", checkpoint_ms, self.checkpoint, lambda: replicas.unchecked),
+            Round(world, "flushing", lambda: FLUSH_ROUND_MS, self.flush, lambda: upkeep.dirty or upkeep.full),
+            Round(world, "checkpointing", checkpoint_ms, self.checkpoint, lambda: upkeep.unchecked),
             Round(world, "retention", retention_ms, self.retain),
-            Round(world, "compaction", lambda: CLEANING_ROUND_MS, self.clean, lambda: replicas.uncleaned),
-            Round(world, "opening", lambda: REOPENING_ROUND_MS, replicas.open_missing, lambda: replicas.missing),
+            Round(world, "compaction", lambda: CLEANING_ROUND_MS, self.clean, lambda: upkeep.uncleaned),
+            Round(world, "opening", lambda: REOPENING_ROUND_MS, replicas.open_missing, lambda: upkeep.missing),
         ]
 
     def start(self) -> None:
-        self._replicas.on_work = self._arm
+        self._upkeep.on_more = self._arm
         self._arm()
 
     def _arm(self) -> None:
@@ -121,10 +122,10 @@ class Housekeeping:
 
     async def flush(self) -> None:
         """Sync what flush.ms says is due, and what has come to rest; let full logs try again."""
-        for partition in list(self._replicas.full):
+        for partition in list(self._upkeep.full):
             await self._probe(partition)
         now_ms = self._world.clock.now_ms()
-        dirty = self._replicas.dirty
+        dirty = self._upkeep.dirty
         async for partition in self._gently(list(dirty)):
             since_ms, last_ms = dirty.get(partition, (now_ms, now_ms))
             storage = partition.log
@@ -132,7 +133,7 @@ class Housekeeping:
                 dirty.pop(partition, None)
             elif now_ms - since_ms >= storage.config.flush_ms or now_ms - last_ms >= IDLE_FLUSH_MS:
                 try:
-                    await self._replicas.flush_now(partition)
+                    await self._upkeep.flush_now(partition)
                 except KafkaError as error:
                     if not partition.closed:
                         log.error("%s is offline until a restart: %s", partition.tp, error)
@@ -141,27 +142,27 @@ class Housekeeping:
         """Is there room again? Kafka would have stopped; here appends are refused until there is."""
         storage = partition.log
         if not storage.full or partition.closed or storage.offline is not None:
-            self._replicas.full.pop(partition, None)
+            self._upkeep.full.pop(partition, None)
         elif await self._world.offload(storage.probe_blocking) and not partition.closed:
             storage.resume()
-            self._replicas.full.pop(partition, None)
+            self._upkeep.full.pop(partition, None)
             log.info("%s: there is room again, appends resume", partition.tp)
 
     async def checkpoint(self) -> None:
         """Write what lets recovery start late in each log, then the offsets from which it will."""
-        replicas = self._replicas
-        partitions = list(replicas.unchecked)
-        replicas.unchecked.clear()
+        upkeep = self._upkeep
+        partitions = list(upkeep.unchecked)
+        upkeep.unchecked.clear()
         async for partition in self._gently(partitions):
             if partition.closed or partition.log.offline is not None:
                 continue
             done = self._world.loop.create_future()
             partition.log.checkpoint(lambda done=done: done.set_result(None))  # type: ignore[misc]
             await done
-            if partition in replicas.dirty:
+            if partition in upkeep.dirty:
                 # It was appended to meanwhile, or is not known to be clean yet.
-                replicas.unchecked[partition] = None
-        await replicas.logs.write_checkpoints()
+                upkeep.unchecked[partition] = None
+        await self._replicas.logs.write_checkpoints()
 
     async def retain(self) -> None:
         """Remove old segments, expire producers, close files that nobody reads."""
@@ -184,12 +185,12 @@ class Housekeeping:
 
     async def clean(self) -> None:
         """Compact the internal topics, so that loading them stays quick."""
-        replicas = self._replicas
-        for partition in list(replicas.uncleaned):
+        uncleaned = self._upkeep.uncleaned
+        for partition in list(uncleaned):
             await self._clean(partition)
             if partition.closed or partition.log.cleaned_to >= partition.log.active.base_offset:
                 # Until it is appended to again.
-                replicas.uncleaned.pop(partition, None)
+                uncleaned.pop(partition, None)
 
     async def _clean(self, partition: Partition) -> None:
         storage = partition.log

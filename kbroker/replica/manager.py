@@ -14,6 +14,7 @@ from kbroker.cluster.turnstile import Turnstile
 from kbroker.model import Buffer, KafkaError, TopicPartition
 from kbroker.replica.logs import LogDirectory, Wanted
 from kbroker.replica.partition import Committed, Partition, acknowledged_by_sync
+from kbroker.replica.upkeep import Upkeep
 from kbroker.replica.validation import validate
 from kbroker.state.partition import PartitionState
 from kbroker.state.purgatory import Operation, Purgatory
@@ -22,7 +23,7 @@ from protocol.fetch_wire import TopicKey
 from protocol.records.batch import BatchHeader, parse_header
 
 if TYPE_CHECKING:
-    from asyncio import Task, TimerHandle
+    from asyncio import TimerHandle
 
     from kbroker.cluster.image import MetadataDelta, MetadataImage, PartitionImage, TopicImage
     from kbroker.storage.log import Log
@@ -56,24 +57,13 @@ class ReplicaManager:
         self.purgatory = Purgatory()
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
-        # Partitions with unsynced data: [first append, last append] since the last sync, in wall-clock ms.
-        self.dirty: dict[Partition, list[int]] = {}
-        # Partitions that were appended to since their last checkpoint, and since housekeeping last cleaned them.
-        self.unchecked: dict[Partition, None] = {}
-        self.uncleaned: dict[Partition, None] = {}
-        # Partitions whose appends are refused until there is room on the disk.
-        self.full: dict[Partition, None] = {}
-        # Partitions that are this broker's and whose logs could not be opened, with their topics' ids.
-        self.missing: dict[TopicPartition, bytes] = {}
-        # What housekeeping wants to be told: there is more of the above.
-        self.on_work: Callable[[], None] = lambda: None
+        self.upkeep = Upkeep(world)
         self._world = world
         self._metadata = metadata
         # Both a topic's name and its id lead to its partitions: requests use either (KIP-516).
         self._topics: dict[TopicKey, dict[int, Partition]] = {}
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
-        self._flushes: set[Task[None]] = set()
         # Logs are opened and removed for one reason at a time.
         self._changing = Turnstile(world.loop)
         self._stopped = False
@@ -99,7 +89,7 @@ class ReplicaManager:
 
     def absence(self, key: TopicKey, index: int) -> ErrorCode:
         """What to say of a partition that was not found."""
-        for tp, topic_id in self.missing.items():
+        for tp, topic_id in self.upkeep.missing.items():
             if tp.partition == index and key in (tp.topic, topic_id):
                 return ErrorCode.KAFKA_STORAGE_ERROR
         unknown_id = isinstance(key, bytes) and key not in self._metadata.topic_by_id
@@ -142,31 +132,16 @@ class ReplicaManager:
         try:
             base_offset = partition.append(batch, header, now_ms)
         except KafkaError:
-            self._append_failed(partition)
+            self.upkeep.append_failed(partition)
             raise
-        times = self.dirty.get(partition)
+        times = self.upkeep.dirty.get(partition)
         if times is None:
-            self._note_dirty(partition, now_ms)
+            self.upkeep.note_dirty(partition, now_ms)
         else:
             times[1] = now_ms
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
-            self.request_flush(partition)
+            self.upkeep.request_flush(partition)
         return base_offset
-
-    def _note_dirty(self, partition: Partition, now_ms: int) -> None:
-        self.dirty[partition] = [now_ms, now_ms]
-        self.unchecked[partition] = None
-        if partition.internal:
-            self.uncleaned[partition] = None
-        self.on_work()
-
-    def _append_failed(self, partition: Partition) -> None:
-        """The disk is full, or fails: then nobody who waits here will be served."""
-        if partition.log.offline is not None:
-            partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
-        elif partition.log.full:
-            self.full[partition] = None
-            self.on_work()
 
     def append_internal(self, tp: TopicPartition, batch: bytearray) -> int:
         """Append a batch that a coordinator built; gives the log end offset. Raises KafkaError."""
@@ -234,53 +209,6 @@ class ReplicaManager:
         if deadline_ms is not None and (self._timer is None or deadline_ms < self._timer_ms):
             self._arm(deadline_ms)
 
-    # Flushes that are waited for (flush.before.ack).
-
-    def request_flush(self, partition: Partition) -> None:
-        """Sync what has been appended; one sync at a time serves all appends before it (group commit)."""
-        if partition.flushing:
-            return
-        partition.flushing = True
-        task = self._world.loop.create_task(self._flush(partition))
-        self._flushes.add(task)
-        task.add_done_callback(self._flushes.discard)
-
-    async def _flush(self, partition: Partition) -> None:
-        log = partition.log
-        try:
-            while not partition.closed:
-                # A checkpoint may have synced what is waited for; and who waited may append, which takes another sync.
-                partition.advance()
-                if log.recovery_point >= log.log_end_offset:
-                    break
-                await self.flush_now(partition)
-        except KafkaError as error:
-            partition.fail_waiting(error.code)
-        finally:
-            partition.flushing = False
-
-    async def flush_now(self, partition: Partition) -> None:
-        """Sync one log in a thread. A failed sync takes the log offline: it is never tried again (fsyncgate).
-
-        Raises KafkaError, also for a log that was offline before.
-        """
-        log = partition.log
-        if log.offline is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
-        target, began_ms = log.log_end_offset, self._world.clock.now_ms()
-        try:
-            await self._world.offload(log.flush_blocking, target)
-        except Exception as error:
-            if not partition.closed:
-                log.offline = f"sync failed: {error}"
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
-        log.complete_flush(target)
-        if log.recovery_point >= log.log_end_offset:
-            self.dirty.pop(partition, None)
-        elif partition in self.dirty:
-            # What is left was appended since then.
-            self.dirty[partition][0] = began_ms
-
     # Metadata.
 
     async def start(self, report: Callable[[str], None]) -> None:
@@ -305,17 +233,16 @@ class ReplicaManager:
 
     def _take_over(self, wanted: Iterable[Wanted], logs: Iterable[Log]) -> list[Log]:
         """Install the logs that were opened; note those that were not. Gives those whose topics have gone meanwhile."""
-        self.missing.update({tp: topic_id for tp, topic_id, _ in wanted})
+        missing = {tp: topic_id for tp, topic_id, _ in wanted}
         gone = []
         for log in logs:
-            del self.missing[log.tp]
+            del missing[log.tp]
             topic = self._metadata.topic_by_id.get(log.topic_id)
             if topic is None:
                 gone.append(log)
             else:
                 self._install(log, topic)
-        if self.missing:
-            self.on_work()
+        self.upkeep.note_missing(missing)
         return gone
 
     async def open_missing(self) -> None:
@@ -323,11 +250,9 @@ class ReplicaManager:
         async with self._changing:
             if self._stopped:
                 return
-            topics = self._metadata.topic_by_id
-            wanted = [
-                (tp, topic_id, topics[topic_id].configs) for tp, topic_id in self.missing.items() if topic_id in topics
-            ]
-            self.missing.clear()
+            topics, missing = self._metadata.topic_by_id, self.upkeep.missing
+            wanted = [(tp, known, topics[known].configs) for tp, known in missing.items() if known in topics]
+            missing.clear()
             await self._create(wanted)
 
     async def _create(self, wanted: Sequence[Wanted]) -> None:
@@ -381,7 +306,7 @@ class ReplicaManager:
         partition = Partition(
             log,
             PartitionState(self.node_id, image.leader_epoch, image.isr, log.log_start_offset),
-            self.request_flush,
+            self.upkeep.request_flush,
             is_leader=image.leader == self.node_id,
             internal=topic.internal,
         )
@@ -391,7 +316,7 @@ class ReplicaManager:
             self._topics.setdefault(key, {})[log.tp.partition] = partition
         self._epoch_started(partition)
         if log.recovery_point < log.log_end_offset:
-            self._note_dirty(partition, self._world.clock.now_ms())
+            self.upkeep.note_dirty(partition, self._world.clock.now_ms())
 
     def _lead(self, partition: Partition, image: PartitionImage) -> None:
         newer = image.leader_epoch > partition.state.leader_epoch
@@ -413,10 +338,10 @@ class ReplicaManager:
             del self._topics[name]
         for partition in removed.values():
             self.partitions.pop(partition.tp, None)
-            for kept in (self.dirty, self.unchecked, self.uncleaned, self.full):
-                kept.pop(partition, None)
+            self.upkeep.forget(partition)
             partition.close()
-        self.missing = {tp: known for tp, known in self.missing.items() if known != topic_id}
+        for tp in [tp for tp, known in self.upkeep.missing.items() if known == topic_id]:
+            del self.upkeep.missing[tp]
         await self.logs.delete_all([partition.log for partition in removed.values()])
 
     async def stop(self) -> None:
@@ -427,6 +352,5 @@ class ReplicaManager:
             self._timer.cancel()
         for partition in self.partitions.values():
             partition.close()
-        for flush in list(self._flushes):
-            await flush
+        await self.upkeep.flushed()
         await self.logs.close_all([partition.log for partition in self.partitions.values()])

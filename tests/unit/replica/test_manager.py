@@ -53,7 +53,7 @@ async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFi
         m.threads.release("flush_blocking")
         await deletion
         await asyncio.sleep(10)
-        assert partition not in m.broker.services.replicas.dirty
+        assert partition not in m.broker.services.replicas.upkeep.dirty
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 

@@ -1,0 +1,111 @@
+"""What is to be done to partitions besides serving them: which have unsynced data, a full disk, no log; their syncs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker.model import KafkaError, TopicPartition
+from kbroker.replica.partition import Partition
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+    from kbroker.world import World
+
+
+class Upkeep:
+    """Kept by the replica manager, worked off by housekeeping, which is told by `on_more` that there is more to do."""
+
+    def __init__(self, world: World) -> None:
+        # Partitions with unsynced data: [first append, last append] since the last sync, in wall-clock ms.
+        self.dirty: dict[Partition, list[int]] = {}
+        # Partitions that were appended to since their last checkpoint, and internal ones that may be compacted.
+        self.unchecked: dict[Partition, None] = {}
+        self.uncleaned: dict[Partition, None] = {}
+        # Partitions whose appends are refused until there is room on the disk.
+        self.full: dict[Partition, None] = {}
+        # Partitions that are this broker's and whose logs could not be opened, with their topics' ids.
+        self.missing: dict[TopicPartition, bytes] = {}
+        self.on_more: Callable[[], None] = lambda: None
+        self._world = world
+        self._flushes: set[Task[None]] = set()
+
+    def note_dirty(self, partition: Partition, now_ms: int) -> None:
+        """It has unsynced data, and had none before."""
+        self.dirty[partition] = [now_ms, now_ms]
+        self.unchecked[partition] = None
+        if partition.internal:
+            self.uncleaned[partition] = None
+        self.on_more()
+
+    def append_failed(self, partition: Partition) -> None:
+        """The disk is full; or it fails, and then nobody who waits here will be served."""
+        if partition.log.offline is not None:
+            partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
+        elif partition.log.full:
+            self.full[partition] = None
+            self.on_more()
+
+    def note_missing(self, missing: dict[TopicPartition, bytes]) -> None:
+        self.missing.update(missing)
+        if missing:
+            self.on_more()
+
+    def forget(self, partition: Partition) -> None:
+        """It leaves this broker."""
+        for kept in (self.dirty, self.unchecked, self.uncleaned, self.full):
+            kept.pop(partition, None)
+
+    # Syncs that are waited for (flush.before.ack).
+
+    def request_flush(self, partition: Partition) -> None:
+        """Sync what has been appended; one sync at a time serves all appends before it (group commit)."""
+        if partition.flushing:
+            return
+        partition.flushing = True
+        task = self._world.loop.create_task(self._flush(partition))
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+
+    async def _flush(self, partition: Partition) -> None:
+        log = partition.log
+        try:
+            while not partition.closed:
+                # A checkpoint may have synced what is waited for; and who waited may append, which takes another sync.
+                partition.advance()
+                if log.recovery_point >= log.log_end_offset:
+                    break
+                await self.flush_now(partition)
+        except KafkaError as error:
+            partition.fail_waiting(error.code)
+        finally:
+            partition.flushing = False
+
+    async def flush_now(self, partition: Partition) -> None:
+        """Sync one log in a thread. A failed sync takes the log offline: it is never tried again (fsyncgate).
+
+        Raises KafkaError, also for a log that was offline before.
+        """
+        log = partition.log
+        if log.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
+        target, began_ms = log.log_end_offset, self._world.clock.now_ms()
+        try:
+            await self._world.offload(log.flush_blocking, target)
+        except Exception as error:
+            if not partition.closed:
+                log.offline = f"sync failed: {error}"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
+        log.complete_flush(target)
+        if log.recovery_point >= log.log_end_offset:
+            self.dirty.pop(partition, None)
+        elif partition in self.dirty:
+            # What is left was appended since then.
+            self.dirty[partition][0] = began_ms
+
+    async def flushed(self) -> None:
+        """No sync is under way that was asked for."""
+        for flush in list(self._flushes):
+            await flush

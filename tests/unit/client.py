@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from kbroker.model import Buffer
 from kbroker.simulation.clock import EPOCH_MS
+from protocol.errors import ErrorCode
 from protocol.framing import decode_response_header, encode_request_header, frame
 from protocol.messages.k00_produce import (
     PartitionProduceData,
@@ -322,3 +323,15 @@ def values_of(answer: PartitionData, offset: int = 0) -> list[bytes]:
 def by_place(answer: FetchResponse) -> dict[Place, PartitionData]:
     """The partitions of an answer by (topic, partition)."""
     return {(topic.topic, one.partition_index): one for topic in answer.responses for one in topic.partitions}
+
+
+def bases(answer: FetchResponse) -> dict[Place, list[int]]:
+    """Base offsets of the batches of each partition that is in an answer."""
+    return {
+        place: [header.base_offset for _, header in iter_headers(records_of(part))]
+        for place, part in by_place(answer).items()
+    }
+
+
+def errors(answer: FetchResponse) -> dict[Place, ErrorCode]:
+    return {place: ErrorCode(part.error_code) for place, part in by_place(answer).items()}

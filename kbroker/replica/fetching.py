@@ -30,7 +30,7 @@ log = logging.getLogger("kbroker.fetch")
 # One answer holds at most this many bytes of records, however much the client and fetch.max.bytes would allow: longer
 # ones would hold up everybody else on the loop, and the client asks again at once. The first batch is given whole all
 # the same.
-MAX_ANSWER_BYTES = 4 * 1024 * 1024
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
 # Answers that clients are slow to read may hold this much in all; what is given shrinks on the way there.
 MAX_UNSENT_BYTES = 48 * 1024 * 1024
 

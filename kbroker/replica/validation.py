@@ -9,7 +9,7 @@ codes, and the order of the checks, are those that Apache Kafka 4.3.1 answers wi
 from struct import Struct
 from typing import TYPE_CHECKING, NoReturn
 
-from kbroker.model import KafkaError
+from kbroker.model import Buffer, KafkaError
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import (
     CODEC_MASK,
@@ -237,7 +237,7 @@ def _validate_records(
     return batch, parse_header(batch), append_time
 
 
-def _walk(body: bytes | bytearray | memoryview, header: BatchHeader, config: "TopicConfig", now_ms: int) -> int:
+def _walk(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int) -> int:
     """Check every record; gives the latest timestamp. Raises InvalidRecordsError, MalformedError."""
     keyed = "compact" in config.cleanup_policy
     stamped = header.is_log_append_time
@@ -274,7 +274,7 @@ def _walk(body: bytes | bytearray | memoryview, header: BatchHeader, config: "To
 
 
 def _convert(
-    body: bytes | bytearray | memoryview,
+    body: Buffer,
     header: BatchHeader,
     codec: int,
     attributes: int,

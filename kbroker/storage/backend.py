@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -30,8 +31,11 @@ class DiskFile(Protocol):
         """Read `size` bytes at `offset`, fewer only at the end of the file."""
         ...
 
-    def pread_nowait(self, size: int, offset: int, /) -> bytes | bytearray | None:
-        """Read what is in memory already, perhaps less than `size`; None when that is nothing or unknown."""
+    def pread_nowait(self, size: int, offset: int, /) -> Buffer | None:
+        """Read what is in memory already, perhaps less than `size`; None when that is nothing or unknown.
+
+        For the event loop's thread alone.
+        """
         ...
 
     def truncate(self, size: int, /) -> None: ...
@@ -114,12 +118,41 @@ _NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _SYNC_FILE_RANGE_WRITE = 2
 
 
+class _ReadBuffers:
+    """Memory of large reads that is used again: zeroing and faulting in a fresh MiB costs more than reading it.
+
+    Whoever was given a buffer keeps it as long as he refers to it; nobody has to give it back. For one thread.
+    """
+
+    SIZE = 1 << 20
+    SMALLEST = 1 << 17  # Smaller ones the allocator keeps by itself.
+    KEPT = 8
+    _UNUSED = 2  # References to a buffer that only the list and the call that counts them have.
+
+    def __init__(self) -> None:
+        self._buffers: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray:
+        """At least `size` bytes, of any content."""
+        if not self.SMALLEST <= size <= self.SIZE:
+            return bytearray(size)
+        buffers = self._buffers
+        for number in range(len(buffers)):
+            if sys.getrefcount(buffers[number]) == self._UNUSED:
+                return buffers[number]
+        if len(buffers) == self.KEPT:
+            return bytearray(size)
+        buffers.append(bytearray(self.SIZE))
+        return buffers[-1]
+
+
 class _Volume:
     """What was learnt of one mounted file system."""
 
-    __slots__ = ("_sync_file_range", "nowait")
+    __slots__ = ("_sync_file_range", "buffers", "nowait")
 
-    def __init__(self) -> None:
+    def __init__(self, buffers: _ReadBuffers) -> None:
+        self.buffers = buffers
         self.nowait = RWF_NOWAIT != 0
         self._sync_file_range: Any = _load_sync_file_range
 
@@ -169,21 +202,20 @@ class RealFile:
             got += len(data)
         return b"".join(parts)
 
-    def pread_nowait(self, size: int, offset: int, /) -> bytearray | None:
-        if not self._volume.nowait:
+    def pread_nowait(self, size: int, offset: int, /) -> memoryview | None:
+        volume = self._volume
+        if not volume.nowait:
             return None
-        data = bytearray(size)
+        data = memoryview(volume.buffers.take(size))[:size]
         try:
             got = os.preadv(self._fd, (data,), offset, RWF_NOWAIT)
         except OSError as error:
             if error.errno not in _NOT_NOW:
                 raise
             if error.errno != errno.EAGAIN:
-                self._volume.nowait = False
+                volume.nowait = False
             return None
-        if got != size:
-            del data[got:]
-        return data
+        return data if got == size else data[:got]
 
     def truncate(self, size: int, /) -> None:
         os.ftruncate(self._fd, size)
@@ -211,6 +243,7 @@ class RealDisk:
 
     def __init__(self) -> None:
         self._volumes: dict[int, _Volume] = {}
+        self._buffers = _ReadBuffers()
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> RealFile:
         flags = os.O_RDWR | os.O_APPEND if write else os.O_RDONLY
@@ -220,7 +253,7 @@ class RealDisk:
         device = os.fstat(fd).st_dev
         volume = self._volumes.get(device)
         if volume is None:
-            volume = self._volumes.setdefault(device, _Volume())
+            volume = self._volumes.setdefault(device, _Volume(self._buffers))
         return RealFile(fd, volume)
 
     def read(self, path: str) -> bytes:

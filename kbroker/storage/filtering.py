@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from kbroker.model import Buffer
 from kbroker.storage.indexes import NO_TIMESTAMP
 from protocol.records.batch import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader, assemble_batch, body_of
 from protocol.records.compression import compress, decompress
@@ -11,7 +12,7 @@ from protocol.records.record import Record, encode_record, iter_records
 MAX_DECOMPRESSED = 256 << 20
 
 
-def records_of(batch: bytes | bytearray, header: BatchHeader) -> Iterator[Record]:
+def records_of(batch: Buffer, header: BatchHeader) -> Iterator[Record]:
     """The records of a whole batch; raises MalformedError."""
     body = decompress(header.codec, body_of(batch, 0, header.size), MAX_DECOMPRESSED)
     return iter_records(body, header.count, header.base_timestamp)

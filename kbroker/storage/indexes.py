@@ -14,12 +14,14 @@ from bisect import bisect_right
 from collections.abc import Callable
 from struct import Struct
 
+from kbroker.model import Buffer
+
 INDEX_ENTRY = 8
 TIME_ENTRY = 12
 NO_TIMESTAMP = -1
 
 # Reads (size, offset); None: would have to wait. A file's pread or pread_nowait.
-Read = Callable[[int, int], bytes | bytearray | None]
+Read = Callable[[int, int], Buffer | None]
 
 _TIME = Struct(">qi")
 _LOW = 0xFFFFFFFF

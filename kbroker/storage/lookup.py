@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kbroker.model import KafkaError
+from kbroker.model import Buffer, KafkaError
 from kbroker.storage.filtering import records_of
 from kbroker.storage.reading import search
 from kbroker.storage.scan import Scan
@@ -69,7 +69,7 @@ def _floor(segment: Segment, timestamp: int) -> int:
         return segment.base_offset
 
 
-def timestamps(batch: bytes | bytearray, header: BatchHeader) -> Iterator[tuple[int, int]]:
+def timestamps(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
     """(offset, timestamp) of each record of a whole batch."""
     try:
         appended = header.is_log_append_time

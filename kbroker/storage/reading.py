@@ -154,7 +154,7 @@ def _walk(segment: Segment, position: int, offset: int, expected: int | None, wa
     return size if position == size else None
 
 
-def _whole(segment: Segment, data: bytes | bytearray, start: int, wait: bool) -> tuple[int, int]:
+def _whole(segment: Segment, data: Buffer, start: int, wait: bool) -> tuple[int, int]:
     """Bytes of the whole batches in `data`, read at position `start`, and the offset that follows them."""
     size = len(data)
     pos, next_offset = 0, -1
@@ -181,7 +181,7 @@ def _whole(segment: Segment, data: bytes | bytearray, start: int, wait: bool) ->
     return pos, next_offset
 
 
-def _first(segment: Segment, position: int, room: int, wait: bool) -> tuple[bytes | bytearray, int]:
+def _first(segment: Segment, position: int, room: int, wait: bool) -> tuple[Buffer, int]:
     """The whole batch at `position`, however large, and the offset that follows it."""
     header = segment.read(HEADER_SIZE, position, wait)
     if len(header) == HEADER_SIZE:

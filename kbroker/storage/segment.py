@@ -11,6 +11,7 @@ under way keeps its file.
 from collections.abc import Callable
 from errno import ENOSPC
 
+from kbroker.model import Buffer
 from kbroker.storage import names
 from kbroker.storage.backend import Disk, DiskFile
 from kbroker.storage.indexes import (
@@ -91,7 +92,7 @@ class Segment:
 
     # Reads. With `wait` they may block and so belong in a thread; without, they raise WouldBlock.
 
-    def read(self, size: int, position: int, wait: bool) -> bytes | bytearray:
+    def read(self, size: int, position: int, wait: bool) -> Buffer:
         """Up to `size` bytes at `position`."""
         self.used = True
         file = self.file or self._open(wait)[0]

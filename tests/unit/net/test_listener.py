@@ -114,15 +114,15 @@ async def test_a_client_that_does_not_read_costs_little_and_holds_nobody_up(m: M
 async def test_answers_shrink_as_unsent_ones_grow(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
-    for _ in range(6):
+    for _ in range(12):
         await client.produce("t", batch(b"v", size=900_000))
     fetching = m.broker.services.fetching
 
     async def answered() -> int:
-        answer = await client.fetch_one("t", 0, partition_max_bytes=10 * MIB)
+        answer = await client.fetch_one("t", 0, partition_max_bytes=20 * MIB)
         return len(values_of(answer))
 
-    assert await answered() == 4
+    assert await answered() == 9
     fetching.unsent_bytes = MAX_UNSENT_BYTES - 10 * MIB
     assert await answered() == 2
     fetching.unsent_bytes = 500 * MIB

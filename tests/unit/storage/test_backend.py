@@ -47,6 +47,31 @@ def test_what_was_just_written_is_read_without_waiting(disk: RealDisk, tmp_path:
     assert file.pread_nowait(10, 10) == b""
 
 
+@pytest.mark.skipif(not RWF_NOWAIT, reason="this system cannot read without waiting")
+def test_the_memory_of_a_large_read_is_used_again_only_when_nobody_looks_at_it(disk: RealDisk, tmp_path: Path) -> None:
+    file = disk.open(f"{tmp_path}/f", create=True)
+    for letter in (b"a", b"b", b"c"):
+        file.append(letter * 500_000)
+    first = file.pread_nowait(500_000, 0)
+    if first is None:
+        pytest.skip(f"the file system of {tmp_path} cannot read without waiting")
+    part = memoryview(first)[10:20]
+    memory = first.obj
+    del first
+    second = file.pread_nowait(500_000, 500_000)
+    assert part == b"a" * 10
+    assert second == b"b" * 500_000
+    assert second.obj is not memory
+    part.release()
+    del part
+    third = file.pread_nowait(500_000, 1_000_000)
+    assert third == b"c" * 500_000
+    assert third.obj is not second.obj
+    del memory, second, third
+    held = [file.pread_nowait(500_000, 0) for _ in range(20)]
+    assert len({id(each.obj) for each in held if each is not None}) == 20, "also when there are more than are kept"
+
+
 @pytest.mark.parametrize(("code", "again"), [(errno.EAGAIN, True), (errno.EOPNOTSUPP, False), (errno.EINVAL, False)])
 def test_where_a_file_system_cannot_it_is_not_tried_again(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, again: bool

@@ -35,14 +35,12 @@ class FaultyFile(RealFile):
         self.disk.check("read", self.path)
         return super().pread(size, offset)
 
-    def pread_nowait(self, size: int, offset: int, /) -> bytearray | None:
+    def pread_nowait(self, size: int, offset: int, /) -> memoryview | None:
         self.disk.check("read", self.path)
         if self.disk.cold:
             return None
         data = super().pread_nowait(size, offset)
-        if data is not None and self.disk.short is not None:
-            del data[self.disk.short :]
-        return data
+        return data if data is None or self.disk.short is None else data[: self.disk.short]
 
     def fdatasync(self) -> None:
         self.disk.syncs += 1

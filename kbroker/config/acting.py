@@ -21,6 +21,7 @@ ACTING_TOPIC_CONFIGS = frozenset(
         "compression.lz4.level",
         "compression.type",
         "compression.zstd.level",
+        "delete.retention.ms",
         "file.delete.delay.ms",
         "flush.before.ack",
         "flush.messages",
@@ -28,10 +29,13 @@ ACTING_TOPIC_CONFIGS = frozenset(
         "index.interval.bytes",
         "internal.segment.bytes",
         "kbroker.record.validation",
+        "max.compaction.lag.ms",
         "max.message.bytes",
         "message.timestamp.after.max.ms",
         "message.timestamp.before.max.ms",
         "message.timestamp.type",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
         "min.insync.replicas",
         "retention.bytes",
         "retention.ms",
@@ -107,8 +111,6 @@ def without_effect(kind: int, texts: Mapping[str, str]) -> list[str]:
         shown = name if row.sensitive else f"{name}={show(value)}"
         if name not in _ACTING[kind] and value != row.default:
             sentences.append(f"{shown} is accepted, but has no effect yet")
-        elif name in ("cleanup.policy", "log.cleanup.policy") and isinstance(value, tuple) and "compact" in value:
-            sentences.append(f"{shown} is accepted, but only internal topics are compacted yet")
     return sentences
 
 

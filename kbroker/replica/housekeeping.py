@@ -1,4 +1,4 @@
-"""Regular work on the logs: flushing, checkpoints, retention, expiry of producers, compaction of internal topics.
+"""Regular work on the logs: flushing, checkpoints, retention, expiry of producers, compaction.
 
 Each kind is a round, which runs only while there is something for it to do. A round over many logs gives the loop
 back between them, so that thousands of idle partitions cost no latency.
@@ -28,7 +28,7 @@ FLUSH_ROUND_MS = 1_000
 IDLE_FLUSH_MS = 10_000
 CLEANING_ROUND_MS = 15_000
 REOPENING_ROUND_MS = 10_000
-# Memory for the keys that one compaction compares. Internal topics have few; with more, it takes several rounds.
+# Memory for the keys that one compaction compares; with more keys it takes several rounds.
 COMPACTION_MAP_BYTES = 16 << 20
 PARTITIONS_A_TURN = 50
 
@@ -184,13 +184,15 @@ class Housekeeping:
             await self._replicas.logs.write_checkpoints()
 
     async def clean(self) -> None:
-        """Compact the internal topics, so that loading them stays quick."""
-        uncleaned = self._upkeep.uncleaned
-        for partition in list(uncleaned):
+        """Compact the topics whose cleanup policy says so."""
+        upkeep = self._upkeep
+        async for partition in self._gently(list(upkeep.uncleaned)):
             await self._clean(partition)
-            if partition.closed or partition.log.cleaned_to >= partition.log.active.base_offset:
-                # Until it is appended to again.
-                uncleaned.pop(partition, None)
+            storage = partition.log
+            done = storage.cleaned_to >= storage.active.base_offset and partition not in upkeep.dirty
+            if partition.closed or done or not storage.config.compact:
+                # Until it is appended to again, or altered. What is unsynced is not announced again by an append.
+                upkeep.uncleaned.pop(partition, None)
 
     async def _clean(self, partition: Partition) -> None:
         storage = partition.log

@@ -297,6 +297,7 @@ class ReplicaManager:
                 continue
             partition.log.set_config(config)
             partition.flush_before_ack = acknowledged_by_sync(config)
+            self.upkeep.note_uncleaned(partition)
             # Whether acknowledgements wait for a sync may have changed under those who wait.
             partition.advance()
 
@@ -315,6 +316,7 @@ class ReplicaManager:
         for key in (log.tp.topic, log.topic_id):
             self._topics.setdefault(key, {})[log.tp.partition] = partition
         self._epoch_started(partition)
+        self.upkeep.note_uncleaned(partition)
         if log.recovery_point < log.log_end_offset:
             self.upkeep.note_dirty(partition, self._world.clock.now_ms())
 

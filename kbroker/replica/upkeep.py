@@ -21,8 +21,9 @@ class Upkeep:
     def __init__(self, world: World) -> None:
         # Partitions with unsynced data: [first append, last append] since the last sync, in wall-clock ms.
         self.dirty: dict[Partition, list[int]] = {}
-        # Partitions that were appended to since their last checkpoint, and internal ones that may be compacted.
+        # Partitions that were appended to since their last checkpoint.
         self.unchecked: dict[Partition, None] = {}
+        # Partitions of compacted topics in which there may be something to compact.
         self.uncleaned: dict[Partition, None] = {}
         # Partitions whose appends are refused until there is room on the disk.
         self.full: dict[Partition, None] = {}
@@ -36,9 +37,15 @@ class Upkeep:
         """It has unsynced data, and had none before."""
         self.dirty[partition] = [now_ms, now_ms]
         self.unchecked[partition] = None
-        if partition.internal:
+        if partition.log.config.compact:
             self.uncleaned[partition] = None
         self.on_more()
+
+    def note_uncleaned(self, partition: Partition) -> None:
+        """It begins to serve, or its configs have changed: if it is compacted, look whether there is work to do."""
+        if partition.log.config.compact:
+            self.uncleaned[partition] = None
+            self.on_more()
 
     def append_failed(self, partition: Partition) -> None:
         """The disk is full; or it fails, and then nobody who waits here will be served."""

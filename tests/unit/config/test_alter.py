@@ -105,6 +105,4 @@ def test_what_has_no_effect_is_said_unless_it_is_the_default():
         "listener.name.x.max.connections=5 is accepted, but has no effect yet",
     ]
     assert without_effect(2, {"retention.ms": "5", "preallocate": "false"}) == []
-    assert without_effect(2, {"cleanup.policy": "compact,delete"}) == [
-        "cleanup.policy=compact,delete is accepted, but only internal topics are compacted yet"
-    ]
+    assert without_effect(2, {"cleanup.policy": "compact,delete", "delete.retention.ms": "5"}) == []

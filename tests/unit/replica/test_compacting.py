@@ -80,15 +80,54 @@ async def test_offsets_are_compacted_and_a_restart_loads_the_same(m: Machine) ->
         assert m.partition(OFFSETS).log.cleaned_to == log.cleaned_to
 
 
-@story(**SMALL)
-async def test_ordinary_topics_are_not_compacted_yet(m: Machine) -> None:
+async def fill(client: Client, rounds: int, **configs: object) -> None:
+    """Two keys in turn, in segments of one batch."""
+    await client.create_topic("t", **{"segment_bytes": 1 << 20, **configs})
+    for n in range(rounds):
+        await client.produce("t", batch(b"v%d" % n, key=b"k%d" % (n % 2), size=700_000))
+
+
+@story
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+async def test_a_topic_is_compacted(m: Machine, policy: str) -> None:
     client = await m.client()
-    await client.create_topic("t", cleanup_policy="compact", segment_bytes=1 << 20)
-    for _ in range(5):
-        await client.produce("t", batch(b"v", size=700_000))
+    await fill(client, 7, cleanup_policy=policy)
     await asyncio.sleep(MINUTE)
-    assert len(await client.read("t")) == 5
-    assert m.threads.began["run_blocking"] == 0
+    # Of the six in closed segments the last two, and what is in the active one.
+    assert [value[:2] for value in await client.read("t")] == [b"v4", b"v5", b"v6"]
+    assert m.partition("t").log.log_end_offset == 7
+
+
+@story
+async def test_a_topic_is_compacted_when_its_policy_is_altered(m: Machine) -> None:
+    client = await m.client()
+    await fill(client, 7)
+    await asyncio.sleep(MINUTE)
+    assert len(await client.read("t")) == 7
+    await client.alter_topic("t", cleanup_policy="compact")
+    await asyncio.sleep(MINUTE)
+    assert len(await client.read("t")) == 3
+
+
+@story
+async def test_after_a_start_goes_on_what_was_not_compacted(m: Machine) -> None:
+    client = await m.client()
+    await fill(client, 7, cleanup_policy="compact")
+    await m.restart()
+    client = await m.client()
+    assert len(await client.read("t")) == 7
+    await asyncio.sleep(MINUTE)
+    assert len(await client.read("t")) == 3
+
+
+@story
+async def test_what_is_written_all_the_time_is_compacted_again_and_again(m: Machine) -> None:
+    client = await m.client()
+    await fill(client, 3, cleanup_policy="compact", flush_ms=1 << 40)
+    for n in range(200):
+        await client.produce("t", batch(b"w%d" % n, key=b"k", size=300_000))
+        await asyncio.sleep(1)
+    assert len(await client.read("t")) < 70
 
 
 @story(**SMALL)

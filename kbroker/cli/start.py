@@ -1,18 +1,24 @@
-"""`kbroker start`: from options and a file to the broker's properties, and into the broker.
+"""`kbroker start`: from options, environment and a file to the broker's properties, and into the broker.
 
-Precedence, weakest first: kbroker's own defaults for these options, the file, --set, the dedicated options.
+Precedence, weakest first: kbroker's own defaults for these options, the file, the environment (KBROKER_*), --set, the
+dedicated options.
 This module is on the way to the first accepted connection: it imports nothing that a start does not need.
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kbroker.cli.errors import CliError, complain, explain, usage
 from kbroker.cli.values import assignments, host_port
+from kbroker.config import BrokerConfig, ConfigError
+from kbroker.config.sources import Given, Sourced, from_environment, layered
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "kbroker-data"
+# The origin of what nobody has set.
+UNSET = "default"
 
 
 @dataclass(slots=True)
@@ -57,18 +63,36 @@ def parse_plain(args: Sequence[str]) -> StartOptions | None:
 
 def properties(options: StartOptions) -> dict[str, str]:
     """The broker's properties by Kafka's names. Raises CliError for what cannot be read."""
-    given = read_toml(options.config) if options.config is not None else {}
-    given.update(assignments(options.set))
-    if options.data_dir is not None:
-        given.pop("log.dir", None)
-        given["log.dirs"] = options.data_dir
-    if options.listen is not None:
-        given["listeners"] = _listener(options.listen, "--listen")
-    if options.advertise is not None:
-        given["advertised.listeners"] = _listener(options.advertise, "--advertise")
-    given.setdefault("listeners", f"PLAINTEXT://{DEFAULT_LISTEN}")
+    return {name: one.text for name, one in sourced(options, os.environ)[0].items()}
+
+
+def sourced(options: StartOptions, environment: Mapping[str, str]) -> tuple[Given, list[str]]:
+    """The properties with where each comes from, and sentences about those that are left out.
+
+    Raises CliError for what cannot be read; what the names and values are worth is not checked.
+    """
+    from_config, sentences = ({}, []) if options.config is None else _read(options.config)
+    given = layered(
+        from_config,
+        from_environment(environment),
+        {name: Sourced(text, "--set") for name, text in assignments(options.set).items()},
+        _dedicated(options),
+    )
+    given.setdefault("listeners", Sourced(f"PLAINTEXT://{DEFAULT_LISTEN}", UNSET))
     if "log.dir" not in given:
-        given.setdefault("log.dirs", DEFAULT_DATA_DIR)
+        given.setdefault("log.dirs", Sourced(DEFAULT_DATA_DIR, UNSET))
+    return given, sentences
+
+
+def _dedicated(options: StartOptions) -> Given:
+    """The properties that have options of their own."""
+    given = {}
+    if options.data_dir is not None:
+        given["log.dirs"] = Sourced(options.data_dir, "--data-dir")
+    if options.listen is not None:
+        given["listeners"] = Sourced(_listener(options.listen, "--listen"), "--listen")
+    if options.advertise is not None:
+        given["advertised.listeners"] = Sourced(_listener(options.advertise, "--advertise"), "--advertise")
     return given
 
 
@@ -77,35 +101,16 @@ def _listener(address: str, option: str) -> str:
     return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
 
 
-def read_toml(path: str) -> dict[str, str]:
-    """Properties from a TOML file, their dotted names written as quoted keys or as nested tables."""
-    import tomllib
+def _read(path: str) -> tuple[Given, list[str]]:
+    from kbroker.config.files import from_file, without_removed
 
     try:
         with open(path, "rb") as file:
-            return flatten(tomllib.load(file))
+            return without_removed(from_file(path, file.read()))
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CliError(f"{path} is not valid TOML: {error}") from None
-
-
-def flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Nested tables to dotted names; true to "true", a list to "a,b"."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        name = prefix + key
-        if isinstance(value, dict):
-            flat.update(flatten(value, name + "."))
-        elif isinstance(value, list):
-            flat[name] = ",".join(_scalar(item) for item in value)
-        else:
-            flat[name] = _scalar(value)
-    return flat
-
-
-def _scalar(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    except ConfigError as wrong:
+        raise CliError(str(wrong)) from None
 
 
 def announce(bootstrap: str) -> None:
@@ -125,9 +130,7 @@ def start(options: StartOptions) -> int:
             level=options.log_level.upper(),
             format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         )
-        from kbroker.config import BrokerConfig
-
-        config = BrokerConfig.load(properties(options))
+        config = _config(options)
         from kbroker.broker import run
 
         return run(config, on_ready=announce)
@@ -142,9 +145,27 @@ def start(options: StartOptions) -> int:
         return 1
 
 
-def _reason(error: Exception) -> str:
-    from kbroker.config import ConfigError
+def _config(options: StartOptions) -> BrokerConfig:
+    """Raises CliError, ConfigError."""
+    import logging
 
+    given, sentences = sourced(options, os.environ)
+    for sentence in sentences:
+        logging.getLogger("kbroker").warning("%s", sentence)
+    try:
+        return BrokerConfig.load({name: one.text for name, one in given.items()})
+    except ConfigError as wrong:
+        raise ConfigError(f"{wrong}{origins(str(wrong), given)}") from None
+
+
+def origins(message: str, given: Given) -> str:
+    """Where the configs stand that a refusal is about, as a part of a sentence."""
+    words = {word.strip("(),.:;'") for word in message.split()}
+    places = {one.origin: None for name, one in given.items() if name in words and one.origin != UNSET}
+    return f" (from {', '.join(places)})" if places else ""
+
+
+def _reason(error: Exception) -> str:
     if not isinstance(error, ConfigError):
         return f"the broker cannot run: {explain(error)}"
     by_option = "advertised.listeners" in str(error)

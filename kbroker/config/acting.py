@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from kbroker.config.broker import find_row
 from kbroker.config.definition import Row
+from kbroker.config.listeners import parse_endpoints, without_controllers
 from kbroker.config.rows.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.rows.group import GROUP_CONFIGS
 from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
@@ -104,7 +105,7 @@ _ROWS = {TOPIC: ALL_TOPIC_CONFIGS, CLIENT_METRICS: CLIENT_METRICS_CONFIGS, GROUP
 
 def without_effect(kind: int, texts: Mapping[str, str]) -> list[str]:
     """A sentence for each config of a resource type that is set to other than its default in vain."""
-    sentences = []
+    sentences = _controller_listeners(texts) if kind == BROKER else []
     for name, text in texts.items():
         row = _row(kind, name)
         value = row.parse(text)
@@ -112,6 +113,18 @@ def without_effect(kind: int, texts: Mapping[str, str]) -> list[str]:
         if name not in _ACTING[kind] and value != row.default:
             sentences.append(f"{shown} is accepted, but has no effect yet")
     return sentences
+
+
+def _controller_listeners(texts: Mapping[str, str]) -> list[str]:
+    """Of listeners that are left out, see without_controllers."""
+    given = parse_endpoints("listeners", texts.get("listeners", "").split(",") if "listeners" in texts else ())
+    controllers = texts.get("controller.listener.names", "CONTROLLER").split(",")
+    kept = without_controllers(given, [name.strip() for name in controllers])
+    return [
+        f"the listener {endpoint} is not opened: kbroker has no metadata quorum"
+        for endpoint in given
+        if endpoint not in kept
+    ]
 
 
 def _row(kind: int, name: str) -> Row:

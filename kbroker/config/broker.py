@@ -7,7 +7,7 @@ from typing import Any
 from kbroker.config.broker_checks import check_broker
 from kbroker.config.definition import Row, Table
 from kbroker.config.inherit import inherited
-from kbroker.config.listeners import Endpoint, advertised, check_protocols, parse_endpoints
+from kbroker.config.listeners import Endpoint, advertised, check_protocols, parse_endpoints, without_controllers
 from kbroker.config.names import base_name
 from kbroker.config.rows.broker import BROKER_CONFIGS, DYNAMIC_ONLY
 from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
@@ -161,10 +161,16 @@ def _with_ids(static: Texts) -> Texts:
 
 
 def _endpoints(values: Mapping[str, Value]) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
-    listeners = parse_endpoints("listeners", _strings(values["listeners"]))
+    controllers = _strings(values["controller.listener.names"])
+
+    def parsed(name: str) -> tuple[Endpoint, ...]:
+        return without_controllers(parse_endpoints(name, _strings(values[name])), controllers)
+
+    listeners = parsed("listeners")
+    if not listeners or "broker" not in _strings(values["process.roles"]):
+        raise ConfigError("This is a broker: process.roles must have broker, and listeners one that clients use")
     check_protocols(listeners, str(values["listener.security.protocol.map"]))
-    given = values["advertised.listeners"]
-    configured = None if given is None else parse_endpoints("advertised.listeners", _strings(given))
+    configured = None if values["advertised.listeners"] is None else parsed("advertised.listeners")
     return listeners, advertised(listeners, configured)
 
 

@@ -49,6 +49,12 @@ def parse_endpoints(config: str, entries: Sequence[str]) -> tuple[Endpoint, ...]
     return tuple(endpoints)
 
 
+def without_controllers(endpoints: Sequence[Endpoint], controllers: Sequence[str]) -> tuple[Endpoint, ...]:
+    """Those that clients use: a server.properties of Kafka has listeners of its metadata quorum among them."""
+    names = {name.upper() for name in controllers}
+    return tuple(endpoint for endpoint in endpoints if endpoint.name not in names)
+
+
 def check_protocols(endpoints: Sequence[Endpoint], protocol_map: str) -> None:
     """Each listener's name must be PLAINTEXT or be mapped to it by listener.security.protocol.map."""
     protocols = dict(part.split(":", 1) for part in protocol_map.split(",") if ":" in part)

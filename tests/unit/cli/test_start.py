@@ -10,7 +10,7 @@ import pytest
 
 from kbroker import cli
 from kbroker.cli.errors import CliError
-from kbroker.cli.start import StartOptions, announce, flatten, parse_plain, properties, start
+from kbroker.cli.start import StartOptions, announce, parse_plain, properties, sourced, start
 from kbroker.config import BrokerConfig
 
 
@@ -45,6 +45,36 @@ def test_options_are_stronger_than_set_and_set_is_stronger_than_the_file(tmp_pat
     assert given["node.id"] == "7"
 
 
+def test_the_environment_is_stronger_than_the_file_and_weaker_than_options(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.partitions=3\nnode.id=7\nlog.dirs=from-file\nlog.retention.ms=9\n")
+    variables = {"KBROKER_NUM_PARTITIONS": "4", "KBROKER_NODE_ID": "8", "KBROKER_LOG_DIRS": "from-env"}
+    given, sentences = sourced(StartOptions(config=str(file), set=["node.id=9"], data_dir="d"), variables)
+    assert sentences == []
+    assert {name: tuple(one) for name, one in given.items()} == {
+        "num.partitions": ("4", "KBROKER_NUM_PARTITIONS"),
+        "node.id": ("9", "--set"),
+        "log.dirs": ("d", "--data-dir"),
+        "log.retention.ms": ("9", f"{file}:4"),
+        "listeners": ("PLAINTEXT://127.0.0.1:9092", "default"),
+    }
+
+
+def test_a_refused_value_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("\nnum.partitions=many\n")
+    assert start(StartOptions(config=str(file))) == 1
+    assert capsys.readouterr().err.endswith(f"Not a number of type INT (from {file}:2)\n")
+    monkeypatch.setenv("KBROKER_LOG_RETENTON_MS", "5")
+    assert start(StartOptions()) == 1
+    assert capsys.readouterr().err == (
+        "kbroker: Unknown broker config name: log.retenton.ms (did you mean log.retention.ms?) "
+        "(from KBROKER_LOG_RETENTON_MS)\n"
+    )
+
+
 def test_the_data_directory_replaces_kafkas_older_name_for_it() -> None:
     assert "log.dirs" not in properties(StartOptions(set=["log.dir=old"]))
     given = properties(StartOptions(set=["log.dir=old"], data_dir="new"))
@@ -54,11 +84,6 @@ def test_the_data_directory_replaces_kafkas_older_name_for_it() -> None:
 
 def test_an_ipv6_address_keeps_its_brackets() -> None:
     assert properties(StartOptions(listen="[::1]:9092"))["listeners"] == "PLAINTEXT://[::1]:9092"
-
-
-def test_toml_values_become_what_kafka_writes() -> None:
-    table = {"a": {"b": True, "c": ["x", 1]}, "d.e": 1.5, "f": "g"}
-    assert flatten(table) == {"a.b": "true", "a.c": "x,1", "d.e": "1.5", "f": "g"}
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -158,6 +158,8 @@ class Broker:
 class RealClock:
     """The machine's clocks."""
 
+    mono_ns = staticmethod(time.monotonic_ns)
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

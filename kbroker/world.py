@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Two clocks, both in milliseconds."""
+    """A wall clock and a monotonic one, in milliseconds; the latter in nanoseconds too."""
 
     def now_ms(self) -> int:
         """Wall clock since the epoch: record timestamps, retention, anything that is stored."""
@@ -26,6 +26,10 @@ class Clock(Protocol):
 
     def mono_ms(self) -> int:
         """Monotonic clock: sessions, deadlines, intervals; never stored."""
+        ...
+
+    def mono_ns(self) -> int:
+        """The monotonic clock for short times: how long a request takes."""
         ...
 
 

@@ -7,8 +7,11 @@ from importlib import import_module
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
+from kbroker.api.outcomes import note, plan_of
 from kbroker.api.services import Body, Pending, RequestContext, Services
+from kbroker.metrics import RequestStats
 from protocol.apis import APIS, ApiKey
+from protocol.errors import ErrorCode
 from protocol.schema import Message, decoder, encode
 from protocol.wire import skip_tags
 
@@ -53,6 +56,12 @@ STEMS: dict[ApiKey, str] = {
 class Refused(Exception):
     """A frame that gets no answer: its connection is closed, as Kafka does, and the reason is logged."""
 
+    def __init__(self, reason: str, api_key: int, version: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.api_key = api_key
+        self.version = version
+
 
 class Entry(NamedTuple):
     """One API in one version. `overlaps`: further requests may be served while this one waits (Produce)."""
@@ -61,6 +70,7 @@ class Entry(NamedTuple):
     flexible: bool
     tagged_response_header: bool
     overlaps: bool
+    stats: RequestStats
 
 
 # Produce 0-2 are advertised because librdkafka will not compress without them, and refused like any other version
@@ -73,6 +83,7 @@ class Dispatch:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[int, int], Entry] = {}
+        self._unsupported = RequestStats(ApiKey.API_VERSIONS, 0)
         self.skip_tags = skip_tags
 
     def find(self, api_key: int, version: int) -> Entry:
@@ -82,19 +93,24 @@ class Dispatch:
     def _bind(self, api_key: int, version: int) -> Entry:
         api = APIS.get(api_key)
         if api is None:
-            raise Refused(f"UNSUPPORTED_VERSION: api key {api_key} is not served")
+            raise Refused("API not served", api_key, version)
         key = ApiKey(api_key)
         if not FIRST_SERVED_VERSION.get(key, api.min) <= version <= api.max:
             if key is ApiKey.API_VERSIONS:
                 # Answered in version 0, whatever was asked (KIP-511); the body is not looked at.
-                return Entry(_unsupported_api_versions, False, False, False)
-            raise Refused(f"UNSUPPORTED_VERSION: {api.name} version {version} is not served")
+                return Entry(_unsupported_api_versions, False, False, False, self._unsupported)
+            raise Refused("version not served", api_key, version)
         module = import_module(f"kbroker.api.{STEMS[key]}")
         flexible = version >= api.flexible_from
         serve = module.serve if hasattr(module, "serve") else message_server(key, version, module.handle)
-        entry = Entry(serve, flexible, flexible and key is not ApiKey.API_VERSIONS, key is ApiKey.PRODUCE)
+        tagged = flexible and key is not ApiKey.API_VERSIONS
+        entry = Entry(serve, flexible, tagged, key is ApiKey.PRODUCE, RequestStats(api_key, version))
         self._entries[api_key, version] = entry
         return entry
+
+    def stats(self) -> list[RequestStats]:
+        """Of every API and version that has been asked for."""
+        return [self._unsupported, *(entry.stats for entry in self._entries.values())]
 
 
 def message_classes(key: ApiKey) -> tuple[type[Message], type[Message]]:
@@ -106,22 +122,29 @@ def message_classes(key: ApiKey) -> tuple[type[Message], type[Message]]:
 
 def message_server(key: ApiKey, version: int, handle: Callable[[Services, RequestContext, Any], Any]) -> Serve:
     """Wrap a handler of typed messages: decode, handle, encode."""
-    decode = decoder(message_classes(key)[0], version)
+    request_class, response_class = message_classes(key)
+    decode = decoder(request_class, version)
+    plan = plan_of(response_class)
 
     def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Served:
         request, _ = decode(frame, pos)
         response = handle(services, context, request)
         if isawaitable(response):
-            return _encode_later(response, version)
+            return finish_later(context, request, response)
+        if plan is not None:
+            note(context, plan, request, response)
         return encode(response, version)
+
+    async def finish_later(context: RequestContext, request: Message, response: Awaitable[Message]) -> Body:
+        answer = await response
+        if plan is not None:
+            note(context, plan, request, answer)
+        return encode(answer, version)
 
     return serve
 
 
-async def _encode_later(response: Awaitable[Message], version: int) -> Body:
-    return encode(await response, version)
-
-
 def _unsupported_api_versions(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Served:
+    context.refused(ErrorCode.UNSUPPORTED_VERSION)
     module = import_module("kbroker.api.k18_api_versions")
     return encode(module.unsupported(), 0)

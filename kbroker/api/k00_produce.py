@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker.api.outcomes import partition_named
 from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
 from kbroker.model import KafkaError
 from kbroker.replica.manager import Appended
@@ -44,6 +45,7 @@ def serve(services: Services, context: RequestContext, frame: memoryview, pos: i
         code = ErrorCode.INVALID_REQUIRED_ACKS
         if transactional_id is not None:
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        context.refused(code, count=sum(len(parts) for _, parts in topics), subject={"acks": acks})
         return _answer(context, acks, [(key, [_refused(index, code) for index, _ in parts]) for key, parts in topics])
     append = services.replicas.append
     now_ms = services.world.clock.now_ms()
@@ -56,6 +58,7 @@ def serve(services: Services, context: RequestContext, frame: memoryview, pos: i
                 appended = append(key, index, records, acks, version, now_ms)
             except KafkaError as error:
                 answers.append(_error(index, error, _log_start(services, key, index, error)))
+                context.refused(error.code, error.message, subject=partition_named(key, index))
                 continue
             if not appended.settled:
                 unsettled.append((answers, len(answers), appended))
@@ -77,7 +80,8 @@ def _answer(context: RequestContext, acks: int, results: list[TopicResult]) -> B
         return encode_produce_response(context.version, results)
     failed = [ErrorCode(part[1]).name for _, parts in results for part in parts if part[1]]
     if failed:
-        context.answers.close(f"Produce with acks=0 failed: {', '.join(failed)}")
+        # Each has been told already.
+        context.answers.close("Produce with acks=0 failed", context, error=",".join(sorted(set(failed))))
     return None
 
 
@@ -142,8 +146,10 @@ class DelayedProduce(Operation):
             self._respond()
 
     def _fail(self, number: int, code: ErrorCode) -> None:
-        answers, place, _ = self._unsettled[number]
+        answers, place, appended = self._unsettled[number]
         answers[place] = _refused(answers[place][0], code)
+        tp = appended.partition.tp
+        self._context.refused(code, subject=partition_named(tp.topic, tp.partition))
 
     def _respond(self) -> None:
         self._context.respond(encode_produce_response(self._context.version, self._results))

@@ -9,6 +9,7 @@ A request of a replica (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER
 
 from __future__ import annotations
 
+from kbroker.api.outcomes import partition_named
 from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
 from kbroker.replica.fetch_reads import READ_COMMITTED, READ_UNCOMMITTED, Results
 from protocol.errors import ErrorCode
@@ -26,27 +27,33 @@ def serve(services: Services, context: RequestContext, frame: memoryview, pos: i
     version = context.version
     request = decode_fetch_request(frame, pos, version)
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-        return _refuse_all(version, request)
+        return _refuse_all(context, request)
 
     def answer(error_code: int, session_id: int, results: Results) -> None:
-        context.respond(encode_fetch_response(version, error_code, session_id, by_topic(results)))
+        if error_code:
+            context.refused(error_code)
+        context.respond(encode_fetch_response(version, error_code, session_id, by_topic(results, context)))
 
     context.on_abandoned = services.fetching.fetch(request, version >= FIRST_TOPIC_ID_VERSION, answer)
     return PENDING
 
 
-def _refuse_all(version: int, request: FetchRequest) -> Body:
+def _refuse_all(context: RequestContext, request: FetchRequest) -> Body:
     """Kafka fails on an unknown isolation level unforeseen, and says so."""
-    code = ErrorCode.UNKNOWN_SERVER_ERROR
+    version, code = context.version, ErrorCode.UNKNOWN_SERVER_ERROR
+    context.refused(code, "unknown isolation level", subject={"isolation_level": request.isolation_level})
     topics = [(key, [FetchResult(row[0], code, -1, -1, -1, [], b"") for row in rows]) for key, rows in request.topics]
     told = topics if version < FIRST_TOPIC_ID_VERSION else []
     return encode_fetch_response(version, code, request.session_id, told)
 
 
-def by_topic(results: Results) -> list[tuple[TopicKey, list[FetchResult]]]:
-    """Group results under their topics, in the order in which topics first appear."""
+def by_topic(results: Results, context: RequestContext) -> list[tuple[TopicKey, list[FetchResult]]]:
+    """Group results under their topics, in the order in which topics first appear; tell of those that are refusals."""
     topics: dict[TopicKey, list[FetchResult]] = {}
     for fetched, result in results:
+        if result[1]:
+            about = partition_named(fetched.key, fetched.index)
+            context.refused(result[1], subject={**about, "offset": fetched.offset})
         found = topics.get(fetched.key)
         if found is None:
             topics[fetched.key] = [result]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from kbroker.model import Buffer
 
 if TYPE_CHECKING:
+    from kbroker.api.dispatch import Entry
     from kbroker.cluster.controller import Controller
     from kbroker.cluster.image import MetadataImage
     from kbroker.cluster.producer_ids import ProducerIds
@@ -50,18 +51,23 @@ class Answers(Protocol):
 
     def answered(self, context: RequestContext) -> None: ...
 
-    def close(self, reason: str) -> None: ...
+    def refused(
+        self, context: RequestContext, code: int, count: int, reason: str | None, subject: dict[str, object]
+    ) -> None: ...
+
+    def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
 
 
 class RequestContext:
     """One request in progress: its header, and the way back.
 
-    `client_id` may be None, as the header's field. `peer` is "host:port" of the client. `on_abandoned`, if a handler
-    sets it, is called when the connection ends before the answer.
+    `client_id` may be None, as the header's field. `peer` is "host:port" of the client, `received_ns` when its last
+    byte arrived (monotonic). `on_abandoned`, if a handler sets it, is called when the connection ends before the
+    answer.
     """
 
     __slots__ = (
-        "answers", "api_key", "body", "client_id", "correlation_id", "on_abandoned", "peer", "tagged_header",
+        "answers", "api_key", "body", "client_id", "correlation_id", "entry", "on_abandoned", "peer", "received_ns",
         "version",
     )  # fmt: skip
 
@@ -73,7 +79,8 @@ class RequestContext:
         version: int,
         correlation_id: int,
         client_id: str | None,
-        tagged_header: bool,
+        entry: Entry,
+        received_ns: int,
     ) -> None:
         self.answers = answers
         self.peer = peer
@@ -81,7 +88,8 @@ class RequestContext:
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        self.tagged_header = tagged_header
+        self.entry = entry
+        self.received_ns = received_ns
         self.body: Body | None = None
         self.on_abandoned: Callable[[], None] | None = None
 
@@ -89,6 +97,12 @@ class RequestContext:
     def client_host(self) -> str:
         """The client's address as Kafka prints it in group descriptions."""
         return "/" + self.peer.rpartition(":")[0]
+
+    def refused(
+        self, code: int, reason: str | None = None, count: int = 1, subject: dict[str, object] | None = None
+    ) -> None:
+        """Tell the log, and whoever counts, that the answer has an error code; `subject` is what it is about."""
+        self.answers.refused(self, code, count, reason, subject or {})
 
     def respond(self, body: Body) -> None:
         """Answer a request whose handler returned PENDING; once."""

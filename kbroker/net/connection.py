@@ -13,7 +13,6 @@ nothing more is served.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable
 from struct import Struct
@@ -22,12 +21,11 @@ from typing import TYPE_CHECKING, cast
 
 from kbroker.api.dispatch import Refused
 from kbroker.api.services import PENDING, Body, RequestContext
+from kbroker.net.refusals import api_name
 from protocol.errors import MalformedError
 
 if TYPE_CHECKING:
     from kbroker.net.listener import Server
-
-log = logging.getLogger("kbroker.net")
 
 _LENGTH = Struct(">i")
 _HEADER = Struct(">hhih")
@@ -47,7 +45,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_client_id", "_client_raw", "_filled", "_linger", "_partial", "_paused", "_pending", "_reading",
-        "_scheduled", "_serving", "_transport", "_unsent", "_view", "_waiting_on", "host", "last_active_ms", "peer",
+        "_scheduled", "_serving", "_transport", "_unsent", "_view", "_waiting_on", "host", "last_active_ns", "peer",
         "server",
     )  # fmt: skip
 
@@ -55,7 +53,8 @@ class Connection(asyncio.BufferedProtocol):
         self.server = server
         self.host = "?"
         self.peer = "?"
-        self.last_active_ms = 0
+        # Monotonic; when bytes arrived or an answer that was waited for left.
+        self.last_active_ns = 0
         # None before it is connected and as soon as it is closed, by whichever side.
         self._transport: asyncio.Transport | None = None
         # A frame that is not whole yet: `_filled` bytes of `_view`, which is its buffer.
@@ -84,7 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         if peer:
             self.host = peer[0]
             self.peer = f"{peer[0]}:{peer[1]}"
-        self.last_active_ms = self.server.mono_ms()
+        self.last_active_ns = self.server.mono_ns()
         self._transport.set_write_buffer_limits(high=self.server.write_high_water)
         self.server.opened(self)
 
@@ -100,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active_ms = self.server.mono_ms()
+        self.last_active_ns = self.server.mono_ns()
         if self._partial is None:
             self._receive(self.server.receive_view[:nbytes])
             return
@@ -150,7 +149,8 @@ class Connection(asyncio.BufferedProtocol):
         while end - pos >= 4 and self._transport is not None:
             length: int = _LENGTH.unpack_from(view, pos)[0]
             if not 0 <= length <= self.server.max_request_bytes:
-                self.close(f"frame of {length} bytes; socket.request.max.bytes is {self.server.max_request_bytes}")
+                reason = "frame too large" if length > 0 else "malformed frame"
+                self.close(reason, size=length, limit=self.server.max_request_bytes)
                 break
             if end - pos - 4 < length:
                 break
@@ -203,21 +203,31 @@ class Connection(asyncio.BufferedProtocol):
             api = self.server.dispatch.find(api_key, version)
             if api.flexible:
                 pos = pos + 1 if frame[pos] == 0 else self.server.dispatch.skip_tags(frame, pos)
+            stats = api.stats
+            stats.requests += 1
+            stats.bytes_in += len(frame)
             context = RequestContext(
-                self, self.peer, api_key, version, correlation_id, client_id, api.tagged_response_header
+                self, self.peer, api_key, version, correlation_id, client_id, api, self.last_active_ns
             )
             result = api.serve(self.server.services, context, frame, pos)
-        except (MalformedError, Refused) as error:
-            self.close(str(error))
+        except Refused as error:
+            self.close(error.reason, api=api_name(error.api_key), version=error.version)
             return
-        except (IndexError, ValueError, StructError) as error:
-            self.close(f"malformed request header or body: {error}")
-            return
-        except Exception:
-            log.exception("request failed: peer=%s api=%s", self.peer, context and context.api_key)
-            self.close("internal error")
+        except Exception as error:
+            self._failed(error, context)
             return
         self._take_result(context, result, api.overlaps)
+
+    def _failed(self, error: Exception, context: RequestContext | None) -> None:
+        """A frame that cannot be read, or a mistake of ours: no answer."""
+        if isinstance(error, MalformedError | IndexError | StructError):
+            self.close("malformed request", context, detail=str(error))
+        elif isinstance(error, ValueError):
+            # Its text may quote what was sent.
+            self.close("malformed request", context, detail=type(error).__name__)
+        else:
+            self.server.refusals.failed(self.peer, self._client_id, context, error)
+            self.close("internal error", context)
 
     def _take_result(self, context: RequestContext, result: object, overlaps: bool) -> None:
         if result is None:
@@ -242,12 +252,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _await(self, context: RequestContext, result: Awaitable[Body | None]) -> None:
         try:
             body = await result
-        except (MalformedError, ValueError) as error:
-            self.close(f"malformed request: {error}")
-            return
-        except Exception:
-            log.exception("request failed: peer=%s api=%s", self.peer, context.api_key)
-            self.close("internal error")
+        except Exception as error:
+            self._failed(error, context)
             return
         if body is not None:
             context.respond(body)
@@ -258,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         """A pending request has its body now: send what is ready, in the order of the requests."""
         if self._transport is None or not self._pending:
             return
-        self.last_active_ms = self.server.mono_ms()
+        self.last_active_ns = self.server.mono_ns()
         if self._waiting_on is context:
             self._waiting_on = None
         while self._pending and self._pending[0].body is not None:
@@ -277,7 +283,8 @@ class Connection(asyncio.BufferedProtocol):
         transport, body = self._transport, context.body
         if transport is None or body is None:
             return
-        tag = b"\0" if context.tagged_header else b""
+        entry = context.entry
+        tag = b"\0" if entry.tagged_response_header else b""
         if isinstance(body, bytes):
             size = len(body) + 4 + len(tag)
             transport.write(_RESPONSE.pack(size, context.correlation_id) + tag + body)
@@ -288,6 +295,7 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(b"".join((head, *body)))
             else:
                 transport.writelines([head, *body])
+        entry.stats.answered(self.server.mono_ns() - context.received_ns, size)
         if self._paused:
             self._count_unsent()
 
@@ -300,6 +308,8 @@ class Connection(asyncio.BufferedProtocol):
         """Something that blocked is over: serve what has arrived meanwhile, then read on."""
         self._scheduled = False
         if self._backlog and not self._blocked and self._transport is not None:
+            # As in Kafka, the time of a request begins when those before it let it.
+            self.last_active_ns = self.server.mono_ns()
             backlog, self._backlog = self._backlog, bytearray()
             self._consume(memoryview(backlog))
         if not self._reading and not self._backlog and not self._blocked and self._transport is not None:
@@ -308,11 +318,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # The end.
 
-    def close(self, reason: str) -> None:
-        """Close for a logged reason, as Kafka does with what it cannot answer."""
+    def refused(
+        self, context: RequestContext, code: int, count: int, reason: str | None, subject: dict[str, object]
+    ) -> None:
+        """A request is answered with an error code."""
+        self.server.refusals.request(context, code, count, reason, subject)
+
+    def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
+        """Close for a logged reason, as Kafka does with what it cannot answer. `context`: of the request to blame."""
         if self._transport is None:
             return
-        log.warning("connection closed: peer=%s client_id=%r reason=%s", self.peer, self._client_id, reason)
+        self.server.refusals.connection(self.peer, self._client_id, context, reason, detail)
         self.close_quietly()
 
     def close_quietly(self) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
+from kbroker.events import Log
 from kbroker.net.connection import Connection
+from kbroker.net.refusals import Refusals
 
 if TYPE_CHECKING:
     from kbroker.api.services import Services
     from kbroker.config import BrokerConfig
     from kbroker.world import World
 
-log = logging.getLogger("kbroker.net")
+log = Log("kbroker.net")
 
 RECEIVE_BUFFER = 256 * 1024
 # Unsent answers of one connection from which on nothing more is served to it.
@@ -41,8 +42,12 @@ class Server:
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER))
         self.connections: set[Connection] = set()
         self.unsent_bytes = 0
+        # Connections since the start; and of those that were closed, how many for having been idle.
+        self.accepted = 0
+        self.expired = 0
+        self.mono_ns = world.clock.mono_ns
+        self.refusals = Refusals(world.clock.mono_ms, world.loop.call_later)
         self._loop = world.loop
-        self._clock = world.clock
         self._by_host: Counter[str] = Counter()
         self._listening: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,21 +104,20 @@ class Server:
             connection.close_quietly()
         for task in list(self._tasks):
             task.cancel()
+        self.refusals.stop()
 
     # What connections call.
 
-    def mono_ms(self) -> int:
-        return self._clock.mono_ms()
-
     def opened(self, connection: Connection) -> None:
+        self.accepted += 1
         self.connections.add(connection)
         self._by_host[connection.host] += 1
         config, host = self._config, connection.host
         per_ip = self._overrides.get(host, config.max_connections_per_ip)
         if len(self.connections) > config.max_connections:
-            connection.close(f"more than max.connections={config.max_connections}")
+            connection.close("max.connections reached", limit=config.max_connections)
         elif self._by_host[host] > per_ip:
-            connection.close(f"more than max.connections.per.ip={per_ip}")
+            connection.close("max.connections.per.ip reached", limit=per_ip)
         if self._sweep is None:
             self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
@@ -145,9 +149,11 @@ class Server:
     def _close_idle(self) -> None:
         """For as long as there are connections."""
         self._sweep = None
-        limit = self._clock.mono_ms() - self._config.connections_max_idle_ms
+        limit = self.mono_ns() - self._config.connections_max_idle_ms * 1_000_000
         for connection in list(self.connections):
-            if connection.last_active_ms < limit and not connection.waiting:
+            if connection.last_active_ns < limit and not connection.waiting:
+                self.expired += 1
+                log.debug("connection idle", peer=connection.peer)
                 connection.close_quietly()
         if self.connections:
             self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
@@ -161,5 +167,7 @@ def _limits_by_host(text: str) -> dict[str, int]:
         if host and limit.isdecimal():
             limits[host.strip("[]")] = int(limit)
         else:
-            log.warning("max.connections.per.ip.overrides: %r is not host:limit and is left out", pair)
+            log.warning(
+                "config value left out", name="max.connections.per.ip.overrides", value=pair, reason="not host:limit"
+            )
     return limits

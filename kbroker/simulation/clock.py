@@ -20,3 +20,6 @@ class SimClock:
 
     def mono_ms(self) -> int:
         return UPTIME_MS + self._loop.elapsed_ns // 1_000_000
+
+    def mono_ns(self) -> int:
+        return UPTIME_MS * 1_000_000 + self._loop.elapsed_ns

@@ -17,8 +17,9 @@ ROOT = Path(kbroker.__file__).parent.parent
 ORDER = (
     "protocol",
     "model",
-    "config",
+    "events",
     "metrics",
+    "config",
     "state",
     "storage",
     "cluster",
@@ -26,6 +27,7 @@ ORDER = (
     "coordinator",
     "api",
     "net",
+    "exporter",
     "broker",
     "simulation",
 )
@@ -35,7 +37,7 @@ SHARED = {"world"}
 # Outside of the order: programs that reach brokers over the network, as clients do.
 CLIENTS = {"cli": {"cli", "config", "protocol"}, "pipeline": {"pipeline", "config", "protocol"}, "__main__": {"cli"}}
 # `kbroker start` is the one command that is a broker.
-CLIENT_EXCEPTIONS = {"kbroker/cli/start.py": {"broker"}}
+CLIENT_EXCEPTIONS = {"kbroker/cli/start.py": {"broker", "events"}}
 
 MACHINE = {
     "asyncio",
@@ -62,7 +64,7 @@ MACHINE = {
     "uvloop",
 }
 # The edge: where the machine is reached. Everything else receives it as a parameter.
-EDGE_ROOMS = {"broker", "net", "simulation", *CLIENTS}
+EDGE_ROOMS = {"broker", "exporter", "net", "simulation", *CLIENTS}
 EDGE_FILES = {"kbroker/storage/backend.py", "kbroker/cluster/zookeeper.py"}
 # The types of what is passed in. They may be named anywhere, and made at the edge only.
 PASSED_IN = {"random": {"Random"}, "asyncio": {"AbstractEventLoop"}}

@@ -71,7 +71,7 @@ class Victim:
 
     def closes_logged(self) -> int:
         assert self.log is not None
-        return len(re.findall(r"connection closed: peer=\S+ .*reason=\S+", self.log.read_text()))
+        return len(re.findall(r"connection closed peer=\S+ .*reason=\S+", self.log.read_text()))
 
     def end(self) -> None:
         self._client.end()

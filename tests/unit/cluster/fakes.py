@@ -94,6 +94,9 @@ class SteadyClock:
     def mono_ms(self) -> int:
         return 1_000
 
+    def mono_ns(self) -> int:
+        return 1_000_000_000
+
 
 async def offload(fn: Callable[..., Any], /, *args: object) -> Any:
     await asyncio.sleep(0)

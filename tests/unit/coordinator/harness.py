@@ -64,6 +64,9 @@ class VirtualClock:
     def mono_ms(self) -> int:
         return self._loop.elapsed_ns // 1_000_000
 
+    def mono_ns(self) -> int:
+        return self._loop.elapsed_ns
+
     def now_ms(self) -> int:
         return 1_700_000_000_000 + self.mono_ms() + self.skew_ms
 

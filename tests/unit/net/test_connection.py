@@ -293,12 +293,12 @@ def test_closing_twice_and_bytes_after_it(wire):
 def test_every_read_and_every_answer_is_a_sign_of_life(wire):
     wire.desk.now = 5
     wire.receive(wire.frame(LATER)[:3])
-    assert wire.connection.last_active_ms == 5
+    assert wire.connection.last_active_ns == 5
     wire.sent = 0
     wire.desk.now = 6
     wire.receive(wire.frame(LATER)[3:])
     assert wire.connection.waiting
     wire.desk.now = 900
     wire.desk.answer()
-    assert wire.connection.last_active_ms == 900
+    assert wire.connection.last_active_ns == 900
     assert not wire.connection.waiting

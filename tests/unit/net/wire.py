@@ -8,8 +8,10 @@ from typing import Any, cast
 
 from kbroker.api.dispatch import Entry, Refused
 from kbroker.api.services import PENDING, RequestContext
+from kbroker.metrics import RequestStats
 from kbroker.net.connection import Connection
 from kbroker.net.listener import Server
+from kbroker.net.refusals import Refusals
 from protocol.errors import MalformedError
 
 HEADER = Struct(">ihhih")
@@ -88,8 +90,11 @@ class Desk:
         self.waiting: list[RequestContext] = []
         self.served: list[bytes] = []
         self.now = 0
+        self.windows: list[Callable[[], None]] = []
+        self.stats: dict[int, RequestStats] = {}
+        self.refusals = Refusals(lambda: self.now // 1_000_000, self.window)
 
-    def mono_ms(self) -> int:
+    def mono_ns(self) -> int:
         return self.now
 
     def opened(self, connection: Connection) -> None:
@@ -108,6 +113,11 @@ class Desk:
         self.delayed.append(callback)
         return SimpleNamespace(cancel=lambda: self.delayed.remove(callback))
 
+    def window(self, seconds: float, callback: Callable[[], None]) -> Any:
+        """The end of a window of refusals."""
+        self.windows.append(callback)
+        return SimpleNamespace(cancel=lambda: self.windows.remove(callback))
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(work)
 
@@ -119,8 +129,8 @@ class Desk:
 
     def find(self, key: int, version: int) -> Entry:
         if key == 99:
-            raise Refused("api key 99 is not served")
-        return Entry(self.serve, False, version > 0, key == OVERLAP)
+            raise Refused("API not served", key, version)
+        return Entry(self.serve, False, version > 0, key == OVERLAP, self.stats.setdefault(key, RequestStats(key, 0)))
 
     def serve(self, services: object, context: RequestContext, frame: memoryview, pos: int) -> Any:
         body = bytes(frame[pos:])

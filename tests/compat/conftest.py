@@ -5,11 +5,13 @@ kbroker of its own. Tests that kill a broker or read its files always need one o
 `broker`); they are not run when the suite is pointed at somebody else's.
 """
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.matrix import CLIENTS, FAILED, NOT_RUN, PASSED, Cell, Matrix
 from tests.compat.support import OUTSIDE, BrokerProcess, need_own_broker, running_broker, unique
 
@@ -28,6 +30,17 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_broker(tmp_path_factory.mktemp("broker")) as broker:
         yield broker.bootstrap
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
+    """One JVM for all tests of Kafka's tools and Java clients."""
+    if not (shutil.which("java") and shutil.which("mvn")):
+        pytest.skip("not run: Kafka's tools need Java 17 or newer, and Maven to fetch them")
+    log: Path = tmp_path_factory.mktemp("jvm") / "log"
+    machine = Jvm(log)
+    yield machine
+    machine.close()
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ FEATURES = (
     "cluster",
     "performance tools",
     "log files",
+    "compaction",
     "batch jobs",
     "streaming",
     "flights, end to end",

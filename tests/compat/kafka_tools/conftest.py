@@ -1,23 +1,11 @@
-"""One JVM for all tests of Kafka's tools, and topics made with kafka-topics."""
+"""Kafka's tools against the broker under test, and topics made with kafka-topics."""
 
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.compat.kafka_tools.jvm import Jvm, Run
 from tests.compat.support import unique
-
-
-@pytest.fixture(scope="session")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
-    if not (shutil.which("java") and shutil.which("mvn")):
-        pytest.skip("not run: Kafka's tools need Java 17 or newer, and Maven to fetch them")
-    log: Path = tmp_path_factory.mktemp("jvm") / "log"
-    machine = Jvm(log)
-    yield machine
-    machine.close()
 
 
 @pytest.fixture

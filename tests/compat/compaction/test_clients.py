@@ -1,0 +1,280 @@
+"""Compaction as clients see it: written by Kafka's own producers and by others, read by the Java consumer.
+
+Nothing here looks at the broker's files, so it holds against any broker.
+"""
+
+import random
+from itertools import product
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaProducer
+
+from tests.compat.compaction.bulk import Record
+from tests.compat.compaction.expected import by_place, check_in_place, check_sound, latest, superseded
+from tests.compat.compaction.topic import HOUR_MS, NUDGE, now_ms
+from tests.compat.support import eventually
+
+pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools")]
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+PARTITIONS = 2
+# Empty, text of several scripts, bytes, long ones that differ at their ends only, ones of 32 bytes and around it.
+KEYS = [
+    b"",
+    "ключ".encode(),
+    "鍵🗝".encode(),
+    b"\0",
+    b"\0\0",
+    bytes(range(256)),
+    *(b"x" * size for size in (31, 32, 33)),
+    *(b"k" * 5_000 + b"%d" % number for number in range(3)),
+    b"L" * 100_000,
+    *(b"key-%d" % number for number in range(40)),
+]
+
+
+def records_of(count: int, seed: str, keys: list[bytes] = KEYS) -> list[Record]:
+    """Random ones: of each key several, now and then a tombstone, an empty value or a header."""
+    chance = random.Random(seed)
+    start = now_ms() - count
+    made = []
+    for number in range(count):
+        value = b"%s %d " % (seed.encode(), number) + b"." * chance.choice((0, 20, 300))
+        headers = ((b"n", b"%d" % number), (b"nothing", None)) if chance.random() < 0.2 else ()
+        kind = chance.random()
+        content = None if kind < 0.1 else b"" if kind < 0.13 else value
+        made.append(Record(chance.randrange(PARTITIONS), -1, start + number, chance.choice(keys), content, headers))
+    return made
+
+
+def by_confluent(bootstrap: str, topic: str, records: list[Record], codec: str, idempotent: bool) -> list[Record]:
+    offsets = {}
+    sender = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": codec,
+            "enable.idempotence": idempotent,
+            "batch.num.messages": 40,
+            "linger.ms": 5,
+        }
+    )
+    for number, record in enumerate(records):
+        sender.produce(
+            topic,
+            record.value,
+            record.key,
+            partition=record.partition,
+            timestamp=record.timestamp,
+            headers=[(name.decode(), content) for name, content in record.headers],
+            on_delivery=lambda error, message, number=number: offsets.update({number: error or message.offset()}),
+        )
+        sender.poll(0)
+    assert sender.flush(20) == 0
+    return [record._replace(offset=offsets[number]) for number, record in enumerate(records)]
+
+
+def by_kafka_python(bootstrap: str, topic: str, records: list[Record], codec: str, idempotent: bool) -> list[Record]:
+    sender = KafkaProducer(
+        bootstrap_servers=bootstrap,
+        compression_type=None if codec == "none" else codec,
+        enable_idempotence=idempotent,
+        linger_ms=5,
+        batch_size=8_000,
+    )
+    sent = [
+        sender.send(
+            topic,
+            record.value,
+            record.key,
+            [(name.decode(), content) for name, content in record.headers if content is not None],
+            record.partition,
+            record.timestamp,
+        )
+        for record in records
+    ]
+    sender.flush(20)
+    written = [
+        record._replace(
+            offset=future.get(20).offset, headers=tuple(one for one in record.headers if one[1] is not None)
+        )
+        for record, future in zip(records, sent, strict=True)
+    ]
+    sender.close()
+    return written
+
+
+def test_all_producers_and_codecs(jvm, compacted):
+    """Every producer with every codec into the same partitions and the same keys, then compacted, then again."""
+    topic = compacted(PARTITIONS, {"min.compaction.lag.ms": str(HOUR_MS), "segment.bytes": str(1 << 20)})
+    acknowledged: list[Record] = []
+    for codec, idempotent in product(CODECS, (False, True)):
+        which = f"{codec}-{idempotent}"
+        acknowledged += topic.send(
+            records_of(250, f"java-{which}"),
+            compression_type=codec,
+            enable_idempotence=str(idempotent).lower(),
+            linger_ms=5,
+            batch_size=8_000,
+        )
+        acknowledged += by_confluent(
+            topic.bootstrap, topic.name, records_of(250, f"confluent-{which}"), codec, idempotent
+        )
+        acknowledged += by_kafka_python(
+            topic.bootstrap, topic.name, records_of(250, f"python-{which}"), codec, idempotent
+        )
+    lines = "".join(f"key-{n % 50}:{'NULL' if n % 7 == 0 else f'console {n}'}\n" for n in range(300))
+    jvm.check(
+        "kafka-console-producer", "--bootstrap-server", topic.bootstrap, "--topic", topic.name,
+        "--reader-property", "parse.key=true", "--reader-property", "key.separator=:",
+        "--reader-property", "null.marker=NULL", stdin=lines,
+    )  # fmt: skip
+    acknowledged += topic.send([Record(p, -1, now_ms(), key, None) for p in (0, 1) for key in KEYS[::3]])
+
+    before = topic.read()
+    ends = topic.ends()
+    assert len(before) == len(acknowledged) + 300 == sum(ends), "all is there, and nothing is compacted yet"
+    check_in_place(by_place(acknowledged), before)
+    topic.nudge()
+    topic.alter({"min.compaction.lag.ms": None})
+    after = topic.read_compacted(before)
+    assert [r for r in after if r.key != NUDGE] == latest(before), "the last record of each key, tombstones included"
+    assert all(now > end for now, end in zip(topic.ends(), ends, strict=True))
+
+    # The same keys once more, into a log that has been compacted.
+    before = [r for r in after if r.key != NUDGE] + topic.send(records_of(500, "again"), compression_type="lz4")
+    after = topic.read_compacted(before)
+    assert [r for r in after if r.key != NUDGE] == latest(before)
+
+
+def test_tombstones_inside_their_time_and_after_it(compacted):
+    """delete.retention.ms counts from the compaction that first kept the tombstone."""
+    long, short = compacted(), compacted(1, {"delete.retention.ms": "1500"})
+    written = {}
+    for topic in (long, short):
+        records = [Record(0, -1, now_ms(), b"%d" % (n % 20), b"value %d" % n) for n in range(200)]
+        gone = [Record(0, -1, now_ms(), b"%d" % n, None) for n in range(10)]
+        written[topic] = topic.send(records + gone)
+    for topic, before in written.items():
+        after = topic.read_compacted(before, tombstones=topic is long)
+        assert [r for r in after if r.key != NUDGE and r.value] == [r for r in latest(before) if r.value]
+
+    def tombstones(topic):
+        topic.nudge()
+        now = topic.read()
+        check_sound(written[topic], now, tombstones=topic is long)
+        return [r.offset for r in now if r.value is None]
+
+    eventually(lambda: not tombstones(short), "the tombstones are gone", interval=0.1)
+    assert tombstones(long) == list(range(200, 210))
+
+
+def test_a_tombstone_stays_for_its_time(compacted):
+    """Both were compacted at the same time; who reads within delete.retention.ms sees every deletion."""
+    topic = compacted(1, {"delete.retention.ms": "3000"})
+    began = now_ms()
+    before = topic.send([Record(0, -1, now_ms(), b"k", b"v"), Record(0, -1, now_ms(), b"k", None)])
+    seen = gone = began
+
+    def over():
+        nonlocal seen, gone
+        asked = now_ms()
+        topic.nudge()
+        found = [r for r in topic.read() if r.key == b"k" and r.value is None]
+        seen, gone = (asked, gone) if found else (seen, now_ms())
+        return not found
+
+    eventually(over, "the tombstone is gone", interval=0.05)
+    assert gone - began >= 3000, f"it was gone after {gone - began} ms, and seen after {seen - began} ms"
+    assert [r for r in topic.read() if r.key == b"k"] == []
+    assert before[1].offset == 1
+
+
+def test_min_compaction_lag_leaves_the_young(compacted):
+    """Old segments are compacted, those with a record that is younger than min.compaction.lag.ms are not."""
+    topic = compacted(1, {"min.compaction.lag.ms": str(HOUR_MS)})
+    long_ago = now_ms() - 5 * HOUR_MS
+    old = topic.send([Record(0, -1, long_ago + n, b"%d" % (n % 10), b"old %d" % n) for n in range(100)])
+    # The segment closes here, by the timestamps.
+    young = topic.send([Record(0, -1, now_ms(), b"%d" % (n % 10), b"young %d" % n) for n in range(100)])
+    now = topic.read_compacted(old)
+    check_in_place(by_place(old + young), now)
+    assert [r for r in now if r.offset < 200] == latest(old) + young
+    topic.alter({"min.compaction.lag.ms": "0"})
+    now = topic.read_compacted(old + young)
+    assert [r for r in now if r.offset < 200] == latest(old + young)
+
+
+def test_max_compaction_lag_compacts_what_is_hardly_dirty(compacted):
+    """With a dirty ratio of 1 nothing is ever dirty enough, until it has waited for too long."""
+    topic = compacted(1, {"min.cleanable.dirty.ratio": "1.0", "segment.ms": str(HOUR_MS)})
+    other = compacted()
+    records = [Record(0, -1, now_ms(), b"%d" % (n % 10), b"%d" % n) for n in range(100)]
+    before = topic.send(records)
+    for _ in range(2):
+        other.read_compacted(other.send(records))
+    assert topic.read() == before, "the cleaner has passed it by"
+    # It closes segments as well: the one of an hour.
+    topic.alter({"max.compaction.lag.ms": "300"})
+    now = topic.read_compacted(before)
+    assert [r for r in now if r.key != NUDGE] == latest(before)
+
+
+def test_compact_and_delete(compacted):
+    """By time whole segments go, whatever their keys; what is left is compacted."""
+    configs = {"cleanup.policy": "compact,delete", "retention.ms": str(2 * HOUR_MS)}
+    topic = compacted(1, configs)
+    long_ago = now_ms() - 5 * HOUR_MS
+    old = topic.send([Record(0, -1, long_ago + n, b"old %d" % (n % 10), b"%d" % n) for n in range(100)])
+    young = topic.send([Record(0, -1, now_ms() + n, b"%d" % (n % 10), b"%d" % n) for n in range(100)])
+
+    def without_old():
+        topic.nudge()
+        now = topic.read()
+        check_in_place(by_place(old + young), now)
+        check_sound(young, now)
+        return not [r for r in now if r.offset < 100]
+
+    eventually(without_old, "the old segment is deleted", interval=0.1)
+    now = topic.read_compacted(young)
+    assert [r for r in now if r.key != NUDGE] == latest(young)
+
+
+def test_policy_altered_to_compact(compacted):
+    """A topic that was not compacted is, once its policy says so; and not any more when it says otherwise."""
+    topic = compacted(1, {"cleanup.policy": "delete"})
+    records = [Record(0, -1, now_ms(), b"%d" % (n % 10), b"%d" % n) for n in range(100)]
+    before = topic.send(records)
+    topic.nudge()
+    topic.alter({"cleanup.policy": "compact"})
+    now = topic.read_compacted(before)
+    assert [r for r in now if r.key != NUDGE] == latest(before)
+    topic.alter({"cleanup.policy": "delete"})
+    now = topic.read()
+    more = topic.send(records)
+    other = compacted()
+    for _ in range(2):
+        topic.nudge()
+        other.read_compacted(other.send(records))
+    check_in_place(by_place(more), topic.read())
+    assert len(superseded(now + more, topic.read())) >= 100, "nothing more was compacted"
+
+
+def test_positions_that_were_compacted_away(compacted, group):
+    """Committed offsets, seeks and timestamps that point at nothing go on with the next record that is there."""
+    topic = compacted()
+    start = now_ms() - 1000
+    before = topic.send([Record(0, -1, start + n, b"%d" % (n % 10), b"value %d" % n) for n in range(200)])
+    reader = topic.clients.reader(topic.bootstrap, topic.name, group)
+    reader.commit(55)
+    topic.read_compacted(before)
+    kept = [r.offset for r in latest(before)]
+    assert kept == list(range(190, 200))
+    assert reader.committed() == 55, "a commit is not moved"
+    for wanted in (0, 1, 55, 189, 190, 195):
+        reader.seek(wanted)
+        assert reader.next_offset() == max(wanted, 190)
+    assert reader.offset_for_time(start) == 190, "the first record that is there from then on"
+    assert reader.offset_for_time(start + 195) == 195
+    assert reader.beginning() == 0, "the log start offset does not move"
+    reader.close()

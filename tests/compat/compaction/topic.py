@@ -1,0 +1,109 @@
+"""A compacted topic under test: written, nudged until it is compacted, read by the Java consumer."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from tests.compat.compaction.bulk import BulkClients, Record
+from tests.compat.compaction.expected import check_sound, shown, superseded
+from tests.compat.support import eventually
+
+# Every append that comes later than this closes the segment, and the least dirt is enough.
+PROMPTLY = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
+HOUR_MS = 3_600_000
+NUDGE = b"nudge"
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def alter(admin: AdminClient, kind: str, name: str, configs: Mapping[str, str | None]) -> None:
+    """Sets configs of a topic or a broker; None takes one away."""
+    entries = [
+        ConfigEntry(
+            key,
+            value or "",
+            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+        )
+        for key, value in configs.items()
+    ]
+    resource = ConfigResource(ResourceType[kind.upper()], name, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(20)
+
+
+class CompactedTopic:
+    """A topic with `partitions` partitions of the broker at `bootstrap`."""
+
+    def __init__(self, bootstrap: str, clients: BulkClients, name: str, partitions: int) -> None:
+        self.bootstrap = bootstrap
+        self.clients = clients
+        self.name = name
+        self.partitions = partitions
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+        self._nudger = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "reconnect.backoff.max.ms": 100})
+
+    @classmethod
+    def created(
+        cls, bootstrap: str, clients: BulkClients, name: str, partitions: int, configs: Mapping[str, str] | None = None
+    ) -> "CompactedTopic":
+        topic = cls(bootstrap, clients, name, partitions)
+        new = NewTopic(name, partitions, 1, config={**PROMPTLY, **(configs or {})})
+        topic._admin.create_topics([new])[name].result(20)
+        return topic
+
+    def alter(self, configs: Mapping[str, str | None]) -> None:
+        alter(self._admin, "topic", self.name, configs)
+
+    def delete(self) -> None:
+        self._admin.delete_topics([self.name])[self.name].result(20)
+
+    def send(self, records: Sequence[Record], **properties: Any) -> list[Record]:
+        """Through the Java producer; gives the records with their offsets."""
+        offsets = self.clients.send(self.bootstrap, self.name, records, **properties)
+        return [record._replace(offset=offset) for record, offset in zip(records, offsets, strict=True)]
+
+    def read(self) -> list[Record]:
+        """Through the Java consumer, each partition to its end."""
+        return self.clients.read(self.bootstrap, self.name, self.partitions)
+
+    def ends(self) -> list[int]:
+        """The log end offset of each partition, which is its high watermark."""
+        return self.clients.ends(self.bootstrap, self.name, self.partitions)
+
+    def nudge(self) -> None:
+        """Appends a record to each partition, so that time closes segments."""
+        for partition in range(self.partitions):
+            self._nudger.produce(self.name, b"on", NUDGE, partition=partition)
+        assert self._nudger.flush(20) == 0
+
+    def read_compacted(self, before: Sequence[Record], *, tombstones: bool = True) -> list[Record]:
+        """Nudges until all of `before` is compacted, and gives what is there then; every reading on the way must be
+        sound. `tombstones`: see check_sound."""
+        now: list[Record] = []
+
+        def done() -> bool:
+            nonlocal now
+            self.nudge()
+            now = self.read()
+            check_sound(before, now, tombstones=tombstones)
+            return not superseded(before, now)
+
+        try:
+            eventually(done, f"{self.name} is compacted", interval=0.1)
+        except AssertionError as error:
+            left = superseded(before, now)
+            raise AssertionError(
+                f"{error}; {len(left)} records are left that others supersede: {shown(left)}"
+            ) from None
+        return now

@@ -11,7 +11,6 @@ import gc
 import logging
 import resource
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import SystemRandom
@@ -28,6 +27,8 @@ from kbroker.config.acting import without_effect
 from kbroker.config.values import ConfigError
 from kbroker.coordinator.groups import GroupCoordinator
 from kbroker.net.listener import Server
+from kbroker.processes import Processes, RealClock
+from kbroker.replica.cleaning import Cleaning
 from kbroker.replica.fetching import Fetching
 from kbroker.replica.housekeeping import Housekeeping
 from kbroker.replica.logs import LogDirectory
@@ -122,6 +123,9 @@ class Broker:
         housekeeping = Housekeeping(self.world, replicas, lambda: self.config)
         housekeeping.start()
         self._started.append(housekeeping.stop)
+        cleaning = Cleaning(self.world, replicas, lambda: self.config)
+        cleaning.start()
+        self._started.append(cleaning.stop)
 
     async def _on_delta(self, member: ClusterMember, replicas: ReplicaManager, delta: MetadataDelta) -> None:
         """Dynamic broker configs take effect: the brokers' common ones, and this broker's over them."""
@@ -155,18 +159,6 @@ class Broker:
                 log.exception("while stopping")
 
 
-class RealClock:
-    """The machine's clocks."""
-
-    mono_ns = staticmethod(time.monotonic_ns)
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def mono_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
-
-
 def real_world(loop: asyncio.AbstractEventLoop) -> World:
     """The machine as it is."""
     pool = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="kbroker-blocking")
@@ -174,7 +166,14 @@ def real_world(loop: asyncio.AbstractEventLoop) -> World:
     def offload(fn: Callable[..., T], /, *args: object) -> Awaitable[T]:
         return loop.run_in_executor(pool, fn, *args)
 
-    return World(loop=loop, clock=RealClock(), disk=RealDisk(), random=SystemRandom(), offload=offload)
+    return World(
+        loop=loop,
+        clock=RealClock(),
+        disk=RealDisk(),
+        random=SystemRandom(),
+        offload=offload,
+        apart=Processes(loop),
+    )
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -1,15 +1,15 @@
-"""What the broker may ask of the machine: clocks, a loop, threads, randomness.
+"""What the broker may ask of the machine: clocks, a loop, threads, processes, randomness.
 
 Every room receives these as parameters from the composition root, so that the whole broker also runs in virtual
 time on simulated disks and networks (DESIGN: the world is passed in). The disk interface is in storage/backend.py.
 """
 
-from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from random import Random
 
     from kbroker.storage.backend import Disk
@@ -39,12 +39,42 @@ class Offload(Protocol):
     def __call__(self, fn: Callable[..., T], /, *args: object) -> Awaitable[T]: ...
 
 
+class Job(Protocol):
+    """What can be done in another process: a function of a module, which is given the disk, clocks, a way to wait for
+    some seconds, and its task, and gives its result."""
+
+    def __call__(self, disk: "Disk", clock: Clock, sleep: Callable[[float], None], task: bytes, /) -> bytes: ...
+
+
+class ErrandFailed(Exception):
+    """The process ended without a result: it was killed, or it failed as it must not."""
+
+
+class Errand(Protocol):
+    """A job under way in another process, which ends with this one whatever happens. `done` gives its result on the
+    loop, or raises ErrandFailed when the process has ended without one."""
+
+    @property
+    def done(self) -> Awaitable[bytes]: ...
+
+    def kill(self) -> None:
+        """It is not wanted any more: from when `done` is, the process has no effect."""
+        ...
+
+
+class Apart(Protocol):
+    """Does a job in a process of its own that gets only what time and disk the others leave."""
+
+    def __call__(self, job: Job, task: bytes, /) -> Errand: ...
+
+
 @dataclass(slots=True)
 class World:
     """One broker's machine. `loop` carries timers, futures, tasks and sockets; nothing else imports asyncio."""
 
-    loop: AbstractEventLoop
+    loop: "AbstractEventLoop"
     clock: Clock
     disk: "Disk"
     random: "Random"
     offload: Offload
+    apart: Apart

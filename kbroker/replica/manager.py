@@ -340,8 +340,8 @@ class ReplicaManager:
             del self._topics[name]
         for partition in removed.values():
             self.partitions.pop(partition.tp, None)
-            self.upkeep.forget(partition)
             partition.close()
+            await self.upkeep.forget(partition)
         for tp in [tp for tp, known in self.upkeep.missing.items() if known == topic_id]:
             del self.upkeep.missing[tp]
         await self.logs.delete_all([partition.log for partition in removed.values()])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.replica.partition import Partition
@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from kbroker.world import World
 
 
+class Cleaner(Protocol):
+    """A compaction under way."""
+
+    async def stop(self) -> None:
+        """End it; it has no effect from then on."""
+        ...
+
+
 class Upkeep:
-    """Kept by the replica manager, worked off by housekeeping, which is told by `on_more` that there is more to do."""
+    """Kept by the replica manager, worked off by housekeeping and cleaning, which are told when there is more to do."""
 
     def __init__(self, world: World) -> None:
         # Partitions with unsynced data: [first append, last append] since the last sync, in wall-clock ms.
@@ -29,9 +37,18 @@ class Upkeep:
         self.full: dict[Partition, None] = {}
         # Partitions that are this broker's and whose logs could not be opened, with their topics' ids.
         self.missing: dict[TopicPartition, bytes] = {}
-        self.on_more: Callable[[], None] = lambda: None
+        # What is under way: compactions.
+        self.cleaning: dict[Partition, Cleaner] = {}
+        self._listeners: list[Callable[[], None]] = []
         self._world = world
         self._flushes: set[Task[None]] = set()
+
+    def listen(self, on_more: Callable[[], None]) -> None:
+        self._listeners.append(on_more)
+
+    def _tell(self) -> None:
+        for on_more in self._listeners:
+            on_more()
 
     def note_dirty(self, partition: Partition, now_ms: int) -> None:
         """It has unsynced data, and had none before."""
@@ -39,13 +56,13 @@ class Upkeep:
         self.unchecked[partition] = None
         if partition.log.config.compact:
             self.uncleaned[partition] = None
-        self.on_more()
+        self._tell()
 
     def note_uncleaned(self, partition: Partition) -> None:
         """It begins to serve, or its configs have changed: if it is compacted, look whether there is work to do."""
         if partition.log.config.compact:
             self.uncleaned[partition] = None
-            self.on_more()
+            self._tell()
 
     def append_failed(self, partition: Partition) -> None:
         """The disk is full; or it fails, and then nobody who waits here will be served."""
@@ -53,17 +70,20 @@ class Upkeep:
             partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
         elif partition.log.full:
             self.full[partition] = None
-            self.on_more()
+            self._tell()
 
     def note_missing(self, missing: dict[TopicPartition, bytes]) -> None:
         self.missing.update(missing)
         if missing:
-            self.on_more()
+            self._tell()
 
-    def forget(self, partition: Partition) -> None:
-        """It leaves this broker."""
+    async def forget(self, partition: Partition) -> None:
+        """It leaves this broker. Afterwards nothing is under way that writes into its directory."""
         for kept in (self.dirty, self.unchecked, self.uncleaned, self.full):
             kept.pop(partition, None)
+        cleaner = self.cleaning.get(partition)
+        if cleaner is not None:
+            await cleaner.stop()
 
     # Syncs that are waited for (flush.before.ack).
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 from kbroker.simulation.clock import SimClock
 from kbroker.simulation.disk import SimDisk
 from kbroker.simulation.loop import SimLoop
+from kbroker.simulation.processes import SimProcesses
 from kbroker.world import World
 
 T = TypeVar("T")
@@ -20,10 +21,12 @@ def sim_world(seed: int, *, loop: SimLoop | None = None, name: str = "broker") -
     def offload(fn: Callable[..., T], /, *args: object) -> Awaitable[T]:
         return loop.run_in_executor(None, fn, *args)
 
+    disk = SimDisk(clock, Random(f"{seed}/{name}/disk"))
     return World(
         loop=loop,
         clock=clock,
-        disk=SimDisk(clock, Random(f"{seed}/{name}/disk")),
+        disk=disk,
         random=Random(f"{seed}/{name}"),
         offload=offload,
+        apart=SimProcesses(loop, disk, clock, Random(f"{seed}/{name}/processes")),
     )

@@ -1,12 +1,20 @@
 """Leaving records out of a batch, as compaction does, without changing the offsets of the others."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from kbroker.model import Buffer
-from kbroker.storage.indexes import NO_TIMESTAMP
-from protocol.records.batch import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader, assemble_batch, body_of
+from kbroker.storage.walking import Offsets, Sifted, moved, sift
+from protocol.records.batch import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    assemble_batch,
+    body_of,
+)
 from protocol.records.compression import compress, decompress
-from protocol.records.record import Record, encode_record, iter_records
+from protocol.records.record import Record, iter_records
 
 # A batch may decompress to this much; only one is held, at a time.
 MAX_DECOMPRESSED = 256 << 20
@@ -18,53 +26,67 @@ def records_of(batch: Buffer, header: BatchHeader) -> Iterator[Record]:
     return iter_records(body, header.count, header.base_timestamp)
 
 
+def encoded_records(batch: bytes, header: BatchHeader) -> bytes:
+    """The records of a whole batch as bytes, decompressed; raises MalformedError."""
+    if header.attributes & CODEC_MASK:
+        return bytes(decompress(header.codec, memoryview(batch)[HEADER_SIZE:], MAX_DECOMPRESSED))
+    return batch[HEADER_SIZE:]
+
+
 def filter_batch(
-    batch: bytes,
-    header: BatchHeader,
-    keep: Callable[[int, Record], bool],
-    *,
-    delete_horizon_ms: int,
-    keep_empty: bool,
+    batch: bytes, header: BatchHeader, offsets: Offsets, *, now_ms: int, delete_retention_ms: int, keep_empty: bool
 ) -> bytes | bytearray | None:
-    """The batch with only those records for which `keep(offset, record)` holds; None if nothing remains of it.
+    """The batch with only the latest record of each key in `offsets`; None if nothing remains of it.
 
     Base and last offset stay. If tombstones remain, the batch is marked with the time from which they may go, unless
-    it has such a mark: `delete_horizon_ms` (KIP-534 puts it in the place of the base timestamp). With `keep_empty` a
-    batch without records remains of one that loses all: it has the last sequence of a producer.
+    it has such a mark; KIP-534 puts it in the place of the base timestamp. With `keep_empty` a batch without records
+    remains of one that loses all. Raises MalformedError.
     """
-    kept = []
-    tombstones = False
-    for record in records_of(batch, header):
-        if keep(header.base_offset + record.offset_delta, record):
-            kept.append(record)
-            tombstones = tombstones or record.value is None
-    if not kept and not keep_empty:
-        return None
-    marks = tombstones and not header.attributes & DELETE_HORIZON
-    if len(kept) == header.count and not marks:
+    marked = header.attributes & DELETE_HORIZON
+    body = encoded_records(batch, header)
+    sifted = sift(body, header.count, header.base_offset, offsets, bool(marked) and header.base_timestamp <= now_ms)
+    if not sifted.kept:
+        if not keep_empty:
+            return None
+        return batch if not header.count else _emptied(header)
+    if sifted.tombstones and not marked:
+        horizon_ms = now_ms + delete_retention_ms
+        kept = moved(body, sifted.runs, header.base_timestamp - horizon_ms)
+        return _rebuilt(header, sifted, kept, header.attributes | DELETE_HORIZON, horizon_ms)
+    if sifted.kept == header.count:
         return batch
-    attributes = header.attributes
-    base_timestamp = header.base_timestamp
-    if marks:
-        attributes |= DELETE_HORIZON
-        base_timestamp = delete_horizon_ms
-    max_timestamp = header.max_timestamp
-    if kept and not attributes & LOG_APPEND_TIME:
-        max_timestamp = max(record.timestamp for record in kept)
-    elif not kept:
-        attributes &= ~CODEC_MASK
-        max_timestamp = NO_TIMESTAMP
-    body = b"".join(
-        encode_record(record.offset_delta, record.timestamp - base_timestamp, record.key, record.value, record.headers)
-        for record in kept
-    )
+    kept = b"".join([body[start:end] for start, end in sifted.runs])
+    return _rebuilt(header, sifted, kept, header.attributes, header.base_timestamp)
+
+
+def _rebuilt(header: BatchHeader, sifted: Sifted, kept: bytes, attributes: int, base_timestamp: int) -> bytearray:
+    appended = attributes & LOG_APPEND_TIME
     return assemble_batch(
-        compress(attributes & CODEC_MASK, body),
-        count=len(kept),
+        compress(attributes & CODEC_MASK, kept),
+        count=sifted.kept,
         last_offset_delta=header.last_offset_delta,
         base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
+        max_timestamp=header.max_timestamp if appended else header.base_timestamp + sifted.newest,
         attributes=attributes,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
+def _emptied(header: BatchHeader) -> bytearray:
+    """What a batch leaves behind that loses all of its records: its offsets, and its producer's last sequence.
+
+    As in Kafka its time is that of the batch as it was, so that retention by time takes it when it would have."""
+    return assemble_batch(
+        b"",
+        count=0,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=-1,
+        max_timestamp=header.max_timestamp,
+        attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
         producer_id=header.producer_id,

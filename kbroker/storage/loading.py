@@ -178,7 +178,7 @@ def _read(segment: Segment, start: int, size: int, interval: int, observer: Obse
     if start:
         assert segment.index is not None
         expected = segment.base_offset + (segment.index.entries[-1] >> 32)
-        segment.first_timestamp = _first_timestamp(segment.file)
+        segment.first_timestamp = first_timestamp(segment.file)
     segment.unindexed = 0
     base = segment.base_offset
     scan = Scan(segment.file, start, size, base, base, check_crc=check_crc)
@@ -192,6 +192,7 @@ def _read(segment: Segment, start: int, size: int, interval: int, observer: Obse
     return None if expected is not None else scan
 
 
-def _first_timestamp(file: DiskFile) -> int | None:
+def first_timestamp(file: DiskFile) -> int | None:
+    """Of the first batch, None if there is none."""
     header = file.pread(HEADER_SIZE, 0)
     return int(HEADER.unpack(header)[8]) if len(header) == HEADER_SIZE else None

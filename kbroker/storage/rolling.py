@@ -6,6 +6,7 @@ look here.
 
 from typing import TYPE_CHECKING
 
+from kbroker.config.topic import TopicConfig
 from kbroker.model import KafkaError
 from kbroker.storage import maintenance
 from kbroker.storage.scan import MAX_RELATIVE_OFFSET
@@ -66,7 +67,7 @@ def use(log: "Log", segment: Segment) -> None:
     """Make this the active segment."""
     log.active = segment
     log.index_full = False
-    jitter_ms = min(log.config.segment_jitter_ms, log.config.segment_ms)
+    jitter_ms = min(log.config.segment_jitter_ms, _longest_ms(log.config))
     log.jitter_ms = log.random.randrange(jitter_ms) if jitter_ms > 0 else 0
     set_limits(log)
 
@@ -79,7 +80,7 @@ def set_limits(log: "Log") -> None:
     log.roll_size = -1 if refuse else config.segment_bytes
     log.roll_offset = active.base_offset + MAX_RELATIVE_OFFSET
     log.roll_now = log.roll_timestamp = NEVER
-    wait_ms = config.segment_ms - log.jitter_ms
+    wait_ms = _longest_ms(config) - log.jitter_ms
     first = active.first_timestamp
     if not active.size and first is None:
         log.roll_timestamp = AT_ONCE
@@ -87,3 +88,8 @@ def set_limits(log: "Log") -> None:
         log.roll_timestamp = first + wait_ms
     else:
         log.roll_now = active.created_ms + wait_ms
+
+
+def _longest_ms(config: TopicConfig) -> int:
+    """How long a segment is written at most: of a compacted log no longer than max.compaction.lag.ms (KIP-354)."""
+    return min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms

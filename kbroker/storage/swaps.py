@@ -57,6 +57,7 @@ def finish_swaps(disk: Disk, directory: str, listed: Iterable[str]) -> list[str]
         for source in sources:
             if base_offset <= source < end:
                 _remove(disk, directory, source)
+        disk.sync_dir(directory)
         install(disk, directory, base_offset)
         done.append(f"{directory}: compaction of offsets {base_offset} to {end - 1} was finished")
     for name in listed:

@@ -17,6 +17,7 @@ from kbroker.replica.partition import Partition
 from kbroker.simulation.clock import SimClock
 from kbroker.simulation.disk import SimDisk, SimFile
 from kbroker.simulation.loop import SimLoop
+from kbroker.simulation.processes import SimProcesses
 from kbroker.world import World
 from tests.unit.client import Client, dotted
 
@@ -142,6 +143,7 @@ class Machine:
     """Where a broker is started, stopped and crashed. `disk` is what it has now."""
 
     broker: Broker
+    processes: SimProcesses
 
     def __init__(self, loop: SimLoop, seed: int, configs: Mapping[str, str]) -> None:
         self.loop = loop
@@ -159,7 +161,8 @@ class Machine:
         self.starts += 1
         self.configs.update(dotted(configs))
         random = Random(f"{self.seed}/{self.starts}")
-        world = World(self.loop, self.clock, self.disk, random, self.threads.offload)
+        self.processes = SimProcesses(self.loop, self.disk, self.clock, Random(f"{self.seed}/{self.starts}/processes"))
+        world = World(self.loop, self.clock, self.disk, random, self.threads.offload, self.processes)
         self.broker = Broker(world, BrokerConfig.load(self.configs))
         self._brokers.append(self.broker)
         await self.broker.start()

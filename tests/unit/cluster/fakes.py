@@ -103,10 +103,14 @@ async def offload(fn: Callable[..., Any], /, *args: object) -> Any:
     return fn(*args)
 
 
+def apart(*_: object) -> Any:
+    raise AssertionError("no other process is needed here")
+
+
 def make_world(disk: MemoryDisk | None = None, seed: int = 1) -> World:
     """Call inside a coroutine."""
     loop = asyncio.get_running_loop()
-    return World(loop, SteadyClock(), disk or MemoryDisk(), Random(seed), offload)  # type: ignore[arg-type]
+    return World(loop, SteadyClock(), disk or MemoryDisk(), Random(seed), offload, apart)  # type: ignore[arg-type]
 
 
 async def settle() -> None:

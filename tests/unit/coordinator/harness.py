@@ -76,7 +76,7 @@ def virtual_world(loop: VirtualLoop) -> World:
         await asyncio.sleep(0)
         return fn(*args)
 
-    return World(loop, VirtualClock(loop), SimpleNamespace(), random.Random(7), offload)
+    return World(loop, VirtualClock(loop), SimpleNamespace(), random.Random(7), offload, SimpleNamespace())
 
 
 @dataclass

@@ -134,15 +134,15 @@ async def test_what_is_written_all_the_time_is_compacted_again_and_again(m: Mach
 @pytest.mark.parametrize("end", ["delete", "stop"])
 async def test_an_end_in_the_middle(m: Machine, end: str) -> None:
     client = await with_groups(m, 600)
-    m.threads.held.add("run_blocking")
-    await m.until(lambda: m.threads.began["run_blocking"])
+    m.processes.held = True
+    await m.until(lambda: m.processes.began["run"])
     if end == "delete":
         ending = asyncio.ensure_future(client.delete_topic(OFFSETS))
         await ending
     else:
         ending = asyncio.ensure_future(m.stop())
         await asyncio.sleep(1)
-    m.threads.release("run_blocking")
+    m.processes.release()
     await ending
     assert m.disk.find(".cleaned") == []
     assert m.disk.find(".swap") == []

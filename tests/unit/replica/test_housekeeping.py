@@ -5,7 +5,7 @@ import errno
 
 import pytest
 
-from kbroker.replica.housekeeping import Round
+from kbroker.replica.rounds import Round
 from kbroker.simulation.loop import SimLoop
 from kbroker.simulation.world import sim_world
 from kbroker.storage.checkpoints import decode_offsets

@@ -9,7 +9,7 @@ import pytest
 from kbroker.model import Buffer
 from kbroker.storage import compaction
 from kbroker.storage.backend import RealDisk, RealFile
-from kbroker.storage.compaction import CompactionFailed
+from kbroker.storage.compactor import Plan, Result, decode_result, encode_plan, run
 from kbroker.storage.filtering import records_of
 from kbroker.storage.log import Log
 from protocol.records.batch import DELETE_HORIZON, build_batch, iter_headers, parse_header
@@ -49,12 +49,52 @@ def write(log: Log, random: Random, count: int, keys: int = 20, codec: int = 0) 
         append(log, build_batch(new, codec=codec))
 
 
+class Still:
+    """A clock that stands."""
+
+    def now_ms(self) -> int:
+        return NOW
+
+    def mono_ms(self) -> int:
+        return 0
+
+    def mono_ns(self) -> int:
+        return 0
+
+
+class Failed(Exception):
+    pass
+
+
+def planned(log: Log, now_ms: int = NOW, limit: int | None = None, map_bytes: int = MAP_BYTES) -> Plan | None:
+    found = compaction.candidate(log, now_ms, log.log_end_offset if limit is None else limit)
+    return compaction.plan(log, found, now_ms, map_bytes=map_bytes, io_bytes=1 << 12) if found is not None else None
+
+
+def work(log: Log, plan: Plan) -> Result:
+    """As another process does it."""
+    result = decode_result(run(log.disk, Still(), sleep, encode_plan(plan)))
+    if result.failure is not None:
+        raise Failed(result.failure)
+    return result
+
+
+def sleep(seconds: float) -> None:
+    raise AssertionError("nothing was said of a limit")
+
+
 def compact(log: Log, now_ms: int = NOW, ratio: float = 0.0, map_bytes: int = MAP_BYTES) -> bool:
-    task = compaction.plan(log, now_ms, log.log_end_offset, dirty_ratio=ratio, map_bytes=map_bytes)
-    if task is None:
+    found = compaction.candidate(log, now_ms, log.log_end_offset)
+    if found is None or not found.worth(ratio):
         return False
-    compaction.install(log, compaction.run_blocking(log.disk, task))
+    plan = planned(log, now_ms, map_bytes=map_bytes)
+    assert plan is not None
+    install(log, work(log, plan))
     return True
+
+
+def install(log: Log, result: Result) -> None:
+    compaction.install(log, result, lambda: None)
 
 
 def expected(before: Records, end: int) -> Records:
@@ -205,13 +245,13 @@ def test_what_is_not_committed_or_too_young_waits(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     write(log, Random(5), 100)
     second = log.segments[1].base_offset
-    assert compaction.plan(log, NOW, second - 1, dirty_ratio=0, map_bytes=MAP_BYTES) is None
-    task = compaction.plan(log, NOW, second, dirty_ratio=0, map_bytes=MAP_BYTES)
+    assert planned(log, NOW, second - 1) is None
+    task = planned(log, NOW, second)
     assert task is not None
     assert len(task.sources) == 1
     log.set_config(Lab(tmp_path, **COMPACT, min_compaction_lag_ms=1000).config)
-    assert compaction.plan(log, NOW, log.log_end_offset, dirty_ratio=0, map_bytes=MAP_BYTES) is None
-    assert compaction.plan(log, NOW + 2000, log.log_end_offset, dirty_ratio=0, map_bytes=MAP_BYTES) is not None
+    assert planned(log, NOW) is None
+    assert planned(log, NOW + 2000) is not None
 
 
 def test_a_damaged_source_changes_nothing(tmp_path: Path) -> None:
@@ -223,7 +263,7 @@ def test_a_damaged_source_changes_nothing(tmp_path: Path) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     files = lab.files()
-    with pytest.raises(CompactionFailed):
+    with pytest.raises(Failed):
         compact(log)
     assert lab.files() == files
 
@@ -232,13 +272,13 @@ def test_retention_may_take_a_source_meanwhile(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()
     write(log, Random(7), 150)
-    task = compaction.plan(log, NOW, log.log_end_offset, dirty_ratio=0, map_bytes=MAP_BYTES)
+    task = planned(log)
     assert task is not None
-    result = compaction.run_blocking(log.disk, task)
+    result = work(log, task)
     log.delete_records(log.segments[2].base_offset)
     log.enforce_retention(NOW, log.log_end_offset)
     before = records(log)
-    compaction.install(log, result)
+    install(log, result)
     assert log.segments[0].base_offset == log.log_start_offset
     assert partly(records(log), before, task.sources[-1].end_offset)
     assert [name for name in lab.files() if name.endswith((".swap", ".cleaned"))] == []

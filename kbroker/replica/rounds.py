@@ -1,0 +1,78 @@
+"""Work that is done again and again, and work over many partitions, which must not hold up the loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from asyncio import Task, TimerHandle
+
+    from kbroker.world import World
+
+T = TypeVar("T")
+log = logging.getLogger("kbroker.logs")
+A_TURN = 50
+
+
+def always() -> bool:
+    return True
+
+
+class Round:
+    """A piece of work that is repeated while it is `wanted`: at most one at a time, `period_ms` after the last one."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        period_ms: Callable[[], int],
+        work: Callable[[], Awaitable[None]],
+        wanted: Callable[[], object] = always,
+    ) -> None:
+        self._world = world
+        self._name = name
+        self._period_ms = period_ms
+        self._work = work
+        self._wanted = wanted
+        self._timer: TimerHandle | None = None
+        self._task: Task[None] | None = None
+        self._stopped = False
+
+    def arm(self) -> None:
+        """Begin after the period, if there is something to do and nothing under way."""
+        if self._timer is None and self._task is None and not self._stopped and self._wanted():
+            self._timer = self._world.loop.call_later(self._period_ms() / 1000, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._task = self._world.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._work()
+        except Exception:
+            log.exception("%s failed", self._name)
+        self._task = None
+        self.arm()
+
+    async def stop(self) -> None:
+        """Wait for what is under way."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await self._task
+
+
+async def gently(world: World, many: Iterable[T], stopped: Callable[[], bool]) -> AsyncIterator[T]:
+    """Each of them, with turns of the loop between, until it is stopped."""
+    for number, one in enumerate(many):
+        if number % A_TURN == A_TURN - 1:
+            turn = world.loop.create_future()
+            world.loop.call_soon(turn.set_result, None)
+            await turn
+        if stopped():
+            return
+        yield one

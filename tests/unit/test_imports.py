@@ -28,6 +28,7 @@ ORDER = (
     "api",
     "net",
     "exporter",
+    "processes",
     "broker",
     "simulation",
 )
@@ -64,7 +65,7 @@ MACHINE = {
     "uvloop",
 }
 # The edge: where the machine is reached. Everything else receives it as a parameter.
-EDGE_ROOMS = {"broker", "exporter", "net", "simulation", *CLIENTS}
+EDGE_ROOMS = {"broker", "exporter", "net", "processes", "simulation", *CLIENTS}
 EDGE_FILES = {"kbroker/storage/backend.py", "kbroker/cluster/zookeeper.py"}
 # The types of what is passed in. They may be named anywhere, and made at the edge only.
 PASSED_IN = {"random": {"Random"}, "asyncio": {"AbstractEventLoop"}}

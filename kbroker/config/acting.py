@@ -62,6 +62,8 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "group.max.session.timeout.ms",
         "group.max.size",
         "group.min.session.timeout.ms",
+        "kbroker.log.format",
+        "kbroker.metrics.listener",
         "listener.security.protocol.map",
         "listeners",
         "log.cleaner.backoff.ms",

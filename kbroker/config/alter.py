@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kbroker.config.broker import BrokerConfig, find_row
 from kbroker.config.definition import CLUSTER_WIDE, READ_ONLY, Row, Table
+from kbroker.config.dynamic_checks import check_altered
 from kbroker.config.group import check_group
 from kbroker.config.rows.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.rows.group import GROUP_CONFIGS
@@ -101,19 +102,18 @@ def alter_broker(current: Texts, changes: Sequence[Change], config: BrokerConfig
     """
     new = _applied(current, changes, _broker_row, config.values, _no_broker_list)
     touched = {change.name: find_row(change.name) for change in changes if change.name in new}
-    _check_dynamic(touched, every)
+    _check_dynamic(touched)
     try:
         new = _normal(new, {name: find_row(name) for name in new})
-        if every:
-            config.with_dynamic(new, config.own)
-        else:
-            config.with_dynamic(config.cluster, new)
+        _check_level(touched, every)
+        after = config.with_dynamic(new, config.own) if every else config.with_dynamic(config.cluster, new)
+        check_altered(config.values, after.values, touched)
     except ConfigError as wrong:
         raise _invalid(str(wrong)) from None
     return new
 
 
-def _check_dynamic(rows: Mapping[str, Row], every: bool) -> None:
+def _check_dynamic(rows: Mapping[str, Row]) -> None:
     fixed = [name for name, row in rows.items() if row.mode is READ_ONLY or name in FIXED_HERE]
     if fixed:
         raise _invalid(f"Cannot update these configs dynamically: {_listed(fixed)}")
@@ -123,6 +123,9 @@ def _check_dynamic(rows: Mapping[str, Row], every: bool) -> None:
             "These security configs can be dynamically updated only per-listener using the listener prefix: "
             + _listed(security)
         )
+
+
+def _check_level(rows: Mapping[str, Row], every: bool) -> None:
     single = [name for name, row in rows.items() if row.mode is not CLUSTER_WIDE or name.startswith("listener.")]
     if every and single:
         raise _invalid(

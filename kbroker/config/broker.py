@@ -47,6 +47,8 @@ class BrokerConfig:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    kbroker_log_format: str
+    kbroker_metrics_listener: str
     kbroker_record_validation: str
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
@@ -158,12 +160,13 @@ def _effective(cls: type[BrokerConfig], static: Texts, cluster: Texts, own: Text
 
 def _with_ids(static: Texts) -> Texts:
     """node.id and broker.id are one number under two names; either may be given."""
-    given = {static[name].strip() for name in ("node.id", "broker.id") if name in static}
-    if len(given) > 1:
-        raise ConfigError("node.id and broker.id must be the same number when both are given")
+    given = {name: static[name].strip() for name in ("node.id", "broker.id") if name in static}
+    numbers = {find_row(name).parse(text) for name, text in given.items()}
+    if len(numbers) > 1:
+        raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
     if not given:
         return static
-    node_id = given.pop()
+    _, node_id = given.popitem()
     return {**static, "node.id": node_id, "broker.id": node_id}
 
 

@@ -7,7 +7,8 @@ from kbroker.config.values import ConfigError, Value, invalid, show
 from kbroker.model import KafkaError
 from protocol.errors import ErrorCode
 
-_PAIR = re.compile(r"[0-9]+:[0-9]+")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:\[\]/]*):([0-9]{1,5})")
+_PAIR = re.compile(r"(?:[0-9]+:[0-9]+)?")
 _DAYS = r"(?:[0-9]+D)?"
 _TIME = r"(?:T(?=[0-9])(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+(?:\.[0-9]{1,9})?S)?)?"
 _BY_DURATION = re.compile(rf"by_duration:P(?=[0-9T]){_DAYS}{_TIME}", re.IGNORECASE)
@@ -56,6 +57,20 @@ def one_of_ignoring_case(*allowed: str) -> Check:
     return check
 
 
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Of `HOST:PORT`, `[IPV6]:PORT` or `:PORT`; the host comes without brackets. None for anything else."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found[2]) > 65535:
+        return None
+    return found[1].strip("[]"), int(found[2])
+
+
+def address(name: str, value: Value) -> None:
+    """HOST:PORT, or nothing."""
+    if value and host_and_port(str(value)) is None:
+        raise invalid(name, value, "Value must be HOST:PORT or empty")
+
+
 def not_blank(name: str, value: Value) -> None:
     if isinstance(value, str) and not value:
         raise invalid(name, value, "String must be non-empty")
@@ -68,7 +83,7 @@ def gzip_level(name: str, value: Value) -> None:
 
 
 def items(*allowed: str, empty: bool = True) -> Check:
-    """A list without duplicates or empty parts, of the allowed words when there are any."""
+    """A list without empty parts, of the allowed words when there are any. What is there twice counts once."""
 
     def check(name: str, value: Value) -> None:
         if value is None:
@@ -78,11 +93,9 @@ def items(*allowed: str, empty: bool = True) -> Check:
         if not value and not empty:
             valid = f"[{', '.join(allowed)}]" if allowed else "any non-empty value"
             raise ConfigError(f"Configuration '{name}' must not be empty. Valid values include: {valid}")
-        if len(set(value)) != len(value):
-            raise ConfigError(f"Configuration '{name}' values must not be duplicated.")
-        if "" in value:
-            raise ConfigError(f"Configuration '{name}' values must not be empty.")
         for part in value:
+            if not part:
+                raise ConfigError(f"Configuration '{name}' values must not be empty.")
             if allowed:
                 one_of(*allowed)(name, part)
 
@@ -110,8 +123,35 @@ def share_offset_reset(name: str, value: Value) -> None:
     raise invalid(
         name,
         value,
+        f"Invalid value `{text}` for configuration {name}. "
         "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'.",
     )
+
+
+def compression_codec(name: str, value: Value) -> None:
+    """A codec by its number in record batches."""
+    if value not in range(5):
+        raise ConfigError(f"Unknown compression type id: {show(value)}")
+
+
+def limits_by_host(name: str, value: Value) -> None:
+    """`host:number` pairs, as text."""
+    pairs(name, value)
+    for part in _parts(value):
+        number = part.rpartition(":")[2].strip()
+        if not re.fullmatch(r"[+-]?[0-9]{1,10}", number):
+            raise ConfigError(f'For input string: "{number}"')
+
+
+def pairs(name: str, value: Value) -> None:
+    """`key:value` pairs, as text. The reason is Java's."""
+    for part in _parts(value):
+        if ":" not in part:
+            raise ConfigError(f"Error parsing configuration property '{name}': begin 0, end -1, length {len(part)}")
+
+
+def _parts(value: Value) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else []
 
 
 def quorum_voters(name: str, value: Value) -> None:
@@ -141,6 +181,7 @@ def metrics_interval(name: str, value: Value) -> None:
 
 def client_match(name: str, value: Value) -> None:
     """Entries as `attribute=regular expression`."""
+    items()(name, value)
     for part in value if isinstance(value, tuple) else ():
         attribute, sign, pattern = part.partition("=")
         try:

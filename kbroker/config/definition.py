@@ -61,7 +61,8 @@ class Row(NamedTuple):
         value = parse(self.name, self.type, text)
         if self.check is not None:
             self.check(self.name, value)
-        return value
+        # What a list has twice counts once (KIP-1161).
+        return tuple(dict.fromkeys(value)) if isinstance(value, tuple) and "" not in value else value
 
 
 Table = Mapping[str, Row]

@@ -17,7 +17,7 @@ _NOT_CONFIGS = (
     r"|SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_.*)?|NAME|ENV_.*)"
 )
 # Names for one thing: the one that a stronger source gives replaces the other.
-_TWINS = {"node.id": "broker.id", "broker.id": "node.id", "log.dirs": "log.dir", "log.dir": "log.dirs"}
+TWINS = {"node.id": "broker.id", "broker.id": "node.id", "log.dirs": "log.dir", "log.dir": "log.dirs"}
 
 
 class Sourced(NamedTuple):
@@ -35,7 +35,7 @@ def layered(*layers: Mapping[str, Sourced]) -> Given:
     result: Given = {}
     for layer in layers:
         for name in layer:
-            twin = _TWINS.get(name)
+            twin = TWINS.get(name)
             if twin is not None and twin not in layer:
                 result.pop(twin, None)
         result.update(layer)

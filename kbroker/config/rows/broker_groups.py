@@ -1,6 +1,6 @@
 """Broker configs: consumer groups, streams groups and committed offsets."""
 
-from kbroker.config.checks import at_least, items, one_of_ignoring_case
+from kbroker.config.checks import at_least, compression_codec, items, one_of_ignoring_case
 from kbroker.config.definition import CLUSTER_WIDE, HIGH, MEDIUM, READ_ONLY, Row
 from kbroker.config.values import INT, INT_MAX, LIST, LONG, SHORT, STRING
 
@@ -88,7 +88,7 @@ ROWS = (
     Row("offsets.retention.minutes", INT, 10_080, at_least(1), HIGH, READ_ONLY,
         "How long the offsets of a group without members, or without a subscription to the topic, are "
         "kept."),
-    Row("offsets.topic.compression.codec", INT, 0, None, HIGH, READ_ONLY,
+    Row("offsets.topic.compression.codec", INT, 0, compression_codec, HIGH, READ_ONLY,
         "Codec of the offsets topic by its number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."),
     Row("offsets.topic.num.partitions", INT, 50, at_least(1), HIGH, READ_ONLY,
         "Partitions of the offsets topic. It must not change once the topic exists."),

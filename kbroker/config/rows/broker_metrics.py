@@ -1,6 +1,6 @@
 """Broker configs: quotas, metrics and telemetry."""
 
-from kbroker.config.checks import at_least, items
+from kbroker.config.checks import address, at_least, items, one_of
 from kbroker.config.definition import CLUSTER_WIDE, LOW, MEDIUM, PER_BROKER, READ_ONLY, Row
 from kbroker.config.values import CLASS, INT, LIST, LONG, LONG_MAX, STRING
 
@@ -20,6 +20,10 @@ ROWS = (
         "How often the classes of kafka.metrics.reporters read the metrics."),
     Row("kafka.metrics.reporters", LIST, (), items(), LOW, READ_ONLY,
         "Classes that report the broker's older metrics."),
+    Row("kbroker.log.format", STRING, "text", one_of("text", "json"), LOW, READ_ONLY,
+        "kbroker's own. Form of the log's lines: text, or a JSON object each."),
+    Row("kbroker.metrics.listener", STRING, "", address, MEDIUM, READ_ONLY,
+        "kbroker's own. HOST:PORT on which /metrics is served for Prometheus; nothing for nowhere."),
     Row("metric.reporters", LIST, ("org.apache.kafka.common.metrics.JmxReporter",), items(), LOW,
         CLUSTER_WIDE,
         "Classes that report the broker's metrics."),

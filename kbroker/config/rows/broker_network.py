@@ -1,6 +1,6 @@
 """Broker configs: listeners, connections and requests; the broker itself."""
 
-from kbroker.config.checks import at_least, items, one_of
+from kbroker.config.checks import at_least, items, limits_by_host, one_of, pairs
 from kbroker.config.definition import CLUSTER_WIDE, HIGH, LOW, MEDIUM, PER_BROKER, READ_ONLY, Row
 from kbroker.config.values import INT, INT_MAX, LIST, LONG, STRING
 
@@ -26,7 +26,7 @@ ROWS = (
     Row("inter.broker.listener.name", STRING, None, None, MEDIUM, READ_ONLY,
         "Listener that brokers use among themselves."),
     Row("listener.security.protocol.map", STRING,
-        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None, LOW, PER_BROKER,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", pairs, LOW, PER_BROKER,
         "Security protocol of each listener name, as NAME:PROTOCOL pairs."),
     Row("listeners", LIST, ("PLAINTEXT://127.0.0.1:9092",), items(empty=False), HIGH, PER_BROKER,
         "Addresses to listen on, as NAME://host:port. An empty host is every interface, port 0 any free "
@@ -37,7 +37,7 @@ ROWS = (
         "Most connections that the broker keeps at one time."),
     Row("max.connections.per.ip", INT, INT_MAX, at_least(0), MEDIUM, CLUSTER_WIDE,
         "Most connections from one address."),
-    Row("max.connections.per.ip.overrides", STRING, "", None, MEDIUM, CLUSTER_WIDE,
+    Row("max.connections.per.ip.overrides", STRING, "", limits_by_host, MEDIUM, CLUSTER_WIDE,
         "Other limits for single addresses or host names, as host:number pairs."),
     Row("max.incremental.fetch.session.cache.slots", INT, 1000, at_least(0), MEDIUM, READ_ONLY,
         "Most incremental fetch sessions that are kept (KIP-227)."),

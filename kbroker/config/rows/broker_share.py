@@ -1,6 +1,6 @@
 """Broker configs: share groups and their coordinator (KIP-932)."""
 
-from kbroker.config.checks import at_least, between, items
+from kbroker.config.checks import at_least, between, compression_codec, items
 from kbroker.config.definition import CLUSTER_WIDE, HIGH, MEDIUM, READ_ONLY, Row
 from kbroker.config.values import INT, LIST, SHORT
 
@@ -57,7 +57,7 @@ ROWS = (
     Row("share.coordinator.snapshot.update.records.per.snapshot", INT, 500, between(0, 500), MEDIUM,
         READ_ONLY,
         "Updates that the share coordinator writes between two snapshots of a share partition."),
-    Row("share.coordinator.state.topic.compression.codec", INT, 0, None, HIGH, READ_ONLY,
+    Row("share.coordinator.state.topic.compression.codec", INT, 0, compression_codec, HIGH, READ_ONLY,
         "Codec of the share groups' state topic by its number."),
     Row("share.coordinator.state.topic.min.isr", SHORT, 1, at_least(1), HIGH, READ_ONLY,
         "min.insync.replicas of the share groups' state topic. kbroker's default is 1, for a single "

@@ -1,6 +1,6 @@
 """Client metrics subscriptions (KIP-714)."""
 
-from kbroker.config.checks import client_match, metrics_interval
+from kbroker.config.checks import client_match, items, metrics_interval
 from kbroker.config.definition import CLUSTER_WIDE, MEDIUM, Row, table
 from kbroker.config.values import INT, LIST
 
@@ -10,7 +10,7 @@ CLIENT_METRICS_CONFIGS = table((
         "How often clients push their metrics."),
     Row("match", LIST, (), client_match, MEDIUM, CLUSTER_WIDE,
         "Which clients push: attribute=regular expression, all of them must match."),
-    Row("metrics", LIST, (), None, MEDIUM, CLUSTER_WIDE,
+    Row("metrics", LIST, (), items(), MEDIUM, CLUSTER_WIDE,
         "Prefixes of the names of the metrics that are pushed; empty for none, * for all."),
 ))
 # fmt: on

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.cluster.image import BROKER_RESOURCE
+from kbroker.config.rows.broker import BROKER_CONFIGS
 from kbroker.state.controller import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages import k32_describe_configs as k32
@@ -29,7 +30,7 @@ PROPERTIES = {
 }
 
 # kbroker's own, which Kafka does not have.
-OWN = {"flush.before.ack", "kbroker.record.validation"}
+OWN = {"flush.before.ack", *(name for name in BROKER_CONFIGS if name.startswith("kbroker."))}
 # Defaults of one's own, and what the recorded node had set besides PROPERTIES.
 OTHER_VALUES = {
     "broker.id",

@@ -86,7 +86,7 @@ def test_node_id_and_broker_id_are_one():
         ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
         (
             {"node.id": "1", "broker.id": "2"},
-            "node.id and broker.id must be the same number when both are given",
+            "You must set `node.id` to the same value as `broker.id`.",
         ),
         ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"),
         ({"log.roll.ms": "0"}, "log.roll.ms must be greater than or equal to 1"),
@@ -105,7 +105,8 @@ def test_node_id_and_broker_id_are_one():
         ),
         (
             {"replica.fetch.wait.max.ms": "40000"},
-            "replica.fetch.wait.max.ms must be less than or equal to replica.socket.timeout.ms",
+            "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary "
+            "socket timeouts",
         ),
         (
             {"group.consumer.session.timeout.ms": "100000"},

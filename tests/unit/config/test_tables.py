@@ -16,7 +16,10 @@ from kbroker.config.values import ConfigError, show
 # One config a line: resource, name, type, default, range, dynamic mode, sensitive, importance.
 KAFKA = [json.loads(line) for line in Path(__file__).with_name("kafka_4_3_configs.jsonl").open()]
 TABLES: dict[str, Table] = {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}
-OWN = {"topic": {"flush.before.ack", "kbroker.record.validation"}, "broker": {"kbroker.record.validation"}}
+OWN = {
+    "topic": {"flush.before.ack", "kbroker.record.validation"},
+    "broker": {"kbroker.log.format", "kbroker.metrics.listener", "kbroker.record.validation"},
+}
 
 # kbroker's own defaults, and why.
 OTHER_DEFAULTS = {

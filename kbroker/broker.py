@@ -14,7 +14,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import SystemRandom
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.api.dispatch import Dispatch
 from kbroker.api.services import Services
@@ -36,6 +36,9 @@ from kbroker.replica.manager import ReplicaManager
 from kbroker.storage.backend import RealDisk
 from kbroker.world import World
 
+if TYPE_CHECKING:
+    from kbroker.exporter.service import Exporter
+
 T = TypeVar("T")
 log = logging.getLogger("kbroker")
 
@@ -49,6 +52,7 @@ class Broker:
     """One broker. `coordination` is given when several share it; otherwise it opens its own, embedded."""
 
     services: Services
+    exporter: Exporter
 
     def __init__(self, world: World, config: BrokerConfig, coordination: Coordination | None = None) -> None:
         if len(config.log_dirs) != 1:
@@ -87,7 +91,16 @@ class Broker:
         await self._server.serve(self.services)
         # Before all else: requests are not answered by a broker that is half gone.
         self._started.append(self._server.stop)
+        if self.config.kbroker_metrics_listener:
+            await self._export()
         return advertised._replace(port=node.port).address
+
+    async def _export(self) -> None:
+        from kbroker.exporter.service import Exporter
+
+        self.exporter = Exporter(self.world, self.services, self._server)
+        self._started.append(self.exporter.stop)
+        await self.exporter.start(self.config.kbroker_metrics_listener)
 
     async def _join(self, node: BrokerNode, directory: str) -> ClusterMember:
         if self._coordination is None:

@@ -29,10 +29,12 @@ def serve(services: Services, context: RequestContext, frame: memoryview, pos: i
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _refuse_all(context, request)
 
+    sent = services.bytes_out
+
     def answer(error_code: int, session_id: int, results: Results) -> None:
         if error_code:
             context.refused(error_code)
-        context.respond(encode_fetch_response(version, error_code, session_id, by_topic(results, context)))
+        context.respond(encode_fetch_response(version, error_code, session_id, by_topic(results, context, sent)))
 
     context.on_abandoned = services.fetching.fetch(request, version >= FIRST_TOPIC_ID_VERSION, answer)
     return PENDING
@@ -47,13 +49,19 @@ def _refuse_all(context: RequestContext, request: FetchRequest) -> Body:
     return encode_fetch_response(version, code, request.session_id, told)
 
 
-def by_topic(results: Results, context: RequestContext) -> list[tuple[TopicKey, list[FetchResult]]]:
-    """Group results under their topics, in the order in which topics first appear; tell of those that are refusals."""
+def by_topic(
+    results: Results, context: RequestContext, sent: dict[TopicKey, int]
+) -> list[tuple[TopicKey, list[FetchResult]]]:
+    """Group results under their topics, in the order in which topics first appear; tell of those that are refusals,
+    and count the bytes that are sent."""
     topics: dict[TopicKey, list[FetchResult]] = {}
     for fetched, result in results:
         if result[1]:
             about = partition_named(fetched.key, fetched.index)
             context.refused(result[1], subject={**about, "offset": fetched.offset})
+        size = len(result.records)
+        if size:
+            sent[fetched.key] = sent.get(fetched.key, 0) + size
         found = topics.get(fetched.key)
         if found is None:
             topics[fetched.key] = [result]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.model import Buffer
@@ -33,6 +33,8 @@ class Services:
     fetching: Fetching
     groups: GroupCoordinator
     producer_ids: ProducerIds
+    # Bytes of records given to consumers, by the topic's name or id as they ask with.
+    bytes_out: dict[str | bytes, int] = field(default_factory=dict)
 
 
 class Pending:

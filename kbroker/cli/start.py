@@ -9,11 +9,16 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kbroker.cli.errors import CliError, complain, explain, usage
 from kbroker.cli.values import assignments, host_port
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.sources import Given, Sourced, from_environment, layered
+from kbroker.events import Log, formatter
+
+if TYPE_CHECKING:
+    from logging import Handler
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "kbroker-data"
@@ -31,6 +36,8 @@ class StartOptions:
     advertise: str | None = None
     set: list[str] = field(default_factory=list)
     log_level: str = "info"
+    log_format: str | None = None
+    metrics: str | None = None
 
 
 _OPTIONS = {
@@ -40,6 +47,8 @@ _OPTIONS = {
     "--advertise": "advertise",
     "--set": "set",
     "--log-level": "log_level",
+    "--log-format": "log_format",
+    "--metrics": "metrics",
 }
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -93,6 +102,13 @@ def _dedicated(options: StartOptions) -> Given:
         given["listeners"] = Sourced(_listener(options.listen, "--listen"), "--listen")
     if options.advertise is not None:
         given["advertised.listeners"] = Sourced(_listener(options.advertise, "--advertise"), "--advertise")
+    if options.metrics is not None:
+        host, port = host_port(options.metrics, "--metrics")
+        given["kbroker.metrics.listener"] = Sourced(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}", "--metrics"
+        )
+    if options.log_format is not None:
+        given["kbroker.log.format"] = Sourced(options.log_format, "--log-format")
     return given
 
 
@@ -125,12 +141,11 @@ def start(options: StartOptions) -> int:
     try:
         if options.log_level.lower() not in LOG_LEVELS:
             raise usage(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {options.log_level!r}")
-        logging.basicConfig(
-            stream=sys.stderr,
-            level=options.log_level.upper(),
-            format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        )
-        config = _config(options)
+        lines = logging.StreamHandler(sys.stderr)
+        lines.setFormatter(formatter("text"))
+        logging.basicConfig(level=options.log_level.upper(), handlers=[lines])
+        config = _config(options, lines)
+        lines.setFormatter(formatter(config.kbroker_log_format))
         from kbroker.broker import run
 
         return run(config, on_ready=announce)
@@ -140,18 +155,18 @@ def start(options: StartOptions) -> int:
         complain(str(error))
         return error.status
     except Exception as error:
-        logging.getLogger("kbroker").debug("where it failed:", exc_info=True)
+        logging.getLogger("kbroker").debug("where it failed", exc_info=True)
         complain(_reason(error))
         return 1
 
 
-def _config(options: StartOptions) -> BrokerConfig:
-    """Raises CliError, ConfigError."""
-    import logging
-
+def _config(options: StartOptions, lines: "Handler") -> BrokerConfig:
+    """`lines` gets the format that is asked for. Raises CliError, ConfigError."""
     given, sentences = sourced(options, os.environ)
+    if "kbroker.log.format" in given:
+        lines.setFormatter(formatter(given["kbroker.log.format"].text))
     for sentence in sentences:
-        logging.getLogger("kbroker").warning("%s", sentence)
+        Log("kbroker").warning("config left out", reason=sentence)
     try:
         return BrokerConfig.load({name: one.text for name, one in given.items()})
     except ConfigError as wrong:

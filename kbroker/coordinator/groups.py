@@ -239,6 +239,10 @@ class GroupCoordinator:
         """A group to look at."""
         return self._active(group_id).get(group_id)
 
+    def shards(self) -> list[Shard]:
+        """What is known of each of this broker's partitions, for who looks at all of it."""
+        return list(self._shards.values())
+
     def all_groups(self) -> Iterable[ClassicGroup]:
         """This broker's groups; raises COORDINATOR_LOAD_IN_PROGRESS while not all are known."""
         shards = list(self._shards.values())

@@ -43,6 +43,20 @@ class Appended(NamedTuple):
     settled: bool
 
 
+class Departed:
+    """What the partitions that have left this broker had taken."""
+
+    __slots__ = ("bytes_in", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes_in = 0
+
+    def add(self, partition: Partition) -> None:
+        self.messages += partition.log.log_end_offset - partition.first_offset
+        self.bytes_in += partition.bytes_in
+
+
 def _must_sync(log: Log) -> bool:
     """Recovery has read what an earlier process wrote, which is perhaps not on the disk yet. Where consumers see only
     what is, it is synced before they are served: a high watermark does not go back."""
@@ -58,6 +72,7 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
         self.upkeep = Upkeep(world)
+        self.departed = Departed()
         self._world = world
         self._metadata = metadata
         # Both a topic's name and its id lead to its partitions: requests use either (KIP-516).
@@ -340,6 +355,7 @@ class ReplicaManager:
             del self._topics[name]
         for partition in removed.values():
             self.partitions.pop(partition.tp, None)
+            self.departed.add(partition)
             partition.close()
             await self.upkeep.forget(partition)
         for tp in [tp for tp, known in self.upkeep.missing.items() if known == topic_id]:

@@ -23,12 +23,15 @@ class Partition:
     """Appends and their consequences: the high watermark moves, waiting requests wake.
 
     Consumers see offsets below `state.high_watermark`; `fetchers` are in the fetch sessions to tell when it moves.
-    `internal`: of a coordinator's topic. `closed`: it has left this broker.
+    `internal`: of a coordinator's topic. `closed`: it has left this broker. `bytes_in` have been appended since it is
+    here, and everything from `first_offset` on.
     """
 
     __slots__ = (
+        "bytes_in",
         "closed",
         "fetchers",
+        "first_offset",
         "flush_before_ack",
         "flushing",
         "internal",
@@ -57,6 +60,8 @@ class Partition:
         self.closed = False
         self.internal = internal
         self.flushing = False
+        self.bytes_in = 0
+        self.first_offset = log.log_end_offset
         # Bytes appended since the high watermark moved last: how much more there is to fetch when it moves.
         self.uncommitted = 0
         self.flush_before_ack = acknowledged_by_sync(log.config)
@@ -85,7 +90,9 @@ class Partition:
     def append(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
         """Append one validated batch as leader; gives its base offset. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
         base_offset = self.log.append(batch, header, self.state.leader_epoch, now_ms)
-        self.uncommitted += header[1] + LENGTH_OVERHEAD
+        size = header[1] + LENGTH_OVERHEAD
+        self.uncommitted += size
+        self.bytes_in += size
         if self.flush_before_ack:
             self.request_flush(self)
         else:

@@ -106,6 +106,10 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def all(self) -> list[FetchSession]:
+        """To look at."""
+        return list(self._sessions.values())
+
     def create(self, by_id: bool, now_ms: int) -> tuple[FetchSession, FetchSession | None]:
         """A new session, of id 0 when there is no room; and the session that was evicted for it."""
         evicted = None

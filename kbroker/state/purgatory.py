@@ -45,6 +45,10 @@ class Purgatory:
     def __len__(self) -> int:
         return len(self._heap) - self._done
 
+    def waiting(self) -> list[Operation]:
+        """To look at."""
+        return [operation for _, _, operation in self._heap if not operation.done]
+
     def watch(self, operation: Operation) -> None:
         self._sequence += 1
         heappush(self._heap, (operation.deadline_ms, self._sequence, operation))

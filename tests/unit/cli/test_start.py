@@ -1,5 +1,6 @@
 """`kbroker start`: options and files to properties, and the way into the broker."""
 
+import json
 import subprocess
 import sys
 import types
@@ -16,8 +17,8 @@ from kbroker.config import BrokerConfig
 
 def test_plain_options_are_parsed_without_typer() -> None:
     args = ["--config", "a.toml", "--data-dir=d", "--listen", "h:1", "--advertise=h:2", "--set", "a=b=c"]
-    expected = StartOptions("a.toml", "d", "h:1", "h:2", ["a=b=c"], "debug")
-    assert parse_plain([*args, "--log-level", "debug"]) == expected
+    expected = StartOptions("a.toml", "d", "h:1", "h:2", ["a=b=c"], "debug", "json", "h:3")
+    assert parse_plain([*args, "--log-level", "debug", "--log-format", "json", "--metrics=h:3"]) == expected
     assert parse_plain([]) == StartOptions()
     assert parse_plain(["--set", "a=1", "--set=b=2"]) == StartOptions(set=["a=1", "b=2"])
 
@@ -135,6 +136,9 @@ def test_the_ready_line_is_all_there_is_on_standard_output(
         (StartOptions(set=["x"]), 2, "NAME=VALUE"),
         (StartOptions(set=["num.partitions=many"]), 1, "num.partitions"),
         (StartOptions(log_level="loud"), 2, "--log-level"),
+        (StartOptions(log_format="xml"), 1, "kbroker.log.format"),
+        (StartOptions(metrics="9100"), 2, "--metrics must be HOST:PORT"),
+        (StartOptions(set=["kbroker.metrics.listener=here"]), 1, "kbroker.metrics.listener"),
     ],
 )
 def test_what_cannot_be_started_is_one_line(
@@ -168,3 +172,22 @@ def test_a_start_imports_neither_typer_nor_rich_nor_a_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "2 []\n"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_log_has_the_form_that_is_asked_for(form: str, tmp_path: Path) -> None:
+    program = (
+        "import sys; from kbroker import broker, cli, events;"
+        "broker.run = lambda config, on_ready: events.Log('kbroker').warning('it runs', port=1) or 0;"
+        "sys.exit(cli.main(['start', *sys.argv[1:]]))"
+    )
+    args = ["--log-format", form, "--metrics", "127.0.0.1:0", "--data-dir", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True)
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    if form == "json":
+        assert {"level": "WARNING", "logger": "kbroker", "message": "it runs", "port": 1}.items() <= json.loads(
+            line
+        ).items()
+    else:
+        assert line.endswith(" WARNING kbroker: it runs port=1")

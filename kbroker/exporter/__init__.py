@@ -1,0 +1,1 @@
+"""What the broker tells Prometheus, and the small HTTP server that serves it."""

@@ -1,0 +1,260 @@
+"""What a scrape reads of a broker. Everything here runs on the loop and yields between pieces of a millisecond or so,
+so that requests have their turns; what a page says is therefore not of one instant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.api.k00_produce import DelayedProduce
+from kbroker.exporter.page import Page, labels
+from kbroker.metrics import Histogram
+from kbroker.net.refusals import api_name
+from kbroker.state.group.states import GroupState
+from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker.api.services import Services
+    from kbroker.net.listener import Server
+    from kbroker.replica.partition import Partition
+
+# How many things are looked at between two yields.
+AT_ONCE = 100
+
+_TOPICS = "kafka_server_brokertopicmetrics_"
+_REQUESTS = "kafka_network_requestmetrics_"
+_REPLICAS = "kafka_server_replicamanager_"
+_GROUPS = "kafka_coordinator_group_groupmetadatamanager_"
+_CONTROLLER = "kafka_controller_kafkacontroller_"
+_SOCKETS = "kafka_server_socket_server_metrics_connection_"
+_SESSIONS = "kafka_server_fetchsessioncache_numincrementalfetch"
+
+
+class Sources(NamedTuple):
+    """The rooms that are read, and what only the exporter measures."""
+
+    services: Services
+    server: Server
+    loop_delay: Histogram
+    listener: str
+
+
+def collect(sources: Sources, page: Page) -> Iterator[None]:
+    """Fill a page; each step is short."""
+    requests(sources, page)
+    yield
+    connections(sources, page)
+    page.add_histogram("kbroker_event_loop_delay_seconds", sources.loop_delay)
+    yield from cluster(sources.services, page)
+    yield from partitions(sources.services, page)
+    yield from waiting(sources.services, page)
+    yield from groups(sources.services, page)
+
+
+def requests(sources: Sources, page: Page) -> None:
+    by_api: dict[int, list[Histogram]] = {}
+    sizes: Counter[tuple[int, str]] = Counter()
+    counts: Counter[int] = Counter()
+    for stats in sources.server.dispatch.stats():
+        if not stats.requests:
+            continue
+        api = stats.api_key
+        by_api.setdefault(api, []).append(stats)
+        counts[api] += stats.requests
+        sizes[api, "requestbytes_total"] += stats.bytes_in
+        sizes[api, "responsebytes_total"] += stats.bytes_out
+        for name in names_of(api):
+            page.add(_REQUESTS + "requests_total", stats.requests, labels(request=name, version=stats.version))
+    for api, several in by_api.items():
+        whole = Histogram.merged(several)
+        for name in names_of(api):
+            page.add_histogram(_REQUESTS + "totaltime_seconds", whole, request=name)
+            for size in ("requestbytes_total", "responsebytes_total"):
+                page.add(_REQUESTS + size, sizes[api, size], labels(request=name))
+    failed: Counter[int] = Counter()
+    for (api, code), count in sorted(sources.server.refusals.errors.items()):
+        failed[api] += count
+        page.add(_REQUESTS + "errors_total", count, labels(request=api_name(api), error=ErrorCode(code).name))
+    for api, name in ((ApiKey.PRODUCE, "produce"), (ApiKey.FETCH, "fetch")):
+        page.add(f"{_TOPICS}total{name}requests_total", counts[api])
+        page.add(f"{_TOPICS}failed{name}requests_total", failed[api])
+
+
+def names_of(api_key: int) -> tuple[str, ...]:
+    """As Kafka, which tells consumers' fetches from replicas'."""
+    return ("Fetch", "FetchConsumer") if api_key == ApiKey.FETCH else (api_name(api_key),)
+
+
+def connections(sources: Sources, page: Page) -> None:
+    server = sources.server
+    listener = labels(listener=sources.listener)
+    page.add(_SOCKETS + "count", len(server.connections), listener)
+    page.add(_SOCKETS + "creation_total", server.accepted, listener)
+    page.add(_SOCKETS + "close_total", server.accepted - len(server.connections), listener)
+    page.add("kafka_network_socketserver_expiredconnectionskilledcount", server.expired)
+    page.add("kbroker_unsent_response_bytes", server.unsent_bytes)
+    page.add("kbroker_refusals_suppressed_total", server.refusals.suppressed)
+    for reason, count in sorted(server.refusals.closed.items()):
+        page.add("kbroker_connections_closed_total", count, labels(reason=reason))
+
+
+def cluster(services: Services, page: Page) -> Iterator[None]:
+    image = services.metadata
+    page.add(_CONTROLLER + "activecontrollercount", int(image.controller_id == services.node_id))
+    page.add("kafka_server_kafkaserver_brokerstate", 3)
+    page.add("kafka_brokers", len(image.brokers))
+    for node in list(image.brokers.values()):
+        page.add("kafka_broker_info", 1, labels(address=f"{node.host}:{node.port}", id=node.id))
+    count = offline = 0
+    topics = list(image.topics.values())
+    page.add(_CONTROLLER + "globaltopiccount", len(topics))
+    for number, topic in enumerate(topics):
+        page.add("kafka_topic_partitions", len(topic.partitions), labels(topic=topic.name))
+        count += len(topic.partitions)
+        offline += sum(partition.leader < 0 for partition in topic.partitions)
+        if number % AT_ONCE == 0:
+            yield
+    page.add(_CONTROLLER + "globalpartitioncount", count)
+    page.add(_CONTROLLER + "offlinepartitionscount", offline)
+
+
+def partitions(services: Services, page: Page) -> Iterator[None]:
+    replicas = services.replicas
+    image = services.metadata
+    held = list(replicas.partitions.values())
+    messages: Counter[str] = Counter()
+    size: Counter[str] = Counter()
+    leaders = under_replicated = under_min = offline = producers = 0
+    for number, partition in enumerate(held):
+        if number % AT_ONCE == 0:
+            yield
+        tp, log = partition.tp, partition.log
+        where = f'{{partition="{tp.partition}",topic="{tp.topic}"}}'
+        topic = image.topic_by_id.get(partition.topic_id)
+        if topic is not None:
+            # Replicas that are in sync, and all.
+            told = topic.partitions[tp.partition]
+            _state(page, where, told.leader, told.replicas, told.isr)
+            if partition.is_leader:
+                under_replicated += len(told.isr) < len(told.replicas)
+                under_min += len(told.isr) < log.config.min_insync_replicas
+        _log(page, where, partition)
+        messages[tp.topic] += log.log_end_offset - partition.first_offset
+        size[tp.topic] += partition.bytes_in
+        leaders += partition.is_leader
+        producers += len(log.producers)
+        offline += log.offline is not None
+    page.add(_REPLICAS + "partitioncount", len(held))
+    page.add(_REPLICAS + "leadercount", leaders)
+    page.add(_REPLICAS + "underreplicatedpartitions", under_replicated)
+    page.add(_REPLICAS + "underminisrpartitioncount", under_min)
+    page.add(_REPLICAS + "offlinereplicacount", offline + len(replicas.upkeep.missing))
+    page.add(_REPLICAS + "produceridcount", producers)
+    yield
+    _traffic(services, page, messages, size)
+
+
+def _state(page: Page, where: str, leader: int, replicas: list[int], isr: list[int]) -> None:
+    missing = int(len(isr) < len(replicas))
+    page.add("kafka_cluster_partition_replicascount", len(replicas), where)
+    page.add("kafka_cluster_partition_insyncreplicascount", len(isr), where)
+    page.add("kafka_cluster_partition_underreplicated", missing, where)
+    page.add("kafka_topic_partition_replicas", len(replicas), where)
+    page.add("kafka_topic_partition_in_sync_replica", len(isr), where)
+    page.add("kafka_topic_partition_under_replicated_partition", missing, where)
+    page.add("kafka_topic_partition_leader", leader, where)
+    page.add("kafka_topic_partition_leader_is_preferred", int(leader == replicas[0]), where)
+
+
+def _log(page: Page, where: str, partition: Partition) -> None:
+    log = partition.log
+    page.add("kafka_log_log_size", log.size_bytes, where)
+    page.add("kafka_log_log_numlogsegments", len(log.segments), where)
+    page.add("kafka_log_log_logstartoffset", log.log_start_offset, where)
+    page.add("kafka_log_log_logendoffset", log.log_end_offset, where)
+    page.add("kafka_topic_partition_current_offset", partition.high_watermark, where)
+    page.add("kafka_topic_partition_oldest_offset", log.log_start_offset, where)
+    if log.offline is not None:
+        page.add("kbroker_log_offline", 1, where)
+    if log.full:
+        page.add("kbroker_log_full", 1, where)
+
+
+def _traffic(services: Services, page: Page, messages: Counter[str], size: Counter[str]) -> None:
+    """By topic, and of all: those of topics that are gone are in it."""
+    gone = services.replicas.departed
+    image = services.metadata
+    out: Counter[str] = Counter()
+    sent_in_all = 0
+    for key, sent in list(services.bytes_out.items()):
+        topic = image.topics.get(key) if isinstance(key, str) else image.topic_by_id.get(key)
+        sent_in_all += sent
+        if topic is not None:
+            out[topic.name] += sent
+    for family, by_topic, whole in (
+        ("messagesin_total", messages, gone.messages + messages.total()),
+        ("bytesin_total", size, gone.bytes_in + size.total()),
+        ("bytesout_total", out, sent_in_all),
+    ):
+        page.add(_TOPICS + family, whole)
+        for name, value in by_topic.items():
+            page.add(_TOPICS + family, value, labels(topic=name))
+
+
+def waiting(services: Services, page: Page) -> Iterator[None]:
+    """Requests in purgatory, and fetch sessions."""
+    operations = services.replicas.purgatory.waiting()
+    produce = sum(isinstance(operation, DelayedProduce) for operation in operations)
+    name = "kafka_server_delayedoperationpurgatory_purgatorysize"
+    page.add(name, produce, labels(delayedoperation="Produce"))
+    page.add(name, len(operations) - produce, labels(delayedoperation="Fetch"))
+    yield
+    sessions = services.fetching.sessions.all()
+    page.add(_SESSIONS + "sessions", len(sessions))
+    page.add(_SESSIONS + "partitionscached", sum(len(session.partitions) for session in sessions))
+    yield
+
+
+def groups(services: Services, page: Page) -> Iterator[None]:
+    states: Counter[GroupState] = Counter()
+    offsets = 0
+    for shard in services.groups.shards():
+        known = shard.groups
+        for group_id, group in list(known.by_id.items()):
+            states[group.state] += 1
+            page.add("kafka_consumergroup_members", len(group.members), labels(consumergroup=group_id))
+            if states.total() % AT_ONCE == 0:
+                yield
+        for group_id, committed in list(known.offsets.items()):
+            yield
+            for topic, by_partition in list(committed.topics.items()):
+                offsets += len(by_partition)
+                yield from _offsets(services, page, group_id, topic, {p: o.offset for p, o in by_partition.items()})
+    page.add(_GROUPS + "numgroups", states.total())
+    for state in GroupState:
+        page.add(f"{_GROUPS}numgroups{state.lower()}", states[state])
+    page.add(_GROUPS + "numoffsets", offsets)
+
+
+def _offsets(services: Services, page: Page, group: str, topic: str, committed: dict[int, int]) -> Iterator[None]:
+    """Of one group in one topic. Where the partition is gone there is no lag."""
+    start = labels(consumergroup=group)[:-1]
+    lags = 0
+    items = iter(committed.items())
+    while some := list(islice(items, AT_ONCE)):
+        for index, offset in some:
+            where = f'{start},partition="{index}",topic="{topic}"}}'
+            page.add("kafka_consumergroup_current_offset", offset, where)
+            partition = services.replicas.get(topic, index)
+            if partition is not None:
+                lag = partition.high_watermark - offset
+                lags += lag
+                page.add("kafka_consumergroup_lag", lag, where)
+        yield
+    where = f'{start},topic="{topic}"}}'
+    page.add("kafka_consumergroup_current_offset_sum", sum(committed.values()), where)
+    page.add("kafka_consumergroup_lag_sum", lags, where)

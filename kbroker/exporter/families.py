@@ -1,0 +1,212 @@
+"""All families of metrics, a row each. docs/metrics.md is made from them: python -m kbroker.exporter.families.
+
+Names that begin with kafka_ are those that users know: of Kafka's own JMX metrics as the Prometheus JMX exporter's
+usual rules spell them, and of kafka_exporter (topics, offsets, consumer groups). kbroker_ is what Kafka does not have.
+process_* and python_* come from prometheus_client.
+"""
+
+from typing import NamedTuple
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+
+class Family(NamedTuple):
+    name: str
+    kind: str
+    labels: str
+    help: str
+
+
+_BROKER_TOPIC = "kafka_server_brokertopicmetrics_"
+_REQUEST = "kafka_network_requestmetrics_"
+_REPLICAS = "kafka_server_replicamanager_"
+_GROUPS = "kafka_coordinator_group_groupmetadatamanager_"
+_TP = "topic, partition"
+_GROUP = "consumergroup, topic, partition"
+_GROUP_TOPIC = "consumergroup, topic"
+
+FAMILIES = (
+    Family(
+        _BROKER_TOPIC + "messagesin_total",
+        COUNTER,
+        "topic",
+        "Records appended, internal topics included; without a topic: of all, deleted topics included.",
+    ),
+    Family(
+        _BROKER_TOPIC + "bytesin_total",
+        COUNTER,
+        "topic",
+        "Bytes of record batches appended; without a topic: of all, deleted topics included.",
+    ),
+    Family(
+        _BROKER_TOPIC + "bytesout_total",
+        COUNTER,
+        "topic",
+        "Bytes of record batches given to consumers; without a topic: of all, deleted topics included.",
+    ),
+    Family(_BROKER_TOPIC + "totalproducerequests_total", COUNTER, "", "Produce requests."),
+    Family(
+        _BROKER_TOPIC + "failedproducerequests_total", COUNTER, "", "Partitions of Produce requests that were refused."
+    ),
+    Family(_BROKER_TOPIC + "totalfetchrequests_total", COUNTER, "", "Fetch requests."),
+    Family(
+        _BROKER_TOPIC + "failedfetchrequests_total",
+        COUNTER,
+        "",
+        "Partitions of Fetch requests, or whole ones, that were refused.",
+    ),
+    Family(
+        _REQUEST + "requests_total",
+        COUNTER,
+        "request, version",
+        "Requests by API; those of Fetch also as FetchConsumer.",
+    ),
+    Family(
+        _REQUEST + "errors_total",
+        COUNTER,
+        "request, error",
+        "Error codes in answers, one for each thing that was refused; NONE is not counted.",
+    ),
+    Family(
+        _REQUEST + "totaltime_seconds",
+        HISTOGRAM,
+        "request",
+        "From the arrival of a request's last byte to the writing of its answer.",
+    ),
+    Family(_REQUEST + "requestbytes_total", COUNTER, "request", "Bytes of requests."),
+    Family(_REQUEST + "responsebytes_total", COUNTER, "request", "Bytes of answers."),
+    Family("kafka_server_socket_server_metrics_connection_count", GAUGE, "listener", "Open connections."),
+    Family(
+        "kafka_server_socket_server_metrics_connection_creation_total", COUNTER, "listener", "Connections accepted."
+    ),
+    Family("kafka_server_socket_server_metrics_connection_close_total", COUNTER, "listener", "Connections that ended."),
+    Family(
+        "kafka_network_socketserver_expiredconnectionskilledcount",
+        GAUGE,
+        "",
+        "Connections closed because they were idle for connections.max.idle.ms.",
+    ),
+    Family("kafka_server_kafkaserver_brokerstate", GAUGE, "", "3: it serves."),
+    Family(_REPLICAS + "partitioncount", GAUGE, "", "Partitions on this broker."),
+    Family(_REPLICAS + "leadercount", GAUGE, "", "Partitions that this broker leads."),
+    Family(
+        _REPLICAS + "underreplicatedpartitions", GAUGE, "", "Led partitions with fewer in-sync replicas than replicas."
+    ),
+    Family(
+        _REPLICAS + "underminisrpartitioncount",
+        GAUGE,
+        "",
+        "Led partitions with fewer in-sync replicas than min.insync.replicas.",
+    ),
+    Family(
+        _REPLICAS + "offlinereplicacount",
+        GAUGE,
+        "",
+        "Logs that cannot be used until a restart, or could not be opened.",
+    ),
+    Family(_REPLICAS + "produceridcount", GAUGE, "", "Producer ids with state, over all partitions."),
+    Family("kafka_controller_kafkacontroller_activecontrollercount", GAUGE, "", "1 if this broker is the controller."),
+    Family("kafka_controller_kafkacontroller_globaltopiccount", GAUGE, "", "Topics of the cluster."),
+    Family("kafka_controller_kafkacontroller_globalpartitioncount", GAUGE, "", "Partitions of the cluster."),
+    Family("kafka_controller_kafkacontroller_offlinepartitionscount", GAUGE, "", "Partitions without a leader."),
+    Family(
+        "kafka_server_delayedoperationpurgatory_purgatorysize",
+        GAUGE,
+        "delayedoperation",
+        "Requests that wait: Produce for its acknowledgement, Fetch for records.",
+    ),
+    Family("kafka_server_fetchsessioncache_numincrementalfetchsessions", GAUGE, "", "Fetch sessions."),
+    Family(
+        "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", GAUGE, "", "Partitions in fetch sessions."
+    ),
+    Family("kafka_log_log_size", GAUGE, _TP, "Bytes of the log's segments."),
+    Family("kafka_log_log_numlogsegments", GAUGE, _TP, "Segments of the log."),
+    Family("kafka_log_log_logstartoffset", GAUGE, _TP, "First offset that can be read."),
+    Family("kafka_log_log_logendoffset", GAUGE, _TP, "Next offset to be assigned."),
+    Family("kafka_cluster_partition_underreplicated", GAUGE, _TP, "1 if it has fewer in-sync replicas than replicas."),
+    Family("kafka_cluster_partition_insyncreplicascount", GAUGE, _TP, "In-sync replicas."),
+    Family("kafka_cluster_partition_replicascount", GAUGE, _TP, "Replicas."),
+    Family(_GROUPS + "numgroups", GAUGE, "", "Classic consumer groups."),
+    Family(_GROUPS + "numgroupsempty", GAUGE, "", "Groups in state Empty."),
+    Family(_GROUPS + "numgroupspreparingrebalance", GAUGE, "", "Groups in state PreparingRebalance."),
+    Family(_GROUPS + "numgroupscompletingrebalance", GAUGE, "", "Groups in state CompletingRebalance."),
+    Family(_GROUPS + "numgroupsstable", GAUGE, "", "Groups in state Stable."),
+    Family(_GROUPS + "numgroupsdead", GAUGE, "", "Groups in state Dead."),
+    Family(_GROUPS + "numoffsets", GAUGE, "", "Committed offsets."),
+    Family("kafka_brokers", GAUGE, "", "Brokers of the cluster."),
+    Family("kafka_broker_info", GAUGE, "id, address", "1 for each broker."),
+    Family("kafka_topic_partitions", GAUGE, "topic", "Partitions of the topic."),
+    Family(
+        "kafka_topic_partition_current_offset",
+        GAUGE,
+        _TP,
+        "High watermark: the offset after the last one that consumers see.",
+    ),
+    Family("kafka_topic_partition_oldest_offset", GAUGE, _TP, "First offset that can be read."),
+    Family("kafka_topic_partition_leader", GAUGE, _TP, "The leader's broker id."),
+    Family("kafka_topic_partition_leader_is_preferred", GAUGE, _TP, "1 if the preferred replica leads."),
+    Family("kafka_topic_partition_replicas", GAUGE, _TP, "Replicas."),
+    Family("kafka_topic_partition_in_sync_replica", GAUGE, _TP, "In-sync replicas."),
+    Family(
+        "kafka_topic_partition_under_replicated_partition",
+        GAUGE,
+        _TP,
+        "1 if it has fewer in-sync replicas than replicas.",
+    ),
+    Family("kafka_consumergroup_members", GAUGE, "consumergroup", "Members of the group."),
+    Family("kafka_consumergroup_current_offset", GAUGE, _GROUP, "Committed offset."),
+    Family("kafka_consumergroup_current_offset_sum", GAUGE, _GROUP_TOPIC, "Committed offsets of the topic, added up."),
+    Family("kafka_consumergroup_lag", GAUGE, _GROUP, "High watermark minus committed offset."),
+    Family("kafka_consumergroup_lag_sum", GAUGE, _GROUP_TOPIC, "Lag over the partitions of the topic."),
+    Family(
+        "kbroker_connections_closed_total",
+        COUNTER,
+        "reason",
+        "Connections that the broker closed because of what came on them.",
+    ),
+    Family(
+        "kbroker_refusals_suppressed_total",
+        COUNTER,
+        "",
+        "Refusals that were counted in the log only, not told one by one.",
+    ),
+    Family("kbroker_unsent_response_bytes", GAUGE, "", "Answers that slow clients have not taken yet."),
+    Family(
+        "kbroker_event_loop_delay_seconds",
+        HISTOGRAM,
+        "",
+        "How late a timer of 100 ms fires: how long the event loop was busy.",
+    ),
+    Family("kbroker_log_offline", GAUGE, _TP, "1 for a log that cannot be used until a restart; no sample for others."),
+    Family(
+        "kbroker_log_full", GAUGE, _TP, "1 for a log that refuses appends since the disk is full; no sample for others."
+    ),
+    Family(
+        "kbroker_scrape_seconds", GAUGE, "", "How long the collecting of this page took, turns for requests included."
+    ),
+)
+
+BY_NAME = {family.name: family for family in FAMILIES}
+
+_HEAD = """# Metrics
+
+`kbroker start --metrics HOST:PORT` (the broker config `kbroker.metrics.listener`) serves these at `/metrics` in
+Prometheus' text format, and `/healthz`. Made from the table in `kbroker/exporter/families.py`.
+
+Names that begin with `kafka_` are those that Grafana dashboards for Kafka use: of Kafka's JMX metrics as the
+Prometheus JMX exporter's usual rules spell them, and of kafka_exporter (`kafka_brokers`, `kafka_topic_*`,
+`kafka_consumergroup_*`). Where Kafka has percentiles in milliseconds (`..._totaltimems{quantile}`) there is a histogram
+in seconds. Counters begin at 0 with the process. `process_*` and `python_*` are prometheus_client's.
+
+| name | type | labels | what |
+|---|---|---|---|
+"""
+
+
+def document() -> str:
+    """The text of docs/metrics.md."""
+    return _HEAD + "".join(f"| `{one.name}` | {one.kind} | {one.labels} | {one.help} |\n" for one in FAMILIES)
+
+
+if __name__ == "__main__":
+    print(document(), end="")

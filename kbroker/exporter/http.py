@@ -1,0 +1,149 @@
+"""A minimal HTTP/1.1 server on the broker's loop: GET and HEAD of a few paths, one request a connection.
+
+Bounded everywhere: the size of a request, connections at once, and the time for the request and the answer together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, cast
+
+MAX_REQUEST_BYTES = 8 * 1024
+MAX_CONNECTIONS = 16
+DEADLINE_S = 30.0
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class Answer(NamedTuple):
+    status: int
+    content_type: str
+    body: Sequence[bytes]
+
+
+def plain(status: int, text: str = "") -> Answer:
+    return Answer(status, "text/plain; charset=utf-8", [(text or _REASONS[status]).encode() + b"\n"])
+
+
+Handler = Callable[[], Awaitable[Answer]]
+
+
+class HttpServer:
+    """Serves `paths`. `refused` is told (peer, status) of what is not answered with a page."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, paths: Mapping[str, Handler], refused: Callable[[str, int], None]
+    ) -> None:
+        self.loop = loop
+        self.paths = paths
+        self.refused = refused
+        self.connections: set[HttpConnection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.AbstractServer | None = None
+
+    async def start(self, host: str | None, port: int) -> int:
+        """Gives the port. Raises OSError."""
+        server = await self.loop.create_server(lambda: HttpConnection(self), host, port)
+        self._server = server
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.abort()
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class HttpConnection(asyncio.Protocol):
+    __slots__ = ("_asked", "_deadline", "_received", "_server", "_transport", "peer")
+
+    def __init__(self, server: HttpServer) -> None:
+        self.peer = "?"
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._asked = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer = f"{peer[0]}:{peer[1]}"
+        self._server.connections.add(self)
+        self._deadline = self._server.loop.call_later(DEADLINE_S, self.abort)
+        if len(self._server.connections) > MAX_CONNECTIONS:
+            self._refuse(503)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._server.connections.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._asked:
+            return
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
+        if max(end, 0) > MAX_REQUEST_BYTES or (end < 0 and len(self._received) > MAX_REQUEST_BYTES):
+            self._refuse(431)
+        elif end >= 0:
+            self._ask(bytes(self._received[:end]))
+
+    def _ask(self, head: bytes) -> None:
+        words = head.partition(b"\r\n")[0].split(b" ")
+        if len(words) != 3 or words[2] not in (b"HTTP/1.1", b"HTTP/1.0") or not words[1].startswith(b"/"):
+            self._refuse(400)
+            return
+        handler = self._server.paths.get(words[1].partition(b"?")[0].decode("latin-1"))
+        if handler is None:
+            self._refuse(404)
+        elif words[0] not in (b"GET", b"HEAD"):
+            self._refuse(405)
+        else:
+            self._asked = True
+            task = self._server.loop.create_task(self._serve(handler, words[0] == b"HEAD"))
+            self._server.tasks.add(task)
+            task.add_done_callback(self._server.tasks.discard)
+
+    def _refuse(self, status: int) -> None:
+        self._asked = True
+        self._server.refused(self.peer, status)
+        self._answer(plain(status), False)
+
+    async def _serve(self, handler: Handler, head_only: bool) -> None:
+        self._answer(await handler(), head_only)
+
+    def _answer(self, answer: Answer, head_only: bool) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        size = sum(map(len, answer.body))
+        head = (
+            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n"
+            f"Content-Type: {answer.content_type}\r\n"
+            f"Content-Length: {size}\r\n"
+            f"{'Allow: GET, HEAD' + chr(13) + chr(10) if answer.status == 405 else ''}"
+            "Connection: close\r\n\r\n"
+        ).encode()
+        transport.writelines([head] if head_only else [head, *answer.body])
+        transport.close()

@@ -1,0 +1,126 @@
+"""The exporter of one broker: serves its pages, and measures how busy the event loop is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kbroker.config.checks import host_and_port
+from kbroker.events import Log
+from kbroker.exporter.collect import Sources, collect
+from kbroker.exporter.http import Answer, HttpServer, plain
+from kbroker.exporter.page import CONTENT_TYPE, Page
+from kbroker.metrics import Histogram
+
+if TYPE_CHECKING:
+    from kbroker.api.services import Services
+    from kbroker.net.listener import Server
+    from kbroker.world import World
+
+log = Log("kbroker.exporter")
+
+# A scrape gives up its turn after so long.
+TURN_NS = 1_000_000
+TICK_S = 0.1
+
+
+class LoopDelay:
+    """How late a regular timer fires."""
+
+    def __init__(self, world: World) -> None:
+        self.histogram = Histogram()
+        self._world = world
+        self._due_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._due_ns = self._world.clock.mono_ns() + int(TICK_S * 1e9)
+        self._timer = self._world.loop.call_later(TICK_S, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self.histogram.observe(max(0, self._world.clock.mono_ns() - self._due_ns))
+        self.start()
+
+
+class Exporter:
+    """`address`, once started, is where it serves."""
+
+    address = ""
+
+    def __init__(self, world: World, services: Services, server: Server) -> None:
+        # Not on the way of a broker without metrics.
+        from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+        self._world = world
+        self._clock = world.clock
+        self._delay = LoopDelay(world)
+        listener = services.config.listeners[0].name
+        self._sources = Sources(services, server, self._delay.histogram, listener)
+        self._refusals = server.refusals
+        self._registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+        self._http = HttpServer(world.loop, {"/metrics": self._metrics, "/healthz": self._health}, self._refused)
+        # The scrape that is being made: who asks meanwhile gets the same.
+        self._scrape: asyncio.Task[list[bytes]] | None = None
+
+    async def start(self, listener: str) -> None:
+        """`listener`: kbroker.metrics.listener. Raises OSError."""
+        address = host_and_port(listener)
+        assert address is not None
+        host, port = address
+        port = await self._http.start(host or None, port)
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host or '0.0.0.0'}:{port}"
+        self._delay.start()
+        log.info("metrics are served", address=self.address)
+
+    async def stop(self) -> None:
+        self._delay.stop()
+        await self._http.stop()
+        if self._scrape is not None:
+            self._scrape.cancel()
+            await asyncio.gather(self._scrape, return_exceptions=True)
+
+    async def _metrics(self) -> Answer:
+        if self._scrape is None:
+            self._scrape = self._world.loop.create_task(self._make())
+            self._scrape.add_done_callback(self._made)
+        try:
+            return Answer(200, CONTENT_TYPE, await asyncio.shield(self._scrape))
+        except Exception as error:
+            log.failure("scrape failed", error)
+            return plain(500)
+
+    def _made(self, _: object) -> None:
+        self._scrape = None
+
+    async def _make(self) -> list[bytes]:
+        """The whole page, in turns with everything else that the loop has to do."""
+        from prometheus_client import generate_latest
+
+        page = Page()
+        began = turn = self._clock.mono_ns()
+        for _ in collect(self._sources, page):
+            if self._clock.mono_ns() - turn > TURN_NS:
+                await asyncio.sleep(0)
+                turn = self._clock.mono_ns()
+        page.add("kbroker_scrape_seconds", (self._clock.mono_ns() - began) / 1e9)
+        parts = []
+        for part in page.parts():
+            parts.append(part)
+            if self._clock.mono_ns() - turn > TURN_NS:
+                await asyncio.sleep(0)
+                turn = self._clock.mono_ns()
+        parts.append(generate_latest(self._registry))
+        return parts
+
+    async def _health(self) -> Answer:
+        """Whoever gets an answer knows that the loop turns; the listener is closed before the broker stops."""
+        return plain(200, "ok")
+
+    def _refused(self, peer: str, status: int) -> None:
+        self._refusals.connection(peer, None, None, "metrics request refused", {"status": status})

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli import consume, groups, produce, start, topics
+from kbroker.cli import config, configs, consume, groups, produce, start, topics
 from kbroker.cli.errors import CliError, complain, explain
 
 INTERRUPTED = 130
@@ -68,10 +68,12 @@ def start_broker(
     raise typer.Exit(start.start(start.StartOptions(config, data_dir, listen, advertise, properties or [], log_level)))
 
 
+app.add_typer(config.app, name="config")
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
+app.add_typer(configs.app, name="configs")
 
 
 def _misused(error: typer.TyperException) -> int:

@@ -117,6 +117,19 @@ def reworded(text: str) -> str:
     return refusal(int(match[1]), match[2]) if match else text
 
 
+def send(client: Any, request: Any, node: int | None = None) -> Any:
+    """The answer to a request that kafka-python's admin client has no (good) method for; from any broker, or one."""
+    from kafka.errors import UnknownBrokerIdError
+
+    async def answer() -> Any:
+        return await client._manager.send(request, node_id=node)
+
+    try:
+        return client._manager.run(answer)
+    except UnknownBrokerIdError:
+        raise CliError(f"there is no broker {node}") from None
+
+
 def partitions_of(client: Any, topics: list[str]) -> dict[str, list[int]]:
     """The partitions of existing topics; raises CliError for one that does not exist."""
     found: dict[str, list[int]] = {}

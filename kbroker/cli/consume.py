@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from kbroker.cli.client import DEFAULT_BOOTSTRAP, Bootstrap, client_errors, common
+from kbroker.cli.complete import complete_groups, complete_topics
 from kbroker.cli.errors import CliError, usage
 from kbroker.cli.output import LongWork
 from kbroker.cli.records import to_json, to_plain, to_terminal
@@ -27,7 +28,7 @@ Offsets = dict[Any, int]  # by kafka.TopicPartition
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)],
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; repeat for more.")
     ] = None,
@@ -48,7 +49,12 @@ def consume(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")] = False,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Join a group: start from its offsets, commit what is printed."),
+        typer.Option(
+            "--group",
+            "-g",
+            help="Join a group: start from its offsets, commit what is printed.",
+            autocompletion=complete_groups,
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One object a line, with everything that a record has.")

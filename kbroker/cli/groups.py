@@ -6,19 +6,22 @@ from typing import Annotated, Any
 import typer
 
 from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, committed_offsets, refusal, reworded
+from kbroker.cli.complete import complete_groups
 from kbroker.cli.errors import complain
 from kbroker.cli.output import Cell, counted, heading, print_json, print_table
+from kbroker.cli.pager import pages
 from kbroker.cli.reset import reset_offsets
 from kbroker.cli.topics import confirm
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False)]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)]
 
-app.command("reset-offsets")(reset_offsets)
+app.command("reset-offsets")(pages(reset_offsets))
 
 
 @app.command("list")
+@pages
 def list_groups(
     state: Annotated[
         list[str] | None, typer.Option("--state", help="Only groups in this state; repeat for more.")
@@ -47,6 +50,7 @@ def list_groups(
 
 
 @app.command("describe")
+@pages
 def describe(
     groups: Groups,
     members: Annotated[bool, typer.Option("--members", help="Show the members, not the offsets.")] = False,

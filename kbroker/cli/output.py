@@ -5,12 +5,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Cell = str | int | None
+Item = TypeVar("Item")
 
 SHOW_PROGRESS_AFTER_S = 1.0
 MISSING = "-"
@@ -81,6 +82,11 @@ def _print_rich(columns: Sequence[str], texts: Sequence[Sequence[str]], numeric:
 def counted(number: int, noun: str) -> str:
     """`1 partition`, `2 partitions`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """The items in their order, so many at a time."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def note(message: str) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from kbroker.cli.client import DEFAULT_BOOTSTRAP, Bootstrap, client_errors, common, told
+from kbroker.cli.complete import complete_topics
 from kbroker.cli.errors import CliError, usage
 from kbroker.cli.output import LongWork, counted, note
 from kbroker.cli.records import Draft, Header, from_json, from_line, headers_of
@@ -23,7 +24,7 @@ STDIN = 0
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)],
     values: Annotated[
         list[str] | None,
         typer.Argument(metavar="VALUE", show_default=False, help="Records; without any: lines."),

@@ -1,8 +1,8 @@
 """`kbroker groups reset-offsets`: a plan of where committed offsets go, and its execution."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,26 +15,24 @@ from kbroker.cli.client import (
     partitions_of,
     refusal,
 )
-from kbroker.cli.errors import CliError, usage
-from kbroker.cli.output import Cell, note, print_json, print_table
+from kbroker.cli.complete import complete_groups, complete_topics
+from kbroker.cli.errors import CliError, complain, usage
+from kbroker.cli.output import Cell, LongWork, chunks, note, print_json, print_table
+from kbroker.cli.reset_plan import Bounds, Line, Move, Target, plan_reset, read_plan, write_plan
 from kbroker.cli.values import duration_ms, moment_ms, topic_choice
 
 INACTIVE = ("Empty", "Dead")
-
-Bounds = Mapping[Any, int]  # by kafka.TopicPartition
-
-
-class Target(NamedTuple):
-    """Where reset-offsets moves a group to; `number` is an offset, a distance, or ms since the epoch."""
-
-    kind: Literal["earliest", "latest", "current", "offset", "shift", "time"]
-    number: int = 0
+MOST_PARTITIONS = 500  # in one request
 
 
 def reset_offsets(
-    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    groups: Annotated[
+        list[str] | None, typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)
+    ] = None,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group that there is.")] = False,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="Repeat for more.")
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="Repeat for more.", autocompletion=complete_topics),
     ] = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic with committed offsets.")] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
@@ -52,12 +50,17 @@ def reset_offsets(
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", metavar="N", help="Forward, or back when negative.")
     ] = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option("--from-file", metavar="FILE", help="To those in lines of [GROUP,]TOPIC,PARTITION,OFFSET."),
+    ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without it the plan is only shown.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan (the default).")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print the plan as --from-file reads it.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move a group's committed offsets. The group must have no members. New offsets stay within the log."""
+    """Move committed offsets of groups, which must have no members."""
     now_ms = round(time.time() * 1000)
     choices = (
         Target("earliest") if to_earliest else None,
@@ -67,33 +70,119 @@ def reset_offsets(
         Target("time", moment_ms(to_datetime, now_ms)) if to_datetime is not None else None,
         Target("time", now_ms - duration_ms(by_duration)) if by_duration is not None else None,
         Target("shift", shift_by) if shift_by is not None else None,
+        Target("file") if from_file is not None else None,
     )
     given = [target for target in choices if target is not None]
     if len(given) != 1:
         raise usage(
             "say where to, once: --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, "
-            "--by-duration or --shift-by"
+            "--by-duration, --shift-by or --from-file"
         )
     if execute and dry_run:
         raise usage("--execute and --dry-run exclude each other")
-    if bool(topic) == all_topics:
+    if export and as_json:
+        raise usage("--export and --json exclude each other")
+    if from_file is not None and (topic or all_topics):
+        raise usage("the file says which topics: --from-file goes with neither --topic nor --all-topics")
+    if from_file is None and bool(topic) == all_topics:
         raise usage("say which topics: --topic TOPIC[:PARTITION,...] or --all-topics")
+    lines = _read(from_file) if from_file is not None else []
+    named = _groups_of(groups or [], lines)
+    if bool(named) == all_groups:
+        raise usage("say which groups: GROUP... or --all-groups")
+
     with admin(bootstrap) as client:
-        _require_inactive(client, group)
-        committed = committed_offsets(client, group)
-        partitions = sorted(committed) if all_topics else _chosen(client, topic or [])
-        if not partitions:
-            raise CliError(f"group {group} has no committed offsets")
-        plan = plan_reset(partitions, given[0], committed, *_bounds(client, partitions, given[0]))
+        wanted = Wanted(given[0], topic or [], lines)
+        if all_groups:
+            named = sorted(group["group_id"] for group in client.list_groups())
+        plans = _plans(client, named, wanted)
         if execute:
-            _commit(client, group, plan)
-    _print_plan(group, plan, execute, as_json)
+            for group, plan in plans.done:
+                _commit(client, group, plan)
+    _print(plans.done, execute, export, as_json, several=all_groups or len(named) > 1)
+    if plans.refused:
+        raise typer.Exit(1)
 
 
-def _require_inactive(client: Any, group: str) -> None:
-    state = client.describe_groups([group])[group]["group_state"]
-    if state not in INACTIVE:
-        raise CliError(f"group {group} is in use ({state}): its members would not notice; stop them first")
+class Wanted(NamedTuple):
+    """What the options ask for: no topics are all with committed offsets; lines are those of a file."""
+
+    target: Target
+    topics: Sequence[str]
+    lines: Sequence[Line]
+
+
+class Plans(NamedTuple):
+    """Plans by group, and how many groups could not have one, which has been told."""
+
+    done: list[tuple[str, list[Move]]]
+    refused: int
+
+
+def _read(path: str) -> list[Line]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return read_plan(file.read(), path)
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CliError(f"{path} is not UTF-8 text") from None
+
+
+def _groups_of(named: Sequence[str], lines: Sequence[Line]) -> list[str]:
+    """The groups to be reset: those that are named, or else those of the file, each once."""
+    in_file = [line.group for line in lines if line.group is not None]
+    if lines and not in_file and len(set(named)) != 1:
+        raise usage("the file names no groups: name the one that it is for")
+    return list(dict.fromkeys(named or in_file))
+
+
+def _plans(client: Any, groups: Sequence[str], wanted: Wanted) -> Plans:
+    """One group that cannot be reset does not keep the others from it."""
+    done, refused = [], 0
+    states = {group: client.describe_groups([group])[group]["group_state"] for group in groups}
+    for group in groups:
+        if states[group] not in INACTIVE:
+            complain(
+                f"Assignments can only be reset if the group '{group}' is inactive, "
+                f"but the current state is {states[group]}."
+            )
+            refused += 1
+            continue
+        try:
+            done.append((group, _plan(client, group, wanted)))
+        except CliError as error:
+            if len(groups) == 1:
+                raise
+            complain(f"group {group}: {error}")
+            refused += 1
+    return Plans(done, refused)
+
+
+def _plan(client: Any, group: str, wanted: Wanted) -> list[Move]:
+    committed = committed_offsets(client, group)
+    found: Bounds = {}
+    if wanted.lines:
+        found = _in_file(client, group, wanted.lines)
+        partitions = sorted(found)
+    else:
+        partitions = _chosen(client, wanted.topics) if wanted.topics else sorted(committed)
+    if not partitions:
+        raise CliError("it has no committed offsets" if not wanted.lines else "the file says nothing of it")
+    first, end, at_time = _bounds(client, partitions, wanted.target)
+    plan = plan_reset(partitions, wanted.target, committed, first, end, found or at_time)
+    for move in plan:
+        if move.note is not None:
+            note(f"{group}, {move.topic}-{move.partition}: goes to {move.new}: {move.note}")
+    return plan
+
+
+def _in_file(client: Any, group: str, lines: Sequence[Line]) -> Bounds:
+    from kafka import TopicPartition
+
+    mine = [line for line in lines if line.group in (None, group)]
+    _chosen(client, [f"{line.topic}:{line.partition}" for line in mine])
+    return {TopicPartition(line.topic, line.partition): line.offset for line in mine}
 
 
 def _chosen(client: Any, texts: Sequence[str]) -> list[Any]:
@@ -114,70 +203,54 @@ def _bounds(client: Any, partitions: Sequence[Any], target: Target) -> tuple[Bou
     """First offsets, end offsets, and for a time the offsets found (negative: no record that late)."""
     from kafka.admin import OffsetSpec
 
-    def offsets(spec: Any) -> Bounds:
-        found = client.list_partition_offsets(dict.fromkeys(partitions, spec))
-        return {tp: at.offset for tp, at in found.items()}
+    specs = [OffsetSpec.EARLIEST, OffsetSpec.LATEST, *([target.number] if target.kind == "time" else [])]
+    with LongWork("looking up offsets", len(specs) * len(partitions)) as work:
 
-    at_time = offsets(target.number) if target.kind == "time" else {}
-    return offsets(OffsetSpec.EARLIEST), offsets(OffsetSpec.LATEST), at_time
+        def offsets(spec: Any) -> Bounds:
+            found = {}
+            for part in chunks(partitions, MOST_PARTITIONS):
+                answer = client.list_partition_offsets(dict.fromkeys(part, spec))
+                found.update({tp: at.offset for tp, at in answer.items()})
+                work.advance(len(part))
+            return found
 
-
-class Move(NamedTuple):
-    """One partition's move; `old` is None when nothing is committed."""
-
-    topic: str
-    partition: int
-    old: int | None
-    new: int
-
-
-def plan_reset(
-    partitions: Sequence[Any], target: Target, committed: Bounds, first: Bounds, end: Bounds, at_time: Bounds
-) -> list[Move]:
-    """Where each partition's committed offset goes, always within the log, as Kafka's tool does it."""
-
-    def wanted(tp: Any) -> int:
-        if target.kind == "earliest":
-            return first[tp]
-        if target.kind == "latest":
-            return end[tp]
-        if target.kind == "offset":
-            return target.number
-        if target.kind == "time":
-            found = at_time.get(tp, -1)
-            return found if found >= 0 else end[tp]
-        if tp in committed:
-            return committed[tp] + (target.number if target.kind == "shift" else 0)
-        if target.kind == "shift":
-            raise CliError(f"cannot shift {tp[0]}-{tp[1]}: nothing is committed for it")
-        return end[tp]
-
-    return [Move(tp[0], tp[1], committed.get(tp), max(first[tp], min(wanted(tp), end[tp]))) for tp in partitions]
+        first, end, *rest = map(offsets, specs)
+    return first, end, rest[0] if rest else {}
 
 
 def _commit(client: Any, group: str, plan: Sequence[Move]) -> None:
     from kafka import OffsetAndMetadata, TopicPartition
 
-    offsets = {TopicPartition(move.topic, move.partition): OffsetAndMetadata(move.new, "", None) for move in plan}
-    for tp, error in client.alter_group_offsets(group, offsets).items():
-        if error.errno:
-            raise CliError(f"group {group}, {tp.topic}-{tp.partition}: {refusal(error.errno)}")
+    with LongWork("committing", len(plan)) as work:
+        for part in chunks(plan, MOST_PARTITIONS):
+            offsets = {
+                TopicPartition(move.topic, move.partition): OffsetAndMetadata(move.new, "", None) for move in part
+            }
+            for tp, error in client.alter_group_offsets(group, offsets).items():
+                if error.errno:
+                    raise CliError(f"group {group}, {tp.topic}-{tp.partition}: {refusal(error.errno)}")
+            work.advance(len(part))
 
 
-def _print_plan(group: str, plan: Sequence[Move], executed: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"group": group, "executed": executed, "offsets": [move._asdict() for move in plan]})
-        return
-    rows: list[list[Cell]] = [
-        [
-            move.topic,
-            move.partition,
-            move.old,
-            move.new,
-            None if move.old is None else f"{move.new - move.old:+d}",
-        ]
-        for move in plan
-    ]
-    print_table(("topic", "partition", "old", "new", "change"), rows)
-    if not executed:
+def _print(
+    plans: Sequence[tuple[str, Sequence[Move]]], executed: bool, export: bool, as_json: bool, *, several: bool
+) -> None:
+    if export:
+        print(write_plan(plans, with_groups=several), end="")
+    elif as_json:
+        print_json(
+            [
+                {"group": group, "executed": executed, "offsets": [move._asdict() for move in plan]}
+                for group, plan in plans
+            ]
+        )
+    else:
+        rows: list[list[Cell]] = [_row(group, move) for group, plan in plans for move in plan]
+        print_table(("group", "topic", "partition", "old", "new", "change"), rows)
+    if not executed and plans:
         note("a plan only: nothing has changed (--execute does it)")
+
+
+def _row(group: str, move: Move) -> list[Cell]:
+    change = None if move.old is None else f"{move.new - move.old:+d}"
+    return [group, move.topic, move.partition, move.old, move.new, change]

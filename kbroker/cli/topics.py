@@ -8,21 +8,28 @@ from uuid import UUID
 
 import typer
 
-from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, reworded, topic_refusal
-from kbroker.cli.errors import CliError, complain, usage
-from kbroker.cli.output import Cell, counted, heading, print_json, print_table
-from kbroker.cli.values import assignments
+from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, topic_refusal
+from kbroker.cli.complete import complete_topic_config_names, complete_topic_configs, complete_topics
+from kbroker.cli.config_requests import Resource
+from kbroker.cli.config_requests import alter as alter_configs
+from kbroker.cli.errors import complain, usage
+from kbroker.cli.output import Cell, LongWork, chunks, counted, heading, print_json, print_table
+from kbroker.cli.pager import pages
+from kbroker.cli.values import assignments, config_changes
 from protocol.errors import ErrorCode
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False)]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+NewTopics = Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False)]
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)]
+
+MOST_TOPICS = 50  # in one request, so that there is progress to be seen
 
 
 @app.command("create")
 def create(
-    topics: Topics,
+    topics: NewTopics,
     partitions: Annotated[
         int | None,
         typer.Option("--partitions", "-p", min=1, help="How many.", show_default="the broker's num.partitions"),
@@ -33,7 +40,13 @@ def create(
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic config; repeat for more."),
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME=VALUE",
+            help="A topic config; repeat for more.",
+            autocompletion=complete_topic_configs,
+        ),
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no failure.")] = False,
     validate_only: Annotated[bool, typer.Option("--validate-only", help="Ask the broker, but create nothing.")] = False,
@@ -45,17 +58,32 @@ def create(
         "replication_factor": replication_factor or -1,
         "configs": assignments(config or []),
     }
-    with admin(bootstrap) as client:
-        answer = client.create_topics(dict.fromkeys(topics, wanted), validate_only=validate_only, raise_errors=False)
     done = "could be created" if validate_only else "created"
+    with admin(bootstrap) as client:
+
+        def create_some(names: Sequence[str]) -> Any:
+            return client.create_topics(dict.fromkeys(names, wanted), validate_only=validate_only, raise_errors=False)
+
+        results = _by_parts("creating topics", topics, create_some)
     _report(
-        answer["topics"],
+        results,
         lambda result: f"{done} with {counted(result['num_partitions'], 'partition')}",
         forgiven={ErrorCode.TOPIC_ALREADY_EXISTS} if if_not_exists else set(),
     )
 
 
+def _by_parts(description: str, topics: Sequence[str], act: Callable[[Sequence[str]], Any]) -> list[Any]:
+    """The results of a request about topics, made in parts with a progress bar."""
+    results = []
+    with LongWork(description, len(topics)) as work:
+        for part in chunks(list(dict.fromkeys(topics)), MOST_TOPICS):
+            results += act(part)["topics"]
+            work.advance(len(part))
+    return results
+
+
 @app.command("list")
+@pages
 def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Internal topics as well.")] = False,
     as_json: AsJson = False,
@@ -94,6 +122,7 @@ def summary(topic: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @app.command("describe")
+@pages
 def describe(topics: Topics, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Show partitions with leaders, replicas and offsets, and the configs that differ from the default."""
     with admin(bootstrap) as client:
@@ -172,8 +201,16 @@ def alter(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="Grow to so many partitions.")
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a config.")] = None,
-    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a config.", autocompletion=complete_topic_configs),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unset", metavar="NAME", help="Back to the default.", autocompletion=complete_topic_config_names
+        ),
+    ] = None,
     append: Annotated[
         list[str] | None,
         typer.Option("--append", metavar="NAME=VALUE", help="Add to a config that is a list."),
@@ -190,38 +227,13 @@ def alter(
         raise usage("nothing to alter: give --partitions, --set, --unset, --append or --subtract")
     with admin(bootstrap) as client:
         if changes:
-            _alter_configs(client, topic, changes)
+            alter_configs(client, Resource("topic", topic), changes)
             print(f"{topic}: configs altered: {', '.join(changes)}")
         if partitions is not None:
             _report(
                 client.create_partitions({topic: partitions}, raise_errors=False).to_dict()["results"],
                 lambda _: f"has {counted(partitions, 'partition')} now",
             )
-
-
-def config_changes(
-    set_: Sequence[str], unset: Sequence[str], append: Sequence[str], subtract: Sequence[str]
-) -> dict[str, tuple[str, str | None]]:
-    """Changes by config name as (operation, value). A name may be changed once in one request (KIP-339)."""
-    listed: list[tuple[str, str, str | None]] = [("DELETE", name, None) for name in unset]
-    for operation, texts in (("SET", set_), ("APPEND", append), ("SUBTRACT", subtract)):
-        listed += [(operation, name, value) for text in texts for name, value in assignments([text]).items()]
-    changes: dict[str, tuple[str, str | None]] = {}
-    for operation, name, value in listed:
-        if name in changes:
-            raise usage(f"{name} is changed twice")
-        changes[name] = (operation, value)
-    return changes
-
-
-def _alter_configs(client: Any, topic: str, changes: Mapping[str, tuple[str, str | None]]) -> None:
-    from kafka.admin import ConfigResource
-
-    resource = ConfigResource("TOPIC", topic, dict(changes))
-    # raise_on_unknown off: the broker's own words about an unknown config are better than the client's
-    answer = client.alter_configs([resource], raise_on_unknown=False)["topic"][topic]
-    if answer != "OK":
-        raise CliError(f"topic {topic}: {reworded(answer)}")
 
 
 @app.command("delete")
@@ -234,9 +246,9 @@ def delete(
     """Delete topics and their records. Asks first when somebody is there to answer."""
     confirm(f"Delete {', '.join(topics)} with all records?", yes)
     with admin(bootstrap) as client:
-        answer = client.delete_topics(topics, raise_errors=False)
+        results = _by_parts("deleting topics", topics, lambda part: client.delete_topics(part, raise_errors=False))
     _report(
-        answer["topics"],
+        results,
         lambda _: "deleted",
         forgiven={ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} if if_exists else set(),
     )

@@ -1,7 +1,7 @@
 """What users write on the command line, read into values. A refusal is a CliError that shows what it was."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -22,6 +22,21 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
             raise usage(f"expected NAME=VALUE, not {text!r}")
         result[name.strip()] = value
     return result
+
+
+def config_changes(
+    set_: Sequence[str], unset: Sequence[str], append: Sequence[str], subtract: Sequence[str]
+) -> dict[str, tuple[str, str | None]]:
+    """Changes by config name as (operation, value). A name may be changed once in one request (KIP-339)."""
+    listed: list[tuple[str, str, str | None]] = [("DELETE", name, None) for name in unset]
+    for operation, texts in (("SET", set_), ("APPEND", append), ("SUBTRACT", subtract)):
+        listed += [(operation, name, value) for text in texts for name, value in assignments([text]).items()]
+    changes: dict[str, tuple[str, str | None]] = {}
+    for operation, name, value in listed:
+        if name in changes:
+            raise usage(f"{name} is changed twice")
+        changes[name] = (operation, value)
+    return changes
 
 
 def integer(text: str, what: str) -> int:

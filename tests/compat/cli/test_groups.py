@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_a_plan_changes_nothing_and_its_execution_does(kbroker: Kbroker, fails: 
         (["--topic", name, "--to-datetime", "2020-01-01T00:00:00.000"], [0, 0]),
         (["--topic", name, "--by-duration", "1d"], [0, 0]),
     ):
-        done = kbroker("groups", "reset-offsets", group, *options, "--execute", "--json").json()
+        [done] = kbroker("groups", "reset-offsets", group, *options, "--execute", "--json").json()
         assert done["executed"] is True
         assert [offset for _, offset, _ in committed(kbroker, group)] == expected
     assert len(kbroker("consume", name, "--group", group).lines()) == 20
@@ -87,7 +88,10 @@ def test_a_group_in_use_shows_its_members_and_stays_as_it_is(
         assert "127.0.0.1" in kbroker("groups", "describe", group, "--members").out
         in_use = fails("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
         assert in_use.status == 1
-        assert "is in use (Stable)" in in_use.err
+        assert in_use.err == (
+            f"kbroker: Assignments can only be reset if the group '{group}' is inactive, "
+            "but the current state is Stable.\n"
+        )
         assert "(NON_EMPTY_GROUP)" in fails("groups", "delete", group).err
         member.send_signal(signal.SIGTERM)
         assert member.wait(TIMEOUT_S) == 0
@@ -104,3 +108,38 @@ def test_an_unknown_group_can_be_given_offsets(kbroker: Kbroker, name: str, grou
     kbroker("produce", name, *"abc")
     kbroker("groups", "reset-offsets", group, "--topic", name, "--to-offset", "2", "--execute")
     assert kbroker("consume", name, "--group", group).out == "c\n"
+
+
+def test_a_plan_goes_through_a_file(kbroker: Kbroker, tmp_path: Path, name: str, group: str) -> None:
+    kbroker("topics", "create", name, "--partitions", "2")
+    for partition in ("0", "1"):
+        kbroker("produce", name, "--partition", partition, *"0123456789")
+    other = f"{group}-other"
+    plan = tmp_path / "plan.csv"
+    plan.write_text(f"{group},{name},0,3\n{group},{name},1,99\n{other},{name},0,5\n")
+    done = kbroker("groups", "reset-offsets", "--from-file", str(plan), "--execute")
+    assert f"{group}, {name}-1: goes to 10: 99 is higher than the log's end, 10" in done.err
+    assert committed(kbroker, group) == [(0, 3, 7), (1, 10, 0)]
+    assert committed(kbroker, other) == [(0, 5, 5)]
+
+    exported = kbroker("groups", "reset-offsets", group, other, "--all-topics", "--to-current", "--export")
+    assert exported.out == f"{group},{name},0,3\n{group},{name},1,10\n{other},{name},0,5\n"
+    alone = kbroker("groups", "reset-offsets", group, "--all-topics", "--to-current", "--export").out
+    assert alone == f"{name},0,3\n{name},1,10\n"
+    kbroker("groups", "reset-offsets", group, "--all-topics", "--to-latest", "--execute")
+    plan.write_text(alone)
+    kbroker("groups", "reset-offsets", group, "--from-file", str(plan), "--execute")
+    assert committed(kbroker, group) == [(0, 3, 7), (1, 10, 0)]
+    assert group in kbroker("groups", "reset-offsets", "--all-groups", "--topic", name, "--to-earliest", "--json").out
+
+
+def test_a_group_that_cannot_be_reset_does_not_keep_others_from_it(
+    kbroker: Kbroker, fails: Kbroker, name: str, group: str
+) -> None:
+    kbroker("topics", "create", name, "--partitions", "1")
+    kbroker("produce", name, *"abc")
+    kbroker("groups", "reset-offsets", group, "--topic", name, "--to-latest", "--execute")
+    done = fails("groups", "reset-offsets", group, f"{group}-new", "--topic", name, "--shift-by", "-1", "--execute")
+    assert done.status == 1
+    assert done.err == f"kbroker: group {group}-new: cannot shift {name}-0: nothing is committed for it\n"
+    assert committed(kbroker, group) == [(0, 2, 1)]

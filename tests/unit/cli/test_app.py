@@ -10,7 +10,7 @@ import pytest
 from kbroker.cli import main
 from kbroker.cli.client import refusal, reworded, topic_refusal
 from kbroker.cli.errors import CliError, explain
-from kbroker.cli.topics import config_changes
+from kbroker.cli.values import config_changes
 from kbroker.replica.logs import ForeignDirectory
 
 
@@ -36,6 +36,10 @@ def refused() -> Iterator[str]:
         ["groups", "describe", "g"],
         ["groups", "delete", "g"],
         ["groups", "reset-offsets", "g", "--topic", "t", "--to-earliest"],
+        ["configs", "get", "topic", "t"],
+        ["configs", "set", "broker", "--default", "a=b"],
+        ["configs", "unset", "group", "g", "--all"],
+        ["configs", "list"],
     ],
 )
 def test_no_broker_is_one_line(command: list[str], refused: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +76,18 @@ def test_no_broker_is_one_line(command: list[str], refused: str, capsys: pytest.
         (["groups", "reset-offsets", "g", "--to-earliest"], "say which topics"),
         (["groups", "reset-offsets", "g", "--to-earliest", "--topic", "t", "--all-topics"], "which topics"),
         (["groups", "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute", "--dry-run"], "excl"),
+        (["groups", "reset-offsets", "--all-topics", "--to-earliest"], "say which groups"),
+        (["groups", "reset-offsets", "g", "--all-groups", "--all-topics", "--to-latest"], "say which groups"),
+        (["groups", "reset-offsets", "g", "--from-file", "f", "--all-topics"], "the file says which topics"),
+        (["groups", "reset-offsets", "g", "--all-topics", "--to-latest", "--export", "--json"], "excl"),
+        (["configs", "get", "queue", "q"], "expected topic, broker"),
+        (["configs", "get", "topic"], "say which topic"),
+        (["configs", "set", "topic", "t"], "nothing to set"),
+        (["configs", "set", "topic", "t", "retention.ms"], "NAME=VALUE"),
+        (["configs", "set", "topic", "t", "a=b", "--append", "a=c"], "a is changed twice"),
+        (["configs", "unset", "topic", "t"], "say what to unset"),
+        (["configs", "unset", "topic", "t", "a", "--all"], "say what to unset"),
+        (["configs", "list", "loggers"], "loggers always have a level"),
         (["start", "--bogus"], "No such option"),
     ],
 )
@@ -93,7 +109,7 @@ def test_help_is_no_failure(command: list[str], capsys: pytest.CaptureFixture[st
     assert shown.err == ""
 
 
-@pytest.mark.parametrize("command", [[], ["topics"], ["groups"]])
+@pytest.mark.parametrize("command", [[], ["topics"], ["groups"], ["configs"]])
 def test_without_a_command_the_help_is_shown(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 2
     assert "Commands:" in capsys.readouterr().out

@@ -6,7 +6,7 @@ A response is a list of buffers in which the records are slices of the log, neve
 
 from struct import Struct
 from struct import error as StructError
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from protocol.errors import MalformedError
 from protocol.wire import (
@@ -48,6 +48,12 @@ class FetchRequest(NamedTuple):
     rack_id: str
 
 
+class Records(Protocol):
+    """Bytes of record batches, or what has as many and gives them later."""
+
+    def __len__(self) -> int: ...
+
+
 class FetchResult(NamedTuple):
     """One partition of a response. `aborted` is None when it was not asked for (read_uncommitted)."""
 
@@ -57,7 +63,7 @@ class FetchResult(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     aborted: list[tuple[int, int]] | None
-    records: bytes | bytearray | memoryview
+    records: bytes | bytearray | memoryview | Records
     diverging: tuple[int, int] | None = None
 
 
@@ -180,7 +186,7 @@ _NO_PREFERRED_REPLICA = I32.pack(-1)
 # Aborted transactions null, preferred read replica -1: what nearly every partition of an answer says.
 _PLAIN_FLEXIBLE = b"\0" + _NO_PREFERRED_REPLICA
 
-Buffers = list[bytes | bytearray | memoryview]
+Buffers = list[bytes | bytearray | memoryview | Records]
 
 
 def encode_fetch_response(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.model import Buffer
+from protocol.fetch_wire import Records
 
 if TYPE_CHECKING:
     from kbroker.api.dispatch import Entry
@@ -45,7 +46,7 @@ class Pending:
 
 PENDING = Pending()
 
-Body = bytes | Sequence[Buffer]
+Body = bytes | Sequence[Buffer | Records]
 
 
 class Answers(Protocol):

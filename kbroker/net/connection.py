@@ -14,14 +14,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, cast
 
 from kbroker.api.dispatch import Refused
 from kbroker.api.services import PENDING, Body, RequestContext
+from kbroker.model import Buffer
 from kbroker.net.refusals import api_name
+from kbroker.net.sending import Sending
+from kbroker.storage.reading import BULK_BYTES
+from kbroker.storage.slices import FileSlice
 from protocol.errors import MalformedError
 
 if TYPE_CHECKING:
@@ -45,8 +49,8 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_client_id", "_client_raw", "_filled", "_linger", "_partial", "_paused", "_pending", "_reading",
-        "_scheduled", "_serving", "_transport", "_unsent", "_view", "_waiting_on", "host", "last_active_ns", "peer",
-        "server",
+        "_scheduled", "_sending", "_serving", "_transport", "_unsent", "_view", "_waiting_on", "host",
+        "last_active_ns", "peer", "server",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -67,6 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_on: RequestContext | None = None
         self._serving = False
         self._scheduled = False
+        # The answer that is being read while it is sent; those after it wait.
+        self._sending: Sending | None = None
         self._paused = False
         # Bytes of answers that the server has counted.
         self._unsent = 0
@@ -114,11 +120,17 @@ class Connection(asyncio.BufferedProtocol):
         """The client does not read as fast as it asks: serve nothing more for it until it has."""
         self._paused = True
         self._count_unsent()
+        if self._sending is not None:
+            self._sending.paused = True
 
     def resume_writing(self) -> None:
         self._paused = False
         self._count_unsent()
-        self._continue_soon()
+        if self._sending is not None:
+            self._sending.paused = False
+            self._sending.go_on()
+        else:
+            self._continue_soon()
 
     def _count_unsent(self) -> None:
         transport = self._transport
@@ -130,7 +142,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _blocked(self) -> bool:
-        return self._waiting_on is not None or self._paused or len(self._pending) >= _MAX_OVERLAPPING
+        return (
+            self._waiting_on is not None
+            or self._paused
+            or self._sending is not None
+            or len(self._pending) >= _MAX_OVERLAPPING
+        )
 
     def _receive(self, view: memoryview) -> None:
         if self._blocked or self._backlog or self._serving:
@@ -267,14 +284,17 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ns = self.server.mono_ns()
         if self._waiting_on is context:
             self._waiting_on = None
-        while self._pending and self._pending[0].body is not None:
-            self._write(self._pending.popleft())
+        self._write_pending()
         # Never at once: this may be in the middle of another connection's append.
         if self._backlog or not self._reading:
             self._continue_soon()
 
+    def _write_pending(self) -> None:
+        while self._sending is None and self._pending and self._pending[0].body is not None:
+            self._write(self._pending.popleft())
+
     def _deliver(self, context: RequestContext) -> None:
-        if self._pending:
+        if self._pending or self._sending is not None:
             self._pending.append(context)
         else:
             self._write(context)
@@ -292,12 +312,26 @@ class Connection(asyncio.BufferedProtocol):
             size = sum(map(len, body)) + 4 + len(tag)
             head = _RESPONSE.pack(size, context.correlation_id) + tag
             if size < _JOIN_BELOW:
-                transport.write(b"".join((head, *body)))
+                transport.write(b"".join((head, *cast("Sequence[Buffer]", body))))
+            elif size < BULK_BYTES or not any(isinstance(part, FileSlice) for part in body):
+                transport.writelines([head, *cast("Sequence[Buffer]", body)])
             else:
-                transport.writelines([head, *body])
+                parts = cast("Sequence[Buffer | FileSlice]", [head, *body])
+                self._sending = Sending(self.server, transport, parts, self._sent)
+                self._sending.paused = self._paused
+                self._sending.step()
         entry.stats.answered(self.server.mono_ns() - context.received_ns, size)
         if self._paused:
             self._count_unsent()
+
+    def _sent(self, error: OSError | None) -> None:
+        """The answer that was read while it was sent has been written, or cannot be finished."""
+        if error is not None:
+            self.close("records could not be read", error=error)
+            return
+        self._sending = None
+        self._write_pending()
+        self._continue_soon()
 
     def _continue_soon(self) -> None:
         if not self._scheduled:
@@ -336,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        paused = self._paused
+        paused = self._paused or self._sending is not None
         self._leave()
         # A client that does not read would keep what is unsent in memory until it does.
         if paused:
@@ -350,6 +384,9 @@ class Connection(asyncio.BufferedProtocol):
         """Nothing is served or answered from now on."""
         self._transport = None
         self._paused = False
+        if self._sending is not None:
+            self._sending.stop()
+            self._sending = None
         self._count_unsent()
         self._waiting_on = None
         self._backlog = bytearray()
@@ -363,4 +400,4 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def waiting(self) -> bool:
         """Whether an answer is owed: such a connection is not idle."""
-        return bool(self._pending)
+        return bool(self._pending) or self._sending is not None

@@ -46,6 +46,7 @@ class Server:
         self.accepted = 0
         self.expired = 0
         self.mono_ns = world.clock.mono_ns
+        self.offload = world.offload
         self.refusals = Refusals(world.clock.mono_ms, world.loop.call_later)
         self._loop = world.loop
         self._by_host: Counter[str] = Counter()

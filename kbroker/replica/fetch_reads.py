@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.model import Buffer, KafkaError
 from kbroker.state.fetch_session import FetchPartition, FetchSession
+from kbroker.storage.slices import FileSlice
 from protocol.errors import ErrorCode
 from protocol.fetch_wire import FetchRequest, FetchResult
 
@@ -78,10 +79,10 @@ def read(
         if fetched.offset >= upper or (limit <= 0 and found.size):
             _take(found, session, fetched, partition, request, b"")
             continue
-        data: Buffer | None = None
+        data: Buffer | FileSlice | None = None
         if not found.cold:
             try:
-                data = partition.log.read(fetched.offset, max(limit, 0), upper, not found.size)
+                data = partition.log.read_or_place(fetched.offset, max(limit, 0), upper, not found.size)
             except KafkaError as error:
                 found.urgent = True
                 found.results.append((fetched, failed(fetched, error.code)))
@@ -126,7 +127,7 @@ def _take(
     fetched: FetchPartition,
     partition: Partition,
     request: FetchRequest,
-    data: Buffer,
+    data: Buffer | FileSlice,
 ) -> None:
     """The partition's part of the answer, unless it would say what was said before."""
     if data or not session.incremental or fetched.told != told(partition):
@@ -175,7 +176,9 @@ def take_cold(found: Found, session: FetchSession, request: FetchRequest, outcom
             _take(found, session, fetched, partition, request, outcome)
 
 
-def _result(partition: Partition, fetched: FetchPartition, request: FetchRequest, data: Buffer) -> FetchResult:
+def _result(
+    partition: Partition, fetched: FetchPartition, request: FetchRequest, data: Buffer | FileSlice
+) -> FetchResult:
     return FetchResult(
         fetched.index,
         0,

@@ -190,6 +190,9 @@ class SimFile:
     def pread(self, size: int, offset: int, /) -> bytes:
         return bytes(self._open().data[offset : offset + size])
 
+    def pread_reused(self, size: int, offset: int, /) -> bytes:
+        return self.pread(size, offset)
+
     def pread_nowait(self, size: int, offset: int, /) -> bytes | None:
         if self._disk.cold and self._disk.random.random() < self._disk.cold:
             return None

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, Protocol
 
 from kbroker.model import Buffer
@@ -31,11 +32,12 @@ class DiskFile(Protocol):
         """Read `size` bytes at `offset`, fewer only at the end of the file."""
         ...
 
-    def pread_nowait(self, size: int, offset: int, /) -> Buffer | None:
-        """Read what is in memory already, perhaps less than `size`; None when that is nothing or unknown.
+    def pread_reused(self, size: int, offset: int, /) -> Buffer:
+        """As pread, perhaps in memory that is used again as soon as nobody refers to the result."""
+        ...
 
-        For the event loop's thread alone.
-        """
+    def pread_nowait(self, size: int, offset: int, /) -> Buffer | None:
+        """Read what is in memory already, perhaps less than `size`; None when that is nothing or unknown."""
         ...
 
     def truncate(self, size: int, /) -> None: ...
@@ -111,6 +113,8 @@ class Disk(Protocol):
         ...
 
 
+# How far a thread that reads from the disk asks for what follows.
+_READ_AHEAD = 8 << 20
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -121,7 +125,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 class _ReadBuffers:
     """Memory of large reads that is used again: zeroing and faulting in a fresh MiB costs more than reading it.
 
-    Whoever was given a buffer keeps it as long as he refers to it; nobody has to give it back. For one thread.
+    Whoever was given a buffer keeps it as long as he refers to it; nobody has to give it back.
     """
 
     SIZE = 1 << 20
@@ -131,19 +135,21 @@ class _ReadBuffers:
 
     def __init__(self) -> None:
         self._buffers: list[bytearray] = []
+        self._lock = Lock()
 
     def take(self, size: int) -> bytearray:
         """At least `size` bytes, of any content."""
         if not self.SMALLEST <= size <= self.SIZE:
             return bytearray(size)
         buffers = self._buffers
-        for number in range(len(buffers)):
-            if sys.getrefcount(buffers[number]) == self._UNUSED:
-                return buffers[number]
-        if len(buffers) == self.KEPT:
-            return bytearray(size)
-        buffers.append(bytearray(self.SIZE))
-        return buffers[-1]
+        with self._lock:
+            for number in range(len(buffers)):
+                if sys.getrefcount(buffers[number]) == self._UNUSED:
+                    return buffers[number]
+            if len(buffers) < self.KEPT:
+                buffers.append(bytearray(self.SIZE))
+                return buffers[-1]
+        return bytearray(size)
 
 
 class _Volume:
@@ -179,11 +185,12 @@ def _load_sync_file_range() -> Any:
 class RealFile:
     """A file descriptor opened with O_APPEND, so that a write after a truncation lands at the new end."""
 
-    __slots__ = ("_fd", "_volume")
+    __slots__ = ("_fd", "_serving", "_volume")
 
     def __init__(self, fd: int, volume: _Volume) -> None:
         self._fd = fd
         self._volume = volume
+        self._serving = False
 
     def append(self, data: Buffer, /) -> int:
         return os.write(self._fd, data)
@@ -202,10 +209,27 @@ class RealFile:
             got += len(data)
         return b"".join(parts)
 
+    def pread_reused(self, size: int, offset: int, /) -> memoryview:
+        data = memoryview(self._volume.buffers.take(size))[:size]
+        got = os.preadv(self._fd, (data,), offset)
+        while 0 < got < size:
+            more = os.preadv(self._fd, (data[got:],), offset + got)
+            if not more:
+                break
+            got += more
+        if self._serving and got == size:
+            os.posix_fadvise(self._fd, offset + size, _READ_AHEAD, os.POSIX_FADV_WILLNEED)
+        return data if got == size else data[:got]
+
     def pread_nowait(self, size: int, offset: int, /) -> memoryview | None:
         volume = self._volume
         if not volume.nowait:
             return None
+        if not self._serving:
+            # The system's own readahead would be started by whoever reads its mark, which is the event loop, and
+            # takes milliseconds. So there is none; threads that read what is cold read ahead instead.
+            self._serving = True
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
         data = memoryview(volume.buffers.take(size))[:size]
         try:
             got = os.preadv(self._fd, (data,), offset, RWF_NOWAIT)

@@ -7,7 +7,7 @@ appends (segment.py says why that is safe). Everything else that waits for the d
 from collections.abc import Callable
 from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kbroker.config.topic import TopicConfig
 from kbroker.model import Buffer, KafkaError, TopicPartition
@@ -20,6 +20,7 @@ from kbroker.storage.chores import Background, Chores
 from kbroker.storage.indexes import INDEX_ENTRY, TIME_ENTRY, WouldBlock
 from kbroker.storage.reading import HINT_SLOTS, Hint, read_slice, retry_gone
 from kbroker.storage.segment import Segment
+from kbroker.storage.slices import FileSlice
 from protocol.errors import ErrorCode
 from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
 
@@ -248,35 +249,47 @@ class Log:
         None: it would wait for the disk, so call `read_blocking` in a thread. With `min_one` the first batch may
         exceed `max_bytes`. Raises KafkaError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
+        return cast("Buffer | None", self._read_nowait(offset, max_bytes, max_offset, min_one, False))
+
+    def read_or_place(
+        self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True
+    ) -> Buffer | FileSlice | None:
+        """As `read`; of much that is to be read only the place may be given, to be read when it is sent."""
+        return self._read_nowait(offset, max_bytes, max_offset, min_one, True)
+
+    def _read_nowait(
+        self, offset: int, max_bytes: int, max_offset: int, min_one: bool, later: bool
+    ) -> Buffer | FileSlice | None:
         try:
-            return read_slice(self, offset, max_bytes, max_offset, min_one, False)
+            return read_slice(self, offset, max_bytes, max_offset, min_one, False, later)
         except WouldBlock:
             return None
         except OSError as error:
-            raise self._read_failed(error) from error
+            raise self.read_failed(error) from error
 
     def read_blocking(self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True) -> Buffer:
         """`read` in a thread."""
         try:
             return retry_gone(self, offset, max_bytes, max_offset, min_one)
         except OSError as error:
-            raise self._read_failed(error) from error
+            raise self.read_failed(error) from error
 
     def offset_for_timestamp_blocking(self, timestamp: int, max_offset: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record below `max_offset` that is not earlier."""
         try:
             return lookup.offset_for_timestamp(self, timestamp, max_offset)
         except OSError as error:
-            raise self._read_failed(error) from error
+            raise self.read_failed(error) from error
 
     def max_timestamp_blocking(self) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record that has the largest timestamp (KIP-734)."""
         try:
             return lookup.max_timestamp(self)
         except OSError as error:
-            raise self._read_failed(error) from error
+            raise self.read_failed(error) from error
 
-    def _read_failed(self, error: OSError) -> KafkaError:
+    def read_failed(self, error: OSError) -> KafkaError:
+        """Note that the disk fails; gives what clients are told."""
         self.offline = f"read failed: {error}"
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 

@@ -7,12 +7,13 @@ looked up in the index too, so that at most about one index interval of headers 
 
 from bisect import bisect_right
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kbroker.model import Buffer, KafkaError
 from kbroker.storage.indexes import WouldBlock
 from kbroker.storage.scan import STEP, Scan
 from kbroker.storage.segment import Segment, SegmentGone
+from kbroker.storage.slices import FileSlice
 from protocol.errors import ErrorCode
 from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 Hint = tuple[int, Segment, int]
 HINT_SLOTS = 64
 
+# From so many bytes on a read may be left to when they are sent.
+BULK_BYTES = 1 << 17
+# So many headers are looked at to find where a read ends.
+_MAX_STEPS = 64
 _LOW = 0xFFFFFFFF
 _WALK_BYTES = 4096
 _BASE = attrgetter("base_offset")
@@ -32,11 +37,14 @@ def hint_slot(offset: int) -> int:
     return (offset ^ offset >> 6 ^ offset >> 12) & 63
 
 
-def read_slice(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one: bool, wait: bool) -> Buffer:
+def read_slice(
+    log: "Log", offset: int, max_bytes: int, max_offset: int, min_one: bool, wait: bool, later: bool = False
+) -> Buffer | FileSlice:
     """Whole batches from the one that holds `offset`, all below `max_offset`, of at most `max_bytes`.
 
     With `min_one` the first batch is given whole even if it is larger. What is read ends with its segment. Without
-    `wait` raises WouldBlock, with it SegmentGone; raises KafkaError(OFFSET_OUT_OF_RANGE).
+    `wait` raises WouldBlock, with it SegmentGone; raises KafkaError(OFFSET_OUT_OF_RANGE). `later`: of much that is
+    to be read only the place may be given.
     """
     # The size first: what matters for a thread is in segment.py.
     segments, hints = log.segments, log.hints
@@ -61,6 +69,11 @@ def read_slice(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one
     if room <= 0:
         return b""
     wanted = min(room, max_bytes)
+    if later and wanted >= BULK_BYTES:
+        size, following = (room, next_offset) if wanted == room else _extent(segment, position, wanted)
+        if size and following is not None:
+            hints[hint_slot(following)] = (following, segment, position + size)
+            return segment.place(position, size, log.read_failed)
     data = segment.read(wanted, position, wait) if wanted > 0 else b""
     if len(data) == room:
         if next_offset is not None:
@@ -76,6 +89,37 @@ def read_slice(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one
         size = len(data)
     hints[hint_slot(following)] = (following, segment, position + size)
     return memoryview(data)[:size]
+
+
+def _extent(segment: Segment, position: int, wanted: int) -> tuple[int, int | None]:
+    """Bytes of the whole batches among the `wanted` ones from `position`, and the offset that follows them.
+
+    Only headers near the end are read. 0 bytes: it cannot be told from them.
+    """
+    end = position + wanted
+    try:
+        entry = segment.entry_at_position(end - HEADER_SIZE, False)
+    except ValueError:
+        return 0, None
+    if entry is None or (entry & _LOW) <= position:
+        return 0, None
+    pos, next_offset = entry & _LOW, None
+    expected: int | None = segment.base_offset + (entry >> 32)
+    for _ in range(_MAX_STEPS):
+        if end - pos < HEADER_SIZE:
+            return pos - position, next_offset
+        header = segment.read(HEADER_SIZE, pos, False)
+        if len(header) < HEADER_SIZE:
+            break
+        base, length, delta = STEP.unpack_from(header, 0)
+        if expected not in (None, base + delta) or length < HEADER_SIZE - LENGTH_OVERHEAD or delta < 0:
+            break
+        expected = None
+        if length + LENGTH_OVERHEAD > end - pos:
+            return pos - position, base
+        pos += length + LENGTH_OVERHEAD
+        next_offset = base + delta + 1
+    return 0, None
 
 
 def _has_grown(log: "Log", segment: Segment, max_offset: int) -> bool:
@@ -211,7 +255,7 @@ def retry_gone(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one
     """`read_slice` in a thread, again if retention or compaction took the segment away meanwhile."""
     for _ in range(100):
         try:
-            return read_slice(log, offset, max_bytes, max_offset, min_one, True)
+            return cast("Buffer", read_slice(log, offset, max_bytes, max_offset, min_one, True))
         except SegmentGone:
             continue
     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "segments keep disappearing")

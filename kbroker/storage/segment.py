@@ -25,6 +25,7 @@ from kbroker.storage.indexes import (
     find_entry_by_position,
     find_time,
 )
+from kbroker.storage.slices import FileSlice
 from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
 
 
@@ -96,10 +97,15 @@ class Segment:
         """Up to `size` bytes at `position`."""
         self.used = True
         file = self.file or self._open(wait)[0]
-        data = file.pread(size, position) if wait else file.pread_nowait(size, position)
+        data = file.pread_reused(size, position) if wait else file.pread_nowait(size, position)
         if data is None:
             raise WouldBlock
         return data
+
+    def place(self, position: int, size: int, failed: Callable[[OSError], object]) -> FileSlice:
+        """What would be read, to be read later. Raises WouldBlock."""
+        self.used = True
+        return FileSlice(self.file or self._open(False)[0], position, size, failed)
 
     def entry_at_offset(self, relative_offset: int, wait: bool) -> int | None:
         """The last index entry (relative offset << 32 | position) of an offset up to this one."""

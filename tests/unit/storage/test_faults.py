@@ -35,6 +35,10 @@ class FaultyFile(RealFile):
         self.disk.check("read", self.path)
         return super().pread(size, offset)
 
+    def pread_reused(self, size: int, offset: int, /) -> memoryview:
+        self.disk.check("read", self.path)
+        return super().pread_reused(size, offset)
+
     def pread_nowait(self, size: int, offset: int, /) -> memoryview | None:
         self.disk.check("read", self.path)
         if self.disk.cold:

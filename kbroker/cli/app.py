@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli import config, configs, consume, groups, produce, start, topics
+from kbroker.cli import config, configs, consume, groups, log_app, produce, start, topics
 from kbroker.cli.errors import CliError, complain, explain
 
 INTERRUPTED = 130
@@ -74,6 +74,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.add_typer(configs.app, name="configs")
+app.add_typer(log_app.app, name="log")
 
 
 def _misused(error: typer.TyperException) -> int:

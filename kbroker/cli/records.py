@@ -98,13 +98,14 @@ def to_json(record: Any) -> bytes:
     if record.timestamp is not None and record.timestamp >= 0:
         shown["timestamp"] = record.timestamp
         shown["timestamp_type"] = TIMESTAMP_TYPES.get(record.timestamp_type, str(record.timestamp_type))
-    shown.update(_text_field("key", record.key))
-    shown.update(_text_field("value", record.value))
-    shown["headers"] = [{"key": name, **_text_field("value", value)} for name, value in record.headers or ()]
+    shown.update(text_field("key", record.key))
+    shown.update(text_field("value", record.value))
+    shown["headers"] = [{"key": name, **text_field("value", value)} for name, value in record.headers or ()]
     return json.dumps(shown, ensure_ascii=False).encode()
 
 
-def _text_field(name: str, data: bytes | None) -> dict[str, str | None]:
+def text_field(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Bytes as JSON has them: text under the name, or base64 under a name that says so."""
     if data is None:
         return {name: None}
     try:

@@ -197,7 +197,7 @@ class ProducerStates:
     def from_snapshot(cls, data: bytes) -> "ProducerStates":
         """Read a .snapshot file, Kafka's or ours; raises ValueError if it is damaged."""
         states = cls()
-        for producer_id, epoch, *batch, coordinator_epoch, txn_first_offset in _entries_of(data):
+        for producer_id, epoch, *batch, coordinator_epoch, txn_first_offset in snapshot_entries(data):
             entry = states._entries[producer_id] = ProducerEntry(epoch)
             last_sequence, last_offset, delta, timestamp = batch
             if last_offset >= 0:
@@ -216,9 +216,11 @@ SNAPSHOT_VERSION = 1
 _PREFIX = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
+SnapshotEntry = tuple[int, int, int, int, int, int, int, int]
 
 
-def _entries_of(data: bytes) -> Iterator[tuple[int, int, int, int, int, int, int, int]]:
+def snapshot_entries(data: bytes) -> Iterator[SnapshotEntry]:
+    """What is in a .snapshot file; raises ValueError if it is damaged."""
     try:
         version, crc = _PREFIX.unpack_from(data)
         (count,) = _COUNT.unpack_from(data, _PREFIX.size)
@@ -232,6 +234,12 @@ def _entries_of(data: bytes) -> Iterator[tuple[int, int, int, int, int, int, int
     if count * _ENTRY.size != len(data) - start:
         raise ValueError(f"producer snapshot of {count} entries in {len(data) - start} bytes")
     return _ENTRY.iter_unpack(memoryview(data)[start:])
+
+
+def read_snapshot_entries(data: bytes) -> Iterator[SnapshotEntry]:
+    """As much of a damaged .snapshot file as has the form of entries, for people to look at."""
+    body = memoryview(data)[_PREFIX.size + _COUNT.size :]
+    return _ENTRY.iter_unpack(body[: len(body) - len(body) % _ENTRY.size])
 
 
 def _add(sequence: int, increment: int) -> int:

@@ -1,0 +1,137 @@
+"""`kbroker log dump`: what is in the files of a log directory, damage included."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from kbroker.cli.client import AsJson
+from kbroker.cli.errors import CliError, complain, explain, usage
+from kbroker.cli.log_files import Item, Reader, Source, Wanted, find_reader
+from kbroker.cli.log_text import line_of
+from kbroker.cli.output import LongWork
+from kbroker.cli.values import integer
+from kbroker.storage.backend import Disk, RealDisk
+
+File = tuple[str, Reader, Source]
+
+
+def dump(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", show_default=False)],
+    records: Annotated[
+        bool, typer.Option("--records", "--deep", help="The records in each batch; of internal topics, decoded.")
+    ] = False,
+    values: Annotated[bool, typer.Option("--values", help="The records with their keys, values and headers.")] = False,
+    offsets: Annotated[
+        str | None, typer.Option(metavar="A..B", help="Only what reaches these offsets; either may be left out.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=1, help="At most so many lines of each file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is in files of a data directory: segments, indexes, snapshots, checkpoints; of a directory, all.
+
+    Damage is told with its place, and what follows it is shown where it can be read; the exit status is 1 then.
+    With --json there is one JSON object a line.
+    """
+    wanted = Wanted(records or values, values, None if offsets is None else offset_range(offsets))
+    damaged = Dump(RealDisk(), wanted, most, as_json).run(paths)
+    raise typer.Exit(1 if damaged else 0)
+
+
+def offset_range(text: str) -> tuple[int, int]:
+    """`A..B`, `A..`, `..B` or `A`, both ends included."""
+    first, dots, last = text.partition("..")
+    if not first and not last:
+        raise usage(f"--offsets must be A..B, not {text!r}")
+    low = integer(first, "the first offset") if first else 0
+    high = integer(last, "the last offset") if last else (low if not dots else 1 << 63)
+    if high < low:
+        raise usage(f"--offsets ends before it begins: {text!r}")
+    return low, high
+
+
+class Dump:
+    """One run of the command."""
+
+    def __init__(self, disk: Disk, wanted: Wanted, most: int | None, as_json: bool) -> None:
+        self._disk = disk
+        self._wanted = wanted
+        self._most = most
+        self._json = as_json
+        self._colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._damaged = False
+
+    def run(self, paths: list[str]) -> bool:
+        """Print everything; gives whether anything was damaged."""
+        files = [file for path in paths for file in self._files(path)]
+        total = sum(self._size(source) for _, _, source in files)
+        # Between the lines of a dump on the same terminal, a bar would be in the way.
+        with LongWork("reading", total, shows_bytes=True, wanted=not sys.stdout.isatty()) as work:
+            for number, (kind, reader, source) in enumerate(files):
+                if number and not self._json:
+                    print()
+                self._one(kind, reader, source, work)
+        return self._damaged
+
+    def _files(self, path: str) -> Iterator[File]:
+        """The file, or those in the directory that have a known name, in order."""
+        path = path.rstrip("/") or "/"
+        if self._disk.isdir(path):
+            for name in sorted(self._disk.listdir(path)):
+                inner = f"{path}/{name}"
+                if self._disk.isdir(inner):
+                    yield from self._files(inner)
+                elif (found := find_reader(self._disk, inner)) is not None:
+                    yield found
+            return
+        found = find_reader(self._disk, path)
+        if not self._disk.exists(path):
+            raise CliError(f"{path}: No such file or directory")
+        if found is None:
+            raise CliError(f"{path}: its name is not that of a file of a data directory")
+        yield found
+
+    def _size(self, source: Source) -> int:
+        try:
+            return self._disk.size(source.path)
+        except FileNotFoundError:
+            return 0
+
+    def _one(self, kind: str, reader: Reader, source: Source, work: LongWork) -> None:
+        size = self._size(source)
+        self._head(kind, source, size)
+        shown = done = 0
+        try:
+            for item in reader(source, self._wanted):
+                if item.at > done:
+                    work.advance(item.at - done)
+                    done = item.at
+                self._damaged = self._damaged or item.kind == "damage"
+                if shown == self._most:
+                    self._tell(source, Item("more", {"shown": shown}))
+                    break
+                shown += 1
+                self._tell(source, item)
+        except FileNotFoundError:
+            complain(f"{source.path} is gone: a broker runs here and has removed it")
+        except OSError as error:
+            complain(f"{source.path}: {explain(error)}")
+            self._damaged = True
+        work.advance(max(size - done, 0))
+
+    def _head(self, kind: str, source: Source, size: int) -> None:
+        if not self._json:
+            print(f"{source.path}: {kind}, {size} bytes")
+
+    def _tell(self, source: Source, item: Item) -> None:
+        if self._json:
+            print(json.dumps({"file": source.path, "item": item.kind, **item.fields}, ensure_ascii=False))
+        elif item.kind == "more":
+            print("... there is more (--max)")
+        else:
+            print(line_of(item, self._colors))

@@ -13,6 +13,8 @@ from tests.compat.support import OUTSIDE, running_broker, unique
 # How often the cleaner, and retention, look for work.
 PROMPT = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "200"}
 
+_REPORT = pytest.StashKey[list[str]]()
+
 
 @pytest.fixture(scope="session")
 def clients(jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> BulkClients:
@@ -52,3 +54,18 @@ def compacted(
     yield create
     for topic in made:
         topic.delete()
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """report(line): shown at the end of the run."""
+    lines = request.config.stash.setdefault(_REPORT, [])
+    return lines.append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines = config.stash.get(_REPORT, [])
+    if lines:
+        terminalreporter.section("killed while it compacts")
+        for line in lines:
+            terminalreporter.write_line(line)

@@ -1,0 +1,68 @@
+"""A broker that is killed by kill -9 while it compacts, again and again, under producers that go on.
+
+Five kills, and many more on demand (a minute for about 15):
+
+    KBROKER_COMPAT_KILLS=50 pytest tests/compat/compaction/test_kills.py
+"""
+
+import os
+import random
+
+import pytest
+
+from tests.compat.compaction.changelog import Changelog
+from tests.compat.compaction.conftest import PROMPT
+from tests.compat.compaction.expected import check_sound, latest
+from tests.compat.compaction.files import check_files
+from tests.compat.compaction.kills import CHILD, CLEANED, SWAP, Killer
+from tests.compat.compaction.topic import NUDGE, CompactedTopic
+from tests.compat.support import need_own_broker, running_broker
+
+KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "5"))
+# Each fifth time the cleaner's process is killed alone.
+MOMENTS = (CLEANED, CHILD, SWAP, CHILD, None)
+CONFIGS = {"internal.segment.bytes": "300000", "segment.ms": "60000", "min.cleanable.dirty.ratio": "0.3"}
+BYTES_PER_SECOND = 4 << 20
+
+pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools")]
+
+
+@pytest.mark.timeout(120 + 15 * KILLS)
+def test_killed_while_it_compacts(jvm, clients, tmp_path, name, report):
+    need_own_broker()
+    with running_broker(tmp_path, PROMPT) as broker:
+        topic = CompactedTopic.created(broker.bootstrap, clients, name, 1, CONFIGS)
+        killer = Killer(broker, broker.partition_dir(name, 0), random.Random(KILLS))
+        changelog = Changelog(broker.bootstrap, name, BYTES_PER_SECOND)
+        try:
+            changelog.start()
+            for number in range(KILLS):
+                moment = MOMENTS[number % len(MOMENTS)]
+                if moment is None:
+                    killer.kill_cleaner()
+                else:
+                    killer.kill(moment)
+                    broker.start()
+                    killer.check_no_orphans()
+                report(f"kill {number + 1}: {killer.kills[-1]}")
+                with changelog.paused() as written:
+                    now = topic.read()
+                    check_sound(written, now)
+                    assert {record.offset for record in now} <= {record.offset for record in written}
+                    assert topic.ends() == [len(written)]
+            changelog.stop()
+        finally:
+            changelog.abandon()
+        written = changelog.acknowledged()
+        assert [record.offset for record in written] == list(range(len(written))), "each offset was acknowledged once"
+        topic.alter({"segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"})
+        now = topic.read_compacted(written)
+        assert [record for record in now if record.key != NUDGE] == latest(written)
+        under_way = sum(bool(kill.found) for kill in killer.kills)
+        report(f"{under_way} of {KILLS} kills hit a compaction, of {len(written)} records in all")
+        assert under_way >= KILLS / 2, "kills have to hit compactions"
+        broker.stop()
+        check_files(jvm, broker.partition_dir(name, 0), now)
+        broker.start()
+        assert topic.read()[: len(now)] == now
+        broker.stop()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import resource
 import signal
 from collections.abc import Awaitable, Callable
@@ -26,6 +25,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.acting import without_effect
 from kbroker.config.values import ConfigError
 from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.events import Log
 from kbroker.net.listener import Server
 from kbroker.processes import Processes, RealClock
 from kbroker.replica.cleaning import Cleaning
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kbroker.exporter.service import Exporter
 
 T = TypeVar("T")
-log = logging.getLogger("kbroker")
+log = Log("kbroker")
 
 # Threads for what may block: cold reads, syncs, opening and deleting of logs.
 BLOCKING_THREADS = 8
@@ -70,7 +70,7 @@ class Broker:
     async def start(self) -> str:
         """Come up whole, then accept clients; gives the bootstrap address. Raises OSError, ConfigError."""
         for line in without_effect(BROKER_RESOURCE, self.config.static):
-            log.warning("%s", line)
+            log.warning("config without effect", reason=line)
         logs = LogDirectory(self.world, self.config.log_dirs[0], lambda: self.config)
         await logs.lock()
         self._started.append(logs.unlock)
@@ -83,7 +83,7 @@ class Broker:
         await logs.check_owner(node.id, member.image.cluster_id)
         replicas = ReplicaManager(self.world, node.id, member.image, logs)
         self._configure(member)
-        await replicas.start(lambda line: log.warning("recovery: %s", line))
+        await replicas.start(log.warning)
         self._started.append(replicas.stop)
         member.listen(replicas.on_delta)
         self.services = self._services(member, replicas)
@@ -154,11 +154,11 @@ class Broker:
         own = member.image.overrides(BROKER_RESOURCE, str(self.config.node_id))
         self.config, complaints = self.config.with_stored(common, own)
         for line in complaints:
-            log.warning("%s", line)
+            log.warning("stored config left out", reason=line)
 
     def fail(self, reason: BaseException) -> None:
         """Something without which the broker must not go on is lost."""
-        log.error("the broker stops: %s", reason)
+        log.error("the broker stops", reason=reason)
         if not self.stopped.done():
             self.stopped.set_result(reason)
 
@@ -168,8 +168,8 @@ class Broker:
             undo = self._started.pop()
             try:
                 await undo()
-            except Exception:
-                log.exception("while stopping")
+            except Exception as error:
+                log.failure("stopping failed", error)
 
 
 def real_world(loop: asyncio.AbstractEventLoop) -> World:
@@ -222,7 +222,7 @@ async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, on_ready
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        log.info("serving on %s, data in %s", bootstrap, config.log_dirs[0])
+        log.info("serving", bootstrap=bootstrap, data=config.log_dirs[0])
         on_ready(bootstrap)
         failure = await broker.stopped
     finally:

@@ -4,7 +4,6 @@ Shared by the config APIs (keys 32, 33, 44, 74). Brokers answer for themselves a
 default (the empty name), not for each other; admin clients send these requests to the broker concerned.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from kbroker.cluster.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURC
 from kbroker.config.acting import without_effect
 from kbroker.config.alter import Change, alter_broker, alter_client_metrics, alter_group, alter_topic
 from kbroker.config.loggers import alter_loggers
+from kbroker.events import Log
 from kbroker.model import KafkaError
 from kbroker.state.controller import check_topic_name
 from protocol.errors import ErrorCode
@@ -28,7 +28,7 @@ RESOURCE_TYPES = (
     TOPIC_RESOURCE,
 )
 
-log = logging.getLogger("kbroker.config")
+log = Log("kbroker.config")
 
 Overrides = dict[str, str]
 
@@ -79,7 +79,7 @@ async def _alter(
     await services.controller.alter_configs(kind, name, change)
     touched = {changed.name: new[changed.name] for changed in changes if changed.name in new}
     for line in without_effect(kind, touched):
-        log.warning("%s", line)
+        log.warning("config without effect", reason=line)
 
 
 def _decision(services: Services, kind: int, name: str, changes: Sequence[Change]) -> Callable[[Overrides], Overrides]:

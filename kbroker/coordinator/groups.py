@@ -5,7 +5,6 @@ A group lives in the partition of __consumer_offsets that its id hashes to, on t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kbroker.coordinator import operations
 from kbroker.coordinator.ports import GROUP_TOPIC
 from kbroker.coordinator.shard import Shard
+from kbroker.events import Log
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.state.group.deadlines import Deadlines
 from kbroker.state.group.syncing import heartbeat
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kbroker.world import World
 
 T = TypeVar("T")
-log = logging.getLogger("kbroker.groups")
+log = Log("kbroker.groups")
 
 MINUTE_MS = 60_000
 
@@ -120,7 +120,7 @@ class GroupCoordinator:
         try:
             await shard.runtime.load()
         except KafkaError as error:
-            log.error("groups of %s: %s", shard.runtime.tp, error)
+            log.error("groups cannot be loaded", partition=shard.runtime.tp, reason=error)
             shard.runtime.close(error.code)
         else:
             shard.start()
@@ -142,7 +142,7 @@ class GroupCoordinator:
     async def join(self, request: JoinRequest) -> JoinAnswer:
         config = self._config()
         if request.reason is not None:
-            log.info("group %r: member %r joins: %r", request.group_id, request.member_id or "(new)", request.reason)
+            log.info("member joins", group=request.group_id, member=request.member_id or None, reason=request.reason)
         answer: Future[JoinAnswer] = self._world.loop.create_future()
         shard = self._active(request.group_id)
         shard.enter(request.group_id, partial(operations.run_join, shard, config, request, partial(_answer, answer)))
@@ -174,7 +174,7 @@ class GroupCoordinator:
         for leaver in leavers:
             if leaver.reason is not None:
                 who = leaver.member_id or leaver.instance_id
-                log.info("group %r: member %r leaves: %r", group_id, who, leaver.reason)
+                log.info("member leaves", group=group_id, member=who, reason=leaver.reason)
         answer: Future[list[ErrorCode]] = self._world.loop.create_future()
         shard = self._active(group_id)
         reply, fail = partial(_answer, answer), partial(_fail, answer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from kbroker.config import BrokerConfig
 from kbroker.config.topic import TopicConfig
 from kbroker.config.values import ConfigError
+from kbroker.events import Log as EventLog
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.storage import checkpoints, names
 from kbroker.storage.backend import DiskLock
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # A partition to open: where, the topic's id, its config overrides.
 Wanted = tuple[TopicPartition, bytes, Mapping[str, str]]
+# Hears of an event: its message, and its fields by keyword.
+Report = Callable[..., None]
 
 
 class Marks(NamedTuple):
@@ -36,7 +38,7 @@ class Marks(NamedTuple):
     cleaned: Mapping[TopicPartition, int]
 
 
-log = logging.getLogger("kbroker.logs")
+log = EventLog("kbroker.logs")
 LOCK_FILE = ".lock"
 # Logs opened by one job of a thread: jobs are few, and the threads still share the work.
 OPEN_TOGETHER = 16
@@ -61,7 +63,7 @@ class LogDirectory:
         self._logs: dict[TopicPartition, Log] = {}
         self._tasks: set[Task[None]] = set()
         self._delayed: set[TimerHandle] = set()
-        self._complaints: set[str] = set()
+        self._complaints: set[tuple[object, ...]] = set()
         self._marks_wanted: list[Future[None]] = []
         self._marking: Task[None] | None = None
 
@@ -115,17 +117,19 @@ class LogDirectory:
                 TopicConfig.of({name: text}, defaults)
                 good[name] = text
             except ConfigError as error:
-                self._complain(f"topic {topic}: the config {name} is left out: {error.message}")
+                self._complain("stored config left out", topic=topic, config=name, reason=error.message)
         return TopicConfig.of(good, defaults)
 
-    def _complain(self, line: str) -> None:
-        if line not in self._complaints:
-            self._complaints.add(line)
-            log.warning("%s", line)
+    def _complain(self, message: str, **fields: object) -> None:
+        """Once, however often it is met."""
+        said = (message, *map(str, fields.values()))
+        if said not in self._complaints:
+            self._complaints.add(said)
+            log.warning(message, **fields)
 
     # Opening and creating.
 
-    async def open_all(self, wanted: Sequence[Wanted], report: Callable[[str], None]) -> list[Log]:
+    async def open_all(self, wanted: Sequence[Wanted], report: Report) -> list[Log]:
         """Open the logs of a start, recovering what an unclean stop left; `report` hears what was repaired.
 
         A log that cannot be opened is left out, so that the others serve.
@@ -136,7 +140,7 @@ class LogDirectory:
         opened = await self._open_together(wanted, clean, marks)
         for one in opened:
             for line in one.repairs:
-                report(f"{one.tp}: {line}")
+                report("log repaired", partition=one.tp, repair=line)
         return opened
 
     async def create_all(self, wanted: Sequence[Wanted]) -> list[Log]:
@@ -150,7 +154,7 @@ class LogDirectory:
         self._logs.update((one.tp, one) for one in opened)
         return opened
 
-    def _read_marks(self, report: Callable[[str], None]) -> tuple[bool, Marks]:
+    def _read_marks(self, report: Report) -> tuple[bool, Marks]:
         disk = self._world.disk
         clean = checkpoints.take_clean_marker(disk, self.path)
         marks = []
@@ -158,12 +162,12 @@ class LogDirectory:
             try:
                 marks.append(checkpoints.read_offsets(disk, self.path, name))
             except (ValueError, IndexError) as error:
-                report(f"{name} is damaged ({error}): logs are read from their start")
+                report("checkpoint damaged, logs are read from their start", file=name, reason=error)
                 marks.append({})
                 clean = False
         return clean, Marks(*marks)
 
-    def _tidy(self, wanted: Sequence[Wanted], report: Callable[[str], None]) -> None:
+    def _tidy(self, wanted: Sequence[Wanted], report: Report) -> None:
         """Finish deletions that a stop has interrupted, and put aside logs that are nobody's."""
         disk = self._world.disk
         ids = {tp: topic_id for tp, topic_id, _ in wanted}
@@ -187,21 +191,21 @@ class LogDirectory:
                 self._put_aside(directory, tp, log.warning)
             return self._open(wanted, clean, marks)
         except (OSError, KafkaError) as error:
-            self._complain(f"{tp} cannot be opened: {error}")
-        except Exception:
-            log.exception("%s cannot be opened", tp)
+            self._complain("log cannot be opened", partition=tp, reason=error)
+        except Exception as error:
+            log.failure("log cannot be opened", error, partition=tp)
         return None
 
     def _is_of_another(self, directory: str, topic_id: bytes | None) -> bool:
         found = checkpoints.read_topic_id(self._world.disk, directory)
         return found is not None and found != topic_id
 
-    def _put_aside(self, directory: str, tp: TopicPartition, report: Callable[[str], None]) -> None:
+    def _put_aside(self, directory: str, tp: TopicPartition, report: Report) -> None:
         """A log of no known topic: its topic was deleted, but not its directory. Like Kafka, which cannot know why
         either, leave it to people to remove it."""
         stray = names.stray_dir(self.path, tp, self._unique())
         self._world.disk.rename(directory, stray)
-        report(f"{directory} belongs to no topic (any more) and is put aside as {stray}")
+        report("directory belongs to no topic, put aside", directory=directory, now=stray)
 
     def _open(self, wanted: Wanted, clean: bool, marks: Marks) -> Log:
         tp, topic_id, overrides = wanted
@@ -236,7 +240,7 @@ class LogDirectory:
         try:
             await self.write_checkpoints()
         except OSError as error:
-            log.warning("the checkpoints still name deleted logs: %s", error)
+            log.warning("checkpoints still name deleted logs", reason=error)
         remove = [(path,) for _, path in moves]
         self.background(
             lambda: self._each(self._world.disk.rmtree, remove), _ignore, logs[0].config.file_delete_delay_ms
@@ -249,7 +253,7 @@ class LogDirectory:
             try:
                 action(*call)
             except OSError as error:
-                log.warning("%s: %s", " to ".join(call), error)
+                log.warning("file operation failed", path=call[0], to=call[1] if len(call) > 1 else None, reason=error)
 
     def _unique(self) -> str:
         return f"{self._world.random.getrandbits(128):032x}"
@@ -309,7 +313,7 @@ class LogDirectory:
         if all(results):
             await self._world.offload(checkpoints.write_clean_marker, self._world.disk, self.path, 0)
         else:
-            log.warning("not every log could be closed: the next start will check them")
+            log.warning("not every log could be closed, the next start will check them")
 
     def _closing(self, one: Log, clean: bool) -> Future[bool]:
         closed: Future[bool] = self._world.loop.create_future()

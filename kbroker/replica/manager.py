@@ -6,13 +6,13 @@ through it; coordinators write their internal topics through it; housekeeping wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.cluster.image import TOPIC_RESOURCE
 from kbroker.cluster.turnstile import Turnstile
 from kbroker.model import Buffer, KafkaError, TopicPartition
-from kbroker.replica.logs import LogDirectory, Wanted
+from kbroker.replica.logs import LogDirectory, Report, Wanted
 from kbroker.replica.partition import Committed, Partition, acknowledged_by_sync
 from kbroker.replica.upkeep import Upkeep
 from kbroker.replica.validation import validate
@@ -173,12 +173,12 @@ class ReplicaManager:
         else:
             partition.on_committed(offset, callback)
 
-    def read_internal_blocking(self, tp: TopicPartition, offset: int) -> bytes:
+    def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
         """Whole batches from `offset` on, for a coordinator that loads; b"" at the end. Runs in a thread."""
         log = self.partitions[tp].log
         if offset >= log.log_end_offset:
             return b""
-        return bytes(log.read_blocking(max(offset, log.log_start_offset), 1 << 20, log.log_end_offset, True))
+        return bytes(log.read_blocking(max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
     async def delete_records(self, partition: Partition, offset: int) -> int:
         """Delete what lies below `offset` (-1: the high watermark); gives the new log start offset.
@@ -226,7 +226,7 @@ class ReplicaManager:
 
     # Metadata.
 
-    async def start(self, report: Callable[[str], None]) -> None:
+    async def start(self, report: Report) -> None:
         """Open the logs of every partition that the metadata image assigns to this broker."""
         assigned = [
             (TopicPartition(topic.name, index), topic.topic_id, topic.configs)
@@ -240,11 +240,11 @@ class ReplicaManager:
             await sync
         self._take_over(assigned, logs)
 
-    async def _sync_recovered(self, log: Log, report: Callable[[str], None]) -> None:
+    async def _sync_recovered(self, log: Log, report: Report) -> None:
         try:
             log.complete_flush(await self._world.offload(log.flush_blocking, log.log_end_offset))
         except OSError as error:
-            report(f"{log.tp} is offline: {error}")
+            report("log offline until a restart", partition=log.tp, reason=error)
 
     def _take_over(self, wanted: Iterable[Wanted], logs: Iterable[Log]) -> list[Log]:
         """Install the logs that were opened; note those that were not. Gives those whose topics have gone meanwhile."""

@@ -6,19 +6,19 @@ passing, is an error here, and so is an exception that nobody handles.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
+from kbroker.events import Log
 from kbroker.simulation.network import Hosts, SimNetwork, SimServer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
-log = logging.getLogger("kbroker.simulation")
+log = Log("kbroker.simulation")
 
 NANOSECONDS = 1_000_000_000
 MAX_TURNS_WITHOUT_TIME = 100_000
@@ -84,7 +84,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if "exception" in context:
             self._unhandled.append(context)
         else:
-            log.warning("%s", context.get("message"))
+            log.warning("callback failed", reason=context.get("message"))
 
     def run_until_complete(self, future: Any) -> Any:
         result = super().run_until_complete(future)

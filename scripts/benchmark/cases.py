@@ -106,9 +106,13 @@ class BesideIdle(LatencyOf):
 
 
 class BesideColdReader(LatencyOf):
-    """Latency while another client reads old data that is not in the page cache."""
+    """Latency while another client reads 100 MiB/s of old data that is not in the page cache.
+
+    The rate is the same for every server: one that reads faster would have the more to do for it.
+    """
 
     OLD_RECORDS = 600_000
+    BYTES_PER_S = 100 << 20
 
     def __init__(self, mode: str, records: int) -> None:
         super().__init__(mode, records)
@@ -135,8 +139,10 @@ class BesideColdReader(LatencyOf):
     def read_until(self, peer: Peer, over: threading.Event) -> None:
         reader = TinyClient(peer.port)
         offset = 0
-        while not over.is_set():
+        due = time.monotonic()
+        while not over.wait(max(due - time.monotonic(), 0)):
             following = reader.fetch(self.old[peer], offset)
+            due = max(due, time.monotonic() - 0.1) + (following - offset) * 1000 / self.BYTES_PER_S
             if following == offset:
                 self.evict(peer)
                 following = 0
@@ -224,7 +230,7 @@ def flooded(seconds: float = 60) -> Callable[[Peer], float]:
 
 
 def all_cases() -> list[Case]:
-    consuming = Consuming(6, 4_000_000)
+    consuming = Consuming(6, 12_000_000)
     quiet, end_to_end = LatencyOf("produce", 8_000), LatencyOf("end-to-end", 4_000)
     idle, cold = BesideIdle("produce", 8_000), BesideColdReader("produce", 8_000)
     restarting = Restarting(1000, 2.0)

@@ -24,14 +24,18 @@ class InternalLog(Protocol):
         """
         ...
 
-    def read_internal_blocking(self, tp: TopicPartition, offset: int) -> bytes:
-        """Whole batches from `offset` or from the log's start, b"" at its end. Called in a thread."""
+    def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
+        """About `size` bytes of whole batches from `offset` or from the log's start, b"" at its end. Called in a
+        thread.
+        """
         ...
 
 
 class Config(Protocol):
     """The broker configs that the group coordinator follows (a BrokerConfig fits)."""
 
+    @property
+    def group_coordinator_append_linger_ms(self) -> int: ...
     @property
     def group_initial_rebalance_delay_ms(self) -> int: ...
     @property
@@ -44,6 +48,10 @@ class Config(Protocol):
     def message_max_bytes(self) -> int: ...
     @property
     def offset_metadata_max_bytes(self) -> int: ...
+    @property
+    def offsets_commit_timeout_ms(self) -> int: ...
+    @property
+    def offsets_load_buffer_size(self) -> int: ...
     @property
     def offsets_retention_minutes(self) -> int: ...
     @property

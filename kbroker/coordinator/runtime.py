@@ -30,6 +30,7 @@ RECORD_OVERHEAD = 32
 BATCH_OVERHEAD = 128
 # A batch of the coordinators is small; this bounds what a corrupt one can cost while loading.
 MAX_LOADED_BATCH = 64 << 20
+LOADED_A_TURN = 2_000
 
 
 class Status(Enum):
@@ -75,6 +76,19 @@ class Machine(Protocol[R]):
         ...
 
 
+class Limits(NamedTuple):
+    """Configs that a partition's log is written and read with. `codec` is its number in record batches.
+
+    `linger_ms`: how long writes are gathered (group.coordinator.append.linger.ms); below 1 an append has what came in
+    one turn of the loop. `load_bytes`: how much is read at a time (offsets.load.buffer.size).
+    """
+
+    batch_bytes: int
+    codec: int = 0
+    linger_ms: int = -1
+    load_bytes: int = 5 << 20
+
+
 class _Write(NamedTuple, Generic[R]):
     records: Sequence[R]
     encoded: list[NewRecord]
@@ -90,9 +104,9 @@ class Runtime(Generic[R]):
         log: InternalLog,
         tp: TopicPartition,
         machine: Machine[R],
-        limits: Callable[[], tuple[int, int]],
+        limits: Callable[[], Limits],
     ) -> None:
-        """`limits` gives (largest batch in bytes, codec) at each append: the configs may change."""
+        """`limits` is asked at each append: the configs may change."""
         self.tp = tp
         self.status = Status.LOADING
         self._world = world
@@ -115,9 +129,18 @@ class Runtime(Generic[R]):
                 raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.tp} cannot be loaded: {error}") from error
             if offset < 0:
                 return
-            if self.status is Status.LOADING:
-                for item in items:
-                    self._machine.load(item)
+            await self._take_in(items)
+
+    async def _take_in(self, items: Sequence[Loaded[R] | Marker]) -> None:
+        """With turns of the loop between, since others are served meanwhile."""
+        for number, item in enumerate(items):
+            if number % LOADED_A_TURN == LOADED_A_TURN - 1:
+                turn = self._world.loop.create_future()
+                self._world.loop.call_soon(turn.set_result, None)
+                await turn
+            if self.status is not Status.LOADING:
+                return
+            self._machine.load(item)
 
     def activate(self) -> None:
         if self.status is Status.LOADING:
@@ -125,7 +148,7 @@ class Runtime(Generic[R]):
 
     def _read_blocking(self, offset: int) -> tuple[int, list[Loaded[R] | Marker]]:
         """One chunk of the log: (next offset, what it holds); -1 at the end."""
-        data = self._log.read_internal_blocking(self.tp, offset)
+        data = self._log.read_internal_blocking(self.tp, offset, self._limits().load_bytes)
         items: list[Loaded[R] | Marker] = []
         next_offset = -1
         for pos, header in iter_headers(data):
@@ -150,12 +173,16 @@ class Runtime(Generic[R]):
         now_ms = self._world.clock.now_ms()
         encoded: list[NewRecord] = [(now_ms, *self._machine.encode(record), ()) for record in records]
         if not self._queue:
-            self._world.loop.call_soon(self._flush)
+            linger_ms = self._limits().linger_ms
+            if linger_ms > 0:
+                self._world.loop.call_later(linger_ms / 1000, self._flush)
+            else:
+                self._world.loop.call_soon(self._flush)
         self._queue.append(_Write(records, encoded, done))
 
     def _flush(self) -> None:
         queue, self._queue = self._queue, []
-        max_bytes, codec = self._limits()
+        max_bytes, codec, *_ = self._limits()
         batch: list[_Write[R]] = []
         size = BATCH_OVERHEAD
         for write in queue:

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from kbroker.coordinator.in_time import InTime
 from kbroker.coordinator.offsets_records import decode_record, encode_record
 from kbroker.coordinator.ports import Config, InternalLog
-from kbroker.coordinator.runtime import Loaded, Marker, Runtime, Status
+from kbroker.coordinator.runtime import Limits, Loaded, Marker, Runtime, Status
 from kbroker.model import TopicPartition
 from kbroker.state.group import applying
 from kbroker.state.group.gate import Gate
@@ -52,11 +53,17 @@ class Shard:
         self.moved = moved
         self._gates: dict[str, Gate] = {}
         self._when_active: list[Callable[[], None]] = []
+        self._commits = InTime(world.loop, lambda: config().offsets_commit_timeout_ms)
         self.runtime: Runtime[Record] = Runtime(world, log, tp, self, self._limits)
 
-    def _limits(self) -> tuple[int, int]:
+    def _limits(self) -> Limits:
         config = self._config()
-        return config.message_max_bytes, config.offsets_topic_compression_codec
+        return Limits(
+            config.message_max_bytes,
+            config.offsets_topic_compression_codec,
+            config.group_coordinator_append_linger_ms,
+            config.offsets_load_buffer_size,
+        )
 
     def now(self) -> Now:
         return Now(self._world.clock.mono_ms(), self._world.clock.now_ms())
@@ -106,12 +113,17 @@ class Shard:
         self.runtime.write(records, settled)
 
     def write_shared(self, group_id: str, records: Sequence[Record], done: Done) -> None:
-        """Write offsets; other commits of the group may overtake nothing but need not wait."""
+        """Write offsets; other commits of the group may overtake nothing but need not wait.
+
+        `done` is called after offsets.commit.timeout.ms at the latest, as if there were no coordinator. What was
+        written may be committed later; a commit can be repeated.
+        """
         gate = self._gate(group_id)
         gate.share()
+        answer = self._commits.begin(done, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
         def settled(error: ErrorCode) -> None:
-            done(error)
+            answer(error)
             gate.unshare()
             self._close_gate(group_id, gate)
 

@@ -75,3 +75,18 @@ def test_a_group_without_a_commit_is_checked_all_the_same(group_broker: Harness)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert group_broker.log.count() == before
     assert GROUP_TOPIC in group_broker.metadata.topics
+
+
+def test_a_commit_that_is_not_replicated_in_time_is_to_be_repeated(group_broker: Harness) -> None:
+    """offsets.commit.timeout.ms, with the error that Kafka answers then."""
+    group_broker.log.held = True
+    commit = group_broker.start(request_for(group_broker, 9, 0), 9)
+    group_broker.loop.pass_ms(4999)
+    assert not commit.done()
+    group_broker.loop.pass_ms(1)
+    assert commit.result().topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    # What was written counts all the same, once it is replicated.
+    group_broker.log.commit()
+    offsets = group_broker.run(group_broker.groups.offsets("g", after_commits=False))
+    assert offsets is not None
+    assert offsets.get("t", 0) is not None

@@ -95,6 +95,7 @@ class MemoryLog:
         self.refusal: ErrorCode | None = None
         self.max_batch = 1 << 20
         self.read_error: Exception | None = None
+        self.read_sizes: list[int] = []
         self.waiting: list[Waiting] = []
 
     def end_offset(self, tp: TopicPartition) -> int:
@@ -116,7 +117,8 @@ class MemoryLog:
         else:
             callback(ErrorCode.NONE)
 
-    def read_internal_blocking(self, tp: TopicPartition, offset: int) -> bytes:
+    def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
+        self.read_sizes.append(size)
         if self.read_error is not None:
             raise self.read_error
         for batch in self.batches.get(tp, []):
@@ -141,12 +143,15 @@ class MemoryLog:
 
 DEFAULTS = {
     "node_id": NODE,
+    "group_coordinator_append_linger_ms": -1,
     "group_initial_rebalance_delay_ms": 0,
     "group_min_session_timeout_ms": 100,
     "group_max_session_timeout_ms": 60_000,
     "group_max_size": 2**31 - 1,
     "message_max_bytes": 1 << 20,
     "offset_metadata_max_bytes": 4096,
+    "offsets_commit_timeout_ms": 5000,
+    "offsets_load_buffer_size": 5 << 20,
     "offsets_retention_minutes": 7 * 24 * 60,
     "offsets_retention_check_interval_ms": 600_000,
     "offsets_topic_compression_codec": 0,

@@ -1,8 +1,10 @@
 """Loading, batching, pipelining and failing of one coordinator partition, on a toy state."""
 
+import asyncio
+
 import pytest
 
-from kbroker.coordinator.runtime import Loaded, Marker, Runtime, Status
+from kbroker.coordinator.runtime import LOADED_A_TURN, Limits, Loaded, Marker, Runtime, Status
 from kbroker.model import KafkaError, TopicPartition
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch
@@ -44,7 +46,8 @@ class Stage:
         self.log = MemoryLog()
         self.toy = Toy()
         self.answers: list[tuple[str, ErrorCode]] = []
-        self.runtime: Runtime[str] = Runtime(virtual_world(self.loop), self.log, TP, self.toy, lambda: (max_bytes, 0))
+        self.limits = Limits(max_bytes)
+        self.runtime: Runtime[str] = Runtime(virtual_world(self.loop), self.log, TP, self.toy, lambda: self.limits)
         if active:
             self.runtime.activate()
 
@@ -74,6 +77,17 @@ def test_writes_of_one_turn_of_the_loop_share_an_append(stage: Stage) -> None:
     stage.write("d")
     stage.loop.settle()
     assert stage.batches() == 2
+
+
+def test_writes_are_gathered_for_a_while_when_that_is_asked_for(stage: Stage) -> None:
+    stage.limits = stage.limits._replace(linger_ms=20)
+    stage.write("a")
+    stage.loop.pass_ms(19)
+    stage.write("b")
+    assert stage.batches() == 0
+    stage.loop.pass_ms(1)
+    assert (stage.batches(), stage.log.count()) == (1, 2)
+    assert stage.answers == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
 
 
 def test_nothing_is_applied_or_answered_before_it_is_committed_but_writes_pipeline(stage: Stage) -> None:
@@ -192,6 +206,37 @@ def test_a_partition_that_cannot_be_read_is_not_ours(error: Exception) -> None:
     with pytest.raises(KafkaError) as failed:
         stage.load()
     assert failed.value.code is ErrorCode.NOT_COORDINATOR
+
+
+def test_loading_reads_as_much_at_a_time_as_is_configured() -> None:
+    stage = Stage(active=False)
+    stage.limits = stage.limits._replace(load_bytes=77)
+    stage.load()
+    assert stage.log.read_sizes == [77]
+
+
+def test_a_long_load_gives_others_their_turns() -> None:
+    stage = Stage()
+    stage.limits = stage.limits._replace(batch_bytes=1 << 30)
+    stage.write(*("r" for _ in range(5 * LOADED_A_TURN)))
+    stage.loop.settle()
+    again = Stage(active=False)
+    again.log.batches = stage.log.batches
+    turns = []
+
+    async def tick() -> None:
+        while len(again.toy.loaded) < 5 * LOADED_A_TURN:
+            turns.append(len(again.toy.loaded))
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        ticking = again.loop.create_task(tick())
+        await again.runtime.load()
+        await ticking
+
+    again.loop.run_until_complete(both())
+    assert len(again.toy.loaded) == 5 * LOADED_A_TURN
+    assert len({count // LOADED_A_TURN for count in turns}) >= 4
 
 
 def test_bytes_that_are_no_records_end_loading() -> None:

@@ -20,7 +20,6 @@ _REASONS = {
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
-    503: "Service Unavailable",
 }
 
 
@@ -38,7 +37,8 @@ Handler = Callable[[], Awaitable[Answer]]
 
 
 class HttpServer:
-    """Serves `paths`. `refused` is told (peer, status) of what is not answered with a page."""
+    """Serves `paths`. `refused` is told (peer, status) of what is not answered with a page;
+    503 is a connection too many, which is dropped."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, paths: Mapping[str, Handler], refused: Callable[[str, int], None]
@@ -87,7 +87,9 @@ class HttpConnection(asyncio.Protocol):
         self._server.connections.add(self)
         self._deadline = self._server.loop.call_later(DEADLINE_S, self.abort)
         if len(self._server.connections) > MAX_CONNECTIONS:
-            self._refuse(503)
+            self._asked = True
+            self._server.refused(self.peer, 503)
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -1,0 +1,329 @@
+"""A broker's metrics as Prometheus gets them, over the simulated network."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import kbroker
+from kbroker.exporter import http
+from kbroker.exporter.families import BY_NAME, FAMILIES, document
+from protocol.errors import ErrorCode
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.unit.client import Client, batch
+from tests.unit.harness import Machine, story
+
+PORT = 9100
+LISTENER = {"kbroker_metrics_listener": f"broker:{PORT}"}
+Labels = tuple[tuple[str, str], ...]
+
+
+class Browser(asyncio.Protocol):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.received = bytearray()
+        self.over: asyncio.Future[None] = loop.create_future()
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set_result(None)
+
+
+async def browser(m: Machine) -> Browser:
+    _, one = await m.loop.create_connection(lambda: Browser(m.loop), "broker", PORT)
+    return one
+
+
+async def send(m: Machine, *pieces: bytes) -> tuple[int, dict[str, str], bytes]:
+    """(status, headers, body) of what comes back before the connection ends."""
+    one = await browser(m)
+    for piece in pieces:
+        one.transport.write(piece)
+        await asyncio.sleep(0.01)
+    await one.over
+    head, _, body = bytes(one.received).partition(b"\r\n\r\n")
+    first, *rest = head.decode().split("\r\n")
+    return int(first.split()[1]), dict(line.split(": ", 1) for line in rest), body
+
+
+async def get(m: Machine, path: str = "/metrics") -> tuple[int, dict[str, str], bytes]:
+    return await send(m, f"GET {path} HTTP/1.1\r\nHost: broker\r\n\r\n".encode())
+
+
+async def scrape(m: Machine) -> dict[str, dict[Labels, float]]:
+    """Values by name and labels; fails if the text is not what Prometheus reads."""
+    status, headers, body = await get(m)
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert int(headers["Content-Length"]) == len(body)
+    found: dict[str, dict[Labels, float]] = {}
+    for family in text_string_to_metric_families(body.decode()):
+        assert family.name not in found, "a family stands in two places"
+        for sample in family.samples:
+            values = found.setdefault(sample.name, {})
+            labels = tuple(sorted(sample.labels.items()))
+            assert labels not in values, "a sample stands there twice"
+            values[labels] = sample.value
+    return found
+
+
+def at(topic: str, partition: int = 0) -> Labels:
+    return (("partition", str(partition)), ("topic", topic))
+
+
+async def commit(client: Client, topic: str, partition: int, offset: int) -> None:
+    """Of the group g, which has no members."""
+    await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    part = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+    request = OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])],
+    )
+    code: int = ErrorCode.NOT_COORDINATOR
+    while code:
+        answer = await client.ask(request, 8, OffsetCommitResponse)
+        code = answer.topics[0].partitions[0].error_code
+        await asyncio.sleep(0.01)
+
+
+@story(**LISTENER)
+async def test_what_was_done_is_in_the_numbers(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", 2)
+    await client.create_topic("gone")
+    await client.produce("gone", batch(b"x"))
+    first = batch(b"a", b"b", b"c")
+    await client.produce("t", first, 1)
+    await client.produce("t", batch(b"d"), 0)
+    assert (await client.produce("nothing", batch(b"e"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await client.read("t", 0, 1) == [b"a", b"b", b"c"]
+    await commit(client, "t", 1, 2)
+    await client.delete_topic("gone")
+    found = await scrape(m)
+
+    topics = "kafka_server_brokertopicmetrics_"
+    messages = found[topics + "messagesin_total"]
+    assert messages[("topic", "t"),] == 4
+    assert messages[()] == 5 + messages[("topic", "__consumer_offsets"),]
+    assert (("topic", "gone"),) not in messages
+    assert found[topics + "bytesin_total"][("topic", "t"),] == len(first) + len(batch(b"d"))
+    assert found[topics + "bytesout_total"][("topic", "t"),] == len(first)
+    assert found[topics + "totalproducerequests_total"][()] == 4
+    assert found[topics + "failedproducerequests_total"][()] == 1
+    requests = found["kafka_network_requestmetrics_requests_total"]
+    assert sum(value for labels, value in requests.items() if ("request", "Produce") in labels) == 4
+    assert (
+        found["kafka_network_requestmetrics_errors_total"][
+            ("error", "UNKNOWN_TOPIC_OR_PARTITION"), ("request", "Produce")
+        ]
+        == 1
+    )
+    for name in ("Produce", "Fetch", "FetchConsumer", "CreateTopics"):
+        count = found["kafka_network_requestmetrics_totaltime_seconds_count"][("request", name),]
+        assert count == sum(value for labels, value in requests.items() if ("request", name) in labels)
+        endless = found["kafka_network_requestmetrics_totaltime_seconds_bucket"][("le", "+Inf"), ("request", name)]
+        assert endless == count
+
+    assert found["kafka_log_log_logendoffset"][at("t", 1)] == 3
+    assert found["kafka_log_log_size"][at("t", 1)] == len(first)
+    assert found["kafka_log_log_numlogsegments"][at("t", 1)] == 1
+    assert found["kafka_topic_partitions"][("topic", "t"),] == 2
+    assert found["kafka_topic_partition_current_offset"][at("t", 1)] == 3
+    assert found["kafka_topic_partition_oldest_offset"][at("t", 1)] == 0
+    assert found["kafka_server_replicamanager_partitioncount"][()] == 3
+    assert found["kafka_controller_kafkacontroller_globaltopiccount"][()] == 2
+    assert found["kafka_controller_kafkacontroller_activecontrollercount"][()] == 1
+    assert found["kafka_brokers"][()] == 1
+    assert found["process_open_fds"][()] > 0
+
+    group = ("consumergroup", "g")
+    assert found["kafka_consumergroup_current_offset"] == {(group, *at("t", 1)): 2}
+    assert found["kafka_consumergroup_current_offset_sum"] == {(group, ("topic", "t")): 2}
+    assert found["kafka_consumergroup_lag"] == {(group, *at("t", 1)): 1}
+    assert found["kafka_consumergroup_lag_sum"] == {(group, ("topic", "t")): 1}
+    assert found["kafka_consumergroup_members"][group,] == 0
+    assert found["kafka_coordinator_group_groupmetadatamanager_numgroupsempty"][()] == 1
+    assert found["kafka_coordinator_group_groupmetadatamanager_numoffsets"][()] == 1
+
+
+@story(**LISTENER)
+async def test_what_waits_and_what_is_connected(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", flush_before_ack=True)
+    m.threads.held.add("flush_blocking")
+    waiting = [
+        client.post_produce("t", batch(b"a"), acks=-1),
+        (await m.client()).post_fetch({("t", 0): 0}, max_wait_ms=50_000, min_bytes=1),
+    ]
+    await asyncio.sleep(0.01)
+    found = await scrape(m)
+    purgatory = found["kafka_server_delayedoperationpurgatory_purgatorysize"]
+    assert purgatory[("delayedoperation", "Produce"),] == 1
+    assert purgatory[("delayedoperation", "Fetch"),] == 1
+    connections = "kafka_server_socket_server_metrics_connection_"
+    assert found[connections + "count"][("listener", "PLAINTEXT"),] == 2
+    m.threads.release("flush_blocking")
+    await asyncio.gather(*waiting)
+    (await m.client()).transport.write(b"\xff\xff\xff\xff")
+    await asyncio.sleep(1)
+    found = await scrape(m)
+    assert found["kbroker_connections_closed_total"][("reason", "malformed frame"),] == 1
+    assert found[connections + "creation_total"][("listener", "PLAINTEXT"),] == 3
+    assert found[connections + "close_total"][("listener", "PLAINTEXT"),] == 1
+    # Virtual time: no timer is late.
+    assert found["kbroker_event_loop_delay_seconds_count"][()] >= 10
+    assert found["kbroker_event_loop_delay_seconds_sum"][()] == 0
+
+
+@story(**LISTENER)
+async def test_the_page_has_what_the_document_names_and_nothing_else(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    await client.produce("t", batch(b"a"))
+    await client.produce("none", batch(b"a"))
+    await client.read("t")
+    await commit(client, "t", 0, 1)
+    (await m.client()).transport.write(b"\xff\xff\xff\xff")
+    log = m.partition("t").log
+    log.full, log._offline = True, "broken"
+    await asyncio.sleep(1)
+    _, _, body = await get(m)
+    log.full, log._offline = False, None
+    names = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE ")}
+    foreign = {name for name in names if name.startswith(("process_", "python_"))}
+    assert len(foreign) > 5
+    assert names - foreign == set(BY_NAME)
+    for line in body.decode().splitlines():
+        if not line.startswith("#"):
+            name, _, rest = line.partition(" ")[0].partition("{")
+            family = BY_NAME.get(name)
+            if family is not None and rest:
+                assert {pair.split("=")[0] for pair in rest.rstrip("}").split(",")} == set(family.labels.split(", "))
+
+
+def test_the_document_is_made_from_the_table() -> None:
+    path = Path(kbroker.__file__).parent.parent / "docs" / "metrics.md"
+    assert path.read_text() == document(), "python -m kbroker.exporter.families > docs/metrics.md"
+    assert len(FAMILIES) == len(BY_NAME)
+
+
+# The HTTP server.
+
+
+@story(**LISTENER)
+async def test_paths_and_methods(m: Machine) -> None:
+    assert await get(m, "/healthz") == (
+        200,
+        {"Content-Type": "text/plain; charset=utf-8", "Content-Length": "3", "Connection": "close"},
+        b"ok\n",
+    )
+    assert (await get(m, "/metrics?x=1"))[0] == 200
+    assert (await get(m, "/other"))[0] == 404
+    status, headers, body = await send(m, b"HEAD /metrics HTTP/1.1\r\n\r\n")
+    assert (status, body) == (200, b"")
+    assert int(headers["Content-Length"]) > 1000
+    status, headers, _ = await send(m, b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+    assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+
+@story(**LISTENER)
+@pytest.mark.parametrize(
+    ("pieces", "status"),
+    [
+        ([b"GET /healthz HTTP/1.1\r\n\r\n"], 200),
+        ([b"GET /hea", b"lthz HTTP/1.0\r", b"\n\r", b"\n"], 200),
+        ([b"GET /healthz\r\n\r\n"], 400),
+        ([b"\r\n\r\n"], 400),
+        ([b"GET  /healthz HTTP/1.1\r\n\r\n"], 400),
+        ([b"GET healthz HTTP/1.1\r\n\r\n"], 400),
+        ([b"GET /healthz HTTP/2\r\n\r\n"], 400),
+        ([b"\x16\x03\x01\x02\r\n\r\n"], 400),
+        ([b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 9000 + b"\r\n\r\n"], 431),
+        ([b"x" * 5000, b"x" * 5000], 431),
+    ],
+)
+async def test_requests_that_are_odd(m: Machine, pieces: list[bytes], status: int) -> None:
+    assert (await send(m, *pieces))[0] == status
+
+
+@story(**LISTENER)
+async def test_who_says_nothing_is_dropped(m: Machine) -> None:
+    one = await browser(m)
+    one.transport.write(b"GET /met")
+    await asyncio.sleep(http.DEADLINE_S - 1)
+    assert not one.over.done()
+    await asyncio.sleep(2)
+    assert one.over.done()
+
+
+@story(**LISTENER)
+async def test_only_so_many_connections_at_once(m: Machine) -> None:
+    idle = [await browser(m) for _ in range(http.MAX_CONNECTIONS)]
+    more = await browser(m)
+    await more.over
+    assert more.received == b""
+    assert not any(one.over.done() for one in idle)
+    for one in idle:
+        one.transport.abort()
+    await asyncio.sleep(0.1)
+    assert (await get(m, "/healthz"))[0] == 200
+
+
+@story(**LISTENER)
+async def test_scrapes_at_the_same_time_are_one(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make = m.broker.exporter._make
+
+    async def counted() -> list[bytes]:
+        made.append(1)
+        await asyncio.sleep(1)
+        return await make()
+
+    monkeypatch.setattr(m.broker.exporter, "_make", counted)
+    answers = await asyncio.gather(*(get(m) for _ in range(5)))
+    assert {status for status, _, _ in answers} == {200}
+    assert len(made) == 1
+    await get(m)
+    assert len(made) == 2
+
+
+@story(**LISTENER)
+async def test_a_scrape_that_fails_is_an_answer(
+    m: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken() -> list[bytes]:
+        raise KeyError("x")
+
+    monkeypatch.setattr(m.broker.exporter, "_make", broken)
+    assert (await get(m))[0] == 500
+    assert any(one.message == "scrape failed error=KeyError" for one in caplog.records)
+
+
+@story(**LISTENER)
+async def test_the_broker_stops_while_somebody_is_connected(m: Machine) -> None:
+    one = await browser(m)
+    await m.stop()
+    await asyncio.sleep(0.1)
+    assert one.over.done()
+    await m.start()
+    assert (await get(m, "/healthz"))[0] == 200
+
+
+@story
+async def test_without_a_listener_there_is_nothing(m: Machine) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        await browser(m)
+    assert not hasattr(m.broker, "exporter")

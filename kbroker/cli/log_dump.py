@@ -4,43 +4,16 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated
 
-import typer
-
-from kbroker.cli.client import AsJson
 from kbroker.cli.errors import CliError, complain, explain, usage
-from kbroker.cli.log_files import Item, Reader, Source, Wanted, find_reader
+from kbroker.cli.log_files import Reader, find_reader
+from kbroker.cli.log_segments import Item, Source, Wanted
 from kbroker.cli.log_text import line_of
 from kbroker.cli.output import LongWork
 from kbroker.cli.values import integer
-from kbroker.storage.backend import Disk, RealDisk
+from kbroker.storage.backend import Disk
 
 File = tuple[str, Reader, Source]
-
-
-def dump(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", show_default=False)],
-    records: Annotated[
-        bool, typer.Option("--records", "--deep", help="The records in each batch; of internal topics, decoded.")
-    ] = False,
-    values: Annotated[bool, typer.Option("--values", help="The records with their keys, values and headers.")] = False,
-    offsets: Annotated[
-        str | None, typer.Option(metavar="A..B", help="Only what reaches these offsets; either may be left out.")
-    ] = None,
-    most: Annotated[
-        int | None, typer.Option("--max", metavar="N", min=1, help="At most so many lines of each file.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what is in files of a data directory: segments, indexes, snapshots, checkpoints; of a directory, all.
-
-    Damage is told with its place, and what follows it is shown where it can be read; the exit status is 1 then.
-    With --json there is one JSON object a line.
-    """
-    wanted = Wanted(records or values, values, None if offsets is None else offset_range(offsets))
-    damaged = Dump(RealDisk(), wanted, most, as_json).run(paths)
-    raise typer.Exit(1 if damaged else 0)
 
 
 def offset_range(text: str) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import json
 
-from kbroker.cli.log_files import Fields, Item
+from kbroker.cli.log_segments import Fields, Item
 from kbroker.cli.output import counted
 from kbroker.cli.records import printable
 from kbroker.cli.values import clock_time

@@ -7,19 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import typer
-
-from kbroker.cli.client import AsJson
 from kbroker.cli.errors import CliError, complain
-from kbroker.cli.log_files import Wanted, find_reader
+from kbroker.cli.log_files import find_reader
+from kbroker.cli.log_segments import Wanted
 from kbroker.cli.output import LongWork, counted, print_json
 from kbroker.cluster.coordination import CoordinationError
 from kbroker.cluster.journal import Journal
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, identity, names
-from kbroker.storage.backend import Disk, RealDisk
+from kbroker.storage.backend import Disk
 from kbroker.storage.inspection_rehearsal import RehearsalDisk, rehearse
 from kbroker.storage.inspection_verify import Finding, Known, PartitionCheck
 
@@ -44,24 +42,6 @@ class Marks(NamedTuple):
     points: dict[TopicPartition, int]
     starts: dict[TopicPartition, int]
     cleaned: dict[TopicPartition, int]
-
-
-def verify(
-    directory: Annotated[str, typer.Argument(metavar="DIR", show_default=False)],
-    as_json: AsJson = False,
-) -> None:
-    """Check a data directory, or one partition's, and change nothing.
-
-    Every batch, the indexes, the producers' snapshots, leader epochs and checkpoints, and whether they say the same.
-    Says what the next start of the broker would do. The exit status is 1 when there is a problem.
-    """
-    path = directory.rstrip("/") or "/"
-    disk = RealDisk()
-    if not disk.isdir(path):
-        raise CliError(f"{path}: there is no such directory")
-    check = Verification(disk, path, as_json)
-    check.run()
-    raise typer.Exit(1 if check.problems else 0)
 
 
 def is_used(data_dir: str) -> bool:
@@ -94,7 +74,10 @@ class Verification:
         self._repairs: list[str] = []
         self._batches = self._bytes = self._unchecked = 0
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """Check everything and tell it; gives the number of problems. Raises CliError for what is no directory."""
+        if not self._disk.isdir(self._path):
+            raise CliError(f"{self._path}: there is no such directory")
         partitions = self._partitions()
         data_dir = self._path if self._path not in partitions else os.path.dirname(os.path.abspath(self._path))
         used = is_used(data_dir)
@@ -113,6 +96,7 @@ class Verification:
                 )
                 self._partition(path, tp, known, work)
         self._summarise(len(partitions), clean, used)
+        return self.problems
 
     def _partitions(self) -> dict[str, TopicPartition]:
         """By path: the directory itself if it is one, else those in it."""

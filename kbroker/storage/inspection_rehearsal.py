@@ -76,6 +76,9 @@ class _ShadowFile:
         start = max(offset - shadow.kept, 0)
         return data + bytes(shadow.added[start : start + size - len(data)])
 
+    def pread_reused(self, size: int, offset: int, /) -> Buffer:
+        return self.pread(size, offset)
+
     def pread_nowait(self, size: int, offset: int, /) -> Buffer | None:
         return self.pread(size, offset)
 

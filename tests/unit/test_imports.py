@@ -42,7 +42,9 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/start.py": {"broker", "events"},
     "kbroker/cli/log_dump.py": {"storage"},
     "kbroker/cli/log_files.py": {"storage", "cluster"},
+    "kbroker/cli/log_app.py": {"storage"},
     "kbroker/cli/log_internal.py": {"storage"},
+    "kbroker/cli/log_segments.py": {"storage"},
     "kbroker/cli/log_verify.py": {"storage", "cluster", "model"},
 }
 

@@ -60,12 +60,21 @@ def start_broker(
         typer.Option("--set", metavar="NAME=VALUE", help="Set one property; stronger than the file."),
     ] = None,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="One of debug, info, warning, error.")] = "info",
+    log_format: Annotated[
+        str | None,
+        typer.Option(metavar="FORM", help="Lines of the log: text or json.", show_default="text"),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /metrics for Prometheus here.", show_default="nowhere"),
+    ] = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
     One line on standard output names the bootstrap address when it is ready; the log goes to standard error.
     """
-    raise typer.Exit(start.start(start.StartOptions(config, data_dir, listen, advertise, properties or [], log_level)))
+    options = start.StartOptions(config, data_dir, listen, advertise, properties or [], log_level, log_format, metrics)
+    raise typer.Exit(start.start(options))
 
 
 app.add_typer(config.app, name="config")

@@ -118,7 +118,16 @@ def test_without_a_command_the_help_is_shown(command: list[str], capsys: pytest.
 def test_help_of_start_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     main(["start", "--help"])
     shown = capsys.readouterr().out
-    for option in ("--config", "--data-dir", "--listen", "--advertise", "--set", "--log-level", "--log-format", "--metrics"):
+    for option in (
+        "--config",
+        "--data-dir",
+        "--listen",
+        "--advertise",
+        "--set",
+        "--log-level",
+        "--log-format",
+        "--metrics",
+    ):
         assert option in shown
 
 

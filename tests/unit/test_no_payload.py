@@ -1,0 +1,281 @@
+"""No key, value, header or secret gets into the log, whatever a request is refused for.
+
+Everything that a client may not see in the log carries a mark; then the mark is looked for in what was logged, at the
+most talkative level and in both forms.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kbroker.events import formatter
+from kbroker.net import refusals
+from kbroker.simulation.clock import EPOCH_MS
+from protocol.errors import ErrorCode
+from protocol.messages.k00_produce import ProduceResponse
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from protocol.messages.k33_alter_configs import (
+    AlterableConfig as FullConfig,
+)
+from protocol.messages.k33_alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+)
+from protocol.messages.k33_alter_configs import (
+    AlterConfigsResource as FullResource,
+)
+from protocol.messages.k44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from protocol.records.batch import CRC_POS, CRC_START, build_batch
+from protocol.records.crc import crc32c
+from protocol.records.record import Headers
+from tests.unit.client import Client
+from tests.unit.harness import Machine, story
+
+MARK = "mArKeD"
+PAYLOAD = MARK.encode() * 3
+SECRETS = ("ssl.keystore.password", "sasl.jaas.config", "ssl.key.password", "delegation.token.secret.key")
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """Every line that the broker logs, in both forms."""
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.extend(formatter(form).format(record) for form in ("text", "json"))
+
+    handler, logger = Keep(), logging.getLogger("kbroker")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield lines
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+def records(count: int = 2, key: bytes | None = PAYLOAD, at_ms: int = EPOCH_MS, **options: int) -> bytearray:
+    headers: Headers = [(PAYLOAD, PAYLOAD)]
+    return build_batch([(at_ms, key, PAYLOAD, headers)] * count, **options)
+
+
+# Ways to be refused.
+
+Way = Callable[[Machine, Client], Awaitable[object]]
+WAYS: dict[str, Way] = {}
+
+
+def way(function: Way) -> Way:
+    WAYS[function.__name__] = function
+    return function
+
+
+def produces(name: str, records: Callable[[], bytearray | None], topic: str = "t", partition: int = 0) -> None:
+    async def produce(m: Machine, client: Client) -> None:
+        for version in (3, 12):
+            answer = await client.produce(topic, records(), partition, version=version)
+            assert answer.error_code, name
+
+    WAYS[name] = produce
+
+
+def damaged(at: int) -> bytearray:
+    batch = records()
+    batch[at] ^= 0x55
+    return batch
+
+
+def damaged_record() -> bytearray:
+    """What the CRC says is right, and a record's length is not."""
+    batch = records()
+    batch[61] += 2
+    batch[CRC_POS:CRC_START] = crc32c(batch[CRC_START:]).to_bytes(4, "big")
+    return batch
+
+
+produces("unknown_topic", records, "nothing")
+produces("unknown_partition", records, partition=7)
+produces("internal_topic", records, "__consumer_offsets")
+produces("crc", lambda: damaged(-1))
+produces("magic", lambda: damaged(16))
+produces("length", lambda: damaged(11))
+produces("count", lambda: damaged(60))
+produces("no_records", lambda: None)
+produces("cut_off", lambda: records()[:-3])
+produces("two_batches", lambda: records() + records())
+produces("too_large", lambda: records(100), "small")
+produces("null_key", lambda: records(key=None), "compacted")
+produces("timestamp", lambda: records(at_ms=1), "dated")
+produces("control", lambda: records(attributes=0x20))
+produces("no_sequence", lambda: records(producer_id=1, producer_epoch=0, base_sequence=-1))
+produces("record_offset", damaged_record, "walked")
+
+
+@way
+async def acks_0(m: Machine, client: Client) -> None:
+    client.produce_unanswered("nothing", records())
+    await client.closed
+
+
+@way
+async def wrong_acks(m: Machine, client: Client) -> None:
+    await client.ask(client.produce_request("t", {0: records()}, acks=9), 9, ProduceResponse)
+
+
+@way
+async def transactional(m: Machine, client: Client) -> None:
+    request = client.produce_request("t", {0: records()})
+    request.transactional_id = "tx"
+    await client.ask(request, 9, ProduceResponse)
+
+
+@way
+async def full_disk(m: Machine, client: Client) -> None:
+    m.disk.capacity = m.disk._used()
+    assert (await client.produce("t", records(50))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    m.disk.capacity = None
+
+
+@way
+async def mistake_of_ours(m: Machine, client: Client) -> None:
+    def fail(*args: object) -> None:
+        raise KeyError(bytes(args[2]) if isinstance(args[2], memoryview) else PAYLOAD, MARK)
+
+    m.broker.services.replicas.append = fail  # type: ignore[method-assign, assignment]
+    client.post_produce("t", records())
+    await client.closed
+    del m.broker.services.replicas.append
+
+
+@way
+async def commits(m: Machine, client: Client) -> None:
+    for member, metadata in (("", MARK * 5000), ("nobody", MARK)):
+        part = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=metadata)
+        request = OffsetCommitRequest(
+            group_id="g", generation_id_or_member_epoch=-1 if not member else 5, member_id=member,
+            topics=[OffsetCommitRequestTopic(name="t", partitions=[part])],
+        )  # fmt: skip
+        answer = await client.ask(request, 8, OffsetCommitResponse)
+        assert answer.topics[0].partitions[0].error_code
+
+
+@way
+async def members(m: Machine, client: Client) -> None:
+    for protocol_type, session_ms in (("consumer", 1), ("", 10_000), ("consumer", 10_000)):
+        join = JoinGroupRequest(
+            group_id="g", session_timeout_ms=session_ms, rebalance_timeout_ms=10_000, protocol_type=protocol_type,
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=PAYLOAD)],
+        )  # fmt: skip
+        assert (await client.ask(join, 7, JoinGroupResponse)).error_code
+    sync = SyncGroupRequest(
+        group_id="g", generation_id=1, member_id="nobody", protocol_type="consumer", protocol_name="range",
+        assignments=[SyncGroupRequestAssignment(member_id="nobody", assignment=PAYLOAD)],
+    )  # fmt: skip
+    assert (await client.ask(sync, 5, SyncGroupResponse)).error_code
+
+
+@way
+async def secrets(m: Machine, client: Client) -> None:
+    """Passwords: accepted, refused, of other resources, with other operations."""
+    for kind, name in ((4, "1"), (4, ""), (4, "99"), (2, "t"), (2, "nothing"), (32, "g"), (8, "1"), (77, "x")):
+        for config in (*SECRETS, "no.such.config", "listener.name.internal.ssl.key.password"):
+            for operation in (0, 1, 2, 3, 9):
+                changes = [AlterableConfig(name=config, config_operation=operation, value=MARK)]
+                asked = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+                request = IncrementalAlterConfigsRequest(resources=[asked])
+                await client.ask(request, 1, IncrementalAlterConfigsResponse)
+            whole = FullResource(resource_type=kind, resource_name=name, configs=[FullConfig(name=config, value=MARK)])
+            await client.ask(AlterConfigsRequest(resources=[whole]), 2, AlterConfigsResponse)
+
+
+@way
+async def connections(m: Machine, client: Client) -> None:
+    """Frames that are closed for: too large, no API, no version, a body that ends early."""
+    for head in (
+        (1 << 30).to_bytes(4, "big"),
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\x40" + b"\x7f\x00\0\1\0\0\0\1\xff\xff",
+        b"\0\0\0\x40" + b"\0\0\x7f\x00\0\0\0\1\xff\xff",
+        b"\0\0\0\x40" + b"\0\3\0\x09\0\0\0\1\x7f\xff",
+        b"\0\0\0\x40" + b"\0\0\0\x0c\0\0\0\1\xff\xff\0",
+    ):
+        other = await m.client()
+        other.transport.write(head + PAYLOAD * 20)
+        await other.closed
+
+
+async def prepared(m: Machine) -> Client:
+    client = await m.client()
+    await client.create_topic("t")
+    await client.create_topic("small", max_message_bytes=200)
+    await client.create_topic("compacted", cleanup_policy="compact")
+    await client.create_topic("dated", message_timestamp_before_max_ms=1000)
+    await client.create_topic("walked", kbroker_record_validation="full")
+    await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    await asyncio.sleep(1)
+    return client
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_refusal_is_told_without_payload(name: str) -> None:
+    @story
+    async def tell(m: Machine) -> None:
+        await WAYS[name](m, await prepared(m))
+
+    with logged() as lines:
+        tell()
+    told = [line for line in lines if " refused " in line or " closed " in line or " failed " in line]
+    assert told, "nothing was said at all"
+    assert [line for line in lines if MARK in line] == []
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_batches_with_any_damage_are_told_without_payload(data: st.DataObject) -> None:
+    codec = data.draw(st.sampled_from([0, 1, 2, 3, 4]))
+    batches = []
+    for _ in range(10):
+        batch = records(data.draw(st.integers(1, 5)), codec=codec)
+        for _ in range(data.draw(st.integers(1, 4))):
+            batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
+        if data.draw(st.booleans()):
+            # What is behind the CRC is looked at only if it is right.
+            batch[CRC_POS : CRC_POS + 4] = crc32c(batch[CRC_START:]).to_bytes(4, "big")
+        batches.append(batch[: data.draw(st.integers(0, len(batch)))] if data.draw(st.booleans()) else batch)
+
+    @story
+    async def tell(m: Machine) -> None:
+        client = await prepared(m)
+        for batch in batches:
+            for topic in ("walked", "compacted"):
+                await client.produce(topic, batch)
+
+    with logged() as lines:
+        tell()
+    assert [line for line in lines if MARK in line] == []
+
+
+def test_the_mark_would_be_found() -> None:
+    with logged() as lines:
+        refusals.log.info("request refused", value=PAYLOAD.decode())
+    assert len([line for line in lines if MARK in line]) == 2

@@ -36,6 +36,11 @@ def batches(dumped: str) -> list[tuple[int, int, int]]:
     return [(int(found[1]), int(found[2]), int(found[3])) for found in _BATCH.finditer(dumped)]
 
 
+def last_of_producers(dumped: str) -> dict[str, tuple[str, ...]]:
+    """By producer id: last offset and sequences of its last batch."""
+    return {found[6]: (found[2], found[4], found[5]) for found in _BATCH.finditer(dumped) if found[6] != "-1"}
+
+
 def check_files(jvm: Jvm, directory: Path, served: list[Record]) -> str:
     """The files of a stopped broker hold what it has served, in order, each batch within its range; the indexes lead
     to it. Gives what the tool printed of the segments."""

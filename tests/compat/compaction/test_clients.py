@@ -4,7 +4,6 @@ Nothing here looks at the broker's files, so it holds against any broker.
 """
 
 import random
-from itertools import product
 
 import pytest
 from confluent_kafka import Producer
@@ -108,20 +107,20 @@ def test_all_producers_and_codecs(jvm, compacted):
     """Every producer with every codec into the same partitions and the same keys, then compacted, then again."""
     topic = compacted(PARTITIONS, {"min.compaction.lag.ms": str(HOUR_MS), "segment.bytes": str(1 << 20)})
     acknowledged: list[Record] = []
-    for codec, idempotent in product(CODECS, (False, True)):
-        which = f"{codec}-{idempotent}"
+    for which, codec in enumerate((*CODECS, *CODECS)):
+        idempotent = which % 2 == 0
         acknowledged += topic.send(
-            records_of(250, f"java-{which}"),
+            records_of(150, f"java-{which}"),
             compression_type=codec,
             enable_idempotence=str(idempotent).lower(),
             linger_ms=5,
             batch_size=8_000,
         )
         acknowledged += by_confluent(
-            topic.bootstrap, topic.name, records_of(250, f"confluent-{which}"), codec, idempotent
+            topic.bootstrap, topic.name, records_of(150, f"confluent-{which}"), codec, idempotent
         )
         acknowledged += by_kafka_python(
-            topic.bootstrap, topic.name, records_of(250, f"python-{which}"), codec, idempotent
+            topic.bootstrap, topic.name, records_of(150, f"python-{which}"), codec, idempotent
         )
     lines = "".join(f"key-{n % 50}:{'NULL' if n % 7 == 0 else f'console {n}'}\n" for n in range(300))
     jvm.check(
@@ -171,7 +170,7 @@ def test_tombstones_inside_their_time_and_after_it(compacted):
 
 def test_a_tombstone_stays_for_its_time(compacted):
     """Both were compacted at the same time; who reads within delete.retention.ms sees every deletion."""
-    topic = compacted(1, {"delete.retention.ms": "3000"})
+    topic = compacted(1, {"delete.retention.ms": "2000"})
     began = now_ms()
     before = topic.send([Record(0, -1, now_ms(), b"k", b"v"), Record(0, -1, now_ms(), b"k", None)])
     seen = gone = began
@@ -185,7 +184,7 @@ def test_a_tombstone_stays_for_its_time(compacted):
         return not found
 
     eventually(over, "the tombstone is gone", interval=0.05)
-    assert gone - began >= 3000, f"it was gone after {gone - began} ms, and seen after {seen - began} ms"
+    assert gone - began >= 2000, f"it was gone after {gone - began} ms, and seen after {seen - began} ms"
     assert [r for r in topic.read() if r.key == b"k"] == []
     assert before[1].offset == 1
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 
 from tests.compat.compaction.bulk import BulkClients, Record
 from tests.compat.compaction.expected import check_sound, shown, superseded
-from tests.compat.support import eventually
+from tests.compat.support import BrokerProcess, eventually
 
 # Every append that comes later than this closes the segment, and the least dirt is enough.
 PROMPTLY = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
@@ -86,6 +86,13 @@ class CompactedTopic:
         for partition in range(self.partitions):
             self._nudger.produce(self.name, b"on", NUDGE, partition=partition)
         assert self._nudger.flush(20) == 0
+
+    def rest(self, broker: BrokerProcess) -> list[Record]:
+        """Restarts the broker with nothing to be compacted any more: what is there then stays, and is given."""
+        self.alter({"min.compaction.lag.ms": str(HOUR_MS)})
+        broker.stop()
+        broker.start()
+        return self.read()
 
     def read_compacted(self, before: Sequence[Record], *, tombstones: bool = True) -> list[Record]:
         """Nudges until all of `before` is compacted, and gives what is there then; every reading on the way must be

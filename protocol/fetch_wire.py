@@ -12,6 +12,7 @@ from protocol.errors import MalformedError
 from protocol.wire import (
     I32,
     MAX_ELEMENTS,
+    MAX_TAGS,
     classic_string,
     compact_string,
     less,
@@ -26,6 +27,7 @@ from protocol.wire import (
 FIRST_TOPIC_ID_VERSION = 13
 FIRST_FLEXIBLE_VERSION = 12
 FIRST_SESSION_VERSION = 7
+FIRST_REPLICA_STATE_VERSION = 15
 
 # (partition, current leader epoch or -1, fetch offset, last fetched epoch or -1, partition max bytes)
 FetchedPartition = tuple[int, int, int, int, int]
@@ -126,8 +128,10 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
         rack_id, pos = take_string(buf, pos, flexible=flexible)
         if rack_id is None:
             raise MalformedError("Fetch request has a null rack id")
-    if flexible:
+    if version >= FIRST_REPLICA_STATE_VERSION:
         replica_id = _replica_tag(buf, pos, replica_id)
+    elif flexible:
+        skip_tags(buf, pos)
     return FetchRequest(
         replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack_id or ""
     )
@@ -170,12 +174,14 @@ def _decode_partitions(buf: memoryview, pos: int, version: int, room: int) -> tu
 def _replica_tag(buf: memoryview, pos: int, replica_id: int) -> int:
     """Tag 1 of version 15 on is ReplicaState (KIP-903): replica id, replica epoch; other tags are stepped over."""
     count, pos = uvarint(buf, pos)
+    if count > MAX_TAGS:
+        raise MalformedError(f"{count} tagged fields")
     for _ in range(count):
         tag, pos = uvarint(buf, pos)
         size, pos = uvarint(buf, pos)
-        take(buf, pos, size)
+        value = take(buf, pos, size)
         if tag == 1:
-            replica_id = I32.unpack_from(buf, pos)[0]
+            replica_id = I32.unpack_from(value, 0)[0]
         pos += size
     return replica_id
 

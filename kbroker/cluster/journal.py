@@ -26,6 +26,10 @@ LENGTH = struct.Struct(">I")
 NODE = struct.Struct(">HiI")
 CREATE, SET, DELETE = 1, 2, 3
 COMPACT_AT_BYTES = 1 << 20
+# The CRCs that are computed in search of a record after a damaged one cover so many bytes for each that is there, and
+# at least the others: a length is at every byte of a file that was made for it.
+SEARCHED_PER_BYTE = 64
+SEARCHED_AT_LEAST = 1 << 26
 
 
 class Damaged(CoordinationError):
@@ -55,21 +59,32 @@ def encode_ops(ops: Iterable[Op]) -> bytes:
 
 
 def decode_ops(payload: bytes, pos: int) -> list[Op]:
+    """The operations from `pos` on. Raises ValueError for what encode_ops did not write."""
     ops: list[Op] = []
-    while pos < len(payload):
-        kind, size = OP.unpack_from(payload, pos)
-        pos += OP.size
-        path = payload[pos : pos + size].decode()
-        pos += size
-        if kind == DELETE:
-            ops.append(Delete(path))
-            continue
-        (length,) = LENGTH.unpack_from(payload, pos)
-        pos += LENGTH.size
-        data = payload[pos : pos + length]
-        pos += length
-        ops.append(Create(path, data) if kind == CREATE else Set(path, data))
+    try:
+        while pos < len(payload):
+            kind, size = OP.unpack_from(payload, pos)
+            raw, pos = _take(payload, pos + OP.size, size)
+            path = raw.decode()
+            if kind == DELETE:
+                ops.append(Delete(path))
+                continue
+            (length,) = LENGTH.unpack_from(payload, pos)
+            data, pos = _take(payload, pos + LENGTH.size, length)
+            if kind not in (CREATE, SET):
+                raise ValueError(f"an operation of kind {kind}")
+            ops.append(Create(path, data) if kind == CREATE else Set(path, data))
+    except struct.error as fault:
+        raise ValueError(str(fault)) from None
     return ops
+
+
+def _take(payload: bytes, pos: int, size: int) -> tuple[bytes, int]:
+    """`size` bytes and the position after them."""
+    end = pos + size
+    if end > len(payload):
+        raise ValueError(f"{size} bytes where {len(payload) - pos} remain")
+    return payload[pos:end], end
 
 
 def frame(payload: bytes) -> bytes:
@@ -84,8 +99,21 @@ def unframe(buf: bytes, pos: int) -> bytes | None:
     end = pos + FRAME.size + length
     if length < NUMBER.size or end > len(buf):
         return None
-    payload = buf[pos + FRAME.size : end]
-    return payload if zlib.crc32(payload) == crc else None
+    # Not copied before it is known to be one.
+    payload = memoryview(buf)[pos + FRAME.size : end]
+    return bytes(payload) if zlib.crc32(payload) == crc else None
+
+
+def _may_follow(buf: bytes, start: int) -> bool:
+    """Whether there is a whole record anywhere from `start` on, or too much looks like one to find out."""
+    budget = SEARCHED_AT_LEAST + SEARCHED_PER_BYTE * len(buf)
+    for pos in range(start, len(buf) - FRAME.size):
+        length, _ = FRAME.unpack_from(buf, pos)
+        if NUMBER.size <= length <= len(buf) - FRAME.size - pos:
+            budget -= length
+            if budget < 0 or unframe(buf, pos) is not None:
+                return True
+    return False
 
 
 def encode_snapshot(tree: Tree, number: int) -> bytes:
@@ -102,17 +130,24 @@ def load_snapshot(buf: bytes, tree: Tree) -> int:
     if payload is None or FRAME.size + len(payload) != len(buf):
         raise Damaged("", "the coordination snapshot is damaged")
     (number,) = NUMBER.unpack_from(payload)
-    pos = NUMBER.size
+    try:
+        _load_nodes(payload, NUMBER.size, tree)
+    except (ValueError, LookupError, struct.error) as fault:
+        raise Damaged("", f"the coordination snapshot cannot be understood: {fault}") from None
+    return int(number)
+
+
+def _load_nodes(payload: bytes, pos: int, tree: Tree) -> None:
     while pos < len(payload):
         name_size, version, data_size = NODE.unpack_from(payload, pos)
-        pos += NODE.size
-        path = payload[pos : pos + name_size].decode()
-        pos += name_size
-        tree.nodes[path] = TreeNode(payload[pos : pos + data_size], version)
-        pos += data_size
+        raw, pos = _take(payload, pos + NODE.size, name_size)
+        path = raw.decode()
+        data, pos = _take(payload, pos, data_size)
+        if path in tree.nodes:
+            raise ValueError(f"{path!r} is there twice")
         parent, _, name = path.rpartition("/")
         tree.nodes[parent].children.add(name)
-    return int(number)
+        tree.nodes[path] = TreeNode(data, version)
 
 
 class Journal:
@@ -151,10 +186,13 @@ class Journal:
         while (payload := unframe(buf, pos)) is not None:
             (number,) = NUMBER.unpack_from(payload)
             if number > self._number:
-                tree.apply(decode_ops(payload, NUMBER.size), 0)
+                try:
+                    tree.apply(decode_ops(payload, NUMBER.size), 0)
+                except (ValueError, CoordinationError) as fault:
+                    raise Damaged(self._journal, f"the record at byte {pos} cannot be applied: {fault}") from None
                 self._number = number
             pos += FRAME.size + len(payload)
-        if any(unframe(buf, later) is not None for later in range(pos + 1, len(buf) - FRAME.size)):
+        if _may_follow(buf, pos + 1):
             # Only the last record can be torn by a crash: each was synced before the next one was written.
             raise Damaged(self._journal, f"the record at byte {pos} is damaged and others follow it")
         self._size = pos

@@ -17,7 +17,8 @@ again.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
@@ -70,11 +71,18 @@ def encode(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def decode(path: str, data: bytes) -> Any:
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """What reading a node's data may raise becomes Unreadable: it is not what kbroker wrote, or not JSON."""
     try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as fault:
+        raise Unreadable(path, f"{type(fault).__name__}: {fault}") from None
+
+
+def decode(path: str, data: bytes) -> Any:
+    with _reading(path):
         return json.loads(data)
-    except ValueError as fault:
-        raise Unreadable(path, str(fault)) from None
 
 
 def escape(name: str) -> str:
@@ -111,8 +119,10 @@ def encode_broker(node: BrokerNode) -> bytes:
 
 
 def decode_broker(node_id: int, data: bytes) -> BrokerNode:
-    fields = decode(broker_path(node_id), data)
-    return BrokerNode(node_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
+    path = broker_path(node_id)
+    with _reading(path):
+        fields = decode(path, data)
+        return BrokerNode(node_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
 
 
 @dataclass(slots=True)
@@ -126,8 +136,10 @@ def encode_topic(topic: TopicNode) -> bytes:
 
 
 def decode_topic(name: str, data: bytes) -> TopicNode:
-    fields = decode(topic_path(name), data)
-    return TopicNode(bytes.fromhex(fields["id"]), fields["internal"])
+    path = topic_path(name)
+    with _reading(path):
+        fields = decode(path, data)
+        return TopicNode(bytes.fromhex(fields["id"]), fields["internal"])
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
@@ -150,11 +162,13 @@ def _partition_row(state: PartitionImage) -> list[object]:
 
 
 def decode_chunk(number: int, data: bytes) -> Chunk:
-    fields = decode(chunk_path(number), data)
-    return {
-        bytes.fromhex(topic_id): {int(index): _partition_image(*row) for index, row in states.items()}
-        for topic_id, states in fields.items()
-    }
+    path = chunk_path(number)
+    with _reading(path):
+        fields = decode(path, data)
+        return {
+            bytes.fromhex(topic_id): {int(index): _partition_image(*row) for index, row in states.items()}
+            for topic_id, states in fields.items()
+        }
 
 
 def _partition_image(
@@ -198,5 +212,6 @@ def encode_changes(changes: Changes) -> bytes:
 
 
 def decode_changes(data: bytes) -> Changes:
-    fields = decode(CHANGES, data)
-    return Changes(fields["number"], [(number, paths) for number, paths in fields["recent"]])
+    with _reading(CHANGES):
+        fields = decode(CHANGES, data)
+        return Changes(fields["number"], [(number, paths) for number, paths in fields["recent"]])

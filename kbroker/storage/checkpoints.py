@@ -50,6 +50,8 @@ def _entries(data: bytes) -> list[str]:
     lines = data.decode("utf-8").split("\n")
     if lines[0] != "0":
         raise ValueError(f"unknown version {lines[0]!r}")
+    if len(lines) == 1:
+        raise ValueError("the count is missing")
     count = int(lines[1])
     if count < 0 or lines[2 + count :] != [""]:
         raise ValueError(f"{len(lines) - 3} entries where {count} were announced")

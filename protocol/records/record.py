@@ -17,6 +17,8 @@ Headers = Sequence[Header]
 
 # Length, attributes, two deltas, key length, value length and header count take a byte each.
 SMALLEST_RECORD = 7
+# A header of two bytes takes a hundred in memory, and a record may be what a small batch decompresses to.
+MAX_HEADERS = 100_000
 
 
 class Record(NamedTuple):
@@ -137,7 +139,7 @@ def _take_record(buf: bytes, pos: int, end: int, base_timestamp: int) -> Record:
 
 def _take_headers(buf: bytes, pos: int, end: int) -> tuple[tuple[Header, ...], int]:
     count, pos = take_varint(buf, pos)
-    if not 0 <= count <= (end - pos) // 2:
+    if not 0 <= count <= min((end - pos) // 2, MAX_HEADERS):
         raise MalformedError(f"{count} record headers in {end - pos} bytes")
     headers: list[Header] = []
     for _ in range(count):

@@ -1,0 +1,171 @@
+"""Frames to a whole broker, on a simulated machine: one connection misbehaves.
+
+It is closed or answered; nothing that is no sound batch is stored; another connection is served as ever; no handler
+fails in a way that it did not mean to.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from random import Random
+from typing import Any
+
+from kbroker.simulation.loop import SimLoop
+from protocol.apis import APIS
+from protocol.framing import encode_request_header
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.records.batch import crc_of, iter_headers
+from protocol.schema import Message, facts
+from tests.unit.client import Client, batch, values_of
+from tests.unit.fuzz.check import Target
+from tests.unit.fuzz.damage import Case, Spot
+from tests.unit.fuzz.record_targets import random_batch
+from tests.unit.fuzz.spots import Traced
+from tests.unit.harness import HOST, PORT, Machine
+from tests.unit.protocol.generators import all_messages, random_message
+
+TOPIC = "t"
+_REQUESTS = {facts(cls).key: cls for cls in all_messages() if facts(cls).kind == "request"}
+
+
+def targets() -> list[Target]:
+    # A broker with its logs and tasks; decoders of a message are made at its first use.
+    constant = 16 << 20
+    return [
+        Target("broker.frame", _frame, (), constant=constant, a_byte=100, seconds=2.0, weight=100),
+        Target("broker.produce", _produce, (), constant=constant, a_byte=100, seconds=2.0, weight=100),
+        Target("broker.bytes", _bytes, (), constant=constant, a_byte=100, seconds=2.0, weight=100),
+    ]
+
+
+# What is sent.
+
+
+def _framed(api_key: int, version: int, message: Message, rng: Random) -> tuple[bytes, list[Spot]]:
+    header = encode_request_header(api_key, version, rng.getrandbits(31), rng.choice((None, "fuzz")))
+    traced = Traced(message, version)
+    size = len(header) + len(traced.data)
+    start = 4 + len(header)
+    spots = [Spot(0, 4, "i32"), Spot(4, 2, "i16"), Spot(6, 2, "i16"), Spot(12, 2, "i16")]
+    spots += [spot._replace(pos=spot.pos + start) for spot in traced.spots]
+    return size.to_bytes(4, "big") + header + bytes(traced.data), spots
+
+
+def _frame(rng: Random) -> Case:
+    api = rng.choice([api for api in APIS.values() if api.key in _REQUESTS])
+    cls = _REQUESTS[api.key]
+    version = rng.randint(facts(cls).min, facts(cls).max)
+    data, spots = _framed(api.key, version, _named(random_message(cls, version, rng), rng), rng)
+    return Case(data, partial(_play, rng.getrandbits(32)), spots, _seal)
+
+
+def _named(message: Any, rng: Random) -> Any:
+    """Sometimes about the topic that is there."""
+    for value in (getattr(message, name) for name in type(message).__rows__):
+        for item in value if isinstance(value, list) else ():
+            if hasattr(item, "name") and isinstance(item.name, str) and rng.random() < 0.5:
+                item.name = TOPIC
+            if hasattr(item, "num_partitions"):
+                item.num_partitions = min(item.num_partitions, 200)
+    return message
+
+
+def _produce(rng: Random) -> Case:
+    parts = [PartitionProduceData(index=rng.choice((0, 0, 1)), records=random_batch(rng))]
+    topic = TopicProduceData(name=TOPIC, partition_data=parts)
+    version = rng.randint(3, 12)
+    data, spots = _framed(0, version, ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic]), rng)
+    return Case(data, partial(_play, rng.getrandbits(32)), spots, _seal)
+
+
+def _bytes(rng: Random) -> Case:
+    data = b"".join(rng.randbytes(rng.choice((0, 1, 3, 4, 10, 100))) for _ in range(3))
+    return Case(data, partial(_play, rng.getrandbits(32)), (Spot(0, 4, "i32"),))
+
+
+def _seal(data: bytearray) -> None:
+    """A right length of the frame."""
+    if len(data) >= 4:
+        data[:4] = (len(data) - 4).to_bytes(4, "big")
+
+
+# The broker.
+
+
+class _Errors(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.told.append(logging.Formatter().format(record))
+
+
+def _play(seed: int, data: bytes) -> None:
+    log = logging.getLogger("kbroker")
+    errors = _Errors()
+    propagate, log.propagate = log.propagate, False
+    log.addHandler(errors)
+    loop = SimLoop(seed)
+    machine = Machine(loop, seed, {"auto.create.topics.enable": "false"})
+    try:
+        loop.run_until_complete(_story(machine, Random(seed), data))
+    finally:
+        loop.close()
+        log.removeHandler(errors)
+        log.propagate = propagate
+    assert not errors.told, errors.told[0]
+
+
+async def _story(machine: Machine, rng: Random, data: bytes) -> None:
+    await machine.start()
+    good = await machine.client("good")
+    await good.create_topic(TOPIC)
+    before = await good.produce(TOPIC, batch(b"one", b"two"))
+    assert before.error_code == 0
+    bad = await _raw(machine)
+    pos = 0
+    while pos < len(data) and not bad.closed.done():
+        size = rng.choice((1, 3, 7, 50, 1000, len(data)))
+        bad.transport.write(data[pos : pos + size])
+        pos += size
+        if rng.random() < 0.5:
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(3.0)
+    await _is_well(machine, good)
+    bad.transport.abort()
+    await machine.end()
+
+
+async def _raw(machine: Machine) -> "Raw":
+    _, raw = await machine.loop.create_connection(lambda: Raw(machine.loop), HOST, PORT, local_addr=("bad", 0))
+    return raw
+
+
+class Raw(Client):
+    """Takes whatever comes."""
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+
+async def _is_well(machine: Machine, good: Client) -> None:
+    """The other connection reads what was there, and may write on; all that is stored is sound."""
+    found = machine.broker.services.replicas.get(TOPIC, 0)
+    if found is None:
+        # A good request may well delete it.
+        return
+    log = found.log
+    first = log.log_start_offset
+    if first == 0:
+        assert values_of(await good.fetch_one(TOPIC, 0))[:2] == [b"one", b"two"]
+    offset = first
+    while offset < log.log_end_offset:
+        data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+        for pos, header in iter_headers(data):
+            assert header.base_offset == offset
+            assert crc_of(data, pos, header.size) == header.crc, "a batch whose CRC is wrong was stored"
+            offset = header.next_offset
+    after = await good.produce(TOPIC, batch(b"three"))
+    assert after.error_code == 0, after.error_code

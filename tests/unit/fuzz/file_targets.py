@@ -1,0 +1,279 @@
+"""Files beside the log itself: indexes, snapshots, checkpoints, the coordination's journal and what its nodes hold."""
+
+import zlib
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from struct import Struct
+
+from kbroker.cluster import znodes
+from kbroker.cluster.coordination import CoordinationError, Create, Delete, Op, Set
+from kbroker.cluster.image import BrokerNode, PartitionImage
+from kbroker.cluster.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
+from kbroker.cluster.tree import Tree
+from kbroker.model import TopicPartition
+from kbroker.simulation.disk import SimDisk
+from kbroker.state.producers import ProducerStates
+from kbroker.storage import checkpoints, names
+from kbroker.storage.identity import Identity, decode_identity, encode_identity
+from kbroker.storage.indexes import OffsetIndex, TimeIndex, find_entry, find_time
+from protocol.records.batch import build_batch, parse_header
+from protocol.records.crc import crc32c
+from tests.unit.fuzz.check import Target
+from tests.unit.fuzz.damage import Case, Spot, text_spots
+from tests.unit.storage.harness import NOW
+
+# A line of a few characters is a tuple, or a key and a value of a dictionary.
+A_BYTE_OF_LINES = 60
+_CRC = Struct(">I")
+
+
+def targets() -> list[Target]:
+    damaged = (ValueError,)
+    found = [
+        Target("file.index", _offset_index, damaged, a_byte=20),
+        Target("file.timeindex", _time_index, damaged, a_byte=20),
+        Target("file.snapshot", _producers, damaged, a_byte=40),
+        Target("file.offsets", _offsets, damaged, a_byte=A_BYTE_OF_LINES),
+        Target("file.epochs", _epochs, damaged, a_byte=A_BYTE_OF_LINES),
+        Target("file.partition_metadata", _partition_metadata, (), a_byte=A_BYTE_OF_LINES),
+        Target("file.meta_properties", _identity, damaged, a_byte=A_BYTE_OF_LINES),
+        Target("coordination.snapshot", _tree_snapshot, (CoordinationError,), a_byte=A_BYTE_OF_LINES),
+        Target("coordination.journal", _journal, (CoordinationError,), a_byte=A_BYTE_OF_LINES, weight=4),
+    ]
+    for name, make in (("broker", _broker), ("topic", _topic), ("chunk", _chunk), ("changes", _changes)):
+        found.append(Target(f"node.{name}", make, (CoordinationError,), a_byte=100))
+    return found
+
+
+class _NoClock:
+    def now_ms(self) -> int:
+        return NOW
+
+    def mono_ms(self) -> int:
+        return 0
+
+    def mono_ns(self) -> int:
+        return 0
+
+
+def empty_disk() -> SimDisk:
+    disk = SimDisk(_NoClock(), Random(1))
+    disk.makedirs("/d")
+    return disk
+
+
+def _grid(size: int, widths: tuple[int, ...]) -> list[Spot]:
+    """Numbers of these widths, again and again."""
+    spots, pos = [], 0
+    while pos < size:
+        for width in widths:
+            spots.append(Spot(pos, width, {2: "i16", 4: "i32", 8: "i64"}[width]))
+            pos += width
+    return spots
+
+
+# Indexes and snapshots.
+
+
+def _offset_index(rng: Random) -> Case:
+    index = OffsetIndex()
+    for n in range(rng.choice((0, 1, 5, 600, 1500))):
+        index.add(n * 3 + 2, n * 100 + 70)
+    data = index.encode(0, len(index.entries))
+
+    def run(data: bytes) -> None:
+        try:
+            decoded = OffsetIndex.decode(data)
+            assert decoded.encode(0, len(decoded.entries)) == data
+        finally:
+            # What is not loaded is searched where it is, and may say anything.
+            read = partial(_read, data)
+            for wanted in (0, 7, 1 << 30):
+                find_entry(read, len(data) // 8, wanted)
+
+    return Case(data, run, _grid(min(len(data), 400), (4, 4)))
+
+
+def _time_index(rng: Random) -> Case:
+    index = TimeIndex()
+    for n in range(rng.choice((0, 1, 5, 600, 1500))):
+        index.add(NOW + n * 10, n * 3 + 2)
+    data = index.encode(0, len(index.timestamps))
+
+    def run(data: bytes) -> None:
+        try:
+            decoded = TimeIndex.decode(data)
+            assert decoded.encode(0, len(decoded.timestamps)) == data
+        finally:
+            for wanted in (0, NOW + 77, 1 << 62):
+                find_time(partial(_read, data), len(data) // 12, wanted)
+
+    return Case(data, run, _grid(min(len(data), 400), (8, 4)))
+
+
+def _read(data: bytes, size: int, offset: int) -> bytes:
+    return data[offset : offset + size]
+
+
+def _producers(rng: Random) -> Case:
+    states = ProducerStates()
+    for n in range(rng.choice((0, 1, 3, 30))):
+        batch = build_batch([(NOW, b"k", b"v", ())], producer_id=n, producer_epoch=n % 3, base_sequence=n)
+        states.update(parse_header(batch), 10 * n)
+        if n % 5 == 4:
+            states.end_transaction(n, 3, 1, NOW)
+    data = states.to_snapshot()
+
+    def run(data: bytes) -> None:
+        again = ProducerStates.from_snapshot(data).to_snapshot()
+        assert ProducerStates.from_snapshot(again).to_snapshot() == again
+
+    def seal(data: bytearray) -> None:
+        if len(data) >= 6:
+            _CRC.pack_into(data, 2, crc32c(memoryview(data)[6:]))
+
+    return Case(
+        data, run, [Spot(0, 2, "i16"), Spot(6, 4, "i32"), *(Spot(10 + 8 * n, 8, "i64") for n in range(5))], seal
+    )
+
+
+# Checkpoints and their like.
+
+
+def _offsets(rng: Random) -> Case:
+    tps = [TopicPartition(rng.choice(("t", "a.b_c-1", "x" * 100)), n) for n in range(rng.choice((0, 1, 4, 40)))]
+    data = checkpoints.encode_offsets({tp: rng.getrandbits(40) for tp in tps})
+
+    def run(data: bytes) -> None:
+        found = checkpoints.decode_offsets(data)
+        assert checkpoints.decode_offsets(checkpoints.encode_offsets(found)) == found
+
+    return Case(data, run, text_spots(data))
+
+
+def _epochs(rng: Random) -> Case:
+    data = checkpoints.encode_epochs((n, n * 7) for n in range(rng.choice((0, 1, 4, 40))))
+
+    def run(data: bytes) -> None:
+        found = checkpoints.decode_epochs(data)
+        assert found == sorted(found)
+        assert checkpoints.decode_epochs(checkpoints.encode_epochs(found)) == found
+
+    return Case(data, run, text_spots(data))
+
+
+def _partition_metadata(rng: Random) -> Case:
+    disk = empty_disk()
+    checkpoints.write_topic_id(disk, "/d", rng.randbytes(16))
+    path = f"/d/{names.PARTITION_METADATA}"
+
+    def run(data: bytes) -> None:
+        disk.write_atomic(path, data)
+        found = checkpoints.read_topic_id(disk, "/d")
+        assert found is None or len(found) == 16
+
+    return Case(disk.read(path), run)
+
+
+def _identity(rng: Random) -> Case:
+    data = encode_identity(Identity("kCFAi45jQfKSHiMsg_P8Xw", rng.getrandbits(31), "CfIFDGi9QRGtsFNmOeZ5ng"))
+
+    def run(data: bytes) -> None:
+        assert isinstance(decode_identity(data).node_id, int)
+
+    return Case(data, run, text_spots(data))
+
+
+# Coordination.
+
+
+def _random_ops(rng: Random) -> list[Op]:
+    ops: list[Op] = [Create("/a", b""), Create("/a/b", rng.randbytes(20)), Create("/ä", b"{}")]
+    ops += [Create(f"/a/{n}", b"x" * n) for n in range(rng.randint(0, 5))]
+    return [*ops, Set("/a", rng.randbytes(rng.choice((0, 5, 100)))), Delete("/a/b")]
+
+
+def _one(op: Op) -> list[Op]:
+    return [op]
+
+
+def _tree_snapshot(rng: Random) -> Case:
+    tree = Tree()
+    tree.apply(_random_ops(rng), 0)
+    data = encode_snapshot(tree, 77)
+
+    def run(data: bytes) -> None:
+        found = Tree()
+        number = load_snapshot(data, found)
+        again = Tree()
+        assert load_snapshot(encode_snapshot(found, number), again) == number
+        assert [path for path, _ in again.persistent()] == [path for path, _ in found.persistent()]
+
+    return Case(data, run, [Spot(0, 4, "i32"), *_grid(60, (2, 4, 4))[4:]], _seal_frame)
+
+
+def _seal_frame(data: bytearray) -> None:
+    if len(data) >= FRAME.size:
+        FRAME.pack_into(data, 0, len(data) - FRAME.size, zlib.crc32(memoryview(data)[FRAME.size :]))
+
+
+def _journal(rng: Random) -> Case:
+    """A journal of several records. Whole records before the damage are there, or the broker must not start."""
+    changes: list[list[Op]] = [_random_ops(rng), *(_one(Set("/a", b"%d" % n)) for n in range(rng.randint(0, 6)))]
+    records = [frame(NUMBER.pack(n + 1) + encode_ops(ops)) for n, ops in enumerate(changes)]
+    data = b"".join(records)
+
+    def run(damaged: bytes) -> None:
+        disk = empty_disk()
+        disk.write_atomic("/d/coordination.journal", damaged)
+        journal = Journal(disk, "/d")
+        tree = journal.load()
+        end = 0
+        for number, record in enumerate(records):
+            end += len(record)
+            if damaged[:end] != data[:end]:
+                break
+            assert journal.number >= number + 1, "a record before the damage is lost"
+        # What it took it can go on from.
+        if tree.version("/z") is None:
+            journal.append([Create("/z", b"")])
+            assert Journal(disk, "/d").load().version("/z") == 0
+
+    return Case(data, run, [Spot(0, 4, "i32"), *_grid(40, (2, 4))[4:]], _seal_frame)
+
+
+# What nodes hold: JSON.
+
+
+def _json(data: bytes, decode: Callable[[bytes], object], encode: Callable[[object], bytes]) -> Case:
+    def run(data: bytes) -> None:
+        found = decode(data)
+        assert decode(encode(found)) == found
+
+    return Case(data, run, text_spots(data))
+
+
+def _broker(rng: Random) -> Case:
+    data = znodes.encode_broker(BrokerNode(1, "hôte", rng.randint(1, 65535), rng.choice((None, "r")), 7))
+    return _json(data, partial(znodes.decode_broker, 1), znodes.encode_broker)  # type: ignore[arg-type]
+
+
+def _topic(rng: Random) -> Case:
+    data = znodes.encode_topic(znodes.TopicNode(rng.randbytes(16), rng.random() < 0.5))
+    return _json(data, partial(znodes.decode_topic, "t"), znodes.encode_topic)  # type: ignore[arg-type]
+
+
+def _chunk(rng: Random) -> Case:
+    def image(n: int) -> PartitionImage:
+        return PartitionImage(1, n, [1, 2], [1], [2] * (n % 2), [], n)
+
+    data = znodes.encode_chunk({rng.randbytes(16): {n: image(n) for n in range(3)} for _ in range(rng.randint(0, 3))})
+    return _json(data, partial(znodes.decode_chunk, 0), znodes.encode_chunk)  # type: ignore[arg-type]
+
+
+def _changes(rng: Random) -> Case:
+    changes = znodes.Changes()
+    for n in range(rng.randint(0, 5)):
+        changes = changes.after([f"/kbroker/topics/t{n}"] * rng.choice((0, 1, 3, 300)))
+    return _json(znodes.encode_changes(changes), znodes.decode_changes, znodes.encode_changes)  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+"""A partition's directory with one damaged file, opened again.
+
+Opening raises nothing. Damage to a segment loses nothing that lies before it; damage to any other file loses nothing.
+"""
+
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+from kbroker.config.topic import TopicConfig
+from kbroker.model import KafkaError
+from kbroker.simulation.disk import SimDisk
+from kbroker.storage import names
+from kbroker.storage.log import Log
+from kbroker.storage.lookup import max_timestamp, offset_for_timestamp
+from kbroker.storage.recovery import open_log
+from protocol.errors import MalformedError
+from protocol.records.batch import iter_headers
+from tests.unit.fuzz.check import Target
+from tests.unit.fuzz.damage import Case, Spot, text_spots
+from tests.unit.fuzz.file_targets import empty_disk
+from tests.unit.fuzz.record_targets import HEADER_SPOTS
+from tests.unit.fuzz.record_targets import seal as seal_batch
+from tests.unit.storage.harness import NOW, TOPIC_ID, TP, Background, append, batch, config
+
+DIRECTORY = f"/d/{TP}"
+# The scan reads a MiB at a time.
+CONSTANT = 12 << 20
+CONFIG = config(segment_bytes=3000, index_interval_bytes=256)
+
+
+def targets() -> list[Target]:
+    kinds = (names.LOG, names.INDEX, names.TIME_INDEX, names.SNAPSHOT, names.LEADER_EPOCHS, names.PARTITION_METADATA)
+    # A topic id that is another one is not damage that can be told from a mix-up of directories.
+    refusals = {names.PARTITION_METADATA: (KafkaError,)}
+    return [
+        Target(
+            f"log.{kind.strip('.')}",
+            partial(_case, kind),
+            refusals.get(kind, ()),
+            constant=CONSTANT,
+            a_byte=100,
+            seconds=0.5,
+            weight=60,
+        )
+        for kind in kinds
+    ]
+
+
+Files = dict[str, bytes]
+
+
+@cache
+def _recorded(variant: int) -> tuple[Files, int]:
+    """The files of a log of several segments, and a recovery point in the middle."""
+    disk = empty_disk()
+    log = _open(disk, 0, False)
+    point = 0
+    for n in range(40):
+        kinds: dict[str, Any] = {"codec": (n + variant) % 5 if variant else 0}
+        if n % 3 == variant % 3:
+            kinds |= {"producer_id": 7 + variant, "producer_epoch": 0, "base_sequence": n // 3}
+            append(log, batch(1, 40, NOW + 10 * n, **kinds), epoch=n // 15)
+        else:
+            append(log, batch(1 + n % 3, 10 + 37 * n % 200, NOW + 10 * n, **kinds), epoch=n // 15)
+        if n == 20:
+            log.checkpoint()
+            point = log.recovery_point
+    log.checkpoint()
+    log.close(True, lambda _: None)
+    return {path: disk.read(path) for name in disk.listdir(DIRECTORY) for path in [f"{DIRECTORY}/{name}"]}, point
+
+
+def _open(disk: SimDisk, recovery_point: int, clean: bool, topic: TopicConfig = CONFIG) -> Log:
+    return open_log(
+        disk, DIRECTORY, TP, TOPIC_ID, topic, recovery_point, clean, NOW, background=Background(), random=Random(1)
+    )  # fmt: skip
+
+
+def _stored(files: Files) -> bytes:
+    return b"".join(data for path, data in sorted(files.items()) if path.endswith(names.LOG))
+
+
+def _case(kind: str, rng: Random) -> Case:
+    files, middle = _recorded(rng.randrange(4))
+    path = rng.choice(sorted(path for path in files if path.endswith(kind)))
+    clean = rng.random() < 0.3
+    point = rng.choice((0, middle, 1 << 40))
+    whole = _stored(files)
+    before = _stored({one: data for one, data in files.items() if one < path})
+
+    def run(data: bytes) -> None:
+        disk = empty_disk()
+        disk.makedirs(DIRECTORY)
+        for one, content in files.items():
+            disk.write_atomic(one, data if one == path else content)
+        log = _open(disk, point, clean)
+        found = _read_all(log, strict=kind != names.LOG or (point == 0 and not clean))
+        if kind != names.LOG:
+            assert found == whole, f"{len(found)} of {len(whole)} bytes are left"
+            return
+        same = _common(data, files[path])
+        ends = [pos + header.size for pos, header in iter_headers(files[path]) if pos + header.size <= same]
+        kept = before + files[path][: max(ends, default=0)]
+        assert found.startswith(kept), f"{len(kept)} bytes before the damage are lost"
+
+    spots = HEADER_SPOTS if kind == names.LOG else text_spots(files[path]) if "-" in kind else _words(files[path])
+    return Case(files[path], run, spots, seal_batch if kind == names.LOG else None)
+
+
+def _words(data: bytes) -> list[Spot]:
+    return [Spot(pos, 4, "i32") for pos in range(0, min(len(data), 200) - 3, 4)]
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """Bytes at the beginning of both."""
+    for pos, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return pos
+    return min(len(one), len(other))
+
+
+def _read_all(log: Log, *, strict: bool) -> bytes:
+    """All batches; unless `strict`, up to where damage that nobody looked for while opening is met."""
+    parts = []
+    offset = log.log_start_offset
+    try:
+        while offset < log.log_end_offset:
+            data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+            headers = [header for _, header in iter_headers(data)]
+            assert headers, f"nothing at offset {offset} of {log.log_end_offset}"
+            assert headers[-1].next_offset > offset, f"offset {offset} is not passed"
+            parts.append(data)
+            offset = headers[-1].next_offset
+        for timestamp in (0, NOW + 95, NOW + 1000):
+            offset_for_timestamp(log, timestamp, log.log_end_offset)
+        max_timestamp(log)
+    except (KafkaError, MalformedError, AssertionError):
+        if strict:
+            raise
+    return b"".join(parts)

@@ -1,0 +1,72 @@
+"""The lengths and counts of an encoded message, found by encoding it once more, field by field."""
+
+from struct import Struct as Format
+from typing import Any
+
+from protocol.codegen import is_flexible, layout
+from protocol.primitives import FIXED, LENGTH_FORMATS
+from protocol.schema import Message, StructType
+from protocol.wire import put_uvarint
+from tests.unit.fuzz.damage import Spot
+
+
+class Traced:
+    """An encoding that notes where its numbers are. Slow and plain; the real encoder must give the same bytes."""
+
+    def __init__(self, message: Message, version: int) -> None:
+        self.data = bytearray()
+        self.spots: list[Spot] = []
+        self._version = version
+        self._struct(message, type(message), is_flexible(type(message), version))
+
+    def _number(self, value: int, format: str) -> None:
+        raw = put_uvarint(value) if format == "u" else Format(f">{format}").pack(value)
+        kind = {"u": "uvarint", "h": "i16", "i": "i32", "b": "i8"}[format]
+        self.spots.append(Spot(len(self.data), len(raw), kind))
+        self.data += raw
+
+    def _struct(self, value: Any, cls: StructType, flexible: bool) -> None:
+        shape = layout(cls, self._version, flexible)
+        for field in shape.plain:
+            self._value(getattr(value, field.name), field.row.type, field.nullable, field.flexible)
+        if flexible:
+            tagged = [field for field in shape.tagged if getattr(value, field.name) != field.row.initial()]
+            self._number(len(tagged), "u")
+            for field in tagged:
+                self._number(field.row.tag, "u")
+                self._tag(getattr(value, field.name), field.row.type, field.nullable)
+
+    def _tag(self, value: Any, kind: Any, nullable: bool) -> None:
+        """The size of a tag stands before it, so it is encoded aside."""
+        whole, spots = self.data, self.spots
+        self.data, self.spots = bytearray(), []
+        self._value(value, kind, nullable, True)
+        inner, moved = self.data, self.spots
+        self.data, self.spots = whole, spots
+        self._number(len(inner), "u")
+        start = len(self.data)
+        self.spots += [spot._replace(pos=spot.pos + start) for spot in moved]
+        self.data += inner
+
+    def _value(self, value: Any, kind: Any, nullable: bool, flexible: bool) -> None:
+        if isinstance(kind, StructType):
+            if nullable:
+                self._number(-1 if value is None else 1, "b")
+            if value is not None:
+                self._struct(value, kind, flexible)
+        elif isinstance(kind, list):
+            self._size(None if value is None else len(value), "i", flexible)
+            for item in value or ():
+                self._value(item, kind[0], False, flexible)
+        elif kind in FIXED:
+            self.data += Format(f">{FIXED[kind]}").pack(value)
+        else:
+            raw = value.encode() if isinstance(value, str) else value
+            self._size(None if raw is None else len(raw), LENGTH_FORMATS[kind], flexible)
+            self.data += raw or b""
+
+    def _size(self, size: int | None, format: str, flexible: bool) -> None:
+        if flexible:
+            self._number(0 if size is None else size + 1, "u")
+        else:
+            self._number(-1 if size is None else size, format)

@@ -1,0 +1,183 @@
+"""What decoding may take at most, measured where it takes most: small elements by the thousand, and bombs."""
+
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from kbroker.cluster import znodes
+from kbroker.cluster.journal import Damaged, Journal
+from kbroker.model import KafkaError
+from kbroker.replica.validation import validate
+from protocol.errors import MalformedError
+from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.primitives import INITIAL
+from protocol.records.batch import HEADER_SIZE, build_batch
+from protocol.records.compression import NAMES, TooLargeError, compress, decompress
+from protocol.records.record import MAX_HEADERS, encode_record, iter_records, put_varint
+from protocol.schema import Message, StructType, decode, encode, facts
+from protocol.wire import MAX_ELEMENTS
+from tests.unit.fuzz.file_targets import empty_disk
+from tests.unit.protocol.generators import all_messages
+from tests.unit.storage.harness import NOW, config
+
+MIB = 1 << 20
+# Beside ten bytes for each byte of a frame, decoding one message takes at most this.
+MESSAGE_CONSTANT = 64 * MIB
+# So many elements tell what one takes.
+MANY = 400
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most bytes that Python held at once."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+# Messages.
+
+Path = tuple[str, ...]
+
+
+def arrays(cls: StructType, version: int) -> Iterator[Path]:
+    """The names that lead to each array of a message."""
+    for name, row in cls.__rows__.items():
+        kind = row.type[0] if isinstance(row.type, list) else row.type
+        if not row.is_in(version):
+            continue
+        if isinstance(row.type, list):
+            yield (name,)
+        if isinstance(kind, StructType):
+            yield from ((name, *rest) for rest in arrays(kind, version))
+
+
+def element(kind: Any, version: int, text: str) -> Any:
+    """A small one; its texts are `text`, so that they are objects of their own."""
+    if not isinstance(kind, StructType):
+        return text if kind == "string" else text.encode() if kind in ("bytes", "records") else INITIAL[kind]
+    made = kind()
+    for name, row in kind.__rows__.items():
+        if row.is_in(version) and row.tag < 0 and row.type in ("string", "bytes"):
+            setattr(made, name, element(row.type, version, text))
+    return made
+
+
+def dense(cls: type[Message], version: int, path: Path, text: str) -> bytes:
+    """A message with MANY elements in one array and one in each array around it."""
+    message = cls()
+    inner: Any = message
+    for depth, name in enumerate(path):
+        kind = type(inner).__rows__[name].type
+        if not isinstance(kind, list):
+            setattr(inner, name, kind())
+            inner = getattr(inner, name)
+            continue
+        made = element(kind[0], version, text)
+        setattr(inner, name, [made] * (MANY if depth == len(path) - 1 else 1))
+        inner = made
+    return encode(message, version)
+
+
+@pytest.mark.parametrize("text", ["", "ab"])
+def test_a_message_takes_ten_bytes_a_byte_and_a_constant(text: str) -> None:
+    worst = 0.0
+    for cls in all_messages():
+        for version in {facts(cls).max, min(facts(cls).flexible_from, facts(cls).max)}:
+            for path in arrays(cls, version):
+                encoded = dense(cls, version, path, text)
+                view = memoryview(encoded)
+                decode(cls, view, version)
+                beyond = peak_of(lambda: decode(cls, view, version)) - 10 * len(encoded)  # noqa: B023
+                worst = max(worst, beyond / MANY)
+                assert beyond / MANY * MAX_ELEMENTS < MESSAGE_CONSTANT, f"{cls.__name__} v{version} {path}"
+    assert worst > 0, "nothing was measured"
+
+
+def test_what_a_frame_claims_beyond_the_bound_is_refused_early() -> None:
+    """More elements than a message may have, in a frame that has the bytes for them."""
+    topics = [CreatableTopic(name="")] * (MAX_ELEMENTS + 1)
+    encoded = memoryview(encode(CreateTopicsRequest(topics=topics), 7))
+
+    def refused() -> None:
+        with pytest.raises(MalformedError, match="more than 250000 elements"):
+            decode(CreateTopicsRequest, encoded, 7)
+
+    assert peak_of(refused) < MIB
+
+
+# Records.
+
+
+def test_a_record_of_headers_alone_is_bounded() -> None:
+    """A header of two bytes takes fifty times as much, and a batch of a few KB holds millions of them."""
+    head = b"\0\0\0\1\1" + put_varint(1_000_000)
+    body = head + b"\0\1" * 1_000_000
+    body = put_varint(len(body)) + body
+
+    def refused() -> None:
+        with pytest.raises(MalformedError, match="1000000 record headers"):
+            list(iter_records(body, 1, NOW))
+
+    assert peak_of(refused) < MIB
+    # As it comes: in a batch of a few KB.
+    batch = build_batch([(NOW, b"k", b"v", [(b"", None)] * (MAX_HEADERS + 1))], codec=4)
+    assert len(batch) < 2000
+    with pytest.raises(KafkaError, match="record headers"):
+        validate(memoryview(batch), config(kbroker_record_validation="full"), NOW, produce_version=13)
+    fine = build_batch([(NOW, b"k", b"v", [(b"", None)] * MAX_HEADERS)], codec=4)
+    validate(memoryview(fine), config(kbroker_record_validation="full"), NOW, produce_version=13)
+
+
+@pytest.mark.parametrize("codec", range(1, 5), ids=NAMES[1:])
+def test_a_bomb_is_given_up_at_the_bound(codec: int) -> None:
+    bomb = compress(codec, bytes(64 * MIB))
+    limit = 2 * MIB
+
+    def refused() -> None:
+        with pytest.raises(TooLargeError):
+            decompress(codec, bomb, limit)
+
+    decompress(codec, compress(codec, b"x"), 100)
+    assert peak_of(refused) <= limit + 4 * len(bomb) + MIB
+
+
+def test_records_are_not_counted_on() -> None:
+    """A count is held against the bytes before anything is made of it."""
+    body = encode_record(0, 0, b"k", b"v")
+    batch = bytearray(build_batch([(NOW, b"k", b"v", ())]))
+    assert bytes(batch[HEADER_SIZE:]) == body
+    for count in (2**31 - 1, -1):
+        with pytest.raises(MalformedError):
+            list(iter_records(body, count, NOW))
+
+
+# Files.
+
+
+def test_a_journal_that_looks_like_records_everywhere_does_not_hold_up_the_start() -> None:
+    """A length that is possible stands at every fourth byte; looking for the next record must not take for ever."""
+    length = (400_000).to_bytes(4, "big")
+    disk = empty_disk()
+    disk.write_atomic("/d/coordination.journal", length * 250_000)
+    began = time.thread_time()
+    with pytest.raises(Damaged):
+        Journal(disk, "/d").load()
+    assert time.thread_time() - began < 5
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_nested_json_is_refused(opening: bytes) -> None:
+    data = opening * 100_000
+    for decoder in (znodes.decode_topic, znodes.decode_broker, znodes.decode_chunk):
+        with pytest.raises(znodes.Unreadable):
+            decoder("1", data)  # type: ignore[arg-type]
+    with suppress(znodes.Unreadable):
+        znodes.decode_changes(data)
+        pytest.fail("it was taken")

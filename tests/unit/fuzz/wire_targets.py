@@ -1,0 +1,202 @@
+"""What comes over a connection: headers, each message in each version, the hand-written Produce and Fetch."""
+
+from functools import partial
+from random import Random
+from typing import Any
+
+from kbroker.coordinator.offsets_records import decode_record, encode_record
+from kbroker.state.group.subscription import topics_of
+from protocol.apis import APIS
+from protocol.errors import MalformedError
+from protocol.fetch_wire import decode_fetch_request
+from protocol.framing import (
+    decode_request_header,
+    decode_response_header,
+    encode_request_header,
+    encode_response_header,
+)
+from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from protocol.messages.k00_produce import ProduceRequest
+from protocol.messages.k01_fetch import FetchRequest
+from protocol.produce_wire import decode_produce_request
+from protocol.schema import Message, decoder, encode, facts
+from tests.unit.fuzz.check import Target
+from tests.unit.fuzz.damage import Case, Spot
+from tests.unit.fuzz.spots import Traced
+from tests.unit.protocol.generators import all_messages, random_message
+
+# An element of a few bytes takes a hundred and more in memory, and a message may have MAX_ELEMENTS of them: that is the
+# constant of the bound for messages (test_bounds.py measures it). Inputs here are too small for it to bind, so they
+# are held to what the smallest elements take for each of their bytes.
+A_BYTE_OF_ELEMENTS = 75
+# Texts may grow when what is no UTF-8 is replaced, beyond what a string of the wire can be.
+_LONGEST = 0x7FFF // 3
+
+
+def targets() -> list[Target]:
+    found = [
+        Target("header.request", _request_header, (MalformedError,)),
+        Target("header.response", _response_header, (MalformedError,)),
+        Target("wire.produce", _produce, (MalformedError,), a_byte=A_BYTE_OF_ELEMENTS),
+        Target("wire.fetch", _fetch, (MalformedError,), a_byte=A_BYTE_OF_ELEMENTS),
+        Target("group.subscription", _subscription, (), a_byte=A_BYTE_OF_ELEMENTS),
+        Target("group.records", _group_record, (MalformedError,), a_byte=A_BYTE_OF_ELEMENTS),
+    ]
+    for cls in all_messages():
+        make = partial(_message, cls)
+        found.append(Target(f"message.{cls.__name__}", make, (MalformedError,), a_byte=A_BYTE_OF_ELEMENTS))
+    return found
+
+
+# Headers.
+
+
+def _request_header(rng: Random) -> Case:
+    api = rng.choice(list(APIS.values()))
+    version = rng.randint(-1, 20)
+    client_id = rng.choice((None, "", "client", "ä" * 50))
+    data = encode_request_header(api.key, version, rng.getrandbits(31), client_id)
+
+    def run(data: bytes) -> None:
+        found = decode_request_header(data)
+        assert found.body <= len(data)
+
+    return Case(data, run, (Spot(0, 2, "i16"), Spot(2, 2, "i16"), Spot(8, 2, "i16"), Spot(len(data) - 1, 1, "uvarint")))
+
+
+def _response_header(rng: Random) -> Case:
+    api = rng.choice(list(APIS.values()))
+    data = encode_response_header(api.key, version := rng.randint(0, 20), rng.getrandbits(31))
+
+    def run(data: bytes) -> None:
+        _, pos = decode_response_header(data, api.key, version)
+        assert pos <= len(data)
+
+    return Case(data, run, (Spot(4, len(data) - 4, "uvarint"),))
+
+
+# Messages.
+
+
+def _message(cls: type[Message], rng: Random) -> Case:
+    version = rng.randint(facts(cls).min, facts(cls).max)
+    message = random_message(cls, version, rng)
+    traced = Traced(message, version)
+    decode = decoder(cls, version)
+
+    def run(data: bytes) -> None:
+        found, pos = decode(memoryview(data), 0)
+        assert 0 <= pos <= len(data)
+        if len(data) < _LONGEST:
+            again = encode(found, version)
+            assert encode(decode(again, 0)[0], version) == again
+
+    return Case(bytes(traced.data), run, traced.spots)
+
+
+def _versioned(message: Message, version: int) -> Traced:
+    """With the version before it, as int16."""
+    traced = Traced(message, version)
+    traced.data[:0] = version.to_bytes(2, "big")
+    traced.spots = [Spot(0, 2, "i16"), *(spot._replace(pos=spot.pos + 2) for spot in traced.spots)]
+    return traced
+
+
+def _subscription(rng: Random) -> Case:
+    version = rng.randint(0, 3)
+    traced = _versioned(random_message(ConsumerProtocolSubscription, version, rng), version)
+
+    def run(data: bytes) -> None:
+        assert all(isinstance(topic, str) for topic in topics_of(data) or ())
+
+    return Case(bytes(traced.data), run, traced.spots)
+
+
+def _group_record(rng: Random) -> Case:
+    """A key and a value of __consumer_offsets; one of them is what is damaged."""
+    offset = rng.random() < 0.5
+    key_version = rng.randint(0, 1) if offset else 2
+    value_version = rng.randint(0, 4)
+    key = _versioned(random_message(OffsetCommitKey if offset else GroupMetadataKey, key_version, rng), key_version)
+    value_cls = OffsetCommitValue if offset else GroupMetadataValue
+    value = _versioned(random_message(value_cls, value_version, rng), value_version)
+
+    def run_key(data: bytes) -> None:
+        check(data, bytes(value.data))
+
+    def run_value(data: bytes) -> None:
+        check(bytes(key.data), data)
+
+    def check(key: bytes, value: bytes) -> None:
+        found = decode_record(key, value)
+        if found is not None and len(key) + len(value) < _LONGEST:
+            again = encode_record(found)
+            assert encode_record(decode_record(*again)) == again  # type: ignore[arg-type]
+
+    if rng.random() < 0.3:
+        return Case(bytes(key.data), run_key, key.spots)
+    return Case(bytes(value.data), run_value, value.spots)
+
+
+# The hand-written decoders, which must refuse and accept what the generated ones do.
+
+
+def _same(ours: Any, data: bytes, cls: type[Message], version: int, *, skips_tags: bool = False) -> tuple[Any, Any]:
+    """(what the hand-written decoder gives, what the rows say), or MalformedError from both. `skips_tags`: what is
+    within tagged fields may be wrong and is not looked at.
+    """
+    view = memoryview(data)
+    try:
+        expected = decoder(cls, version)(view, 0)[0]
+    except MalformedError:
+        expected = None
+    try:
+        found = ours(view, 0, version)
+    except MalformedError:
+        assert expected is None, "only the hand-written decoder refuses it"
+        raise
+    assert expected is not None or skips_tags, "only the hand-written decoder takes it"
+    return found, expected
+
+
+def _produce(rng: Random) -> Case:
+    version = rng.randint(3, 13)
+    traced = Traced(random_message(ProduceRequest, version, rng), version)
+
+    def run(data: bytes) -> None:
+        found, expected = _same(decode_produce_request, data, ProduceRequest, version)
+        assert found[:3] == (expected.transactional_id, expected.acks, expected.timeout_ms)
+        assert found[3] == [
+            (topic.topic_id if version >= 13 else topic.name, [(p.index, p.records) for p in topic.partition_data])
+            for topic in expected.topic_data
+        ]
+
+    return Case(bytes(traced.data), run, traced.spots)
+
+
+def _fetch(rng: Random) -> Case:
+    version = rng.randint(4, 18)
+    traced = Traced(random_message(FetchRequest, version, rng), version)
+
+    def run(data: bytes) -> None:
+        found, expected = _same(decode_fetch_request, data, FetchRequest, version, skips_tags=version >= 12)
+        if expected is None:
+            return
+        assert found.max_wait_ms == expected.max_wait_ms
+        assert found.rack_id == expected.rack_id
+        assert found.replica_id == (expected.replica_state.replica_id if version >= 15 else expected.replica_id)
+        assert [len(partitions) for _, partitions in found.topics] == [len(t.partitions) for t in expected.topics]
+        assert [topic for topic, _ in found.topics] == [
+            topic.topic_id if version >= 13 else topic.topic for topic in expected.topics
+        ]
+        assert [partitions for _, partitions in found.forgotten] == [
+            topic.partitions for topic in expected.forgotten_topics_data
+        ]
+
+    return Case(bytes(traced.data), run, traced.spots)

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 from kbroker.config.broker import find_row
 from kbroker.config.definition import Row
+from kbroker.config.inert import why_inert
 from kbroker.config.listeners import parse_endpoints, without_controllers
+from kbroker.config.names import base_name
+from kbroker.config.rows.broker import BROKER_CONFIGS, DYNAMIC_ONLY
 from kbroker.config.rows.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.rows.group import GROUP_CONFIGS
 from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
@@ -55,6 +58,7 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "broker.id",
         "broker.rack",
         "connections.max.idle.ms",
+        "controller.listener.names",
         "default.replication.factor",
         "delete.topic.enable",
         "fetch.max.bytes",
@@ -78,6 +82,7 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "log.dirs",
         "log.flush.offset.checkpoint.interval.ms",
         "log.retention.check.interval.ms",
+        "max.connection.creation.rate",
         "max.connections",
         "max.connections.per.ip",
         "max.connections.per.ip.overrides",
@@ -85,6 +90,7 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "max.request.partition.size.limit",
         "node.id",
         "num.partitions",
+        "num.recovery.threads.per.data.dir",
         "offset.metadata.max.bytes",
         "offsets.commit.timeout.ms",
         "offsets.load.buffer.size",
@@ -94,6 +100,7 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "offsets.topic.num.partitions",
         "offsets.topic.replication.factor",
         "offsets.topic.segment.bytes",
+        "process.roles",
         "producer.id.expiration.ms",
         "socket.listen.backlog.size",
         "socket.receive.buffer.bytes",
@@ -104,6 +111,9 @@ _ACTING_BROKER_CONFIGS = frozenset(
 ACTING_BROKER_CONFIGS = _ACTING_BROKER_CONFIGS | {
     synonym.name for name in ACTING_TOPIC_CONFIGS for synonym in ALL_TOPIC_CONFIGS[name].synonyms
 }
+
+# Those that act under a listener's name as well.
+PER_LISTENER = frozenset({"max.connections", "max.connection.creation.rate"})
 
 _NONE: frozenset[str] = frozenset()
 _ACTING = {
@@ -122,9 +132,19 @@ def without_effect(kind: int, texts: Mapping[str, str]) -> list[str]:
         row = _row(kind, name)
         value = row.parse(text)
         shown = name if row.sensitive else f"{name}={show(value)}"
-        if name not in _ACTING[kind] and value != row.default:
-            sentences.append(f"{shown} is accepted, but has no effect yet")
+        if value != row.default and not acts(kind, name):
+            sentences.append(f"{shown} is accepted, but has no effect: {why_inert(name)}")
     return sentences
+
+
+def acts(kind: int, name: str) -> bool:
+    return name in _ACTING[kind] or (kind == BROKER and name != base_name(name) and base_name(name) in PER_LISTENER)
+
+
+def inert_rows(kind: int) -> list[Row]:
+    """The configs of a resource type that have no effect."""
+    rows = BROKER_CONFIGS | DYNAMIC_ONLY if kind == BROKER else _ROWS[kind]
+    return [row for row in rows.values() if not acts(kind, row.name)]
 
 
 def _controller_listeners(texts: Mapping[str, str]) -> list[str]:

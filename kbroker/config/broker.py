@@ -127,6 +127,11 @@ class BrokerConfig:
                 complaints.append(f"The dynamic config {name} is left out: {wrong}")
         return config, complaints
 
+    def least(self, name: str) -> int:
+        """The smaller of a limit of the whole broker and its listener's, of which there is one."""
+        limits = (self.values[name], self.values.get(f"listener.name.{self.listeners[0].name.lower()}.{name}"))
+        return min(limit for limit in limits if isinstance(limit, int))
+
     def get(self, name: str) -> Value:
         """Any broker config's value. Raises KeyError for a name that is none."""
         return self.values[name]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.api.dispatch import Dispatch
 from kbroker.events import Log
 from kbroker.net.connection import Connection
+from kbroker.net.pace import Pace
 from kbroker.net.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Server:
         self.refusals = Refusals(world.clock.mono_ms, world.loop.call_later)
         self._loop = world.loop
         self._by_host: Counter[str] = Counter()
+        self._pace = Pace()
         self._listening: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -60,6 +62,8 @@ class Server:
         self._config = config
         self.max_request_bytes = config.socket_request_max_bytes
         self._overrides = _limits_by_host(config.max_connections_per_ip_overrides)
+        self._max_connections = config.least("max.connections")
+        self._creation_rate = config.least("max.connection.creation.rate")
 
     # Listening.
 
@@ -115,10 +119,14 @@ class Server:
         self._by_host[connection.host] += 1
         config, host = self._config, connection.host
         per_ip = self._overrides.get(host, config.max_connections_per_ip)
-        if len(self.connections) > config.max_connections:
-            connection.close("max.connections reached", limit=config.max_connections)
+        if len(self.connections) > self._max_connections:
+            connection.close("max.connections reached", limit=self._max_connections)
         elif self._by_host[host] > per_ip:
             connection.close("max.connections.per.ip reached", limit=per_ip)
+        elif delay_s := self._pace.delay_s(self._loop.time(), self._creation_rate):
+            # It is there, as it would be in the queue of a busy machine, and nothing is served to it yet.
+            connection.pause_writing()
+            self.later(delay_s, connection.resume_writing)
         if self._sweep is None:
             self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
@@ -148,11 +156,12 @@ class Server:
         return self._loop.call_later(seconds, callback)
 
     def _close_idle(self) -> None:
-        """For as long as there are connections."""
+        """For as long as there are connections. A negative time is none, as with Kafka."""
         self._sweep = None
-        limit = self.mono_ns() - self._config.connections_max_idle_ms * 1_000_000
+        idle_ms = self._config.connections_max_idle_ms
+        limit = self.mono_ns() - idle_ms * 1_000_000
         for connection in list(self.connections):
-            if connection.last_active_ns < limit and not connection.waiting:
+            if idle_ms >= 0 and connection.last_active_ns < limit and not connection.waiting:
                 self.expired += 1
                 log.debug("connection idle", peer=connection.peer)
                 connection.close_quietly()

@@ -137,7 +137,7 @@ class LogDirectory:
         offload = self._world.offload
         clean, marks = await offload(self._read_marks, report)
         await offload(self._tidy, wanted, report)
-        opened = await self._open_together(wanted, clean, marks)
+        opened = await self._open_together(wanted, clean, marks, self._config().num_recovery_threads_per_data_dir)
         for one in opened:
             for line in one.repairs:
                 report("log repaired", partition=one.tp, repair=line)
@@ -145,12 +145,21 @@ class LogDirectory:
 
     async def create_all(self, wanted: Sequence[Wanted]) -> list[Log]:
         """Make the logs of new partitions, but for those that cannot be made."""
-        return await self._open_together(wanted, True, Marks({}, {}, {}))
+        return await self._open_together(wanted, True, Marks({}, {}, {}), len(wanted))
 
-    async def _open_together(self, wanted: Sequence[Wanted], clean: bool, marks: Marks) -> list[Log]:
+    async def _open_together(self, wanted: Sequence[Wanted], clean: bool, marks: Marks, at_once: int) -> list[Log]:
         groups = [wanted[first : first + OPEN_TOGETHER] for first in range(0, len(wanted), OPEN_TOGETHER)]
-        jobs = [self._world.offload(self._open_some, group, clean, marks) for group in groups]
-        opened = [one for job in jobs for one in await job if one is not None]
+        results: dict[int, list[Log | None]] = {}
+        left = iter(enumerate(groups))
+
+        async def work() -> None:
+            for number, group in left:
+                results[number] = await self._world.offload(self._open_some, group, clean, marks)
+
+        workers = [self._world.loop.create_task(work()) for _ in range(min(at_once, len(groups)))]
+        for worker in workers:
+            await worker
+        opened = [one for number in range(len(groups)) for one in results[number] if one is not None]
         self._logs.update((one.tp, one) for one in opened)
         return opened
 

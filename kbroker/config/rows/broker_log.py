@@ -119,7 +119,7 @@ ROWS = (
     Row("num.partitions", INT, 1, at_least(1), MEDIUM, READ_ONLY,
         "Partitions of a topic for which no number was asked."),
     Row("num.recovery.threads.per.data.dir", INT, 2, at_least(1), HIGH, CLUSTER_WIDE,
-        "Threads for each data directory that recover logs at the start and sync them at the stop."),
+        "How many groups of logs are opened and recovered at a time when the broker starts."),
     Row("num.replica.alter.log.dirs.threads", INT, None, None, HIGH, READ_ONLY,
         "Threads that move replicas between log directories. Without it, one for each directory."),
 )

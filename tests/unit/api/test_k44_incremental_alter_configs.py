@@ -98,7 +98,8 @@ def test_a_config_without_effect_is_kept_with_a_warning(caplog: pytest.LogCaptur
         assert await alter(desk, TOPIC, "t", ("preallocate", SET, "true"), ("retention.ms", SET, "9")) == (0, None)
         assert desk.member.image.overrides(TOPIC, "t") == {"preallocate": "true", "retention.ms": "9"}
         assert [record.message for record in caplog.records] == [
-            'config without effect reason="preallocate=true is accepted, but has no effect yet"'
+            'config without effect reason="preallocate=true is accepted, but has no effect: '
+            'segments grow as they are written"'
         ]
 
     run(story)

@@ -81,7 +81,8 @@ def test_acting_configs_exist():
 
 def test_acting_configs_are_read_somewhere():
     """By their attribute, outside of the configuration itself; these few are read there."""
-    within = {"broker.id", "internal.segment.bytes", "listener.security.protocol.map", "log.dir"}
+    within = {"controller.listener.names", "process.roles", "max.connections", "max.connection.creation.rate"}
+    within |= {"broker.id", "internal.segment.bytes", "listener.security.protocol.map", "log.dir"}
     root = Path(kbroker.__file__).parent
     sources = "\n".join(path.read_text() for path in root.rglob("*.py") if "config" not in path.relative_to(root).parts)
     read = set(re.findall(r"\.([a-z_]+)\b", sources))
@@ -98,11 +99,13 @@ def test_what_has_no_effect_is_said_unless_it_is_the_default():
         "num.partitions": "3",
         "ssl.keystore.password": "secret",
         "listener.name.x.max.connections": "5",
+        "listener.name.x.max.connections.per.ip": "5",
     }
     assert without_effect(4, given) == [
-        "num.io.threads=9 is accepted, but has no effect yet",
-        "ssl.keystore.password is accepted, but has no effect yet",
-        "listener.name.x.max.connections=5 is accepted, but has no effect yet",
+        "num.io.threads=9 is accepted, but has no effect: requests are served on one loop, without pools of threads",
+        "ssl.keystore.password is accepted, but has no effect: "
+        "there is no TLS, SASL, authorization or delegation token yet",
+        "listener.name.x.max.connections.per.ip=5 is accepted, but has no effect: it acts for all listeners only",
     ]
     assert without_effect(2, {"retention.ms": "5", "preallocate": "false"}) == []
     assert without_effect(2, {"cleanup.policy": "compact,delete", "delete.retention.ms": "5"}) == []

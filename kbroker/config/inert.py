@@ -1,0 +1,71 @@
+"""Why a config has no effect in kbroker: a table of reasons. What has an effect is in acting.py."""
+
+import re
+from collections.abc import Iterable
+
+from kbroker.config.definition import Row
+from kbroker.config.names import base_name
+
+QUORUM = "kbroker has no metadata quorum"
+SECURITY = "there is no TLS, SASL, authorization or delegation token yet"
+REPLICATION = "there is one broker and no replication yet"
+TRANSACTIONS = "there are no transactions yet"
+CLASSIC = "only groups of the classic protocol are served yet"
+TIERED = "there is no tiered storage"
+QUOTAS = "there are no quotas yet"
+JAVA = "classes of Java are not loaded"
+METRICS = "kbroker's metrics are counters for Prometheus, without samples and reporters"
+TELEMETRY = "clients are not asked for their metrics (KIP-714)"
+ONE_LOOP = "requests are served on one loop, without pools of threads"
+OWN_REQUESTS = "the broker sends no requests of its own yet"
+
+# (the first pattern that fits a name, the reason).
+_REASONS = tuple(
+    (re.compile(pattern), reason)
+    for pattern, reason in (
+        (r"controller\.quota\..*|(alter\.log\.dirs\.replication\.|replication\.)?quota\.window\..*", QUOTAS),
+        (r"(leader|follower)\.replication\.throttled\..*", QUOTAS),
+        (r"(alter\.config|create\.topic)\.policy\.class\.name|client\.quota\.callback\.class|config\.providers", JAVA),
+        (r"(sasl|ssl|delegation|connections\.max\.reauth|connection\.failed\.authentication)\..*", SECURITY),
+        (r"authorizer\..*|principal\.builder\..*|security\..*|early\.start\.listeners", SECURITY),
+        (r"connections\.max\.reauth\.ms", SECURITY),
+        (r"(remote|local)\..*|log\.local\..*|follower\.fetch\.last\.tiered\..*", TIERED),
+        (r"(group\.)?(consumer|share|streams)\..*|group\.coordinator\.rebalance\.protocols", CLASSIC),
+        (r"(transaction|transactional|add\.partitions\.to\.txn)\..*", TRANSACTIONS),
+        (r"metadata\..*|controller\..*|initial\.broker\.registration\..*|broker\.(heartbeat|session)\..*", QUORUM),
+        (
+            r"(unclean\.leader|auto\.leader|leader\.imbalance|controlled\.shutdown|replica|num\.replica)\..*",
+            REPLICATION,
+        ),
+        (r"log\.dir\.failure\..*", REPLICATION),
+        (r"(kafka\.)?metrics?\..*", METRICS),
+        (r"telemetry\..*|interval\.ms|match|metrics", TELEMETRY),
+        (r"(background|num\.io|num\.network|group\.coordinator(\.background)?)\.threads", ONE_LOOP),
+        (r"inter\.broker\..*|request\.timeout\.ms|socket\.connection\.setup\..*", OWN_REQUESTS),
+        (r".*\.purgatory\..*", "requests that wait are forgotten as soon as they are answered"),
+        (r"queued\.max\..*", "requests are served as they are read, there is no queue of them"),
+        (r"(log\.)?preallocate", "segments grow as they are written"),
+        (r"log\.flush\.start\.offset\..*", "log start offsets are written as soon as they change"),
+        (r"group\.coordinator\.cached\.buffer\..*", "no buffer is kept from one write to the next"),
+        (r"cordoned\.log\.dirs", "there is one log directory, which takes every partition"),
+    )
+)
+
+
+def why_inert(name: str) -> str:
+    """For a config that is not in acting.py. Raises KeyError when nobody has said why."""
+    base = base_name(name)
+    for pattern, reason in _REASONS:
+        if pattern.fullmatch(base):
+            return reason
+    if base != name:
+        return "it acts for all listeners only"
+    raise KeyError(name)
+
+
+def by_reason(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Rows without effect under their reasons, in the order of the table above."""
+    found: dict[str, list[Row]] = {reason: [] for _, reason in _REASONS}
+    for row in rows:
+        found[why_inert(row.name)].append(row)
+    return {reason: listed for reason, listed in found.items() if listed}

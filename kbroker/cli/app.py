@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli import config, configs, consume, groups, log_app, produce, start, topics
+from kbroker.cli import config, configs, consume, doctor, groups, log_app, produce, start, topics
 from kbroker.cli.errors import CliError, complain, explain
 
 INTERRUPTED = 130
@@ -84,6 +84,7 @@ app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.add_typer(configs.app, name="configs")
 app.add_typer(log_app.app, name="log")
+app.command("doctor")(doctor.doctor)
 
 
 def _misused(error: typer.TyperException) -> int:

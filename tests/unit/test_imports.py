@@ -37,11 +37,14 @@ SHARED = {"world"}
 
 # Outside of the order: programs that reach brokers over the network, as clients do.
 CLIENTS = {"cli": {"cli", "config", "protocol"}, "pipeline": {"pipeline", "config", "protocol"}, "__main__": {"cli"}}
-# `kbroker start` is the one command that is a broker, and `kbroker log` looks at a broker's files.
+# `kbroker start` is the one command that is a broker, and `kbroker log` and `doctor` look at a broker's files.
 CLIENT_EXCEPTIONS = {
     "kbroker/cli/start.py": {"broker", "events"},
     "kbroker/cli/log_dump.py": {"storage"},
     "kbroker/cli/log_files.py": {"storage", "cluster"},
+    "kbroker/cli/doctor.py": {"storage"},
+    "kbroker/cli/doctor_checks.py": {"storage", "model"},
+    "kbroker/cli/doctor_host.py": {"storage"},
     "kbroker/cli/log_app.py": {"storage"},
     "kbroker/cli/log_internal.py": {"storage"},
     "kbroker/cli/log_segments.py": {"storage"},

@@ -19,36 +19,33 @@ TELEMETRY = "clients are not asked for their metrics (KIP-714)"
 ONE_LOOP = "requests are served on one loop, without pools of threads"
 OWN_REQUESTS = "the broker sends no requests of its own yet"
 
-# (the first pattern that fits a name, the reason).
-_REASONS = tuple(
-    (re.compile(pattern), reason)
-    for pattern, reason in (
-        (r"controller\.quota\..*|(alter\.log\.dirs\.replication\.|replication\.)?quota\.window\..*", QUOTAS),
-        (r"(leader|follower)\.replication\.throttled\..*", QUOTAS),
-        (r"(alter\.config|create\.topic)\.policy\.class\.name|client\.quota\.callback\.class|config\.providers", JAVA),
-        (r"(sasl|ssl|delegation|connections\.max\.reauth|connection\.failed\.authentication)\..*", SECURITY),
-        (r"authorizer\..*|principal\.builder\..*|security\..*|early\.start\.listeners", SECURITY),
-        (r"connections\.max\.reauth\.ms", SECURITY),
-        (r"(remote|local)\..*|log\.local\..*|follower\.fetch\.last\.tiered\..*", TIERED),
-        (r"(group\.)?(consumer|share|streams)\..*|group\.coordinator\.rebalance\.protocols", CLASSIC),
-        (r"(transaction|transactional|add\.partitions\.to\.txn)\..*", TRANSACTIONS),
-        (r"metadata\..*|controller\..*|initial\.broker\.registration\..*|broker\.(heartbeat|session)\..*", QUORUM),
-        (
-            r"(unclean\.leader|auto\.leader|leader\.imbalance|controlled\.shutdown|replica|num\.replica)\..*",
-            REPLICATION,
-        ),
-        (r"log\.dir\.failure\..*", REPLICATION),
-        (r"(kafka\.)?metrics?\..*", METRICS),
-        (r"telemetry\..*|interval\.ms|match|metrics", TELEMETRY),
-        (r"(background|num\.io|num\.network|group\.coordinator(\.background)?)\.threads", ONE_LOOP),
-        (r"inter\.broker\..*|request\.timeout\.ms|socket\.connection\.setup\..*", OWN_REQUESTS),
-        (r".*\.purgatory\..*", "requests that wait are forgotten as soon as they are answered"),
-        (r"queued\.max\..*", "requests are served as they are read, there is no queue of them"),
-        (r"(log\.)?preallocate", "segments grow as they are written"),
-        (r"log\.flush\.start\.offset\..*", "log start offsets are written as soon as they change"),
-        (r"group\.coordinator\.cached\.buffer\..*", "no buffer is kept from one write to the next"),
-        (r"cordoned\.log\.dirs", "there is one log directory, which takes every partition"),
-    )
+# (pattern, reason): the first that fits a name. Compiled when one is needed, which a start seldom does.
+_REASONS = (
+    (r"controller\.quota\..*|(alter\.log\.dirs\.replication\.|replication\.)?quota\.window\..*", QUOTAS),
+    (r"(leader|follower)\.replication\.throttled\..*", QUOTAS),
+    (r"(alter\.config|create\.topic)\.policy\.class\.name|client\.quota\.callback\.class|config\.providers", JAVA),
+    (r"(sasl|ssl|delegation|connections\.max\.reauth|connection\.failed\.authentication)\..*", SECURITY),
+    (r"authorizer\..*|principal\.builder\..*|security\..*|early\.start\.listeners", SECURITY),
+    (r"connections\.max\.reauth\.ms", SECURITY),
+    (r"(remote|local)\..*|log\.local\..*|follower\.fetch\.last\.tiered\..*", TIERED),
+    (r"(group\.)?(consumer|share|streams)\..*|group\.coordinator\.rebalance\.protocols", CLASSIC),
+    (r"(transaction|transactional|add\.partitions\.to\.txn)\..*", TRANSACTIONS),
+    (r"metadata\..*|controller\..*|initial\.broker\.registration\..*|broker\.(heartbeat|session)\..*", QUORUM),
+    (
+        r"(unclean\.leader|auto\.leader|leader\.imbalance|controlled\.shutdown|replica|num\.replica)\..*",
+        REPLICATION,
+    ),
+    (r"log\.dir\.failure\..*", REPLICATION),
+    (r"(kafka\.)?metrics?\..*", METRICS),
+    (r"telemetry\..*|interval\.ms|match|metrics", TELEMETRY),
+    (r"(background|num\.io|num\.network|group\.coordinator(\.background)?)\.threads", ONE_LOOP),
+    (r"inter\.broker\..*|request\.timeout\.ms|socket\.connection\.setup\..*", OWN_REQUESTS),
+    (r".*\.purgatory\..*", "requests that wait are forgotten as soon as they are answered"),
+    (r"queued\.max\..*", "requests are served as they are read, there is no queue of them"),
+    (r"(log\.)?preallocate", "segments grow as they are written"),
+    (r"log\.flush\.start\.offset\..*", "log start offsets are written as soon as they change"),
+    (r"group\.coordinator\.cached\.buffer\..*", "no buffer is kept from one write to the next"),
+    (r"cordoned\.log\.dirs", "there is one log directory, which takes every partition"),
 )
 
 
@@ -56,7 +53,7 @@ def why_inert(name: str) -> str:
     """For a config that is not in acting.py. Raises KeyError when nobody has said why."""
     base = base_name(name)
     for pattern, reason in _REASONS:
-        if pattern.fullmatch(base):
+        if re.fullmatch(pattern, base):
             return reason
     if base != name:
         return "it acts for all listeners only"

@@ -41,7 +41,7 @@ def _root(
 @app.command("start")
 def start_broker(
     config: Annotated[
-        str | None, typer.Option(metavar="FILE.toml", help="Properties by Kafka's names, flat or as nested tables.")
+        str | None, typer.Option(metavar="FILE", help="TOML, or server.properties as Kafka has it.")
     ] = None,
     data_dir: Annotated[
         str | None,

@@ -19,8 +19,9 @@ def place(count: int, replication_factor: int, racks: Racks, random: Random) -> 
     if replication_factor > len(racks):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): "
-            f"only {len(racks)} broker(s) are registered.",
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {len(racks)} broker(s) are registered or some "
+            "brokers have all their log directories cordoned.",
         )
     order = interleave(racks)
     start = random.randrange(len(order))

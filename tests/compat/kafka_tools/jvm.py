@@ -140,12 +140,16 @@ class Jvm:
         return Run(code, out.toString("UTF-8"), errors + failure)
 
     def consume(self, *arguments: str) -> Run:
-        """kafka-console-consumer, which counts to --max-messages over all its runs in one JVM."""
+        """kafka-console-consumer, which must succeed."""
+        self.reset_console_consumer()
+        return self.check("kafka-console-consumer", *arguments)
+
+    def reset_console_consumer(self) -> None:
+        """It counts to --max-messages over all its runs in one JVM."""
         consumer = self.java.Class.forName(MAIN_CLASSES["kafka-console-consumer"])
         count = consumer.getDeclaredField("messageCount")
         count.setAccessible(True)
         count.setInt(None, 0)
-        return self.check("kafka-console-consumer", *arguments)
 
     def check(self, tool: str, *arguments: str, stdin: str = "") -> Run:
         """Runs a tool that must succeed."""

@@ -1,0 +1,37 @@
+"""Commands of Kafka's tools print what they print against Apache Kafka; transcript.py says how to read them."""
+
+from collections.abc import Iterator
+from difflib import unified_diff
+
+import pytest
+
+from tests.compat.kafka_tools.jvm import Jvm
+from tests.compat.kafka_tools.transcript import HERE, Shell, Step, read, replay, write
+
+FEATURES = {"topics": "topics", "consoles": "records", "groups": "group admin", "configs": "configs"}
+
+
+@pytest.fixture
+def shell(jvm: Jvm, bootstrap: str) -> Iterator[Shell]:
+    opened = Shell(jvm, bootstrap)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.feature("cluster")
+def test_every_transcript_is_replayed() -> None:
+    assert {path.stem for path in HERE.glob("*.txt")} == set(FEATURES)
+
+
+@pytest.mark.parametrize(
+    "stem", [pytest.param(stem, marks=pytest.mark.feature(feature)) for stem, feature in FEATURES.items()]
+)
+def test_a_transcript(shell: Shell, stem: str) -> None:
+    recorded = read((HERE / f"{stem}.txt").read_text())
+    printed = list(replay(shell, recorded, patience_s=5))
+    differences = list(unified_diff(brief(recorded), brief(printed), "recorded", "printed", n=1, lineterm=""))
+    assert not differences, "\n".join(differences)
+
+
+def brief(steps: list[Step]) -> list[str]:
+    return write(Step(step.command, step.output, []) for step in steps).splitlines()

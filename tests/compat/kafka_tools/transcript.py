@@ -1,0 +1,209 @@
+"""Transcripts: commands of Kafka's tools with what they printed against Apache Kafka 4.3.1.
+
+    $ kafka-topics --create --topic {orders} --partitions 2
+    Created topic {orders}.
+    $ kafka-topics --alter --topic {orders} --partitions 1 | sort
+    Error while executing topic command : ...
+    ! what stood on standard error
+    [1]
+
+`{name}` is a name that nobody else uses, `{node}` the broker's number, `{all}` what all such names end in, `{tmp}` a
+directory. `<<< 'text'` is standard input, `| sort`, `| grep WORD` and `| grep WORD sort` sort and
+select lines, `[1]` is an exit
+status other than 0. `write FILE <<< 'text'` writes a file; `join GROUP TOPIC...` starts a consumer with an instance
+id that stays until `leave`. Ids, times, stack traces and runs of blanks are not compared.
+
+`python -m tests.compat.kafka_tools.transcript HOST:PORT` records all of them anew.
+"""
+
+import re
+import secrets
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.compat.kafka_tools.jvm import Jvm, Run
+
+HERE = Path(__file__).parent / "transcripts"
+
+# What a client writes about itself, on any broker, or about what its own retries met.
+CHATTER = re.compile(r"The consumer rebalance protocol \(KIP-848\)|WARN org.apache.kafka.clients.NetworkClient")
+USAGE = re.compile(r"^Option +Description *$", re.MULTILINE)
+TRACE = re.compile(r"^\s+at |^\s*\.\.\. \d+ more")
+REPLACED = (
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UUID"),
+    (re.compile(r"TopicId: \S+"), "TopicId: ID"),
+    (re.compile(r'"topicId":"[^"]*"'), '"topicId":"ID"'),
+    (re.compile(r"\b1[78]\d{11}\b"), "TIME"),
+    (re.compile(r"(console-consumer|adminclient)-\d+"), r"\1-N"),
+    (re.compile(r"\[[^\]]*[Tt]hread[^\]]*\] "), ""),
+    # Eligible leader replicas, which Kafka turns on in a new cluster, set it for all brokers.
+    (re.compile(r"min\.insync\.replicas=1,?"), ""),
+    (re.compile(r"[ \t]+"), " "),
+)
+
+
+READING = re.compile(r"--describe|--list|get-offsets|--dry-run")
+
+
+@dataclass
+class Step:
+    """One command and what it printed; comment lines before it belong to it."""
+
+    command: str
+    output: list[str]
+    comment: list[str]
+
+
+def read(text: str) -> list[Step]:
+    """The steps of a transcript."""
+    steps: list[Step] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            steps.append(Step(line[2:], [], comment))
+            comment = []
+        elif line.startswith("#") or not line:
+            comment.append(line)
+        else:
+            steps[-1].output.append(line)
+    return steps
+
+
+def write(steps: Iterable[Step]) -> str:
+    """The text of a transcript."""
+    return "".join(line + "\n" for step in steps for line in [*step.comment, f"$ {step.command}", *step.output])
+
+
+class Shell:
+    """Runs the commands of one transcript against a broker."""
+
+    def __init__(self, jvm: Jvm, bootstrap: str) -> None:
+        self._jvm = jvm
+        self._bootstrap = bootstrap
+        self._ending = secrets.token_hex(4)
+        self._directory = tempfile.TemporaryDirectory()
+        self._member: Any = None
+        versions = jvm.check("kafka-broker-api-versions", "--bootstrap-server", bootstrap).out
+        found = re.search(r"id: (\d+)", versions)
+        assert found
+        self._node = found[1]
+
+    def run(self, command: str) -> list[str]:
+        """What it prints, normalised: standard output, standard error behind `! `, the exit status."""
+        words = [self._filled(word) for word in shlex.split(command)]
+        words, filters = _split(words, "|")  # of which the only two are: grep WORD, sort
+        words, given = _split(words, "<<<")
+        stdin = given[0].encode().decode("unicode_escape").encode("latin-1").decode() if given else ""
+        builtin = {"join": self._join, "leave": self._leave, "write": self._write}.get(words[0])
+        if builtin is not None:
+            builtin(words[1:], stdin)
+            return []
+        done = self._run(words, stdin)
+        if filters[:1] == ["grep"]:
+            # a formatter of the console consumer writes its objects without line ends
+            lines = done.out.replace("}{", "}\n{").splitlines()
+            done = Run(done.code, "".join(line + "\n" for line in lines if filters[1] in line), "")
+        shown = self._shown(done)
+        return sorted(shown) if "sort" in filters else shown
+
+    def _run(self, words: list[str], stdin: str) -> Run:
+        tool, *arguments = words
+        if tool == "kafka-console-consumer":
+            self._jvm.reset_console_consumer()
+        return self._jvm.run(tool, "--bootstrap-server", self._bootstrap, *arguments, stdin=stdin)
+
+    def _filled(self, word: str) -> str:
+        known = {"node": self._node, "tmp": self._directory.name, "all": f"-{self._ending}"}
+        return re.sub(r"\{([\w.-]+)\}", lambda name: known.get(name[1], f"{name[1]}-{self._ending}"), word)
+
+    def _shown(self, done: Run) -> list[str]:
+        out = [self._plain(line) for line in done.out.splitlines()]
+        errors = USAGE.split(done.err)[0].splitlines()
+        err = [line for line in errors if not CHATTER.search(line) and not TRACE.search(line)]
+        shown = [*filter(None, out), *(f"! {line}" for line in map(self._plain, err) if line)]
+        return [*shown, f"[{done.code}]"] if done.code else shown
+
+    def _plain(self, line: str) -> str:
+        line = line.replace(self._bootstrap, "BOOTSTRAP").replace(self._directory.name, "{tmp}")
+        line = re.sub(rf"([A-Za-z][\w.-]*)-{self._ending}", r"{\1}", line).replace(f"-{self._ending}", "{all}")
+        line = re.sub(rf"(Leader: |Replicas: |Isr: |--broker |--entity-name ){self._node}\b", r"\1NODE", line)
+        for pattern, replacement in REPLACED:
+            line = pattern.sub(replacement, line)
+        return line.replace(f"BOOTSTRAP ({self._node})", "BOOTSTRAP (NODE)").strip()
+
+    def _write(self, words: list[str], text: str) -> None:
+        Path(words[0]).write_text(text)
+
+    def _join(self, words: list[str], _: str) -> None:
+        java = self._jvm.java
+        strings = "org.apache.kafka.common.serialization.StringDeserializer"
+        settings = {
+            "bootstrap.servers": self._bootstrap, "group.id": words[0], "client.id": "me", "group.instance.id": "seat",
+            "auto.offset.reset": "earliest", "key.deserializer": strings, "value.deserializer": strings,
+        }  # fmt: skip
+        self._member = java.org.apache.kafka.clients.consumer.KafkaConsumer(self._jvm.settings(settings))
+        topics = java.java.util.ArrayList()
+        for topic in words[1:]:
+            topics.add(topic)
+        self._member.subscribe(topics)
+        for _ in range(100):
+            self._member.poll(java.java.time.Duration.ofMillis(100))
+            if not self._member.assignment().isEmpty():
+                break
+        self._member.seekToEnd(self._member.assignment())
+        for partition in self._member.assignment():
+            self._member.position(partition)
+        self._member.commitSync()
+
+    def _leave(self, *_: object) -> None:
+        self._member.close()
+        self._member = None
+
+    def close(self) -> None:
+        """Deletes what the transcript has made."""
+        if self._member is not None:
+            self._leave()
+        self._run(["kafka-topics", "--delete", "--if-exists", "--topic", f".*-{self._ending}"], "")
+        self._directory.cleanup()
+
+
+def _split(words: list[str], sign: str) -> tuple[list[str], list[str]]:
+    place = words.index(sign) if sign in words else len(words)
+    return words[:place], words[place + 1 :]
+
+
+def replay(shell: Shell, steps: Iterable[Step], patience_s: float = 0) -> Iterator[Step]:
+    """The steps with what they print now.
+
+    A broker may take a moment until it shows what was changed before: a command that only reads is repeated until it
+    prints what is recorded, so long as `patience_s` lasts.
+    """
+    for step in steps:
+        end = time.monotonic() + patience_s
+        output = shell.run(step.command)
+        while output != step.output and READING.search(step.command) and time.monotonic() < end:
+            output = shell.run(step.command)
+        yield Step(step.command, output, step.comment)
+
+
+def main(bootstrap: str, chosen: Callable[[Path], bool] = lambda _: True) -> None:
+    """Record the transcripts anew."""
+    with tempfile.TemporaryDirectory() as directory:
+        jvm = Jvm(Path(directory) / "log")
+        for path in sorted(filter(chosen, HERE.glob("*.txt"))):
+            shell = Shell(jvm, bootstrap)
+            path.write_text(write(replay(shell, read(path.read_text()))))
+            shell.close()
+            print(path.name)
+        jvm.close()
+
+
+if __name__ == "__main__":
+    names = sys.argv[2:]
+    main(sys.argv[1], lambda path: not names or path.stem in names)

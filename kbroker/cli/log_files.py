@@ -166,9 +166,12 @@ def _journal(source: Source, wanted: Wanted) -> Iterator[Item]:
     while at < len(data):
         payload = journal.unframe(data, at)
         if payload is None:
-            sound = (later for later in range(at + 1, len(data)) if journal.unframe(data, later) is not None)
-            after = next(sound, len(data))
-            yield damage_item(Damage(at, after - at, None, "a record that is cut off or whose CRC is wrong"))
+            reason = "a record that is cut off or whose CRC is wrong"
+            try:
+                after = journal.next_record(data, at + 1)
+            except ValueError as error:
+                after, reason = len(data), str(error)
+            yield damage_item(Damage(at, after - at, None, reason))
             at = after
             continue
         try:

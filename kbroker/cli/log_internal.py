@@ -73,6 +73,8 @@ def _of_consumer(message: type[Message], encoded: str) -> Decoded | str:
     data = base64.b64decode(encoded)
     try:
         version, at = _version(data)
+        if version < 0:
+            return encoded
         version = min(version, facts(message).max)
         return {"version": version, **_plain(decode(message, data, version, at), version)}
     except MalformedError:

@@ -27,11 +27,11 @@ def line_of(item: Item, colors: bool) -> str:
             line = _damage(fields)
             return f"{_RED}{line}{_OFF}" if colors else line
         case "line":
-            return f"  {printable(fields['text'].encode())}"
+            return f"  {_plain(fields['text'])}"
         case "change":
-            return f"@{fields['position']}  change {fields['number']}  {fields['op']} {fields['path']}{_data(fields)}"
+            return f"@{fields['position']}  change {fields['number']}  {fields['op']} {_plain(fields['path'])}{_data(fields)}"
         case "node":
-            return f"{fields['path']}  version {fields['version']}{_data(fields)}"
+            return f"{_plain(fields['path'])}  version {fields['version']}{_data(fields)}"
         case "entry":
             times = f"{_time(fields['timestamp'])}  " if "timestamp" in fields else ""
             position = f"  @{fields['position']}" if "position" in fields else ""
@@ -67,7 +67,7 @@ def _record(fields: Fields) -> str:
             parts.append(counted(fields["header_count"], "header"))
         return "  ".join(parts)
     parts += [f"{name} {_content(fields, name)}" for name in ("key", "value")]
-    parts += [f"{printable(header['key'].encode())}={_content(header, 'value')}" for header in fields["headers"]]
+    parts += [f"{_plain(header['key'])}={_content(header, 'value')}" for header in fields["headers"]]
     return "  ".join(parts)
 
 
@@ -79,7 +79,7 @@ def _content(fields: Fields, name: str) -> str:
     if f"{name}_base64" in fields:
         return f"base64:{fields[f'{name}_base64']}"
     text = fields[name]
-    return "null" if text is None else printable(text.encode())
+    return "null" if text is None else _plain(text)
 
 
 def _data(fields: Fields) -> str:
@@ -92,11 +92,16 @@ def _damage(fields: Fields) -> str:
         where += f" to {fields['position'] + fields['size'] - 1}"
     if "offset" in fields:
         where += f", offset {fields['offset']}"
-    return f"DAMAGE at {where}: {printable(fields['reason'].encode())}"
+    return f"DAMAGE at {where}: {_plain(fields['reason'])}"
 
 
 def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _plain(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _plain(text: str) -> str:
+    """Text that does nothing to a terminal."""
+    return printable(text.encode(errors="backslashreplace"))
 
 
 def _time(timestamp: int) -> str:
@@ -106,4 +111,4 @@ def _time(timestamp: int) -> str:
 def _value(name: str, value: object) -> str:
     if isinstance(value, int) and name.endswith("timestamp"):
         return _time(value)
-    return "-" if value is None else str(value)
+    return "-" if value is None else _plain(str(value))

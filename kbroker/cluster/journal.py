@@ -104,16 +104,21 @@ def unframe(buf: bytes, pos: int) -> bytes | None:
     return bytes(payload) if zlib.crc32(payload) == crc else None
 
 
-def _may_follow(buf: bytes, start: int) -> bool:
-    """Whether there is a whole record anywhere from `start` on, or too much looks like one to find out."""
+def next_record(buf: bytes, start: int) -> int:
+    """Where the first whole record from `start` on is, at whatever byte; the end if there is none.
+
+    Raises ValueError when too much looks like one to find out.
+    """
     budget = SEARCHED_AT_LEAST + SEARCHED_PER_BYTE * len(buf)
     for pos in range(start, len(buf) - FRAME.size):
         length, _ = FRAME.unpack_from(buf, pos)
         if NUMBER.size <= length <= len(buf) - FRAME.size - pos:
             budget -= length
-            if budget < 0 or unframe(buf, pos) is not None:
-                return True
-    return False
+            if budget < 0:
+                raise ValueError("too much looks like a record")
+            if unframe(buf, pos) is not None:
+                return pos
+    return len(buf)
 
 
 def encode_snapshot(tree: Tree, number: int) -> bytes:
@@ -192,7 +197,11 @@ class Journal:
                     raise Damaged(self._journal, f"the record at byte {pos} cannot be applied: {fault}") from None
                 self._number = number
             pos += FRAME.size + len(payload)
-        if _may_follow(buf, pos + 1):
+        try:
+            follows = next_record(buf, pos + 1) < len(buf)
+        except ValueError:
+            follows = True
+        if follows:
             # Only the last record can be torn by a crash: each was synced before the next one was written.
             raise Damaged(self._journal, f"the record at byte {pos} is damaged and others follow it")
         self._size = pos

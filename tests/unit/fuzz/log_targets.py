@@ -51,7 +51,7 @@ Files = dict[str, bytes]
 
 
 @cache
-def _recorded(variant: int) -> tuple[Files, int]:
+def recorded(variant: int) -> tuple[Files, int]:
     """The files of a log of several segments, and a recovery point in the middle."""
     disk = empty_disk()
     log = _open(disk, 0, False)
@@ -82,7 +82,7 @@ def _stored(files: Files) -> bytes:
 
 
 def _case(kind: str, rng: Random) -> Case:
-    files, middle = _recorded(rng.randrange(4))
+    files, middle = recorded(rng.randrange(4))
     path = rng.choice(sorted(path for path in files if path.endswith(kind)))
     clean = rng.random() < 0.3
     point = rng.choice((0, middle, 1 << 40))

@@ -2,10 +2,18 @@
 
 from functools import cache
 
-from tests.unit.fuzz import broker_target, file_targets, log_targets, record_targets, text_targets, wire_targets
+from tests.unit.fuzz import (
+    broker_target,
+    file_targets,
+    inspect_targets,
+    log_targets,
+    record_targets,
+    text_targets,
+    wire_targets,
+)
 from tests.unit.fuzz.check import Target
 
-ROOMS = (wire_targets, record_targets, file_targets, log_targets, text_targets, broker_target)
+ROOMS = (wire_targets, record_targets, file_targets, log_targets, inspect_targets, text_targets, broker_target)
 
 
 @cache

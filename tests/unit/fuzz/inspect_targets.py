@@ -1,0 +1,131 @@
+"""`kbroker log dump` and `kbroker log verify` on damaged files: damage is told, nothing is refused."""
+
+import json
+from functools import cache, partial
+from random import Random
+
+from kbroker.cli.log_files import find_reader
+from kbroker.cli.log_segments import Wanted
+from kbroker.cli.log_text import line_of
+from kbroker.cluster.coordination import Create, Op, Set
+from kbroker.cluster.journal import NUMBER, encode_ops, encode_snapshot, frame
+from kbroker.cluster.tree import Tree
+from kbroker.coordinator.offsets_records import encode_record
+from kbroker.model import TopicPartition
+from kbroker.state.group.records import CommittedOffset, GroupRecord, MemberRecord, OffsetKey, OffsetRecord, Record
+from kbroker.storage import checkpoints, names
+from kbroker.storage.inspection_verify import Known, PartitionCheck
+from protocol.records.batch import NewRecord, build_batch
+from protocol.records.control import EndMarker, build_end_marker
+from tests.unit.fuzz.check import Target
+from tests.unit.fuzz.damage import Case, Spot, text_spots
+from tests.unit.fuzz.file_targets import empty_disk
+from tests.unit.fuzz.log_targets import DIRECTORY, Files, recorded
+from tests.unit.fuzz.record_targets import HEADER_SPOTS
+from tests.unit.fuzz.record_targets import seal as seal_batch
+from tests.unit.storage.harness import NOW
+
+_LOOKS = (Wanted(), Wanted(records=True), Wanted(records=True, values=True), Wanted(offsets=(3, 9)))
+_INTERNAL = "/d/__consumer_offsets-0/00000000000000000000.log"
+# A MiB is read at a time, and each entry of a small file is an item with its fields.
+CONSTANT = 12 << 20
+
+
+def targets() -> list[Target]:
+    return [
+        Target("inspect.dump", _dump, (), constant=CONSTANT, a_byte=600, seconds=1.0, weight=20),
+        Target("inspect.internal", _dump_internal, (), constant=CONSTANT, a_byte=600, seconds=1.0, weight=20),
+        Target("inspect.verify", _verify, (), constant=CONSTANT, a_byte=200, seconds=1.0, weight=60),
+    ]
+
+
+@cache
+def _files(variant: int) -> Files:
+    """All kinds of files that a data directory has."""
+    files = dict(recorded(variant)[0])
+    files[f"{DIRECTORY}/00000000000000000000.txnindex"] = (bytes(2) + bytes(7) + b"\1" + bytes(24)) * 3
+    files[f"/d/{names.RECOVERY_POINTS}"] = checkpoints.encode_offsets({TopicPartition("t", 0): 7})
+    disk = empty_disk()
+    checkpoints.write_clean_marker(disk, "/d", 7)
+    files[f"/d/{names.CLEAN_SHUTDOWN}"] = disk.read(f"/d/{names.CLEAN_SHUTDOWN}")
+    files["/d/meta.properties"] = b"version=1\nnode.id=1\ncluster.id=x\n"
+    ops: list[Op] = [Create("/a", b"{}"), Create("/a/b", b"\xff"), Set("/a", b"x")]
+    files["/d/coordination.journal"] = frame(NUMBER.pack(1) + encode_ops(ops)) + frame(NUMBER.pack(2))
+    tree = Tree()
+    tree.apply(ops, 0)
+    files["/d/coordination.snapshot"] = encode_snapshot(tree, 2)
+    return files
+
+
+def _spots(path: str, data: bytes) -> list[Spot]:
+    if path.endswith(names.LOG):
+        return list(HEADER_SPOTS)
+    if path.endswith(
+        (names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT, "journal", "coordination.snapshot")
+    ):
+        return [Spot(pos, 4, "i32") for pos in range(0, min(len(data), 200) - 3, 4)]
+    return text_spots(data)
+
+
+def _dump(rng: Random) -> Case:
+    files = _files(rng.randrange(4))
+    path = rng.choice(sorted(files))
+    seal = seal_batch if path.endswith(names.LOG) else None
+    return Case(files[path], partial(_tell, path, rng.choice(_LOOKS)), _spots(path, files[path]), seal)
+
+
+def _tell(path: str, wanted: Wanted, data: bytes) -> None:
+    """Every item as a line and as JSON. Positions of damage are within the file."""
+    disk = empty_disk()
+    disk.makedirs(path.rpartition("/")[0])
+    disk.write_atomic(path, data)
+    found = find_reader(disk, path)
+    assert found is not None
+    _, reader, source = found
+    for item in reader(source, wanted):
+        line = line_of(item, False)
+        assert line.replace("\t", " ").isprintable(), line
+        json.dumps(item.fields)
+        assert 0 <= item.at <= len(data)
+
+
+def _dump_internal(rng: Random) -> Case:
+    member = MemberRecord(
+        member_id="m", instance_id=None, client_id="c", client_host="/h", rebalance_timeout_ms=1, session_timeout_ms=2,
+        subscription=bytes(rng.choice((0, 2, 20))), assignment=rng.randbytes(8),
+    )  # fmt: skip
+    group = GroupRecord(
+        group_id="g", protocol_type=rng.choice(("consumer", "connect")), generation=3, protocol="range", leader="m",
+        state_timestamp_ms=NOW, members=(member,),
+    )  # fmt: skip
+    kept: list[Record] = [group, OffsetRecord(OffsetKey("g", "t", 0), CommittedOffset(7, 1, "note", NOW))]
+    new: list[NewRecord] = [(NOW, *encode_record(record), ()) for record in kept]
+    # Its CRC is made right after the damage, so that what is within is met.
+    data = bytes(build_batch(new)) + bytes(build_end_marker(EndMarker(True, 2), 7, 1, NOW))
+    spots = [*HEADER_SPOTS, *(Spot(pos, 2, "i16") for pos in range(61, len(data) - 1, 2))]
+
+    def seal(data: bytearray) -> None:
+        first = bytearray(data[: len(data) - 78])
+        seal_batch(first)
+        data[: len(first)] = first
+
+    return Case(data, partial(_tell, _INTERNAL, rng.choice(_LOOKS[1:3])), spots, seal)
+
+
+def _verify(rng: Random) -> Case:
+    files, middle = recorded(rng.randrange(4))
+    path = rng.choice(sorted(files))
+    known = Known(rng.choice((0, middle)), rng.choice((0, 0, middle)), clean=rng.random() < 0.5)
+
+    def run(data: bytes) -> None:
+        disk = empty_disk()
+        disk.makedirs(DIRECTORY)
+        for one, content in files.items():
+            disk.write_atomic(one, data if one == path else content)
+        check = PartitionCheck(disk, DIRECTORY, known)
+        problems = [found for found in check.findings() if found.is_problem]
+        assert check.seen.end_offset >= 0
+        if data == files[path]:
+            assert not problems, problems
+
+    return Case(files[path], run, _spots(path, files[path]), seal_batch if path.endswith(names.LOG) else None)

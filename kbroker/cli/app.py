@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kbroker.cli import config, configs, consume, doctor, groups, log_app, produce, start, topics
+from kbroker.cli.complete import rejoin_words
 from kbroker.cli.errors import CliError, complain, explain
 
 INTERRUPTED = 130
@@ -100,6 +101,7 @@ def _misused(error: typer.TyperException) -> int:
 
 def run(args: list[str]) -> int:
     """Run one command line; gives the exit status."""
+    rejoin_words(os.environ)
     try:
         status = app(args, prog_name="kbroker", standalone_mode=False)
         sys.stdout.flush()

@@ -1,7 +1,8 @@
 """What the shell offers on TAB: names that a broker knows. No broker, or a slow one: nothing, and no word of it."""
 
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import typer
@@ -53,6 +54,24 @@ def complete_config_words(ctx: typer.Context, incomplete: str) -> list[str]:
         return complete_groups(ctx, incomplete)
     nodes = _asked(ctx, lambda client: [str(broker["broker_id"]) for broker in client.describe_cluster()["brokers"]])
     return _starting(nodes if kind in ("broker", "logger") else (), incomplete)
+
+
+def rejoin_words(environ: MutableMapping[str, str]) -> None:
+    """bash takes words apart at `:` and `=` (COMP_WORDBREAKS); here `--bootstrap host:9092` becomes whole again."""
+    words = environ.get("COMP_WORDS", "").split("\n")
+    cursor = environ.get("COMP_CWORD", "")
+    if environ.get("_KBROKER_COMPLETE") != "complete_bash" or not cursor.isdecimal():
+        return
+    joined: list[str] = []
+    place = int(cursor)
+    for index, word in enumerate(words):
+        breaks = re.fullmatch("[:=]+", word) is not None
+        if joined and word and (breaks or re.search("[:=]$", words[index - 1])):
+            joined[-1] += word
+            place -= index <= int(cursor)
+        else:
+            joined.append(word)
+    environ.update(COMP_WORDS="\n".join(joined), COMP_CWORD=str(place))
 
 
 def _config_names(kind: str, end: str) -> list[str]:

@@ -1,0 +1,50 @@
+"""Completion in a real shell, of names that a broker knows."""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.compat.cli.conftest import COMMAND, TIMEOUT_S, Kbroker
+
+pytestmark = pytest.mark.compat
+
+
+@pytest.fixture
+def bash(kbroker: Kbroker, environment: dict[str, str], tmp_path: Path) -> Kbroker:
+    """bash("topics", "describe", "a"): what bash offers for the last word, on lines."""
+    if shutil.which("bash") is None:
+        pytest.skip("not run: needs bash")
+    command = tmp_path / "kbroker"
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    command.chmod(0o755)
+    script = tmp_path / "completion"
+    script.write_text(kbroker("--show-completion", "bash").out)
+
+    def offered(*words: str) -> list[str]:
+        program = (
+            f"source {script}; COMP_WORDS=(kbroker {shlex.join(words)}); COMP_CWORD={len(words)};"
+            f"_kbroker_completion {command}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        )
+        done = subprocess.run(
+            ["bash", "--norc", "-c", program], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return offered  # type: ignore[return-value]
+
+
+def test_topics_groups_and_configs_are_offered(bash: Kbroker, kbroker: Kbroker, name: str, group: str) -> None:
+    for topic in (f"{name}-a", f"{name}-b"):
+        kbroker("topics", "create", topic, "--partitions", "1")
+    kbroker("produce", f"{name}-a", "v")
+    kbroker("groups", "reset-offsets", group, "--topic", f"{name}-a", "--to-latest", "--execute")
+    assert bash("topics", "describe", name) == [f"{name}-a", f"{name}-b"]
+    assert bash("consume", f"{name}-b") == [f"{name}-b"]
+    assert bash("groups", "describe", group[:-2]) == [group]
+    assert bash("groups", "reset-offsets", group, "--topic", f"{name}-a") == [f"{name}-a"]
+    assert bash("configs", "get", "topic", name) == [f"{name}-a", f"{name}-b"]
+    assert bash("configs", "set", "topic", f"{name}-a", "retention.b") == ["retention.bytes="]

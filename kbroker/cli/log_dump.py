@@ -90,6 +90,8 @@ class Dump:
                     break
                 shown += 1
                 self._tell(source, item)
+        except BrokenPipeError:
+            raise
         except FileNotFoundError:
             complain(f"{source.path} is gone: a broker runs here and has removed it")
         except OSError as error:

@@ -94,6 +94,7 @@ def _batch(found: BatchAt) -> Fields:
         "transactional": header.is_transactional,
         "control": header.is_control,
         "crc": header.crc,
+        "valid": found.fault is None,
     }
 
 

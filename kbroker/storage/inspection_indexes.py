@@ -14,6 +14,7 @@ TIME_ENTRY = Struct(">qi")
 ABORTED_ENTRY = Struct(">hqqqq")
 
 _ENTRIES_TOGETHER = 1 << 13
+_FROM = ", as a power failure leaves them, or an Apache Kafka that runs"
 
 
 class Entry(NamedTuple):
@@ -53,7 +54,7 @@ def _ascending(file: DiskFile, end: int, struct: Struct) -> Iterator[Entry | Dam
                 padding = _padding(file, end - end % struct.size, struct.size) if padding is None else padding
                 if entry.at >= padding:
                     count = (end - entry.at) // struct.size
-                    yield Damage(entry.at, end - entry.at, None, f"{count} entries of zeros")
+                    yield Damage(entry.at, end - entry.at, None, f"{count} entries of zeros{_FROM}")
                     return
             if min(entry.values) < 0:
                 entry = entry._replace(fault="an entry is negative")

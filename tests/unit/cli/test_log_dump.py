@@ -136,6 +136,7 @@ def test_damage_has_its_place_and_what_follows_is_shown(lab: Lab, capsys: pytest
     first, last = (one for one in shown if one["item"] == "damage")
     assert (first["position"], first["size"], first["offset"]) == (2 * size, size, 4)
     assert first["reason"] == "its CRC is wrong"
+    assert [one["position"] for one in shown if one.get("valid") is False] == [2 * size]
     assert (last["position"], last["size"]) == (len(data), 4)
     assert len([one for one in shown if one["item"] == "batch"]) == count
     assert f"DAMAGE at byte {2 * size} to {3 * size - 1}, offset 4: its CRC is wrong" in as_text(

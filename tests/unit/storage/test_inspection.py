@@ -25,6 +25,8 @@ from protocol.records.batch import assemble_batch, build_batch, parse_header
 from protocol.records.compression import GZIP, TooLargeError, compress
 from tests.unit.storage.harness import batch
 
+ZEROS = "entries of zeros, as a power failure leaves them, or an Apache Kafka that runs"
+
 
 def segment(count: int, base: int = 0, size: int = 20) -> tuple[bytearray, list[int]]:
     """Batches one after another, and where they begin."""
@@ -196,9 +198,9 @@ def test_offset_index_entries_and_what_is_wrong_with_them(tmp_path: Path) -> Non
     assert index(tmp_path, good + bytes(80)) == [
         Entry(0, (3, 200)),
         Entry(8, (9, 700)),
-        Damage(16, 80, None, "10 entries of zeros"),
+        Damage(16, 80, None, f"10 {ZEROS}"),
     ]
-    assert index(tmp_path, good + bytes(80) + b"ab")[-1] == Damage(16, 82, None, "10 entries of zeros")
+    assert index(tmp_path, good + bytes(80) + b"ab")[-1] == Damage(16, 82, None, f"10 {ZEROS}")
     assert index(tmp_path, good + b"abc")[-1] == Damage(16, 3, None, "3 bytes are less than an entry of 8")
     assert index(tmp_path, good + pack(">iiii", 9, 800, 11, 900))[2:] == [
         Entry(16, (9, 800), "the entries do not ascend"),
@@ -212,7 +214,7 @@ def test_offset_index_entries_and_what_is_wrong_with_them(tmp_path: Path) -> Non
 def test_many_entries_are_read_in_pieces(tmp_path: Path) -> None:
     data = b"".join(pack(">ii", n, 100 * n) for n in range(1, 20_001))
     assert [one.values[0] for one in index(tmp_path, data) if isinstance(one, Entry)] == list(range(1, 20_001))
-    assert index(tmp_path, data + bytes(1 << 17))[-1] == Damage(160_000, 1 << 17, None, "16384 entries of zeros")
+    assert index(tmp_path, data + bytes(1 << 17))[-1] == Damage(160_000, 1 << 17, None, f"16384 {ZEROS}")
 
 
 def test_time_index_entries(tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ def test_time_index_entries(tmp_path: Path) -> None:
     # A first record of 1970 is no padding.
     assert entries(pack(">qi", 0, 0)) == [Entry(0, (0, 0))]
     assert entries(pack(">qiqi", 0, 0, 5, 3)) == [Entry(0, (0, 0)), Entry(12, (5, 3))]
-    assert entries(bytes(120)) == [Damage(0, 120, None, "10 entries of zeros")]
+    assert entries(bytes(120)) == [Damage(0, 120, None, f"10 {ZEROS}")]
     assert entries(pack(">qiqi", 5, 3, 5, 4))[1] == Entry(12, (5, 4), "the entries do not ascend")
 
 

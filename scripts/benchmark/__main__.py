@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from cases import Case, all_cases
+from compaction import compaction_cases
 from peers import Kafka, Kbroker, Peer, environment, kafka_classpath
 
 
@@ -51,7 +52,7 @@ def spread(values: list[float]) -> float:
 
 
 def beside_quiet(results: list[dict[str, object]]) -> list[str]:
-    """How much p99 grows beside idle connections or a cold reader, against the same server when it is quiet."""
+    """How much p99 grows beside idle connections, a cold reader, a compaction: against the same server when quiet."""
     by_name = {str(result["case"]): result for result in results}
     quiet = by_name.get("produce latency at 2,000/s, p99")
     return [
@@ -85,7 +86,7 @@ def main() -> int:
     kafka_classpath()
     base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
     ours, theirs = Kbroker(base / "kbroker"), Kafka(base / "kafka")
-    cases = [case for case in all_cases() if not args.only or args.only in case.name]
+    cases = [case for case in (*all_cases(), *compaction_cases()) if not args.only or args.only in case.name]
     results = []
     try:
         for peer in (ours, theirs):

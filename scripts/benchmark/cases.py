@@ -31,9 +31,9 @@ class Case:
 _names = iter(range(10**9))
 
 
-def fresh_topic(peer: Peer, partitions: int) -> str:
+def fresh_topic(peer: Peer, partitions: int, **configs: str) -> str:
     topic = f"bench-{os.getpid()}-{next(_names)}"
-    create_topic(peer, topic, partitions)
+    create_topic(peer, topic, partitions, **configs)
     return topic
 
 

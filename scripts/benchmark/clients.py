@@ -5,6 +5,7 @@ import socket
 import struct
 import subprocess
 import time
+from collections.abc import Mapping
 
 import crc32c
 from peers import HERE, Peer, java
@@ -19,9 +20,13 @@ def run(command: list[str], timeout: float = 300) -> str:
     return done.stdout
 
 
-def create_topic(peer: Peer, topic: str, partitions: int) -> None:
-    run(java("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", peer.bootstrap, "--create", "--topic", topic,
-             "--partitions", str(partitions), "--replication-factor", "1"))  # fmt: skip
+def create_topic(peer: Peer, topic: str, partitions: int, **configs: str) -> None:
+    """`configs`: with `_` for `.` in their names."""
+    tiny = TinyClient(peer.port)
+    try:
+        tiny.create_topic(topic, partitions, {name.replace("_", "."): value for name, value in configs.items()})
+    finally:
+        tiny.close()
 
 
 def produce(peer: Peer, topic: str, records: int, size: int, *properties: str, throughput: int = -1) -> float:
@@ -51,6 +56,11 @@ def consume(peer: Peer, topic: str, records: int) -> float:
     return float(row[-1])
 
 
+def fill(peer: Peer, topic: str, megabytes: int, keys: int) -> None:
+    """Records of 100 B to 1 KiB with random ones of `keys` keys, the same for every server (Changelog.java)."""
+    run(java(str(HERE / "Changelog.java"), peer.bootstrap, topic, str(megabytes), str(keys)))
+
+
 def latency(peer: Peer, topic: str, mode: str, records: int, rate: int = 2000) -> tuple[float, float]:
     """(p50, p99) in microseconds; `mode` is produce or end-to-end."""
     command = java(str(HERE / "Latency.java"), peer.bootstrap, topic, mode, str(records), str(rate))
@@ -64,6 +74,7 @@ class TinyClient:
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 5)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.settimeout(120)
 
     def close(self) -> None:
         self.socket.close()
@@ -83,6 +94,29 @@ class TinyClient:
                 raise ConnectionError("closed")
             view = view[got:]
         return bytes(data)
+
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """CreateTopics v2."""
+        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(configs))
+        body += b"".join(_string(name) + _string(value) for name, value in configs.items())
+        answer = self._ask(19, 2, body + struct.pack(">i?", 60_000, False))
+        (code,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic))
+        if code:
+            raise SystemExit(f"{topic} was not created: error {code}")
+
+    def delete_topic(self, topic: str) -> None:
+        """DeleteTopics v1."""
+        self._ask(20, 1, struct.pack(">i", 1) + _string(topic) + struct.pack(">i", 60_000))
+
+    def alter(self, kind: int, name: str, configs: Mapping[str, str]) -> None:
+        """IncrementalAlterConfigs v0 of a topic (2) or of all brokers (4, ""); an empty value takes a config away."""
+        body = struct.pack(">ib", 1, kind) + _string(name) + struct.pack(">i", len(configs))
+        for key, value in configs.items():
+            body += _string(key) + (b"\0" + _string(value) if value else b"\1\xff\xff")
+        answer = self._ask(44, 0, body + b"\0")
+        (code,) = struct.unpack_from(">h", answer, 4 + 4)
+        if code:
+            raise SystemExit(f"{configs} of {name!r} were not altered: error {code}")
 
     def touch(self, topic: str) -> None:
         """Metadata v4 with auto-creation."""
@@ -118,6 +152,10 @@ class TinyClient:
             offset = base + delta + 1
             pos += length + 12
         return offset
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
 
 
 def _varint(value: int) -> bytes:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -50,6 +51,15 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], deadline_s: float
     raise SystemExit("the server did not listen in time")
 
 
+def _resident_kib(pid: int) -> int:
+    """0 for a process that has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1])
+    return 0
+
+
 class Peer:
     """A server under test in its own directory; `name` is its column in the table."""
 
@@ -75,7 +85,11 @@ class Peer:
         """Start and return as soon as the port answers."""
         with open(self.directory / "server.log", "ab") as log:
             self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT)
-        wait_for_port(self.port, self.process)
+        try:
+            wait_for_port(self.port, self.process)
+        except SystemExit:
+            self.kill()
+            raise
 
     def stop(self, how: int = signal.SIGTERM) -> None:
         process, self.process = self.process, None
@@ -87,11 +101,14 @@ class Peer:
         self.stop(signal.SIGKILL)
 
     def resident_mib(self) -> float:
+        """Of the server and the processes that it has started."""
         assert self.process is not None
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-        raise AssertionError("no VmRSS")
+        pids = [self.process.pid]
+        for pid in pids:
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                with suppress(OSError):
+                    pids += map(int, children.read_text().split())
+        return sum(map(_resident_kib, pids)) / 1024
 
     def remove(self) -> None:
         self.stop()

@@ -1,0 +1,130 @@
+"""Compaction's cases: how fast, with how much memory, and what it costs those who produce meanwhile.
+
+The topic is filled while nothing is ever dirty enough; then min.cleanable.dirty.ratio is lowered, and from there it
+is measured until all closed segments are clean, which both servers note in their cleaner-offset-checkpoint.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cases import Case, LatencyOf, fresh_topic
+from clients import TinyClient, fill
+from peers import Peer
+
+KEYS = 200_000
+TOPIC, BROKERS = 2, 4
+UNTOUCHED = {
+    "cleanup_policy": "compact",
+    "segment_bytes": str(64 << 20),
+    # No log is dirtier than that.
+    "min_cleanable_dirty_ratio": "1.0",
+}
+LOOK_S = 0.02
+
+
+class Filled:
+    """A compacted topic of one partition that the server's cleaner has left alone so far."""
+
+    def __init__(self, peer: Peer, megabytes: int) -> None:
+        self.peer = peer
+        self.name = fresh_topic(peer, 1, **UNTOUCHED)
+        fill(peer, self.name, megabytes, KEYS)
+        os.sync()
+        [self.directory] = peer.directory.glob(f"data/**/{self.name}-0")
+        segments = sorted(self.directory.glob("*.log"))
+        self.active = int(segments[-1].stem)
+        self.closed_bytes = sum(path.stat().st_size for path in segments[:-1])
+
+    @contextmanager
+    def cleaning(self) -> Iterator[None]:
+        """The cleaner looks for work ten times a second, and finds this topic; which is gone afterwards."""
+        tiny = TinyClient(self.peer.port)
+        try:
+            tiny.alter(BROKERS, "", {"log.cleaner.backoff.ms": "100"})
+            tiny.alter(TOPIC, self.name, {"min.cleanable.dirty.ratio": "0.01"})
+            yield
+        finally:
+            tiny.alter(BROKERS, "", {"log.cleaner.backoff.ms": ""})
+            tiny.delete_topic(self.name)
+            tiny.close()
+
+    def begun(self) -> bool:
+        return any(self.directory.glob("*.cleaned")) or self.clean()
+
+    def clean(self) -> bool:
+        """Whether the checkpoint says so: a line is `topic partition offset`."""
+        path: Path = self.peer.directory / "data" / "cleaner-offset-checkpoint"
+        if not path.exists():
+            return False
+        rows = [line.split() for line in path.read_text().splitlines()]
+        return any(row[:2] == [self.name, "0"] and int(row[2]) >= self.active for row in rows if len(row) == 3)
+
+    def wait(self, what: Callable[[], bool], deadline_s: float = 300) -> float:
+        """Until it is so; gives the server's peak memory meanwhile, in MiB."""
+        end = time.monotonic() + deadline_s
+        peak = 0.0
+        while not what():
+            peak = max(peak, self.peer.resident_mib())
+            if time.monotonic() > end:
+                raise SystemExit(f"{self.peer.name}: {self.name} was not compacted in {deadline_s} s")
+            time.sleep(LOOK_S)
+        return peak
+
+
+class Compacting:
+    """Speed, peak memory, and how much of it was not there before: three figures of one run."""
+
+    def __init__(self, megabytes: int) -> None:
+        self.megabytes = megabytes
+        self.unread: dict[tuple[Peer, int], list[float]] = {}
+
+    def run(self, peer: Peer) -> tuple[float, float, float]:
+        filled = Filled(peer, self.megabytes)
+        before = peer.resident_mib()
+        begin = time.perf_counter()
+        with filled.cleaning():
+            peak = filled.wait(filled.clean)
+            took = time.perf_counter() - begin
+        # The least that is told from nothing.
+        return filled.closed_bytes / 1e6 / took, peak, max(peak - before, 1.0)
+
+    def figure(self, which: int) -> Callable[[Peer], float]:
+        def measure(peer: Peer) -> float:
+            mine = self.unread.setdefault((peer, which), [])
+            if not mine:
+                for number, value in enumerate(self.run(peer)):
+                    self.unread.setdefault((peer, number), []).append(value)
+            return mine.pop(0)
+
+        return measure
+
+
+class BesideCompaction(LatencyOf):
+    """Latency of another topic while a large one is compacted."""
+
+    MEGABYTES = 1024
+
+    def run(self, peer: Peer) -> tuple[float, float]:
+        filled = Filled(peer, self.MEGABYTES)
+        with filled.cleaning():
+            filled.wait(filled.begun)
+            figures = super().run(peer)
+            if filled.clean():
+                print(f"\n{peer.name}: the compaction was over before the latencies were taken", file=sys.stderr)
+            filled.wait(filled.clean)
+        return figures
+
+
+def compaction_cases() -> list[Case]:
+    compacting, beside = Compacting(512), BesideCompaction("produce", 4_000)
+    more, less = "more", "less"
+    return [
+        Case("compaction, 512 MiB of 200,000 keys", "MB/s", more, 0.25, compacting.figure(0), rounds=3),
+        Case("memory while compacting, peak with children", "MiB", less, 0.25, compacting.figure(1), rounds=3),
+        Case("memory that compacting adds", "MiB", less, 1.0, compacting.figure(2), rounds=3),
+        Case("p99 during compaction of 1 GiB", "us", less, 1.0, beside.quantile(1), beside.prepare, rounds=3),
+    ]  # fmt: skip

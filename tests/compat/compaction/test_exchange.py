@@ -22,6 +22,7 @@ CODECS = ("none", "lz4", "zstd")
 
 @pytest.fixture
 def kafka(tmp_path):
+    need_own_broker()
     peer = Kafka(tmp_path / "kafka", heap="512m")
     peer.prepare()
     with (peer.directory / "server.properties").open("a") as properties:
@@ -68,7 +69,6 @@ def check_served(topic: CompactedTopic, records: Sequence[Record]) -> None:
 
 
 def test_compacted_files_change_hands(kafka, clients, tmp_path):
-    need_own_broker()
     taken = tmp_path / "taken"
     with running_broker(tmp_path, PROMPT) as broker:
         ours, theirs = broker.bootstrap, kafka.bootstrap

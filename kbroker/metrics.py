@@ -52,8 +52,3 @@ class RequestStats(Histogram):
         self.requests = 0
         self.bytes_in = 0
         self.bytes_out = 0
-
-    def answered(self, ns: int, size: int) -> None:
-        self.bytes_out += size
-        self.total_ns += ns
-        self.buckets[bisect_left(LATENCY_BOUNDS_NS, ns)] += 1

@@ -52,6 +52,8 @@ Body = bytes | Sequence[Buffer | Records]
 class Answers(Protocol):
     """Where answers go: the connection that the request came on."""
 
+    peer: str
+
     def answered(self, context: RequestContext) -> None: ...
 
     def refused(
@@ -64,21 +66,17 @@ class Answers(Protocol):
 class RequestContext:
     """One request in progress: its header, and the way back.
 
-    `client_id` may be None, as the header's field. `peer` is "host:port" of the client, `received_ns` when its last
-    byte arrived (monotonic). `on_abandoned`, if a handler sets it, is called when the connection ends before the
-    answer.
+    `client_id` may be None, as the header's field. `received_ns`: when its last byte arrived (monotonic).
+    `on_abandoned`, if a handler sets it, is called when the connection ends before the answer.
     """
 
     __slots__ = (
-        "answers", "api_key", "body", "client_id", "correlation_id", "entry", "on_abandoned", "peer", "received_ns",
-        "version",
+        "answers", "body", "client_id", "correlation_id", "entry", "on_abandoned", "received_ns", "version",
     )  # fmt: skip
 
     def __init__(
         self,
         answers: Answers,
-        peer: str,
-        api_key: int,
         version: int,
         correlation_id: int,
         client_id: str | None,
@@ -86,8 +84,6 @@ class RequestContext:
         received_ns: int,
     ) -> None:
         self.answers = answers
-        self.peer = peer
-        self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
@@ -95,6 +91,15 @@ class RequestContext:
         self.received_ns = received_ns
         self.body: Body | None = None
         self.on_abandoned: Callable[[], None] | None = None
+
+    @property
+    def api_key(self) -> int:
+        return self.entry.stats.api_key
+
+    @property
+    def peer(self) -> str:
+        """The client's "host:port"."""
+        return self.answers.peer
 
     @property
     def client_host(self) -> str:

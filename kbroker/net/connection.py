@@ -13,6 +13,7 @@ nothing more is served.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from struct import Struct
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 from kbroker.api.dispatch import Refused
 from kbroker.api.services import PENDING, Body, RequestContext
+from kbroker.metrics import LATENCY_BOUNDS_NS
 from kbroker.model import Buffer
 from kbroker.net.refusals import api_name
 from kbroker.net.sending import Sending
@@ -223,9 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             stats = api.stats
             stats.requests += 1
             stats.bytes_in += len(frame)
-            context = RequestContext(
-                self, self.peer, api_key, version, correlation_id, client_id, api, self.last_active_ns
-            )
+            context = RequestContext(self, version, correlation_id, client_id, api, self.last_active_ns)
             result = api.serve(self.server.services, context, frame, pos)
         except Refused as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
@@ -320,7 +320,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._sending = Sending(self.server, transport, parts, self._sent)
                 self._sending.paused = self._paused
                 self._sending.step()
-        entry.stats.answered(self.server.mono_ns() - context.received_ns, size)
+        stats, ns = entry.stats, self.server.mono_ns() - context.received_ns
+        stats.bytes_out += size
+        stats.total_ns += ns
+        stats.buckets[bisect_left(LATENCY_BOUNDS_NS, ns)] += 1
         if self._paused:
             self._count_unsent()
 

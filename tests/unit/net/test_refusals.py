@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kbroker.api.services import RequestContext
+from kbroker.metrics import RequestStats
 from kbroker.net import refusals as net
 from kbroker.net.refusals import LINES_IN_ALL, LINES_OF_A_KIND, MAX_KINDS, Refusals, level_of
 from protocol.errors import ErrorCode
@@ -41,7 +42,8 @@ def refusals(time: Time, caplog: pytest.LogCaptureFixture) -> Refusals:
 
 
 def asked(peer: str = "10.0.0.7:5000", api: int = 0) -> RequestContext:
-    return RequestContext(cast(Any, None), peer, api, 9, 1, "my app", cast(Any, None), 0)
+    entry = SimpleNamespace(stats=RequestStats(api, 9))
+    return RequestContext(cast(Any, SimpleNamespace(peer=peer)), 9, 1, "my app", cast(Any, entry), 0)
 
 
 def test_a_refused_request_is_told_with_who_what_and_why(refusals: Refusals, caplog: pytest.LogCaptureFixture):

@@ -1,11 +1,16 @@
 """Our files, read by Kafka's own DumpLogSegments after a clean stop."""
 
+import json
 import re
+import subprocess
+import sys
+from collections import Counter
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.compat.kafka_tools.log_facts import of_kafka, of_ours
 from tests.compat.support import eventually, need_own_broker, running_broker
 
 # With --deep-iteration the tool says of every segment but the first that "-1 is followed by" its base offset.
@@ -150,3 +155,38 @@ def test_group_offsets_are_in_kafkas_record_format(jvm, stopped):
     assert '"topic":"rolled","partition":0' in decoded
     assert '"offset":100' in decoded
     assert '"protocolType":"consumer"' in decoded
+
+
+@pytest.mark.feature("log files")
+def test_kbroker_log_dump_says_what_dump_log_segments_says(jvm, stopped):
+    compared = Counter()
+    for directory in sorted({path.parent for path in stopped.data_dir.rglob("*.log") if path.stem.isdigit()}):
+        for endings, options in ((("log",), ["--deep-iteration"]), (("index", "timeindex", "snapshot"), [])):
+            # Of an empty index the tool says only that it is empty.
+            files = [path for end in endings for path in sorted(directory.glob(f"*.{end}")) if path.stat().st_size]
+            if not files:
+                continue
+            theirs = of_kafka(dump(jvm, files, *options))
+            ours = of_ours(kbroker_log("dump", "--json", "--records", *files))
+            assert ours == theirs
+            compared.update(kind for kind, *_ in ours)
+    assert set(compared) == {"batch", "record", "index", "time index", "producer"}
+    assert compared["record"] > RECORDS
+
+
+@pytest.mark.feature("log files")
+def test_kbroker_log_verify_finds_nothing_wrong(stopped):
+    [report] = kbroker_log("verify", "--json", stopped.data_dir)
+    assert (report["problems"], report["clean_stop"]) == (0, True)
+    # Deleted segments may wait for their removal.
+    assert all(finding["path"].endswith(".deleted") for finding in report["findings"])
+    assert report["partitions"] > 9
+
+
+def kbroker_log(command, *args):
+    """The JSON documents that it prints; it must find everything sound."""
+    done = subprocess.run([sys.executable, "-m", "kbroker", "log", command, *map(str, args)], capture_output=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    if command == "verify":
+        return [json.loads(done.stdout)]
+    return [json.loads(line) for line in done.stdout.splitlines()]

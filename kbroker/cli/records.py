@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kbroker.cli.errors import CliError
-from kbroker.cli.values import clock_time
+from kbroker.cli.values import INT64, clock_time
 
 Header = tuple[str, bytes | None]
 
@@ -48,7 +48,7 @@ def from_json(line: bytes) -> Draft:
     """The object described above. A key or value that is neither string nor null is written as JSON."""
     try:
         given = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CliError(f"not valid JSON: {error}") from None
     if not isinstance(given, dict):
         raise CliError("not a JSON object")
@@ -87,7 +87,7 @@ def _integer(given: dict[str, Any], name: str) -> int | None:
     value = given.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= INT64:
         raise CliError(f"{name} must be a whole number, not {value!r}")
     return value
 

@@ -22,6 +22,8 @@ _LINE_END = re.compile("\r\n|\r|\n")
 _KEY_AND_VALUE = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+# The parser's time grows with the square of a key's parts.
+_TOML_DEEP = re.compile(r"(?<![\"'A-Za-z0-9_-])(?:[\"'A-Za-z0-9_-]++[ \t]*+\.[ \t]*+){64}")
 _TOML_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
 _TOML_KEY = re.compile(
     r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*="""
@@ -58,8 +60,10 @@ def without_removed(given: Mapping[str, Sourced]) -> tuple[Given, list[str]]:
 def _from_toml(path: str, data: bytes) -> Given:
     try:
         text = data.decode()
+        if deep := _TOML_DEEP.search(text):
+            raise ValueError(f"{deep[0][:20]}... is a key of too many parts")
         flat = flatten(tomllib.loads(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     lines = _toml_lines(text)
     return {name: Sourced(value, f"{path}:{lines[name]}" if name in lines else path) for name, value in flat.items()}

@@ -127,11 +127,11 @@ def _read_all(log: Log, *, strict: bool) -> bytes:
     try:
         while offset < log.log_end_offset:
             data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
-            headers = [header for _, header in iter_headers(data)]
-            assert headers, f"nothing at offset {offset} of {log.log_end_offset}"
-            assert headers[-1].next_offset > offset, f"offset {offset} is not passed"
-            parts.append(data)
-            offset = headers[-1].next_offset
+            begin = offset
+            for pos, header in iter_headers(data):
+                parts.append(data[pos : pos + header.size])
+                offset = header.next_offset
+            assert offset > begin, f"offset {begin} of {log.log_end_offset} is not passed"
         for timestamp in (0, NOW + 95, NOW + 1000):
             offset_for_timestamp(log, timestamp, log.log_end_offset)
         max_timestamp(log)

@@ -1,0 +1,94 @@
+"""Inputs that were found and are no failure any more, each cut down to what matters."""
+
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.cli.errors import CliError
+from kbroker.cli.log_internal import decode_internal
+from kbroker.cli.records import from_json
+from kbroker.cluster import znodes
+from kbroker.cluster.coordination import CoordinationError
+from kbroker.cluster.journal import FRAME, NUMBER, Journal, encode_ops, frame, load_snapshot
+from kbroker.cluster.tree import Tree
+from kbroker.config.files import from_file
+from kbroker.config.values import ConfigError
+from kbroker.storage import checkpoints
+from protocol.fetch_wire import decode_fetch_request
+from protocol.messages.group_records import GroupMetadataKey, GroupMetadataMember, GroupMetadataValue
+from protocol.messages.k01_fetch import FetchRequest
+from protocol.schema import decode, encode
+from tests.unit.fuzz.file_targets import empty_disk
+
+
+def load_journal(data: bytes) -> None:
+    disk = empty_disk()
+    disk.write_atomic("/d/coordination.journal", data)
+    Journal(disk, "/d").load()
+
+
+def load(payload: bytes) -> None:
+    """A snapshot whose CRC is right."""
+    load_snapshot(FRAME.pack(len(payload), zlib.crc32(payload)) + payload, Tree())
+
+
+ONE = NUMBER.pack(1)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "data", "refusal"),
+    [
+        (checkpoints.decode_offsets, b"0", ValueError),
+        (checkpoints.decode_epochs, b"0", ValueError),
+        (load_journal, frame(ONE + b"\1\0\2/\xff\0\0\0\0"), CoordinationError),
+        (load_journal, frame(ONE + b"\1\0"), CoordinationError),
+        (load_journal, frame(ONE + b"\1\0\2/a\0"), CoordinationError),
+        (load_journal, frame(ONE + b"\1\0\2/a\0\0\0\7x"), CoordinationError),
+        (load_journal, frame(ONE + b"\7\0\2/a\0\0\0\0"), CoordinationError),
+        (load_journal, frame(ONE + b"\3\0\2/a"), CoordinationError),
+        (load, ONE + b"\0\2\0\0\0\0\0\0\0\0/\xff", CoordinationError),
+        (load, ONE + b"\0\4\0\0\0\0\0\0\0\0/a/b", CoordinationError),
+        (load, ONE + b"\0\2\0\0\0", CoordinationError),
+        (load, ONE + b"\0\2\0\0\0\0\0\0\0\7/a", CoordinationError),
+        (load, ONE + b"\0\2\0\0\0\0\0\0\0\0/a" * 2, CoordinationError),
+        (lambda data: znodes.decode_broker(1, data), b'{"host": "h"}', znodes.Unreadable),
+        (lambda data: znodes.decode_topic("t", data), b"1", znodes.Unreadable),
+        (lambda data: znodes.decode_topic("t", data), b'{"id": "zz", "internal": false}', znodes.Unreadable),
+        (lambda data: znodes.decode_chunk(0, data), b'{"00": {"0": [1]}}', znodes.Unreadable),
+        (lambda data: znodes.decode_chunk(0, data), b"[]", znodes.Unreadable),
+        (znodes.decode_changes, b'{"number": 1}', znodes.Unreadable),
+        (from_json, b'{"a":' * 50_000, CliError),
+        (lambda data: from_file("x.toml", data), b"a = " + b"[" * 50_000, ConfigError),
+        (lambda data: from_file("x.toml", data), b"a." * 5000 + b"b = 1", ConfigError),
+        (lambda data: from_file("x.toml", data), b"'a'." * 5000 + b"b = 1", ConfigError),
+    ],
+)
+def test_it_is_refused(decoder: Callable[[bytes], object], data: bytes, refusal: type[Exception]) -> None:
+    with pytest.raises(refusal):
+        decoder(data)
+
+
+def test_a_journal_goes_on_after_a_change_that_the_snapshot_has() -> None:
+    """Nothing of what is refused above is refused in a good journal."""
+    load_journal(frame(ONE + encode_ops([])))
+
+
+@pytest.mark.parametrize("version", [12, 13, 14])
+def test_tag_1_means_nothing_before_fetch_15(version: int) -> None:
+    """KIP-903 brought it; a client may give the number another meaning, or none."""
+    encoded = encode(FetchRequest(replica_id=7), version)
+    assert encoded.endswith(b"\0")
+    for tag in (b"\1\1\0", b"\1\1\4\0\0\0\x09"):
+        data = memoryview(encoded[:-1] + tag)
+        assert decode(FetchRequest, data, version).replica_id == 7
+        assert decode_fetch_request(data, 0, version).replica_id == 7
+
+
+def test_a_member_may_name_any_version_of_its_metadata() -> None:
+    """Clients choose these bytes; the command that shows them must go on."""
+    member = GroupMetadataMember(member_id="m", subscription=b"\x8f\x6d1", assignment=b"\xff\xff")
+    value = b"\0\3" + encode(GroupMetadataValue(protocol_type="consumer", members=[member]), 3)
+    key = b"\0\2" + encode(GroupMetadataKey(group="g"), 2)
+    shown = decode_internal("__consumer_offsets", key, value)
+    assert shown["value"]["members"][0]["subscription"] == "j20x"

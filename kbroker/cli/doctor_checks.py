@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kbroker.cli.doctor_machine import Machine
+from kbroker.cli.output import counted
 from kbroker.config import BrokerConfig
 from kbroker.config.acting import BROKER, without_effect
 from kbroker.config.listeners import WILDCARDS, Endpoint
@@ -183,7 +184,9 @@ def check_data_directory(patient: Patient) -> Iterator[Verdict]:
         yield Verdict("data directory", PROBLEM, f"{path} is the data of node.id={found.node_id}", advice)
         return
     used = "used by a running broker" if patient.is_used else "free"
-    yield Verdict("data directory", OK, f"{path} is writable, with {len(patient.partitions())} partitions; {used}")
+    yield Verdict(
+        "data directory", OK, f"{path} is writable, with {counted(len(patient.partitions()), 'partition')}; {used}"
+    )
 
 
 def check_disk_space(patient: Patient) -> Iterator[Verdict]:
@@ -199,7 +202,8 @@ def check_disk_space(patient: Patient) -> Iterator[Verdict]:
     partitions = patient.partitions()
     stored = sum(_log_size(patient.disk, path) for path in partitions.values())
     if isinstance(limit, int) and limit >= 0 and limit * len(partitions) > free + stored:
-        found += f"; log.retention.bytes allows {size_text(limit * len(partitions))} in {len(partitions)} partitions"
+        allowed = f"{size_text(limit * len(partitions))} in {counted(len(partitions), 'partition')}"
+        found += f"; log.retention.bytes allows {allowed}"
         yield Verdict("disk space", WARNING, found, "Lower log.retention.bytes: the disk is full before it acts.")
         return
     yield Verdict("disk space", OK, f"{found}; the logs take {size_text(stored)}")

@@ -23,6 +23,7 @@ from kbroker.cli.doctor_checks import (
     size_text,
 )
 from kbroker.cli.doctor_machine import Machine
+from kbroker.cli.output import counted
 from kbroker.storage import checkpoints, names
 
 
@@ -42,7 +43,8 @@ def check_last_stop(patient: Patient) -> Iterator[Verdict]:
         advice = "Nothing to mend: the next start reads the logs from their beginning."
         yield Verdict("last stop", WARNING, f"{names.RECOVERY_POINTS} is damaged: {error}", advice)
     unread = [_unread(patient, directory, points.get(tp, 0)) for tp, directory in partitions.items()]
-    found = f"not clean: the next start reads up to {size_text(sum(unread))} in {sum(map(bool, unread))} partitions"
+    where = counted(sum(map(bool, unread)), "partition")
+    found = f"not clean: the next start reads up to {size_text(sum(unread))} in {where}"
     yield Verdict("last stop", WARNING, found, f"kbroker log verify {path} shows first whether anything is amiss.")
 
 
@@ -85,7 +87,7 @@ def check_clock(patient: Patient) -> Iterator[Verdict]:
 def check_open_files(patient: Patient) -> Iterator[Verdict]:
     limit, partitions = patient.machine.file_limit(), len(patient.partitions())
     wanted = partitions * FILES_PER_PARTITION + OTHER_FILES
-    found = f"at most {'unlimited' if limit < 0 else limit}, for {partitions} partitions and the connections"
+    found = f"at most {'unlimited' if limit < 0 else limit}, for {counted(partitions, 'partition')} and the connections"
     if 0 <= limit < wanted:
         advice = f"Raise the hard limit to {wanted} or more (ulimit -Hn, LimitNOFILE=)."
         yield Verdict("open files", WARNING, found, advice)

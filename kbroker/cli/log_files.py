@@ -146,7 +146,7 @@ def _small(reader: Reader) -> Reader:
     def read(source: Source, wanted: Wanted) -> Iterator[Item]:
         try:
             found = list(reader(source, wanted))
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, RecursionError) as error:
             data = source.disk.read(source.path)
             yield damage_item(Damage(0, len(data), None, str(error)))
             for line in data.decode(errors="backslashreplace").splitlines():

@@ -29,7 +29,8 @@ def line_of(item: Item, colors: bool) -> str:
         case "line":
             return f"  {_plain(fields['text'])}"
         case "change":
-            return f"@{fields['position']}  change {fields['number']}  {fields['op']} {_plain(fields['path'])}{_data(fields)}"
+            done = f"{fields['op']} {_plain(fields['path'])}{_data(fields)}"
+            return f"@{fields['position']}  change {fields['number']}  {done}"
         case "node":
             return f"{_plain(fields['path'])}  version {fields['version']}{_data(fields)}"
         case "entry":

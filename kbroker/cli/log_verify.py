@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
+from struct import error as StructError
 from typing import Any, NamedTuple
 
 from kbroker.cli.errors import CliError, complain
@@ -164,7 +165,7 @@ class Verification:
         stage = RehearsalDisk(self._disk)
         try:
             Journal(stage, directory).load()
-        except CoordinationError as error:
+        except (CoordinationError, ValueError, KeyError, StructError) as error:
             self._repairs.append(f"{directory}: the broker does not start: {error}")
 
     # One partition.

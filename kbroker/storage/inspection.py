@@ -27,6 +27,7 @@ from protocol.records.record import Record, iter_records
 MAX_BODY = 1 << 28
 
 _CHUNK = 1 << 20
+_WORD = (1 << 64) - 1
 # The search for the next sound batch checks the CRC of whatever looks like one. A file made to look like batches at
 # every byte must not take for ever: so many bytes are checked for each byte that is searched, and at least the others.
 _CHECKED_PER_BYTE = 16
@@ -149,7 +150,9 @@ class _Walk:
 
     def _search(self, start: int) -> tuple[int, str | None]:
         """Where the next sound batch begins, the end if none does; and what lies before it, if that is clear."""
-        high = {(offset >> 32).to_bytes(4, "big") for offset in (self._base, self._base + MAX_RELATIVE_OFFSET)}
+        # A file's name may claim more than an offset can be.
+        ends = (self._base & _WORD, (self._base + MAX_RELATIVE_OFFSET) & _WORD)
+        high = {end.to_bytes(8, "big")[:4] for end in ends}
         # An offset that is near, and format v2 where the magic byte is.
         pattern = re.compile(b"(?=(?:" + b"|".join(map(re.escape, high)) + rb").{12}\x02)", re.DOTALL)
         zeros = self._chunk[start - 1 - self._chunk_start : start - self._chunk_start] == b"\0"

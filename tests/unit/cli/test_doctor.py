@@ -237,7 +237,7 @@ def test_disk_space(data: Path) -> None:
     options = StartOptions(set=[f"log.retention.bytes={60 << 30}"])
     assert ill(data, options=options) == (
         "disk space", WARNING,
-        "50.0 GiB of 100.0 GiB are free; log.retention.bytes allows 60.0 GiB in 1 partitions",
+        "50.0 GiB of 100.0 GiB are free; log.retention.bytes allows 60.0 GiB in 1 partition",
     )  # fmt: skip
 
 
@@ -282,7 +282,7 @@ def test_an_unclean_stop_and_what_recovery_reads(data: Path) -> None:
     (data / names.CLEAN_SHUTDOWN).unlink()
     last = max((data / "t-0").glob("*.log")).stat().st_size
     assert ill(data) == (
-        "last stop", WARNING, f"not clean: the next start reads up to {size_text(last)} in 1 partitions",
+        "last stop", WARNING, f"not clean: the next start reads up to {size_text(last)} in 1 partition",
     )  # fmt: skip
     (data / names.RECOVERY_POINTS).write_text("?")
     whole = sum(path.stat().st_size for path in (data / "t-0").glob("*.log"))
@@ -300,7 +300,7 @@ def test_clocks(data: Path) -> None:
 
 
 def test_open_files(data: Path) -> None:
-    assert ill(data, file_limit=1003) == ("open files", WARNING, "at most 1003, for 1 partitions and the connections")
+    assert ill(data, file_limit=1003) == ("open files", WARNING, "at most 1003, for 1 partition and the connections")
     assert "unlimited" in next(one.found for one in verdicts(data, file_limit=-1) if one.check == "open files")
 
 

@@ -123,6 +123,11 @@ def test_offsets_that_go_back_are_told_once(tmp_path: Path) -> None:
     assert told == [f"offsets 100 to 100 where {1 << 40} is due"]
 
 
+def test_a_name_may_claim_what_no_offset_can_be(tmp_path: Path) -> None:
+    data, _ = segment(3)
+    assert len(walk(tmp_path, b"junk" * 20 + bytes(data), 10**20 - 1)) == 1
+
+
 def test_the_search_ends_even_if_everything_looks_like_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "_CHECKED_AT_LEAST", 10_000)
     monkeypatch.setattr(inspection, "_CHECKED_PER_BYTE", 0)

@@ -6,7 +6,7 @@ Nothing here looks at the broker's files, so it holds against any broker.
 import random
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from kafka import KafkaProducer
 
 from tests.compat.compaction.bulk import Record
@@ -277,3 +277,32 @@ def test_positions_that_were_compacted_away(compacted, group):
     assert reader.offset_for_time(start + 195) == 195
     assert reader.beginning() == 0, "the log start offset does not move"
     reader.close()
+
+
+def test_log_append_time_stays(compacted):
+    """The time at which the broker stored a batch is not changed by leaving records out of it."""
+    topic = compacted(1, {"message.timestamp.type": "LogAppendTime", "segment.ms": "1000"})
+    records = [
+        Record(0, -1, 1_000, b"%d" % (n % 40), None if n % 3 == 0 else b"%d" % n, ((b"n", b"%d" % n),))
+        for n in range(200)
+    ]
+    topic.send(records, compression_type="lz4", linger_ms=20)
+    before = topic.read()
+    assert min(record.timestamp for record in before) > now_ms() - HOUR_MS
+    now = topic.read_compacted(before)
+    assert [r for r in now if r.key != NUDGE] == latest(before)
+
+
+def test_records_deleted_from_a_compacted_topic(compacted):
+    """Only with compact,delete; what comes after the new start is compacted as before."""
+    topic = compacted(1, {"min.compaction.lag.ms": str(HOUR_MS)})
+    before = topic.send([Record(0, -1, now_ms(), b"%d" % (n % 50), b"%d" % n) for n in range(200)])
+    with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+        topic.delete_records(170)
+    topic.alter({"cleanup.policy": "compact,delete"})
+    eventually(lambda: topic.delete_records(170) == 170, "records are deleted")
+    assert topic.read() == before[170:]
+    topic.alter({"min.compaction.lag.ms": None})
+    again = topic.send([Record(0, -1, now_ms(), b"%d" % n, b"again") for n in range(30, 40)])
+    now = topic.read_compacted(before[170:] + again)
+    assert [r for r in now if r.key != NUDGE] == latest(before[170:] + again)

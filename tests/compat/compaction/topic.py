@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -80,6 +80,12 @@ class CompactedTopic:
     def ends(self) -> list[int]:
         """The log end offset of each partition, which is its high watermark."""
         return self.clients.ends(self.bootstrap, self.name, self.partitions)
+
+    def delete_records(self, before: int) -> int:
+        """Of partition 0, below an offset; gives the log start offset."""
+        wanted = TopicPartition(self.name, 0, before)
+        start: int = self._admin.delete_records([wanted])[wanted].result(20).low_watermark
+        return start
 
     def nudge(self) -> None:
         """Appends a record to each partition, so that time closes segments."""

@@ -2,16 +2,16 @@
 
 The child is this module run as a program. It is told the job on its command line and the task on standard input, and
 writes the result to standard output. Standard input stays open: when it ends, its parent has died, and so does the
-child, whatever it is doing.
+child, whatever it is doing; on Linux the kernel sees to that at once. A terminal's signals are not for it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, NoReturn
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _LENGTH = Struct(">Q")
 _DONE, _FAILED = b"\0", b"\1"
+_PR_SET_PDEATHSIG = 1
+_IOPRIO_WHO_PROCESS = 1
 _IDLE_CLASS = 3 << 13
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _LAST_WORDS = 2_000
@@ -124,13 +126,14 @@ def _start(name: str) -> Popen[bytes]:
     # The modules that are found are those that this process finds, whatever its directory is now.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     command = [sys.executable, "-P", "-m", "kbroker.processes", name]
-    return Popen(command, stdin=PIPE, stdout=PIPE, env={**os.environ, "PYTHONPATH": paths})
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return Popen(command, stdin=PIPE, stdout=PIPE, env=environment, start_new_session=True)
 
 
 def main() -> NoReturn:
     """The child. It ends at once when it has answered: nothing else is its business."""
     os.nice(19)
-    _leave_the_disk_to_others()
+    _ask_linux()
     output = os.dup(_STDOUT)
     # What anything prints must not be taken for the result.
     os.dup2(_STDERR, _STDOUT)
@@ -171,15 +174,18 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _leave_the_disk_to_others() -> None:
-    """The idle class of IO, on Linux, where its scheduler knows one."""
-    number = _IOPRIO_SET.get(os.uname().machine)
-    if number is None or sys.platform != "linux":
+def _ask_linux() -> None:
+    """To be killed when the thread that started this process ends, which is when the parent does; and for the idle
+    class of IO, in case the disk's scheduler knows it."""
+    if sys.platform != "linux":
         return
     import ctypes
 
-    syscall: Callable[..., int] = ctypes.CDLL(None).syscall
-    syscall(number, 1, 0, _IDLE_CLASS)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    number = _IOPRIO_SET.get(os.uname().machine)
+    if number is not None:
+        libc.syscall(number, _IOPRIO_WHO_PROCESS, 0, _IDLE_CLASS)
 
 
 if __name__ == "__main__":

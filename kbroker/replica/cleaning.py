@@ -48,7 +48,7 @@ class Cleaning:
         self._config = config
         self._stopped = False
         # Partitions that are damaged; when others that failed are tried again (monotonic ms), and after what pause.
-        self._uncleanable: set[Partition] = set()
+        self._uncleanable: dict[Partition, None] = {}
         self._paused: dict[Partition, tuple[int, int]] = {}
         self._workers: set[Task[None]] = set()
         self._round = Round(
@@ -70,6 +70,9 @@ class Cleaning:
 
     async def _begin(self) -> None:
         """Let as many be at work as there may be. One that finds nothing to do ends."""
+        for partition in [one for one in (*self._uncleanable, *self._paused) if one.closed]:
+            self._uncleanable.pop(partition, None)
+            self._paused.pop(partition, None)
         for _ in range(self._config().log_cleaner_threads - len(self._workers)):
             worker = self._world.loop.create_task(self._work())
             self._workers.add(worker)
@@ -177,6 +180,10 @@ class Cleaning:
         installed = self._world.loop.create_future()
         compaction.install(storage, result, lambda: installed.set_result(None))
         await installed
+        if storage.cleaned_to < result.cleaned_to:
+            # The log has said why, unless it was closed.
+            self._pause(partition)
+            return
         self._paused.pop(partition, None)
         log.info(
             "log compacted",
@@ -194,7 +201,7 @@ class Cleaning:
         if partition.closed or self._stopped:
             return
         if result.damaged:
-            self._uncleanable.add(partition)
+            self._uncleanable[partition] = None
             self._upkeep.uncleaned.pop(partition, None)
             log.error("log is not compacted until a restart", partition=partition.tp, reason=result.failure)
             return

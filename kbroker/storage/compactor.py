@@ -226,7 +226,7 @@ class _Writer:
         )
 
     def _begin(self) -> None:
-        self._file = _empty_file(self._disk, self._segment.path() + names.CLEANED)
+        self._file = _new_file(self._disk, self._segment.path() + names.CLEANED)
 
     def _copy(self, source: Source) -> None:
         segment, interval = self._segment, self._plan.index_interval_bytes
@@ -289,16 +289,18 @@ class _Writer:
             (names.INDEX, segment.index.encode(0, len(segment.index.entries))),
             (names.TIME_INDEX, segment.times.encode(0, len(segment.times.timestamps))),
         ):
-            file = _empty_file(self._disk, segment.path(suffix) + names.CLEANED)
+            file = _new_file(self._disk, segment.path(suffix) + names.CLEANED)
             if file.append(data) != len(data):
                 raise OSError(ENOSPC, "no space left to compact")
             file.fdatasync()
 
 
-def _empty_file(disk: Disk, path: str) -> DiskFile:
-    file = disk.open(path, create=True)
-    file.truncate(0)
-    return file
+def _new_file(disk: Disk, path: str) -> DiskFile:
+    """Of this compaction alone: what an earlier one has left, or still writes before it notices that its broker has
+    died, is another file."""
+    if disk.exists(path):
+        disk.unlink(path)
+    return disk.open(path, create=True)
 
 
 def _remove_files(disk: Disk, directory: str, base_offset: int) -> None:

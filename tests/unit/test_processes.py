@@ -22,7 +22,8 @@ def echo(disk: Disk, clock: Clock, sleep: Callable[[float], None], task: bytes) 
 
 
 def states(disk: Disk, clock: Clock, sleep: Callable[[float], None], task: bytes) -> bytes:
-    return f"{os.nice(0)} {os.getppid()} {disk.isdir('/')} {clock.now_ms()} {clock.mono_ms()}".encode()
+    own_session = os.getsid(0) == os.getpid()
+    return f"{os.nice(0)} {os.getppid()} {own_session} {disk.isdir('/')} {clock.now_ms()} {clock.mono_ms()}".encode()
 
 
 def fails(disk: Disk, clock: Clock, sleep: Callable[[float], None], task: bytes) -> bytes:
@@ -74,8 +75,8 @@ def test_a_task_gives_its_result(size: int) -> None:
 
 def test_it_is_niced_and_has_a_disk_and_clocks() -> None:
     async def tell(processes: Processes) -> None:
-        nice, parent, isdir, now_ms, mono_ms = (await processes(states, b"").done).split()
-        assert (int(nice), int(parent), isdir) == (19, os.getpid(), b"True")
+        nice, parent, own_session, isdir, now_ms, mono_ms = (await processes(states, b"").done).split()
+        assert (int(nice), int(parent), own_session, isdir) == (19, os.getpid(), b"True", b"True")
         assert abs(int(now_ms) - time.time() * 1000) < 60_000
         assert abs(int(mono_ms) - time.monotonic() * 1000) < 60_000
 
@@ -118,9 +119,26 @@ def test_a_killed_one_that_had_ended_is_no_harm() -> None:
     story(tell)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does it")
+def test_one_that_is_stopped_ends_with_its_parent_too(tmp_path: Path) -> None:
+    """It cannot even look at its standard input."""
+    parent, child = family(tmp_path / "pid")
+    os.kill(child, signal.SIGSTOP)
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: gone(child))
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
-    path = tmp_path / "pid"
+    parent, child = family(tmp_path / "pid")
+    parent.send_signal(how)
+    parent.wait()
+    wait_for(lambda: gone(child))
+
+
+def family(path: Path) -> "tuple[subprocess.Popen[bytes], int]":
+    """A process with a child that hangs."""
     program = (
         "import asyncio, sys\n"
         "from kbroker.processes import Processes\n"
@@ -133,9 +151,7 @@ def test_it_ends_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
     parent = subprocess.Popen([sys.executable, "-c", program, str(path)], env={**os.environ, "PYTHONPATH": paths})
     try:
         wait_for(path.exists)
-        child = int(path.read_text())
-        assert not gone(child)
-    finally:
-        parent.send_signal(how)
-        parent.wait()
-    wait_for(lambda: gone(child))
+    except AssertionError:
+        parent.kill()
+        raise
+    return parent, int(path.read_text())

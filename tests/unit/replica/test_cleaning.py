@@ -1,6 +1,7 @@
 """Which logs are compacted when, and what happens to those that cannot be."""
 
 import asyncio
+import errno
 from typing import Any
 
 import pytest
@@ -179,6 +180,28 @@ async def test_one_that_fails_is_tried_again_less_and_less_often(m: Machine) -> 
     await asyncio.sleep(5 * MINUTE)
     assert m.partition("t").log.cleaned_to == 9
     assert m.disk.find(".cleaned") == []
+
+
+@story
+async def test_a_result_that_cannot_be_put_in_place_is_no_reason_to_hurry(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", **COMPACT)
+    await fill(client, "t", 7, size=300_000)
+    rename = m.disk.rename
+
+    def no_room(old: str, new: str) -> None:
+        if new.endswith(".swap"):
+            raise OSError(errno.ENOSPC, "no room for a name")
+        rename(old, new)
+
+    m.disk.rename = no_room  # type: ignore[method-assign]
+    await asyncio.sleep(10 * MINUTE)
+    assert 2 <= m.processes.began["run"] <= 8
+    assert m.partition("t").log.cleaned_to == 0
+    assert len(await values(client)) == 7
+    m.disk.rename = rename  # type: ignore[method-assign]
+    await asyncio.sleep(5 * MINUTE)
+    assert m.partition("t").log.cleaned_to == 6
 
 
 @story

@@ -8,7 +8,7 @@ import typer
 
 from kbroker.cli import config, configs, consume, doctor, groups, log_app, produce, start, topics
 from kbroker.cli.complete import rejoin_words
-from kbroker.cli.errors import CliError, complain, explain
+from kbroker.cli.errors import CliError, complain, explain, usage
 
 INTERRUPTED = 130
 
@@ -99,10 +99,20 @@ def _misused(error: typer.TyperException) -> int:
     return error.exit_code
 
 
+def _require_text(args: list[str]) -> None:
+    """Names and configs are text. Only records may hold any bytes."""
+    for arg in args if args[:1] != ["produce"] else args[1:2]:
+        try:
+            arg.encode()
+        except UnicodeEncodeError:
+            raise usage(f"not UTF-8: {arg!r}") from None
+
+
 def run(args: list[str]) -> int:
     """Run one command line; gives the exit status."""
     rejoin_words(os.environ)
     try:
+        _require_text(args)
         status = app(args, prog_name="kbroker", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

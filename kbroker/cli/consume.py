@@ -15,7 +15,7 @@ from kbroker.cli.complete import complete_groups, complete_topics
 from kbroker.cli.errors import CliError, usage
 from kbroker.cli.output import LongWork
 from kbroker.cli.records import to_json, to_plain, to_terminal
-from kbroker.cli.values import Place, place
+from kbroker.cli.values import INT32, Place, place
 
 POLL_MS = 500
 MAX_POLL_RECORDS = 5000
@@ -30,7 +30,7 @@ Offsets = dict[Any, int]  # by kafka.TopicPartition
 def consume(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)],
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; repeat for more.")
+        list[int] | None, typer.Option("--partition", "-p", min=0, max=INT32, help="Only this one; repeat for more.")
     ] = None,
     from_: Annotated[
         str | None,

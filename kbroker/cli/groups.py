@@ -7,11 +7,16 @@ import typer
 
 from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, committed_offsets, refusal, reworded
 from kbroker.cli.complete import complete_groups
-from kbroker.cli.errors import complain
+from kbroker.cli.errors import complain, usage
 from kbroker.cli.output import Cell, counted, heading, print_json, print_table
 from kbroker.cli.pager import pages
 from kbroker.cli.reset import reset_offsets
 from kbroker.cli.topics import confirm
+
+# Of all kinds of groups that Kafka has.
+STATES = (
+    "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling", "NotReady", "Empty", "Dead",
+)  # fmt: skip
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 
@@ -30,9 +35,11 @@ def list_groups(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List groups with their states."""
+    wanted = {name.lower() for name in state or ()}
+    for unknown in sorted(wanted - {name.lower() for name in STATES}):
+        raise usage(f"--state must be one of {', '.join(STATES)}, not {unknown!r}")
     with admin(bootstrap) as client:
         found = client.list_groups()
-    wanted = {name.lower() for name in state or ()}
     listed = [
         {
             "group": group["group_id"],

@@ -15,6 +15,7 @@ from kbroker.cli.complete import complete_topics
 from kbroker.cli.errors import CliError, usage
 from kbroker.cli.output import LongWork, counted, note
 from kbroker.cli.records import Draft, Header, from_json, from_line, headers_of
+from kbroker.cli.values import INT32
 
 MAX_IN_FLIGHT_BYTES = 32 << 20
 MAX_REQUEST_BYTES = 64 << 20
@@ -47,7 +48,9 @@ def produce(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", min=0, help="The partition of every record.", show_default="by key"),
+        typer.Option(
+            "--partition", "-p", min=0, max=INT32, help="The partition of every record.", show_default="by key"
+        ),
     ] = None,
     acks: Annotated[str, typer.Option(metavar="0|1|all", help="What to wait for.")] = "all",
     compression: Annotated[

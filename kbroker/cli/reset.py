@@ -19,7 +19,7 @@ from kbroker.cli.complete import complete_groups, complete_topics
 from kbroker.cli.errors import CliError, complain, usage
 from kbroker.cli.output import Cell, LongWork, chunks, note, print_json, print_table
 from kbroker.cli.reset_plan import Bounds, Line, Move, Target, plan_reset, read_plan, write_plan
-from kbroker.cli.values import duration_ms, moment_ms, topic_choice
+from kbroker.cli.values import INT64, duration_ms, moment_ms, topic_choice
 
 INACTIVE = ("Empty", "Dead")
 MOST_PARTITIONS = 500  # in one request
@@ -38,7 +38,7 @@ def reset_offsets(
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="To what is committed now.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, max=INT64, help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None,
         typer.Option("--to-datetime", metavar="TIME", help="To the first record at or after it (ISO 8601, UTC)."),
@@ -48,7 +48,8 @@ def reset_offsets(
         typer.Option("--by-duration", metavar="DURATION", help="To the first record since so long ago: 1h30m."),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="Forward, or back when negative.")
+        int | None,
+        typer.Option("--shift-by", min=-INT64, max=INT64, metavar="N", help="Forward, or back when negative."),
     ] = None,
     from_file: Annotated[
         str | None,
@@ -88,7 +89,7 @@ def reset_offsets(
         raise usage("say which topics: --topic TOPIC[:PARTITION,...] or --all-topics")
     lines = _read(from_file) if from_file is not None else []
     named = _groups_of(groups or [], lines)
-    if bool(named) == all_groups:
+    if bool(named) == all_groups or "" in named:
         raise usage("say which groups: GROUP... or --all-groups")
 
     with admin(bootstrap) as client:
@@ -140,6 +141,8 @@ def _groups_of(named: Sequence[str], lines: Sequence[Line]) -> list[str]:
 def _plans(client: Any, groups: Sequence[str], wanted: Wanted) -> Plans:
     """One group that cannot be reset does not keep the others from it."""
     done, refused = [], 0
+    lines = [line for line in wanted.lines if line.group is None or line.group in groups]
+    chosen = _chosen(client, wanted.topics or [f"{line.topic}:{line.partition}" for line in lines])
     states = {group: client.describe_groups([group])[group]["group_state"] for group in groups}
     for group in groups:
         if states[group] not in INACTIVE:
@@ -150,25 +153,23 @@ def _plans(client: Any, groups: Sequence[str], wanted: Wanted) -> Plans:
             refused += 1
             continue
         try:
-            done.append((group, _plan(client, group, wanted)))
+            done.append((group, _plan(client, group, wanted, chosen)))
         except CliError as error:
-            if len(groups) == 1:
-                raise
             complain(f"group {group}: {error}")
             refused += 1
     return Plans(done, refused)
 
 
-def _plan(client: Any, group: str, wanted: Wanted) -> list[Move]:
+def _plan(client: Any, group: str, wanted: Wanted, chosen: Sequence[Any]) -> list[Move]:
+    """The plan of one group; `chosen` are the partitions of the options, or those of the file for any group."""
     committed = committed_offsets(client, group)
-    found: Bounds = {}
+    found = _in_file(group, wanted.lines)
     if wanted.lines:
-        found = _in_file(client, group, wanted.lines)
-        partitions = sorted(found)
+        partitions = [tp for tp in chosen if tp in found]
     else:
-        partitions = _chosen(client, wanted.topics) if wanted.topics else sorted(committed)
+        partitions = list(chosen) if wanted.topics else sorted(committed)
     if not partitions:
-        raise CliError("it has no committed offsets" if not wanted.lines else "the file says nothing of it")
+        raise CliError("the file says nothing of it" if wanted.lines else "nothing is committed")
     first, end, at_time = _bounds(client, partitions, wanted.target)
     plan = plan_reset(partitions, wanted.target, committed, first, end, found or at_time)
     for move in plan:
@@ -177,12 +178,8 @@ def _plan(client: Any, group: str, wanted: Wanted) -> list[Move]:
     return plan
 
 
-def _in_file(client: Any, group: str, lines: Sequence[Line]) -> Bounds:
-    from kafka import TopicPartition
-
-    mine = [line for line in lines if line.group in (None, group)]
-    _chosen(client, [f"{line.topic}:{line.partition}" for line in mine])
-    return {TopicPartition(line.topic, line.partition): line.offset for line in mine}
+def _in_file(group: str, lines: Sequence[Line]) -> dict[tuple[str, int], int]:
+    return {(line.topic, line.partition): line.offset for line in lines if line.group in (None, group)}
 
 
 def _chosen(client: Any, texts: Sequence[str]) -> list[Any]:
@@ -244,7 +241,7 @@ def _print(
                 for group, plan in plans
             ]
         )
-    else:
+    elif plans:
         rows: list[list[Cell]] = [_row(group, move) for group, plan in plans for move in plan]
         print_table(("group", "topic", "partition", "old", "new", "change"), rows)
     if not executed and plans:

@@ -15,7 +15,7 @@ from kbroker.cli.config_requests import alter as alter_configs
 from kbroker.cli.errors import complain, usage
 from kbroker.cli.output import Cell, LongWork, chunks, counted, heading, print_json, print_table
 from kbroker.cli.pager import pages
-from kbroker.cli.values import assignments, config_changes
+from kbroker.cli.values import INT16, INT32, assignments, config_changes
 from protocol.errors import ErrorCode
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
@@ -32,11 +32,15 @@ def create(
     topics: NewTopics,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="How many.", show_default="the broker's num.partitions"),
+        typer.Option(
+            "--partitions", "-p", min=1, max=INT32, help="How many.", show_default="the broker's num.partitions"
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, help="Copies of each.", show_default="the broker's"),
+        typer.Option(
+            "--replication-factor", "-r", min=1, max=INT16, help="Copies of each.", show_default="the broker's"
+        ),
     ] = None,
     config: Annotated[
         list[str] | None,
@@ -199,7 +203,7 @@ def _partition_row(partition: Mapping[str, Any]) -> list[Cell]:
 def alter(
     topic: Topic,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Grow to so many partitions.")
+        int | None, typer.Option("--partitions", "-p", min=1, max=INT32, help="Grow to so many partitions.")
     ] = None,
     set_: Annotated[
         list[str] | None,

@@ -7,6 +7,11 @@ from typing import Literal, NamedTuple
 
 from kbroker.cli.errors import usage
 
+# The largest numbers that fit into Kafka's messages.
+INT16 = 2**15 - 1
+INT32 = 2**31 - 1
+INT64 = 2**63 - 1
+
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _DURATION = re.compile(r"(?:\d+(?:ms|[smhdw]))+")
 _DURATION_PART = re.compile(r"(\d+)(ms|[smhdw])")
@@ -43,7 +48,9 @@ def integer(text: str, what: str) -> int:
     """A whole number that is not negative."""
     if not (text.isascii() and text.isdigit()):
         raise usage(f"{what} must be a whole number, not {text!r}")
-    return int(text)
+    if (number := int(text.lstrip("0")[:20] or "0")) > INT64:
+        raise usage(f"{what} is too large: {text}")
+    return number
 
 
 def duration_ms(text: str) -> int:
@@ -66,7 +73,7 @@ def moment_ms(text: str, now_ms: int) -> int:
     duration: that long before `now_ms`.
     """
     if text.isascii() and text.isdigit():
-        return int(text)
+        return integer(text, "a time in milliseconds")
     if text[:1].isdigit() and _DURATION.fullmatch(text):
         return now_ms - duration_ms(text)
     try:
@@ -105,7 +112,7 @@ def place(text: str, now_ms: int) -> Place:
     if text.startswith("-"):
         return Place("back", integer(text[1:], "the number of last records"))
     if text.isascii() and text.isdigit():
-        return Place("offset", int(text))
+        return Place("offset", integer(text, "an offset"))
     raise usage(f"expected earliest, latest, an offset, -N or @TIME, not {text!r}")
 
 

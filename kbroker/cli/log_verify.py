@@ -69,6 +69,8 @@ class Verification:
         self._json = as_json
         self._colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._told: list[dict[str, Any]] = []
+        # Printed at the end: before that, the terminal may show a bar.
+        self._lines: list[str] = []
         self._per_file: Counter[str] = Counter()
         self.problems = 0
         self._notes = 0
@@ -90,7 +92,7 @@ class Verification:
             self._directory(used, marks, set(partitions.values()))
         clean = clean and not damaged
         total = sum(self._size(path) for path in partitions)
-        with LongWork("checking", total, shows_bytes=True, wanted=not sys.stdout.isatty()) as work:
+        with LongWork("checking", total, shows_bytes=True) as work:
             for path, tp in partitions.items():
                 known = Known(
                     marks.points.get(tp, 0), marks.starts.get(tp, 0), marks.cleaned.get(tp, 0), clean or used, used
@@ -134,7 +136,8 @@ class Verification:
     def _directory(self, used: bool, marks: Marks, present: set[TopicPartition]) -> None:
         try:
             if identity.read_identity(self._disk, self._path) is None:
-                self._tell(Finding(f"{self._path}/{identity.FILE}", "missing: whose data it is nobody can tell"))
+                what = "missing; the broker of the next start takes the directory for its own"
+                self._tell(Finding(f"{self._path}/{identity.FILE}", what, is_problem=False))
         except ValueError as error:
             self._tell(Finding(f"{self._path}/{identity.FILE}", str(error)))
             self._repairs.append(f"{self._path}: the broker does not start, for it cannot tell whose data this is")
@@ -205,7 +208,7 @@ class Verification:
         kind = "problem" if finding.is_problem else "note"
         color = _RED if finding.is_problem else _DIM
         line = f"{kind}: {finding.path}{''.join(self._place(finding))}: {finding.what}"
-        print(f"{color}{line}{_OFF}" if self._colors else line)
+        self._lines.append(f"{color}{line}{_OFF}" if self._colors else line)
 
     def _place(self, finding: Finding) -> Iterator[str]:
         if finding.position is not None:
@@ -233,6 +236,8 @@ class Verification:
                 }
             )
             return
+        for line in self._lines:
+            print(line)
         for path, count in untold.items():
             print(f"and {counted(count, 'more finding')} in {path}")
         for line in self._repairs:

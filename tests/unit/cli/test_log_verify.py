@@ -92,6 +92,11 @@ def test_the_directorys_own_files(data: Path, capsys: pytest.CaptureFixture[str]
     assert sum("the broker does not start" in line for line in lines) == 2
 
 
+def test_a_directory_that_is_nobodys(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / identity.FILE).unlink()
+    assert verify(capsys, data, 0)[0].startswith("note: meta.properties: missing")
+
+
 def test_checkpoints_of_what_is_not_there(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     points = {TP: 10**6, TP._replace(partition=5): 3}
     checkpoints.write_offsets(RealDisk(), str(data), names.RECOVERY_POINTS, points)

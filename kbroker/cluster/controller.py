@@ -26,7 +26,7 @@ from kbroker.cluster.coordination import (
     Set,
     Unavailable,
 )
-from kbroker.cluster.image import TOPIC_RESOURCE, ConfigResource, PartitionImage, TopicImage
+from kbroker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, PartitionImage, TopicImage
 from kbroker.cluster.turnstile import Turnstile
 from kbroker.config.topic import check_topic
 from kbroker.model import KafkaError
@@ -334,7 +334,15 @@ class Controller:
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
             check_configs=lambda overrides: check_topic(overrides, config.topic_defaults),
+            cordoned=frozenset(filter(self._is_cordoned, self._image.brokers)),
         )
+
+    def _is_cordoned(self, broker: int) -> bool:
+        """With one log directory each, cordoned.log.dirs names it or nothing. Of other brokers, what was altered."""
+        config = self._config()
+        if broker == config.node_id:
+            return bool(config.get("cordoned.log.dirs"))
+        return bool(self._image.overrides(BROKER_RESOURCE, str(broker)).get("cordoned.log.dirs"))
 
     def _new_id(self) -> bytes:
         """A random topic id: a version 4 UUID whose text does not look like an option to command-line tools."""

@@ -59,6 +59,7 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "broker.rack",
         "connections.max.idle.ms",
         "controller.listener.names",
+        "cordoned.log.dirs",
         "default.replication.factor",
         "delete.topic.enable",
         "fetch.max.bytes",

@@ -45,7 +45,6 @@ _REASONS = (
     (r"(log\.)?preallocate", "segments grow as they are written"),
     (r"log\.flush\.start\.offset\..*", "log start offsets are written as soon as they change"),
     (r"group\.coordinator\.cached\.buffer\..*", "no buffer is kept from one write to the next"),
-    (r"cordoned\.log\.dirs", "there is one log directory, which takes every partition"),
 )
 
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.model import KafkaError
-from kbroker.state.placement import Racks, place
+from kbroker.state.placement import NO_BROKER, Racks, place
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -110,6 +110,12 @@ class Surroundings:
     default_partitions: int
     default_replication_factor: int
     check_configs: ConfigCheck
+    # Brokers that take no new partitions, though they may be given some by name (KIP-1066).
+    cordoned: frozenset[int] = frozenset()
+
+    @property
+    def open_racks(self) -> Racks:
+        return {broker: rack for broker, rack in self.racks.items() if broker not in self.cordoned}
 
 
 def topic_name_fault(name: str) -> str | None:
@@ -188,7 +194,7 @@ def _automatic(spec: TopicSpec, around: Surroundings) -> list[list[int]]:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     count = around.default_partitions if spec.partitions == -1 else spec.partitions
     factor = around.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
-    return place(count, factor, around.racks, around.random)
+    return place(count, factor, around.open_racks, around.random)
 
 
 def _manual(spec: TopicSpec, racks: Racks) -> list[list[int]]:
@@ -255,7 +261,9 @@ def plan_partitions(
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
     factor = len(topic.partitions[0].replicas)
     if spec.assignments is None:
-        return place(added, factor, around.racks, around.random)
+        if not around.open_racks:
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, NO_BROKER)
+        return place(added, factor, around.open_racks, around.random)
     if len(spec.assignments) != added:
         raise _bad_assignment(
             f"Attempted to add {added} additional partition(s), "

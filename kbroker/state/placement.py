@@ -7,6 +7,7 @@ from kbroker.model import KafkaError
 from protocol.errors import ErrorCode
 
 Racks = Mapping[int, str | None]
+NO_BROKER = "All brokers are currently fenced, or have all their log directories cordoned."
 
 
 def place(count: int, replication_factor: int, racks: Racks, random: Random) -> list[list[int]]:
@@ -16,6 +17,11 @@ def place(count: int, replication_factor: int, racks: Racks, random: Random) -> 
     The start is random, so that topics of one partition do not all land on the first broker. Raises
     KafkaError (INVALID_REPLICATION_FACTOR) when there are too few brokers.
     """
+    if not racks:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): {NO_BROKER}",
+        )
     if replication_factor > len(racks):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -21,7 +21,8 @@ ROWS = (
     Row("compression.zstd.level", INT, 3, between(-131_072, 22), MEDIUM, CLUSTER_WIDE,
         "Level for zstd where compression.type is zstd."),
     Row("cordoned.log.dirs", LIST, (), items(), MEDIUM, PER_BROKER,
-        "Log directories that get no new partitions; * for all."),
+        "Log directories that get no new partitions; * for all. With the one that there is, the broker gets none, "
+        "but for those that name it."),
     Row("create.topic.policy.class.name", CLASS, None, None, LOW, READ_ONLY,
         "Class that decides whether a topic may be created."),
     Row("default.replication.factor", INT, 1, None, MEDIUM, READ_ONLY,

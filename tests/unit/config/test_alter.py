@@ -81,7 +81,13 @@ def test_acting_configs_exist():
 
 def test_acting_configs_are_read_somewhere():
     """By their attribute, outside of the configuration itself; these few are read there."""
-    within = {"controller.listener.names", "process.roles", "max.connections", "max.connection.creation.rate"}
+    within = {
+        "cordoned.log.dirs",
+        "controller.listener.names",
+        "process.roles",
+        "max.connections",
+        "max.connection.creation.rate",
+    }
     within |= {"broker.id", "internal.segment.bytes", "listener.security.protocol.map", "log.dir"}
     root = Path(kbroker.__file__).parent
     sources = "\n".join(path.read_text() for path in root.rglob("*.py") if "config" not in path.relative_to(root).parts)

@@ -10,6 +10,17 @@ from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, Value
 from kbroker.replica.logs import OPEN_TOGETHER
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.k19_create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.messages.k37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from protocol.messages.k44_incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -129,6 +140,32 @@ async def test_a_listener_may_have_a_lower_limit(m: Machine) -> None:
     await clients[0]._alter(BROKER_RESOURCE, "1", {"listener.name.plaintext.max.connections": "10"})
     await greet(await m.client())
     await (await m.client()).closed
+
+
+async def create(client: Client, name: str) -> tuple[int, str | None]:
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    (made,) = (await client.ask(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)).topics
+    return made.error_code, made.error_message
+
+
+@story
+async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
+    """In the words of Kafka 4.3.1, for new topics and for new partitions; by name it can be given some."""
+    client = await m.client()
+    assert await create(client, "before") == (0, None)
+    await client._alter(BROKER_RESOURCE, "1", {"cordoned.log.dirs": "*"})
+    all_cordoned = "All brokers are currently fenced, or have all their log directories cordoned."
+    assert await create(client, "t") == (38, f"Unable to replicate the partition 1 time(s): {all_cordoned}")
+    grow = CreatePartitionsTopic(name="before", count=2, assignments=None)
+    request = CreatePartitionsRequest(topics=[grow], timeout_ms=1000)
+    (grown,) = (await client.ask(request, 3, CreatePartitionsResponse)).results
+    assert (grown.error_code, grown.error_message) == (38, all_cordoned)
+    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
+    named = CreatableTopic(name="named", num_partitions=-1, replication_factor=-1, assignments=[assignment])
+    (made,) = (await client.ask(CreateTopicsRequest(topics=[named]), 7, CreateTopicsResponse)).topics
+    assert made.error_code == 0
+    await unset_all(client, "1", ["cordoned.log.dirs"])
+    assert await create(client, "t") == (0, None)
 
 
 @story(connections_max_idle_ms=-1)

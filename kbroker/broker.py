@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = Log("kbroker")
 
-# Threads for what may block: cold reads, syncs, opening and deleting of logs.
-BLOCKING_THREADS = 8
 # Collections of the oldest generation walk every live object: frozen after the start, and then seldom.
 GC_THRESHOLDS = (20_000, 20, 50)
 
@@ -69,6 +67,7 @@ class Broker:
 
     async def start(self) -> str:
         """Come up whole, then accept clients; gives the bootstrap address. Raises OSError, ConfigError."""
+        self.world.set_threads(self.config.num_io_threads)
         for line in without_effect(BROKER_RESOURCE, self.config.static):
             log.warning("config without effect", reason=line)
         logs = LogDirectory(self.world, self.config.log_dirs[0], lambda: self.config)
@@ -155,6 +154,7 @@ class Broker:
         self.config, complaints = self.config.with_stored(common, own)
         for line in complaints:
             log.warning("stored config left out", reason=line)
+        self.world.set_threads(self.config.num_io_threads)
 
     def fail(self, reason: BaseException) -> None:
         """Something without which the broker must not go on is lost."""
@@ -172,20 +172,39 @@ class Broker:
                 log.failure("stopping failed", error)
 
 
+class Threads:
+    """For what may block: cold reads, syncs, opening and deleting of logs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._count = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    def resize(self, count: int) -> None:
+        """From now on at most so many at a time, besides those that are under way."""
+        if count == self._count:
+            return
+        old, self._count = self._pool, count
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="kbroker-blocking")
+        if old is not None:
+            # It does what it was given, and ends.
+            old.shutdown(wait=False)
+
+    def __call__(self, fn: Callable[..., T], /, *args: object) -> asyncio.Future[T]:
+        return self._loop.run_in_executor(self._pool, fn, *args)
+
+
 def real_world(loop: asyncio.AbstractEventLoop) -> World:
     """The machine as it is."""
-    pool = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="kbroker-blocking")
-
-    def offload(fn: Callable[..., T], /, *args: object) -> Awaitable[T]:
-        return loop.run_in_executor(pool, fn, *args)
-
+    threads = Threads(loop)
     return World(
         loop=loop,
         clock=RealClock(),
         disk=RealDisk(),
         random=SystemRandom(),
-        offload=offload,
+        offload=threads,
         apart=Processes(loop),
+        set_threads=threads.resize,
     )
 
 

@@ -68,9 +68,16 @@ class Apart(Protocol):
     def __call__(self, job: Job, task: bytes, /) -> Errand: ...
 
 
+def _no_threads(count: int) -> None:
+    """Where there are no threads to count."""
+
+
 @dataclass(slots=True)
 class World:
-    """One broker's machine. `loop` carries timers, futures, tasks and sockets; nothing else imports asyncio."""
+    """One broker's machine. `loop` carries timers, futures, tasks and sockets; nothing else imports asyncio.
+
+    `set_threads` says how many threads `offload` has from now on.
+    """
 
     loop: "AbstractEventLoop"
     clock: Clock
@@ -78,3 +85,4 @@ class World:
     random: "Random"
     offload: Offload
     apart: Apart
+    set_threads: Callable[[int], None] = _no_threads

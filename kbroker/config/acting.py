@@ -90,6 +90,7 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "max.incremental.fetch.session.cache.slots",
         "max.request.partition.size.limit",
         "node.id",
+        "num.io.threads",
         "num.partitions",
         "num.recovery.threads.per.data.dir",
         "offset.metadata.max.bytes",

@@ -69,6 +69,7 @@ class BrokerConfig:
     max_request_partition_size_limit: int
     message_max_bytes: int
     node_id: int
+    num_io_threads: int
     num_partitions: int
     num_recovery_threads_per_data_dir: int
     offset_metadata_max_bytes: int

@@ -16,7 +16,7 @@ QUOTAS = "there are no quotas yet"
 JAVA = "classes of Java are not loaded"
 METRICS = "kbroker's metrics are counters for Prometheus, without samples and reporters"
 TELEMETRY = "clients are not asked for their metrics (KIP-714)"
-ONE_LOOP = "requests are served on one loop, without pools of threads"
+ONE_LOOP = "one loop serves all requests, without threads for it"
 OWN_REQUESTS = "the broker sends no requests of its own yet"
 
 # (pattern, reason): the first that fits a name. Compiled when one is needed, which a start seldom does.
@@ -38,7 +38,7 @@ _REASONS = (
     (r"log\.dir\.failure\..*", REPLICATION),
     (r"(kafka\.)?metrics?\..*", METRICS),
     (r"telemetry\..*|interval\.ms|match|metrics", TELEMETRY),
-    (r"(background|num\.io|num\.network|group\.coordinator(\.background)?)\.threads", ONE_LOOP),
+    (r"(background|num\.network|group\.coordinator(\.background)?)\.threads", ONE_LOOP),
     (r"inter\.broker\..*|request\.timeout\.ms|socket\.connection\.setup\..*", OWN_REQUESTS),
     (r".*\.purgatory\..*", "requests that wait are forgotten as soon as they are answered"),
     (r"queued\.max\..*", "requests are served as they are read, there is no queue of them"),

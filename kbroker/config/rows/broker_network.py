@@ -46,7 +46,8 @@ ROWS = (
     Row("node.id", INT, 1, at_least(0), HIGH, READ_ONLY,
         "This broker's number, unique in the cluster."),
     Row("num.io.threads", INT, 8, at_least(1), HIGH, CLUSTER_WIDE,
-        "Threads that serve requests. kbroker takes it for compatibility: it serves on one loop."),
+        "Threads that read from disk, sync and open logs, so that the loop, which serves all requests, need not "
+        "wait."),
     Row("num.network.threads", INT, 3, at_least(1), HIGH, CLUSTER_WIDE,
         "Threads that read and write sockets. kbroker takes it for compatibility: it serves on one loop."),
     Row("producer.purgatory.purge.interval.requests", INT, 1000, None, MEDIUM, READ_ONLY,

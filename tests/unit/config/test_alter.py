@@ -100,7 +100,7 @@ def test_acting_configs_are_read_somewhere():
 
 def test_what_has_no_effect_is_said_unless_it_is_the_default():
     given = {
-        "num.io.threads": "9",
+        "num.network.threads": "9",
         "background.threads": "10",
         "num.partitions": "3",
         "ssl.keystore.password": "secret",
@@ -108,7 +108,7 @@ def test_what_has_no_effect_is_said_unless_it_is_the_default():
         "listener.name.x.max.connections.per.ip": "5",
     }
     assert without_effect(4, given) == [
-        "num.io.threads=9 is accepted, but has no effect: requests are served on one loop, without pools of threads",
+        "num.network.threads=9 is accepted, but has no effect: one loop serves all requests, without threads for it",
         "ssl.keystore.password is accepted, but has no effect: "
         "there is no TLS, SASL, authorization or delegation token yet",
         "listener.name.x.max.connections.per.ip=5 is accepted, but has no effect: it acts for all listeners only",

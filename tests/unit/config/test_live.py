@@ -1,7 +1,9 @@
 """Configs that are altered while the broker runs: they take effect at once, and are there after a restart."""
 
 import asyncio
+import threading
 
+from kbroker.broker import Threads
 from kbroker.cluster.image import BROKER_RESOURCE
 from kbroker.config.acting import ACTING_TOPIC_CONFIGS
 from kbroker.config.definition import READ_ONLY, Row
@@ -166,6 +168,50 @@ async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
     assert made.error_code == 0
     await unset_all(client, "1", ["cordoned.log.dirs"])
     assert await create(client, "t") == (0, None)
+
+
+@story(num_io_threads=5)
+async def test_threads_for_the_disk_follow_their_config(m: Machine) -> None:
+    counts: list[int] = []
+    m.broker.world.set_threads = counts.append
+    client = await m.client()
+    await client.alter_broker(num_io_threads=7)
+    await client._alter(BROKER_RESOURCE, "1", {"num.io.threads": "9"})
+    await unset_all(client, "1", ["num.io.threads"])
+    assert counts == [7, 9, 7]
+
+
+def test_so_many_threads_work_at_a_time() -> None:
+    pairs, fours = threading.Barrier(2, timeout=30), threading.Barrier(4, timeout=30)
+    lock = threading.Lock()
+    running, most = 0, 0
+
+    def work(barrier: threading.Barrier) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        barrier.wait()
+        with lock:
+            running -= 1
+
+    async def tell() -> None:
+        nonlocal most
+        threads = Threads(asyncio.get_running_loop())
+        threads.resize(2)
+        await asyncio.gather(*(threads(work, pairs) for _ in range(8)))
+        assert most == 2
+        most = 0
+        slow = threads(work, pairs)
+        threads.resize(4)
+        # What was begun before the change is not lost by it.
+        pairs.wait()
+        await slow
+        await asyncio.gather(*(threads(work, fours) for _ in range(8)))
+        assert most == 4
+        threads.resize(1)
+
+    asyncio.run(tell())
 
 
 @story(connections_max_idle_ms=-1)

@@ -3,31 +3,29 @@
 One set a broker. Nothing here knows of Prometheus: a request costs a few additions.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
-# Upper bounds of the latency histograms in nanoseconds; one more bucket has what is above.
-LATENCY_BOUNDS_NS: tuple[int, ...] = tuple(
-    int(us * 1000)
-    for us in (
-        *(50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000),
-        *(1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000),
-    )
-)
+# Latency histograms have a bucket for each power of 2 ns from this one on: 16 us, 33 us, ... The last that has a bound
+# ends at 34 s.
+FIRST_BITS = 14
+BOUNDED = 22
+LATENCY_BOUNDS_NS = tuple((1 << FIRST_BITS + number) - 1 for number in range(BOUNDED))
+# As many as the bits of any time.
+BUCKETS = 64
 
 
 class Histogram:
-    """Durations in nanoseconds by LATENCY_BOUNDS_NS; `buckets` are not cumulative."""
+    """Durations in nanoseconds: bucket n has those of at most LATENCY_BOUNDS_NS[n], and not those of bucket n - 1."""
 
     __slots__ = ("buckets", "total_ns")
 
     def __init__(self) -> None:
-        self.buckets = [0] * (len(LATENCY_BOUNDS_NS) + 1)
+        self.buckets = [0] * BUCKETS
         self.total_ns = 0
 
     def observe(self, ns: int) -> None:
         self.total_ns += ns
-        self.buckets[bisect_left(LATENCY_BOUNDS_NS, ns)] += 1
+        self.buckets[(ns >> FIRST_BITS).bit_length()] += 1
 
     @staticmethod
     def merged(several: "Sequence[Histogram]") -> "Histogram":

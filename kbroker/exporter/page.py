@@ -9,7 +9,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Lines that are put together at once: a millisecond's work at most.
 LINES_AT_ONCE = 2000
 
-_BOUNDS = tuple(f"{bound / 1e9:g}" for bound in LATENCY_BOUNDS_NS)
+_BOUNDS = tuple(f"{bound / 1e9:.4g}" for bound in LATENCY_BOUNDS_NS)
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
@@ -34,9 +34,11 @@ class Page:
         inner = labels(**labelled)[1:-1]
         start = f"{name}_bucket{{{inner}{',' if inner else ''}le="
         count = 0
-        for bound, size in zip((*_BOUNDS, "+Inf"), histogram.buckets, strict=True):
+        for bound, size in zip(_BOUNDS, histogram.buckets, strict=False):
             count += size
             lines.append(f'{start}"{bound}"}} {count}')
+        count += sum(histogram.buckets[len(_BOUNDS) :])
+        lines.append(f'{start}"+Inf"}} {count}')
         outer = f"{{{inner}}}" if inner else ""
         lines.append(f"{name}_sum{outer} {histogram.total_ns / 1e9}")
         lines.append(f"{name}_count{outer} {count}")

@@ -13,16 +13,15 @@ nothing more is served.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, cast
 
 from kbroker.api.dispatch import Refused
 from kbroker.api.services import PENDING, Body, RequestContext
-from kbroker.metrics import LATENCY_BOUNDS_NS
+from kbroker.metrics import FIRST_BITS
 from kbroker.model import Buffer
 from kbroker.net.refusals import api_name
 from kbroker.net.sending import Sending
@@ -50,9 +49,9 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket. `host` is the client's address, `peer` that and its port."""
 
     __slots__ = (
-        "_backlog", "_client_id", "_client_raw", "_filled", "_linger", "_partial", "_paused", "_pending", "_reading",
-        "_scheduled", "_sending", "_serving", "_transport", "_unsent", "_view", "_waiting_on", "host",
-        "last_active_ns", "peer", "server",
+        "_backlog", "_client_bytes", "_client_id", "_client_raw", "_client_size", "_filled", "_linger", "_partial",
+        "_paused", "_pending", "_reading", "_scheduled", "_sending", "_serving", "_transport", "_unsent", "_view",
+        "_waiting_on", "host", "last_active_ns", "peer", "server",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -80,7 +79,10 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0
         self._reading = True
         self._linger: asyncio.TimerHandle | None = None
+        # The last request's client id as it came, its size, and what takes as much out of a frame.
         self._client_raw = b""
+        self._client_size = 0
+        self._client_bytes: Callable[[memoryview, int], tuple[bytes]] = Struct("0s").unpack_from
         self._client_id: str | None = ""
 
     # What the transport calls.
@@ -152,7 +154,15 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _receive(self, view: memoryview) -> None:
-        if self._blocked or self._backlog or self._serving:
+        # As `_blocked`, which costs a call.
+        if (
+            self._waiting_on is not None
+            or self._backlog
+            or self._serving
+            or self._paused
+            or self._sending is not None
+            or len(self._pending) >= _MAX_OVERLAPPING
+        ):
             self._backlog += view
             if len(self._backlog) >= _MAX_BACKLOG and self._reading and self._transport is not None:
                 self._transport.pause_reading()
@@ -213,7 +223,10 @@ class Connection(asyncio.BufferedProtocol):
             if size > 0:
                 if pos + size > len(frame):
                     raise MalformedError("client id exceeds the frame")
-                raw = bytes(frame[pos : pos + size])
+                if size != self._client_size:
+                    self._client_size = size
+                    self._client_bytes = Struct(f"{size}s").unpack_from
+                (raw,) = self._client_bytes(frame, pos)
                 if raw != self._client_raw:
                     self._client_id = raw.decode(errors="replace")
                     self._client_raw = raw
@@ -323,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         stats, ns = entry.stats, self.server.mono_ns() - context.received_ns
         stats.bytes_out += size
         stats.total_ns += ns
-        stats.buckets[bisect_left(LATENCY_BOUNDS_NS, ns)] += 1
+        stats.buckets[(ns >> FIRST_BITS).bit_length()] += 1
         if self._paused:
             self._count_unsent()
 

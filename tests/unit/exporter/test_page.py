@@ -25,9 +25,9 @@ def test_histograms():
     page.add_histogram(NAME, Histogram.merged([histogram, histogram]), api="x")
     (family,) = text_string_to_metric_families(b"".join(page.parts()).decode())
     samples = {(one.name, one.labels.get("le")): one.value for one in family.samples}
-    assert samples[NAME + "_bucket", "5e-05"] == 4
-    assert samples[NAME + "_bucket", "0.0001"] == 6
-    assert samples[NAME + "_bucket", "30"] == 8
+    assert samples[NAME + "_bucket", "1.638e-05"] == 4
+    assert samples[NAME + "_bucket", "3.277e-05"] == 6
+    assert samples[NAME + "_bucket", "34.36"] == 8
     assert samples[NAME + "_bucket", "+Inf"] == samples[NAME + "_count", None] == 10
     assert samples[NAME + "_sum", None] * 1e9 == 2 * (2 * LATENCY_BOUNDS_NS[0] + 2 * LATENCY_BOUNDS_NS[-1] + 2)
     assert {one.labels["api"] for one in family.samples} == {"x"}

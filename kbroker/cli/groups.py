@@ -1,4 +1,4 @@
-"""`kbroker groups`: list, describe, delete; reset-offsets is in reset.py."""
+"""`kbroker groups`: list, describe, delete, delete-offsets; reset-offsets is in reset.py."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -6,12 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, committed_offsets, refusal, reworded
-from kbroker.cli.complete import complete_groups
-from kbroker.cli.errors import complain, usage
+from kbroker.cli.complete import complete_groups, complete_topics
+from kbroker.cli.errors import CliError, complain, usage
 from kbroker.cli.output import Cell, counted, heading, print_json, print_table
 from kbroker.cli.pager import pages
 from kbroker.cli.reset import reset_offsets
 from kbroker.cli.topics import confirm
+from kbroker.cli.values import topic_choice
 
 # Of all kinds of groups that Kafka has.
 STATES = (
@@ -195,5 +196,33 @@ def delete(
                 continue
             complain(f"group {group}: {refusal(getattr(errors, outcome).errno)}")
             failed = True
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)],
+    topic: Annotated[
+        list[str],
+        typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="Repeat for more.", autocompletion=complete_topics),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete what a group has committed for topics that no member of it subscribes to."""
+    choices = [topic_choice(text) for text in topic]
+    failed = False
+    with admin(bootstrap) as client:
+        chosen = [tp for tp in sorted(committed_offsets(client, group)) if any(choice.has(*tp) for choice in choices)]
+        if not chosen:
+            raise CliError(f"group {group}: nothing is committed for {', '.join(topic)}")
+        confirm(f"Delete {counted(len(chosen), 'committed offset')} of {group}?", yes)
+        for (name, index), error in client.delete_group_offsets(group, chosen).items():
+            if error.errno:
+                complain(f"group {group}, {name}-{index}: {refusal(error.errno)}")
+                failed = True
+            else:
+                print(f"{group}, {name}-{index}: deleted")
     if failed:
         raise typer.Exit(1)

@@ -122,6 +122,10 @@ class TopicChoice(NamedTuple):
     topic: str
     partitions: tuple[int, ...] | None
 
+    def has(self, topic: str, partition: int) -> bool:
+        """Whether a partition is one of them."""
+        return topic == self.topic and (self.partitions is None or partition in self.partitions)
+
 
 def topic_choice(text: str) -> TopicChoice:
     """`TOPIC` or `TOPIC:0,1,2`, as Kafka's consumer group tool has it."""

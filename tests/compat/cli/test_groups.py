@@ -93,6 +93,9 @@ def test_a_group_in_use_shows_its_members_and_stays_as_it_is(
             "but the current state is Stable.\n"
         )
         assert "(NON_EMPTY_GROUP)" in fails("groups", "delete", group).err
+        eventually(lambda: committed(kbroker, group)[0][1:] != (None, None), "it has committed")
+        subscribed = fails("groups", "delete-offsets", group, "--topic", name)
+        assert "(GROUP_SUBSCRIBED_TO_TOPIC)" in subscribed.err
         member.send_signal(signal.SIGTERM)
         assert member.wait(TIMEOUT_S) == 0
     # it left, and committed what it had printed
@@ -143,3 +146,12 @@ def test_a_group_that_cannot_be_reset_does_not_keep_others_from_it(
     assert done.status == 1
     assert done.err == f"kbroker: group {group}-new: cannot shift {name}-0: nothing is committed for it\n"
     assert committed(kbroker, group) == [(0, 2, 1)]
+
+
+@pytest.mark.usefixtures("consumed")
+def test_committed_offsets_are_deleted_one_by_one(kbroker: Kbroker, fails: Kbroker, name: str, group: str) -> None:
+    done = kbroker("groups", "delete-offsets", group, "--topic", f"{name}:1")
+    assert done.out == f"{group}, {name}-1: deleted\n"
+    assert committed(kbroker, group) == [(0, 10, 0)]
+    again = fails("groups", "delete-offsets", group, "--topic", f"{name}:1")
+    assert (again.status, again.err) == (1, f"kbroker: group {group}: nothing is committed for {name}:1\n")

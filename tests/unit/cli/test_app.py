@@ -36,6 +36,7 @@ def refused() -> Iterator[str]:
         ["groups", "describe", "g"],
         ["groups", "delete", "g"],
         ["groups", "reset-offsets", "g", "--topic", "t", "--to-earliest"],
+        ["groups", "delete-offsets", "g", "--topic", "t"],
         ["configs", "get", "topic", "t"],
         ["configs", "set", "broker", "--default", "a=b"],
         ["configs", "unset", "group", "g", "--all"],

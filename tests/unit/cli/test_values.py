@@ -12,6 +12,7 @@ from kbroker.cli.values import (
     clock_time,
     duration_ms,
     host_port,
+    integer,
     moment_ms,
     place,
     topic_choice,
@@ -133,3 +134,16 @@ def test_what_is_no_address_is_said_of_its_option(text: str) -> None:
 def test_a_timestamp_that_no_calendar_holds_stays_a_number() -> None:
     assert clock_time(2**62) == str(2**62)
     assert clock_time(0).endswith("00.000")
+
+
+def test_a_choice_has_its_partitions() -> None:
+    assert [topic_choice("t:0,2").has("t", index) for index in (0, 1, 2)] == [True, False, True]
+    assert topic_choice("t").has("t", 7)
+    assert not topic_choice("t").has("other", 0)
+
+
+def test_numbers_that_no_message_holds_are_refused() -> None:
+    assert integer("0" * 30 + "7", "it") == 7
+    assert integer(str(2**63 - 1), "it") == 2**63 - 1
+    with pytest.raises(CliError, match="it is too large"):
+        integer(str(2**63), "it")

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from kbroker.cli.client import AsJson, admin
-from kbroker.cli.errors import CliError
+from kbroker.cli.errors import CliError, usage
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.start import UNSET, StartOptions, origins, sourced
 from kbroker.config import BrokerConfig, ConfigError
@@ -101,9 +101,9 @@ def running(bootstrap: str, given: Given) -> list[Shown]:
 def _node(nodes: Iterable[int], given: Given) -> int:
     known = sorted(nodes)
     wanted = given.get("node.id") or given.get("broker.id")
-    if len(known) == 1 or wanted is None:
+    if wanted is None:
         if len(known) != 1:
-            raise CliError(f"the cluster has the brokers {known}: --set node.id=N chooses one", status=2)
+            raise usage(f"the cluster has the brokers {known}: --set node.id=N chooses one")
         return known[0]
     if not wanted.text.strip().isdecimal() or int(wanted.text) not in known:
         raise CliError(f"no broker has the node.id {wanted.text}; there are {known}")

@@ -1,0 +1,33 @@
+"""`kbroker config show` of a running broker."""
+
+import pytest
+
+from tests.compat.cli.conftest import Kbroker
+from tests.compat.support import eventually
+
+pytestmark = pytest.mark.feature("configs")
+
+NAME = "log.cleaner.backoff.ms"
+
+
+def test_altered_configs_are_shown_with_who_altered_them(
+    kbroker: Kbroker, environment: dict[str, str], fails: Kbroker
+) -> None:
+    bootstrap = environment["KBROKER_BOOTSTRAP"]
+
+    def shown(*options: str) -> dict[str, tuple[str, str]]:
+        listed = kbroker("config", "show", "--bootstrap", bootstrap, "--json", *options).json()
+        return {one["name"]: (one["value"], one["from"]) for one in listed}
+
+    node = shown("--all")["node.id"][0]
+    assert NAME not in shown()
+    kbroker("configs", "set", "broker", "--default", f"{NAME}=15001")
+    try:
+        eventually(lambda: shown().get(NAME) == ("15001", "altered, all brokers"), "the config of all brokers")
+        kbroker("configs", "set", "broker", node, f"{NAME}=15002")
+        eventually(lambda: shown().get(NAME) == ("15002", "altered, this broker"), "the broker's own config")
+    finally:
+        kbroker("configs", "unset", "broker", node, NAME)
+        kbroker("configs", "unset", "broker", "--default", NAME)
+    eventually(lambda: shown("--all")[NAME] == ("15000", "default"), "the default")
+    assert "no broker has the node.id 77" in fails("config", "show", "-b", bootstrap, "--set", "node.id=77").err

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +80,8 @@ class Killer:
             eventually(lambda: self._seen(wait_for), f"{wait_for} of a compaction", _PATIENCE, interval=_LOOK)
         except AssertionError:
             eventually(lambda: self._seen(CHILD) or self._seen(CLEANED), "a compaction", 30, interval=_LOOK)
-        signal.sigtimedwait([], self.chance.uniform(0, _LATER[wait_for]))
+        # No condition: what is wanted is any moment.
+        time.sleep(self.chance.uniform(0, _LATER[wait_for]))
 
     def _seen(self, what: str) -> bool:
         return bool(self.cleaners()) if what == CHILD else any(name.endswith(what) for name in self._listed())
@@ -89,7 +91,7 @@ class Killer:
 
     def _count(self, waited_for: str, child: bool, cleaners: list[int]) -> None:
         files = {suffix for suffix in (CLEANED, SWAP) for name in self._listed() if name.endswith(suffix)}
-        self.kills.append(Kill(waited_for, child, ["its process"] * bool(cleaners) + sorted(files)))
+        self.kills.append(Kill(waited_for, child, [CHILD] * bool(cleaners) + sorted(files)))
 
 
 def _running(pid: int) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from kbroker.config.broker import find_row
 from kbroker.config.definition import Row
-from kbroker.config.inert import why_inert
 from kbroker.config.listeners import parse_endpoints, without_controllers
 from kbroker.config.names import base_name
 from kbroker.config.rows.broker import BROKER_CONFIGS, DYNAMIC_ONLY
@@ -135,6 +134,8 @@ def without_effect(kind: int, texts: Mapping[str, str]) -> list[str]:
         value = row.parse(text)
         shown = name if row.sensitive else f"{name}={show(value)}"
         if value != row.default and not acts(kind, name):
+            from kbroker.config.inert import why_inert  # costs the start of every broker otherwise
+
             sentences.append(f"{shown} is accepted, but has no effect: {why_inert(name)}")
     return sentences
 

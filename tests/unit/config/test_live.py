@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+import pytest
+
 from kbroker.broker import Threads
 from kbroker.cluster.image import BROKER_RESOURCE
 from kbroker.config.acting import ACTING_TOPIC_CONFIGS
@@ -30,7 +32,7 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from tests.unit.client import Client
-from tests.unit.harness import HOUR, Machine, story
+from tests.unit.harness import HOST, HOUR, PORT, Machine, story
 
 SAMPLES = ("true", "false", "compact", "lz4", "LogAppendTime", "full", "3", "5", "0.25", "0.75", "2000000", "3000000")
 
@@ -238,3 +240,22 @@ async def test_logs_are_recovered_by_so_many_threads(m: Machine) -> None:
     await starting
     assert m.threads.began["_open_some"] == 8
     assert len(m.broker.services.replicas.partitions) == 8 * OPEN_TOGETHER
+
+
+@story(
+    started=False,
+    process_roles="broker,controller",
+    listeners=f"PLAINTEXT://{HOST}:{PORT},CONTROLLER://{HOST}:9093",
+    advertised_listeners=f"PLAINTEXT://{HOST}:{PORT},CONTROLLER://{HOST}:9093",
+    controller_listener_names="CONTROLLER",
+    controller_quorum_bootstrap_servers=f"{HOST}:9093",
+)
+async def test_a_node_of_a_metadata_quorum_starts_as_a_broker(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    """As Kafka's own server.properties has it."""
+    await m.start()
+    await greet(await m.client())
+    said = "\n".join(record.message for record in caplog.records)
+    assert f"the listener CONTROLLER://{HOST}:9093 is not opened: kbroker has no metadata quorum" in said
+    assert f"controller.quorum.bootstrap.servers={HOST}:9093 is accepted, but has no effect" in said
+    with pytest.raises(OSError, match="nobody serves"):
+        await m.loop.create_connection(lambda: Client(m.loop), HOST, 9093, local_addr=("client", 0))

@@ -81,7 +81,7 @@ def consume(
             "with --group the group decides where to read: "
             "no --partition, no --to, and --from only as earliest or latest"
         )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop_signals = StopSignals()
     settings = {
         "group_id": group,
         "auto_offset_reset": start.kind if group is not None else "earliest",
@@ -100,13 +100,40 @@ def consume(
         with _consumer(common(bootstrap) | settings) as consumer:
             known = _partitions(consumer, topics, partition)
             if group is not None:
-                _consume_as_member(consumer, topics, printer, count, follow)
+                _consume_as_member(consumer, topics, printer, count, follow, stop_signals)
             else:
                 begin, end = _span(consumer, known, start, stop, follow)
-                _consume_alone(consumer, begin, end, printer, count)
+                _consume_alone(consumer, begin, end, printer, count, stop_signals)
     except KeyboardInterrupt:
         if not follow:
             raise
+
+
+class StopSignals:
+    """SIGINT and SIGTERM. One that comes during a poll is heeded after it, for kafka-python may lose an exception that
+    is raised in the midst of its work; the second one is heeded at once."""
+
+    def __init__(self) -> None:
+        self._wait = False
+        self._seen = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self._wait and not self._seen:
+            self._seen = True
+            return
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        self._wait = True
+        try:
+            yield
+        finally:
+            self._wait = False
+        if self._seen:
+            raise KeyboardInterrupt
 
 
 @contextmanager
@@ -215,7 +242,9 @@ def resolve(
     return {tp: max(first[tp], min(at(tp), last[tp]) if clamp_to_end else at(tp)) for tp in first}
 
 
-def _consume_alone(consumer: Any, begin: Offsets, end: Offsets, printer: Printer, count: int | None) -> None:
+def _consume_alone(
+    consumer: Any, begin: Offsets, end: Offsets, printer: Printer, count: int | None, stop_signals: StopSignals
+) -> None:
     waiting = {tp for tp in begin if tp not in end or begin[tp] < end[tp]}
     if not waiting:
         return
@@ -225,7 +254,8 @@ def _consume_alone(consumer: Any, begin: Offsets, end: Offsets, printer: Printer
     left = count
     with LongWork("consuming", _expected(begin, end, count, waiting), wanted=not sys.stdout.isatty()) as work:
         while waiting:
-            polled = consumer.poll(POLL_MS, max_records=_poll_size(left))
+            with stop_signals.later():
+                polled = consumer.poll(POLL_MS, max_records=_poll_size(left))
             records = [
                 r
                 for tp, batch in polled.items()
@@ -253,7 +283,9 @@ def _poll_size(left: int | None) -> int:
     return MAX_POLL_RECORDS if left is None else min(left, MAX_POLL_RECORDS)
 
 
-def _consume_as_member(consumer: Any, topics: list[str], printer: Printer, count: int | None, follow: bool) -> None:
+def _consume_as_member(
+    consumer: Any, topics: list[str], printer: Printer, count: int | None, follow: bool, stop_signals: StopSignals
+) -> None:
     """Print, then commit: after a failure a record may be printed twice, and none is left out.
 
     A poll gives no more than may be printed, and commits (each second, and before a rebalance) what the polls
@@ -265,7 +297,8 @@ def _consume_as_member(consumer: Any, topics: list[str], printer: Printer, count
     left = count
     try:
         while left is None or left > 0:
-            polled = consumer.poll(POLL_MS, max_records=_poll_size(left))
+            with stop_signals.later():
+                polled = consumer.poll(POLL_MS, max_records=_poll_size(left))
             for tp, batch in polled.items():
                 printer.print(batch)
                 printed[tp] = batch[-1].offset + 1

@@ -54,7 +54,7 @@ def fails(
     In this process, since an interpreter for each of them would take a minute in all.
     """
     monkeypatch.setenv("KBROKER_BOOTSTRAP", environment["KBROKER_BOOTSTRAP"])
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*args: str, stdin: str = "") -> Done:
         capfd.readouterr()
@@ -65,7 +65,8 @@ def fails(
         return Done(out, err, status)
 
     yield run
-    signal.signal(signal.SIGTERM, handler)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @contextmanager

@@ -1,13 +1,16 @@
 """Where a consume begins and ends."""
 
 import io
+import os
+import signal
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.cli.consume import Printer, resolve
+from kbroker.cli.consume import Printer, StopSignals, resolve
 from kbroker.cli.values import Place
 
 A, B = ("t", 0), ("t", 1)
@@ -57,3 +60,31 @@ def test_output_is_whole_where_a_write_takes_a_part(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(buffer=out))
     Printer(as_json=False, separator=None, pretty=False).print([Record(b"one"), Record(b""), Record(b"three")])
     assert out.getvalue() == b"one\n\nthree\n"
+
+
+@pytest.fixture
+def stop_signals() -> Iterator[StopSignals]:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield StopSignals()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def poll(stop_signals: StopSignals, number: int, times: int, steps: list[str]) -> None:
+    with stop_signals.later():
+        for _ in range(times):
+            os.kill(os.getpid(), number)
+        steps.append("the poll ends")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_heeded_when_the_poll_is_over_a_second_one_at_once(stop_signals: StopSignals, number: int) -> None:
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        poll(stop_signals, number, 1, steps)
+    assert steps == ["the poll ends"]
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
+    with pytest.raises(KeyboardInterrupt):
+        poll(stop_signals, number, 2, steps)
+    assert steps == ["the poll ends"]

@@ -50,3 +50,22 @@ class RequestStats(Histogram):
         self.requests = 0
         self.bytes_in = 0
         self.bytes_out = 0
+
+
+class LogWork:
+    """What housekeeping and compaction have done since the start; `reclaimed_bytes` of segments by compaction."""
+
+    __slots__ = ("compaction_failures", "compaction_ms", "compactions", "reclaimed_bytes", "retention_segments")
+
+    def __init__(self) -> None:
+        self.compactions = 0
+        self.compaction_failures = 0
+        self.compaction_ms = 0
+        self.reclaimed_bytes = 0
+        self.retention_segments = 0
+
+    def compacted(self, reclaimed: int, ms: int) -> None:
+        self.compactions += 1
+        self.compaction_ms += ms
+        # Appends meanwhile may have been more than what was reclaimed.
+        self.reclaimed_bytes += max(reclaimed, 0)

@@ -154,6 +154,13 @@ def partitions(services: Services, page: Page) -> Iterator[None]:
     page.add(_REPLICAS + "underminisrpartitioncount", under_min)
     page.add(_REPLICAS + "offlinereplicacount", offline + len(replicas.upkeep.missing))
     page.add(_REPLICAS + "produceridcount", producers)
+    work = replicas.upkeep.work
+    page.add("kbroker_compactions_running", len(replicas.upkeep.cleaning))
+    page.add("kbroker_compactions_total", work.compactions)
+    page.add("kbroker_compaction_failures_total", work.compaction_failures)
+    page.add("kbroker_compaction_seconds_total", work.compaction_ms / 1000)
+    page.add("kbroker_compaction_reclaimed_bytes_total", work.reclaimed_bytes)
+    page.add("kbroker_retention_segments_total", work.retention_segments)
     yield
     _traffic(services, page, messages, size)
 

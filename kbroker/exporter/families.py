@@ -181,6 +181,12 @@ FAMILIES = (
     Family(
         "kbroker_log_full", GAUGE, _TP, "1 for a log that refuses appends since the disk is full; no sample for others."
     ),
+    Family("kbroker_compactions_running", GAUGE, "", "Compactions under way."),
+    Family("kbroker_compactions_total", COUNTER, "", "Compactions done."),
+    Family("kbroker_compaction_failures_total", COUNTER, "", "Compactions that failed."),
+    Family("kbroker_compaction_seconds_total", COUNTER, "", "Time that compactions took."),
+    Family("kbroker_compaction_reclaimed_bytes_total", COUNTER, "", "Bytes by which logs were smaller afterwards."),
+    Family("kbroker_retention_segments_total", COUNTER, "", "Segments that retention removed."),
     Family(
         "kbroker_scrape_seconds", GAUGE, "", "How long the collecting of this page took, turns for requests included."
     ),

@@ -6,6 +6,7 @@ Bounded everywhere: the size of a request, connections at once, and the time for
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
@@ -69,7 +70,17 @@ class HttpServer:
 
 
 class HttpConnection(asyncio.Protocol):
-    __slots__ = ("_asked", "_deadline", "_received", "_server", "_transport", "peer")
+    __slots__ = (
+        "_asked",
+        "_deadline",
+        "_paused",
+        "_received",
+        "_scheduled",
+        "_server",
+        "_transport",
+        "_unsent",
+        "peer",
+    )
 
     def __init__(self, server: HttpServer) -> None:
         self.peer = "?"
@@ -77,6 +88,10 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._asked = False
+        # What is left of the answer. It is written a part a turn, no faster than the client takes it.
+        self._unsent: deque[bytes] = deque()
+        self._paused = False
+        self._scheduled = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -147,5 +162,31 @@ class HttpConnection(asyncio.Protocol):
             f"{'Allow: GET, HEAD' + chr(13) + chr(10) if answer.status == 405 else ''}"
             "Connection: close\r\n\r\n"
         ).encode()
-        transport.writelines([head] if head_only else [head, *answer.body])
-        transport.close()
+        self._unsent.append(head)
+        if not head_only:
+            self._unsent.extend(answer.body)
+        self._write()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._write_soon()
+
+    def _write_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._server.loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._scheduled = False
+        transport = self._transport
+        if transport is None or self._paused or transport.is_closing():
+            return
+        if self._unsent:
+            transport.write(self._unsent.popleft())
+        if not self._unsent:
+            transport.close()
+        elif not self._paused:
+            self._write_soon()

@@ -7,7 +7,7 @@ from kbroker.metrics import LATENCY_BOUNDS_NS, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Lines that are put together at once: a millisecond's work at most.
-LINES_AT_ONCE = 2000
+LINES_AT_ONCE = 1000
 
 _BOUNDS = tuple(f"{bound / 1e9:.4g}" for bound in LATENCY_BOUNDS_NS)
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -44,7 +44,7 @@ class Page:
         lines.append(f"{name}_count{outer} {count}")
 
     def parts(self) -> Iterator[bytes]:
-        """The text, a part at a time; families without samples are left out."""
+        """The text, a part at a time; families without samples are left out. What was given is forgotten."""
         for name, lines in self.lines.items():
             if not lines:
                 continue
@@ -53,3 +53,5 @@ class Page:
             for first in range(0, len(lines), LINES_AT_ONCE):
                 # A group's id may hold what UTF-8 cannot carry.
                 yield ("\n".join(lines[first : first + LINES_AT_ONCE]) + "\n").encode(errors="replace")
+            # Now: at the end, so many lines at once would take their time.
+            lines.clear()

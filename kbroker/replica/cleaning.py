@@ -185,6 +185,7 @@ class Cleaning:
             self._pause(partition)
             return
         self._paused.pop(partition, None)
+        self._upkeep.work.compacted(before - storage.size_bytes, self._world.clock.mono_ms() - began_ms)
         log.info(
             "log compacted",
             partition=partition.tp,
@@ -203,6 +204,7 @@ class Cleaning:
         if result.damaged:
             self._uncleanable[partition] = None
             self._upkeep.uncleaned.pop(partition, None)
+            self._upkeep.work.compaction_failures += 1
             log.error("log is not compacted until a restart", partition=partition.tp, reason=result.failure)
             return
         if partition not in self._paused:
@@ -210,6 +212,7 @@ class Cleaning:
         self._pause(partition)
 
     def _pause(self, partition: Partition) -> None:
+        self._upkeep.work.compaction_failures += 1
         backoff_ms = self._config().log_cleaner_backoff_ms
         _, last_ms = self._paused.get(partition, (0, 0))
         pause_ms = min(max(2 * last_ms, backoff_ms), LONGEST_PAUSE * backoff_ms)

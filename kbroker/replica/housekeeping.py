@@ -6,11 +6,11 @@ back between them, so that thousands of idle partitions cost no latency.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kbroker.config import BrokerConfig
+from kbroker.events import Log
 from kbroker.model import KafkaError
 from kbroker.replica.manager import ReplicaManager
 from kbroker.replica.partition import Partition
@@ -19,7 +19,7 @@ from kbroker.replica.rounds import Round, gently
 if TYPE_CHECKING:
     from kbroker.world import World
 
-log = logging.getLogger("kbroker.logs")
+log = Log("kbroker.logs")
 
 FLUSH_ROUND_MS = 1_000
 # A log that was appended to and then left alone for so long is synced, so that recovery need not read it.
@@ -82,7 +82,7 @@ class Housekeeping:
                     await self._upkeep.flush_now(partition)
                 except KafkaError as error:
                     if not partition.closed:
-                        log.error("%s is offline until a restart: %s", partition.tp, error)
+                        log.error("log offline until a restart", partition=partition.tp, reason=error)
 
     async def _probe(self, partition: Partition) -> None:
         """Is there room again? Kafka would have stopped; here appends are refused until there is."""
@@ -92,7 +92,7 @@ class Housekeeping:
         elif await self._world.offload(storage.probe_blocking) and not partition.closed:
             storage.resume()
             self._upkeep.full.pop(partition, None)
-            log.info("%s: there is room again, appends resume", partition.tp)
+            log.info("there is room again, appends resume", partition=partition.tp)
 
     async def checkpoint(self) -> None:
         """Write what lets recovery start late in each log, then the offsets from which it will."""
@@ -124,7 +124,9 @@ class Housekeeping:
             storage.release_idle()
             removed += segments
             if storage.log_start_offset != before:
-                log.info("%s: retention removed %d segments up to %d", partition.tp, segments, storage.log_start_offset)
+                self._upkeep.work.retention_segments += segments
+                start = storage.log_start_offset
+                log.info("retention removed segments", partition=partition.tp, segments=segments, log_start=start)
                 partition.wake(0)
         if removed:
             await self._replicas.logs.write_checkpoints()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
+
+from kbroker.events import Log
 
 if TYPE_CHECKING:
     from asyncio import Task, TimerHandle
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from kbroker.world import World
 
 T = TypeVar("T")
-log = logging.getLogger("kbroker.logs")
+log = Log("kbroker.logs")
 A_TURN = 50
 
 
@@ -52,8 +53,8 @@ class Round:
     async def _run(self) -> None:
         try:
             await self._work()
-        except Exception:
-            log.exception("%s failed", self._name)
+        except Exception as error:
+            log.failure("regular work failed", error, work=self._name)
         self._task = None
         self.arm()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from kbroker.metrics import LogWork
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.replica.partition import Partition
 from protocol.errors import ErrorCode
@@ -39,6 +40,7 @@ class Upkeep:
         self.missing: dict[TopicPartition, bytes] = {}
         # What is under way: compactions.
         self.cleaning: dict[Partition, Cleaner] = {}
+        self.work = LogWork()
         self._listeners: list[Callable[[], None]] = []
         self._world = world
         self._flushes: set[Task[None]] = set()

@@ -32,9 +32,9 @@ def targets() -> list[Target]:
     # A broker with its logs and tasks; decoders of a message are made at its first use.
     constant = 16 << 20
     return [
-        Target("broker.frame", _frame, (), constant=constant, a_byte=100, seconds=2.0, weight=100),
-        Target("broker.produce", _produce, (), constant=constant, a_byte=100, seconds=2.0, weight=100),
-        Target("broker.bytes", _bytes, (), constant=constant, a_byte=100, seconds=2.0, weight=100),
+        Target("broker.frame", _frame, (), constant=constant, a_byte=100, seconds=2.0, weight=40),
+        Target("broker.produce", _produce, (), constant=constant, a_byte=100, seconds=2.0, weight=40),
+        Target("broker.bytes", _bytes, (), constant=constant, a_byte=100, seconds=2.0, weight=40),
     ]
 
 

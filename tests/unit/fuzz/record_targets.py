@@ -5,6 +5,8 @@ from functools import partial
 from random import Random
 from struct import Struct
 
+import pytest
+
 from kbroker.model import KafkaError
 from kbroker.replica.validation import validate
 from protocol.errors import MalformedError
@@ -142,6 +144,9 @@ def _records(rng: Random) -> Case:
             assert record.headers is not None
             found += 1
         assert found == count
+        # Nothing may remain after them.
+        with pytest.raises(MalformedError):
+            list(iter_records(data + b"\0", count, NOW))
 
     return Case(body, run, spots)
 

@@ -19,7 +19,7 @@ from protocol.records.batch import HEADER_SIZE, build_batch
 from protocol.records.compression import NAMES, TooLargeError, compress, decompress
 from protocol.records.record import MAX_HEADERS, encode_record, iter_records, put_varint
 from protocol.schema import Message, StructType, decode, encode, facts
-from protocol.wire import MAX_ELEMENTS
+from protocol.wire import MAX_ELEMENTS, put_uvarint
 from tests.unit.fuzz.file_targets import empty_disk
 from tests.unit.protocol.generators import all_messages
 from tests.unit.storage.harness import NOW, config
@@ -146,6 +146,12 @@ def test_a_bomb_is_given_up_at_the_bound(codec: int) -> None:
 
     decompress(codec, compress(codec, b"x"), 100)
     assert peak_of(refused) <= limit + 4 * len(bomb) + MIB
+
+
+def test_a_snappy_block_is_not_believed() -> None:
+    """It begins with the size that it will have, for which memory is taken at once."""
+    with pytest.raises(MalformedError, match="claims to hold"):
+        decompress(2, put_uvarint(50 * MIB) + b"\0a", 64 * MIB)
 
 
 def test_records_are_not_counted_on() -> None:

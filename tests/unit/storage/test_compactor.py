@@ -122,6 +122,7 @@ def test_many_rounds(tmp_path: Path, seed: int) -> None:
         if random.random() < 0.7 and compact(log, now_ms, map_bytes=random.choice((8, 40, 10_000)) * ENTRY_BYTES):
             model.check(log)
             model.check_compacted(log, now_ms)
+            assert log.snapshots == {int(path.name[:20]) for path in lab.path.glob("*.snapshot")}
         end, cleaned_to = log.log_end_offset, log.cleaned_to
         draw = random.random()
         if draw < 0.3:
@@ -343,6 +344,28 @@ def test_damage_is_told_with_its_place_and_leaves_nothing(tmp_path: Path) -> Non
     path.unlink()
     result = decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan)))
     assert (result.failure is None, result.damaged) == (False, False)
+
+
+def test_damage_that_is_met_late_leaves_nothing_either(tmp_path: Path) -> None:
+    """In what is clean already, which only the second pass reads, when other segments have been written."""
+    lab = Lab(tmp_path, **{**COMPACT, "segment_bytes": 3000})
+    log = lab.open()
+    for n in range(100):
+        append(log, build_batch([(NOW, b"key-%d" % n, bytes(100), ())]))
+    log.roll(NOW)
+    assert compact(log)
+    for n in range(5):
+        append(log, build_batch([(NOW, b"key-%d" % n, b"new", ())]))
+    log.roll(NOW)
+    plan = planned(log)
+    assert plan is not None
+    path = lab.path / f"{plan.sources[2].base_offset:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    files = lab.files()
+    assert decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan))).damaged
+    assert lab.files() == files
 
 
 def test_a_body_that_is_no_records_is_damage(tmp_path: Path) -> None:

@@ -115,7 +115,8 @@ class Exporter:
             if self._clock.mono_ns() - turn > TURN_NS:
                 await asyncio.sleep(0)
                 turn = self._clock.mono_ns()
-        parts.append(generate_latest(self._registry))
+        # In a thread: the kernel takes its time to count ten thousand open files.
+        parts.append(await self._world.offload(generate_latest, self._registry))
         return parts
 
     async def _health(self) -> Answer:

@@ -132,6 +132,7 @@ def _producers(rng: Random) -> Case:
 
     def run(data: bytes) -> None:
         again = ProducerStates.from_snapshot(data).to_snapshot()
+        assert _CRC.unpack_from(data, 2)[0] == crc32c(memoryview(data)[6:])
         assert ProducerStates.from_snapshot(again).to_snapshot() == again
 
     def seal(data: bytearray) -> None:
@@ -211,11 +212,24 @@ def _tree_snapshot(rng: Random) -> Case:
     def run(data: bytes) -> None:
         found = Tree()
         number = load_snapshot(data, found)
+        assert _sound_frames(data) == len(data)
         again = Tree()
         assert load_snapshot(encode_snapshot(found, number), again) == number
         assert [path for path, _ in again.persistent()] == [path for path, _ in found.persistent()]
 
     return Case(data, run, [Spot(0, 4, "i32"), *_grid(60, (2, 4, 4))[4:]], _seal_frame)
+
+
+def _sound_frames(data: bytes) -> int:
+    """Where the frames at the beginning end whose CRCs are right."""
+    pos = 0
+    while pos + FRAME.size <= len(data):
+        size, crc = FRAME.unpack_from(data, pos)
+        end = pos + FRAME.size + size
+        if size < NUMBER.size or end > len(data) or zlib.crc32(data[pos + FRAME.size : end]) != crc:
+            break
+        pos = end
+    return pos
 
 
 def _seal_frame(data: bytearray) -> None:
@@ -240,6 +254,7 @@ def _journal(rng: Random) -> Case:
             if damaged[:end] != data[:end]:
                 break
             assert journal.number >= number + 1, "a record before the damage is lost"
+        assert disk.size("/d/coordination.journal") == _sound_frames(damaged)
         # What it took it can go on from.
         if tree.version("/z") is None:
             journal.append([Create("/z", b"")])

@@ -107,7 +107,7 @@ def _asked(ctx: typer.Context, question: Callable[[Any], list[str]]) -> list[str
 def _client(server: str) -> Any:
     import logging
 
-    logging.disable(logging.CRITICAL)
+    logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
     from kafka.admin import KafkaAdminClient
 
     timeout_ms = round(TIMEOUT_S * 1000)

@@ -98,6 +98,7 @@ def _case(kind: str, rng: Random) -> Case:
         found = _read_all(log, strict=kind != names.LOG or (point == 0 and not clean))
         if kind != names.LOG:
             assert found == whole, f"{len(found)} of {len(whole)} bytes are left"
+            _find_each(log)
             return
         same = _common(data, files[path])
         ends = [pos + header.size for pos, header in iter_headers(files[path]) if pos + header.size <= same]
@@ -118,6 +119,14 @@ def _common(one: bytes, other: bytes) -> int:
         if left != right:
             return pos
     return min(len(one), len(other))
+
+
+def _find_each(log: Log) -> None:
+    """From the end backwards, so that no read begins where another ended: each is looked up in an index."""
+    for offset in range(log.log_end_offset - 1, log.log_start_offset - 1, -1):
+        data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+        _, header = next(iter_headers(data))
+        assert header.base_offset <= offset <= header.last_offset, f"{header} was found for {offset}"
 
 
 def _look_up(log: Log, strict: bool) -> None:

@@ -14,19 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, cast
 
 from kbroker.api.dispatch import Refused
 from kbroker.api.services import PENDING, Body, RequestContext
-from kbroker.metrics import FIRST_BITS
-from kbroker.model import Buffer
+from kbroker.net.answering import Answering
 from kbroker.net.refusals import api_name
-from kbroker.net.sending import Sending
-from kbroker.storage.reading import BULK_BYTES
-from kbroker.storage.slices import FileSlice
 from protocol.errors import MalformedError
 
 if TYPE_CHECKING:
@@ -34,49 +30,37 @@ if TYPE_CHECKING:
 
 _LENGTH = Struct(">i")
 _HEADER = Struct(">hhih")
-_RESPONSE = Struct(">ii")
 _FIRST_BUFFER = 16 * 1024
 _MAX_BACKLOG = 64 * 1024
 _MAX_OVERLAPPING = 64
 # Then it is other connections' turn.
 _FRAMES_A_TURN = 64
-_JOIN_BELOW = 4096
 # A closed connection's last answers may take so long to leave.
 _LINGER_S = 5.0
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Answering):
     """The protocol object of one accepted socket. `host` is the client's address, `peer` that and its port."""
 
     __slots__ = (
         "_backlog", "_client_bytes", "_client_id", "_client_raw", "_client_size", "_filled", "_linger", "_partial",
-        "_paused", "_pending", "_reading", "_scheduled", "_sending", "_serving", "_transport", "_unsent", "_view",
-        "_waiting_on", "host", "last_active_ns", "peer", "server",
+        "_reading", "_scheduled", "_serving", "_view", "_waiting_on", "host", "last_active_ns", "peer",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
-        self.server = server
+        super().__init__(server)
         self.host = "?"
         self.peer = "?"
         # Monotonic; when bytes arrived or an answer that was waited for left.
         self.last_active_ns = 0
-        # None before it is connected and as soon as it is closed, by whichever side.
-        self._transport: asyncio.Transport | None = None
         # A frame that is not whole yet: `_filled` bytes of `_view`, which is its buffer.
         self._partial: bytearray | None = None
         self._view = server.receive_view
         self._filled = 0
         self._backlog = bytearray()
-        # Requests that are not answered yet, or whose answers wait for those before them.
-        self._pending: deque[RequestContext] = deque()
         self._waiting_on: RequestContext | None = None
         self._serving = False
         self._scheduled = False
-        # The answer that is being read while it is sent; those after it wait.
-        self._sending: Sending | None = None
-        self._paused = False
-        # Bytes of answers that the server has counted.
-        self._unsent = 0
         self._reading = True
         self._linger: asyncio.TimerHandle | None = None
         # The last request's client id as it came, its size, and what takes as much out of a frame.
@@ -119,28 +103,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         return False
-
-    def pause_writing(self) -> None:
-        """The client does not read as fast as it asks: serve nothing more for it until it has."""
-        self._paused = True
-        self._count_unsent()
-        if self._sending is not None:
-            self._sending.paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._count_unsent()
-        if self._sending is not None:
-            self._sending.paused = False
-            self._sending.go_on()
-        else:
-            self._continue_soon()
-
-    def _count_unsent(self) -> None:
-        transport = self._transport
-        size = transport.get_write_buffer_size() if transport is not None and self._paused else 0
-        self.server.unsent(size - self._unsent)
-        self._unsent = size
 
     # Frames.
 
@@ -301,53 +263,6 @@ class Connection(asyncio.BufferedProtocol):
         # Never at once: this may be in the middle of another connection's append.
         if self._backlog or not self._reading:
             self._continue_soon()
-
-    def _write_pending(self) -> None:
-        while self._sending is None and self._pending and self._pending[0].body is not None:
-            self._write(self._pending.popleft())
-
-    def _deliver(self, context: RequestContext) -> None:
-        if self._pending or self._sending is not None:
-            self._pending.append(context)
-        else:
-            self._write(context)
-
-    def _write(self, context: RequestContext) -> None:
-        transport, body = self._transport, context.body
-        if transport is None or body is None:
-            return
-        entry = context.entry
-        tag = b"\0" if entry.tagged_response_header else b""
-        if isinstance(body, bytes):
-            size = len(body) + 4 + len(tag)
-            transport.write(_RESPONSE.pack(size, context.correlation_id) + tag + body)
-        else:
-            size = sum(map(len, body)) + 4 + len(tag)
-            head = _RESPONSE.pack(size, context.correlation_id) + tag
-            if size < _JOIN_BELOW:
-                transport.write(b"".join((head, *cast("Sequence[Buffer]", body))))
-            elif size < BULK_BYTES or not any(isinstance(part, FileSlice) for part in body):
-                transport.writelines([head, *cast("Sequence[Buffer]", body)])
-            else:
-                parts = cast("Sequence[Buffer | FileSlice]", [head, *body])
-                self._sending = Sending(self.server, transport, parts, self._sent)
-                self._sending.paused = self._paused
-                self._sending.step()
-        stats, ns = entry.stats, self.server.mono_ns() - context.received_ns
-        stats.bytes_out += size
-        stats.total_ns += ns
-        stats.buckets[(ns >> FIRST_BITS).bit_length()] += 1
-        if self._paused:
-            self._count_unsent()
-
-    def _sent(self, error: OSError | None) -> None:
-        """The answer that was read while it was sent has been written, or cannot be finished."""
-        if error is not None:
-            self.close("records could not be read", error=error)
-            return
-        self._sending = None
-        self._write_pending()
-        self._continue_soon()
 
     def _continue_soon(self) -> None:
         if not self._scheduled:

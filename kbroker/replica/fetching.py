@@ -7,10 +7,10 @@ the loop, so that appends of one turn share one answer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kbroker.events import Log
 from kbroker.model import KafkaError
 from kbroker.replica.fetch_reads import Found, Results, fall_silent, read, read_cold_blocking, take_cold, told
 from kbroker.state.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, FetchSessionCache
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.world import World
 
-log = logging.getLogger("kbroker.fetch")
+log = Log("kbroker.fetch")
 
 # One answer holds at most this many bytes of records, however much the client and fetch.max.bytes would allow: longer
 # ones would hold up everybody else on the loop, and the client asks again at once. The first batch is given whole all
@@ -163,8 +163,8 @@ class Fetching:
         budget = self.budget(fetch.request) - found.size
         try:
             outcomes = await self.world.offload(read_cold_blocking, found.cold, budget)
-        except Exception:
-            log.exception("a read failed")
+        except Exception as error:
+            log.failure("read failed", error, partition=found.cold[0].partition.tp)
             outcomes = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(found.cold)
         if fetch.done:
             return
@@ -220,9 +220,9 @@ class Fetch:
         self._stop_waiting()
         try:
             found = read(self.session, self.request, self._fetching.budget(self.request), self._fetching.attach)
-        except Exception:
+        except Exception as error:
             # Nobody is above who would hear of it. The next request will tell.
-            log.exception("a fetch failed")
+            log.failure("fetch failed", error)
             found = Found()
         if found.cold:
             self._fetching.read_cold(self, found)

@@ -23,6 +23,8 @@ KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "5"))
 MOMENTS = (CLEANED, CHILD, SWAP, CHILD, None)
 CONFIGS = {"internal.segment.bytes": "300000", "segment.ms": "60000", "min.cleanable.dirty.ratio": "0.3"}
 BYTES_PER_SECOND = 4 << 20
+# So that a compaction takes longer than it takes to see that it is under way.
+UNHURRIED = {**PROMPT, "log.cleaner.io.max.bytes.per.second": str(16 << 20)}
 
 pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools")]
 
@@ -30,7 +32,7 @@ pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools
 @pytest.mark.timeout(120 + 15 * KILLS)
 def test_killed_while_it_compacts(jvm, clients, tmp_path, name, report):
     need_own_broker()
-    with running_broker(tmp_path, PROMPT) as broker:
+    with running_broker(tmp_path, UNHURRIED) as broker:
         topic = CompactedTopic.created(broker.bootstrap, clients, name, 1, CONFIGS)
         killer = Killer(broker, broker.partition_dir(name, 0), random.Random(KILLS))
         changelog = Changelog(broker.bootstrap, name, BYTES_PER_SECOND)

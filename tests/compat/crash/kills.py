@@ -124,7 +124,7 @@ def log_end(directory: Path) -> int:
 
 def repaired(broker: BrokerProcess) -> list[str]:
     """What the latest start says that it repaired."""
-    return [line for line in broker.errors.splitlines() if "recovery: " in line]
+    return [line for line in broker.errors.splitlines() if ": log repaired " in line]
 
 
 def progress(writer: Writer, by: int) -> None:

@@ -104,7 +104,7 @@ def test_a_torn_tail_is_cut_to_the_longest_valid_prefix(killer, admin, line, nam
     for what, (_, survive, repair) in damages.items():
         [found] = read[made[what]]
         assert [value for _, _, value in found] == values[:survive], what
-        lines = [text for text in said if f"recovery: {made[what]}-0: " in text]
+        lines = [text for text in said if f" partition={made[what]}-0 " in text]
         [path] = broker.partition_dir(made[what], 0).glob("*.log")
         if repair:
             kept = path.stat().st_size

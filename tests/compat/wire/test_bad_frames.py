@@ -5,6 +5,8 @@ What Apache Kafka 4.3.1 made of the same frames is in kafka-4.3.1-frames.json; r
 
 import re
 import struct
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import cramjam
 import pytest
 
 from tests.compat.conftest import OUTSIDE
-from tests.compat.support import eventually, running_broker
+from tests.compat.support import eventually, free_port, running_broker
 from tests.compat.wire import entities, frames
 from tests.compat.wire.batches import CODECS, HEADER, T0, broken, values
 from tests.compat.wire.client import Closed, Connection
@@ -32,11 +34,16 @@ pytestmark = pytest.mark.feature("bad frames")
 class Victim:
     """The broker that gets the bad frames, and another client of it, which must not notice them."""
 
-    def __init__(self, cluster: Cluster, pid: int | None = None, log: Path | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, pid: int | None = None, log: Path | None = None, metrics: str | None = None
+    ) -> None:
         self.cluster = cluster
         bootstrap = cluster.bootstrap
         self.pid = pid
         self.log = log
+        self.metrics = metrics
+        if metrics is not None:
+            self.closes()
         self._client = Play(self.cluster, "Fetch", 12)
         self._topic = self._client.topic("other")
         self._client.produce(self._topic, values("a", "b"))
@@ -69,9 +76,18 @@ class Victim:
         grown = self.memory() - self._memory
         assert grown < 20 * MB, f"memory has grown by {grown} bytes"
 
-    def closes_logged(self) -> int:
+    def closes(self) -> Counter[str]:
+        """Connections that the broker has closed, by reason, as its metrics count them."""
+        assert self.metrics is not None
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=20) as page:
+            found = re.findall(r'^kbroker_connections_closed_total\{reason="(.*)"\} (\S+)$', page.read().decode(), re.M)
+        return Counter({reason: round(float(count)) for reason, count in found})
+
+    def reasons_logged(self) -> set[str]:
+        """The reasons of the lines that name a peer; the log tells the first few of each in a minute."""
         assert self.log is not None
-        return len(re.findall(r"connection closed peer=\S+ .*reason=\S+", self.log.read_text()))
+        lines = re.findall(r'connection closed peer=\S+ .*reason=("[^"]*"|\S+)', self.log.read_text())
+        return {reason.strip('"') for reason in lines}
 
     def end(self) -> None:
         self._client.end()
@@ -83,8 +99,9 @@ def shared_victim(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         yield Victim(request.getfixturevalue("cluster"))
         return
     directory = tmp_path_factory.mktemp("victim")
-    with running_broker(directory) as broker:
-        found = Victim(Cluster(broker.bootstrap), broker.pid, directory / "stderr-1")
+    metrics = f"127.0.0.1:{free_port()}"
+    with running_broker(directory, {"kbroker.metrics.listener": metrics}) as broker:
+        found = Victim(Cluster(broker.bootstrap), broker.pid, directory / "stderr-1", metrics)
         yield found
         found.end()
         broker.stop()
@@ -114,12 +131,13 @@ def test_broken_requests_end_as_with_kafka(victim: Victim, api: str):
         assert played(victim.cluster, api, version, frames.tell) == GOLDEN.steps(api, version), f"version {version}"
 
 
-def test_what_closes_a_connection_is_logged(own: Victim):
-    before = own.closes_logged()
+def test_what_closes_a_connection_is_counted_and_logged(own: Victim):
+    before = own.closes()
     cases = [data for _, data, finish in frames.unframed() if not finish]
     closed = [frames.outcome(own.cluster.bootstrap, data, "Heartbeat", 0) for data in cases].count("closed")
     assert closed > 20
-    eventually(lambda: own.closes_logged() - before == closed, f"{closed} closed connections in the log")
+    eventually(lambda: (own.closes() - before).total() == closed, f"{closed} closed connections")
+    assert own.reasons_logged() >= set(own.closes())
 
 
 def test_a_length_reserves_nothing(own: Victim):

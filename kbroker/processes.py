@@ -12,8 +12,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from struct import Struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
 from kbroker.storage.backend import RealDisk
 from kbroker.world import ErrandFailed, Job
@@ -105,7 +107,7 @@ class Child:
             process = self._process = _start(self._name)
         assert process.stdin is not None
         assert process.stdout is not None
-        with process.stdin, process.stdout:
+        with process.stdout, _closed_at_the_end(process.stdin):
             try:
                 process.stdin.write(_LENGTH.pack(len(self._task)) + self._task)
                 process.stdin.flush()
@@ -118,6 +120,16 @@ class Child:
             return answer[1:]
         said = answer[1:].decode(errors="replace")[-_LAST_WORDS:]
         raise ErrandFailed("it is not wanted any more" if self._killed else said or f"it ended with status {status}")
+
+
+@contextmanager
+def _closed_at_the_end(pipe: IO[bytes]) -> Iterator[None]:
+    """What it has not taken by then goes nowhere: nobody is there."""
+    try:
+        yield
+    finally:
+        with suppress(BrokenPipeError):
+            pipe.close()
 
 
 def _start(name: str) -> Popen[bytes]:

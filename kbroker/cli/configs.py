@@ -49,6 +49,12 @@ AllBrokers = Annotated[
     typer.Option("--default", help="Instead of a broker's NAME: what counts for all brokers."),
 ]
 
+NameAndConfigs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME [CONFIG...]", show_default=False, autocompletion=complete_config_words),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Ask the broker, but change nothing.")]
+
 
 def resource_of(kind: str, words: Sequence[str], default: bool) -> tuple[Resource, list[str]]:
     """Whose configs, and the words after its name. With --default there is no name."""
@@ -67,10 +73,7 @@ def resource_of(kind: str, words: Sequence[str], default: bool) -> tuple[Resourc
 @pages
 def get(
     kind: Kind,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME [CONFIG...]", show_default=False, autocompletion=complete_config_words),
-    ] = None,
+    words: NameAndConfigs = None,
     default: AllBrokers = False,
     every: Annotated[bool, typer.Option("--all", "-a", help="Those at their defaults too.")] = False,
     describe_: Annotated[
@@ -154,7 +157,7 @@ def set_(
         list[str] | None,
         typer.Option("--subtract", metavar="CONFIG=VALUE", help="Take from a config that is a list."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask the broker, but change nothing.")] = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Set configs: all of them, or none when one is refused."""
@@ -170,13 +173,10 @@ def set_(
 @app.command("unset")
 def unset(
     kind: Kind,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME [CONFIG...]", show_default=False, autocompletion=complete_config_words),
-    ] = None,
+    words: NameAndConfigs = None,
     default: AllBrokers = False,
     every: Annotated[bool, typer.Option("--all", "-a", help="Everything that was set for it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask the broker, but change nothing.")] = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Take back what was set, so that the default counts again."""

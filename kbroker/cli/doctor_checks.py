@@ -17,7 +17,6 @@ from kbroker.storage.backend import Disk
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
-LOCK_FILE = ".lock"
 MIB, GIB = 1 << 20, 1 << 30
 # The disk: too full to go on, and nearly so.
 LEAST_FREE, LITTLE_FREE, LITTLE_FREE_SHARE = 100 * MIB, GIB, 0.05
@@ -54,7 +53,7 @@ class Patient(NamedTuple):
     @property
     def is_used(self) -> bool:
         """Whether a broker runs on the data directory."""
-        return self.machine.is_locked(f"{self.data_dir}/{LOCK_FILE}")
+        return self.machine.is_locked(f"{self.data_dir}/{names.LOCK}")
 
     def partitions(self) -> dict[TopicPartition, str]:
         if not self.disk.isdir(self.data_dir):

@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import fcntl
 import importlib.util
 import os
 import resource
@@ -12,6 +11,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from kbroker.cli.locks import is_locked
 
 CONNECT_S = 2.0
 _TIME_ERROR = 5
@@ -86,18 +87,7 @@ class Machine:
         return os.access(path, os.W_OK | os.X_OK | os.R_OK)
 
     def is_locked(self, path: str) -> bool:
-        """Whether a process holds a broker's lock on this file, which need not exist."""
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_locked(path)
 
     def file_system(self, path: str) -> FileSystem | None:
         device = os.stat(path).st_dev

@@ -11,7 +11,7 @@ from kbroker.cli.records import text_field
 from kbroker.storage.backend import Disk, DiskFile
 from kbroker.storage.inspection import BatchAt, Damage, batches, records_of
 from protocol.errors import MalformedError
-from protocol.records.batch import DELETE_HORIZON, BatchHeader
+from protocol.records.batch import DELETE_HORIZON
 from protocol.records.compression import NAMES
 from protocol.records.control import ABORT, COMMIT, control_type, parse_end_marker
 from protocol.records.record import Record
@@ -90,18 +90,12 @@ def _batch(found: BatchAt) -> Fields:
         "producer_id": header.producer_id if producer else None,
         "producer_epoch": header.producer_epoch if producer else None,
         "base_sequence": header.base_sequence if producer else None,
-        "last_sequence": _last_sequence(header) if producer else None,
+        "last_sequence": header.last_sequence if producer else None,
         "transactional": header.is_transactional,
         "control": header.is_control,
         "crc": header.crc,
         "valid": found.fault is None,
     }
-
-
-def _last_sequence(header: BatchHeader) -> int:
-    if header.base_sequence < 0:
-        return header.base_sequence
-    return (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
 
 
 def _records(source: Source, file: DiskFile, found: BatchAt, wanted: Wanted) -> Iterator[Item]:

@@ -1,6 +1,5 @@
 """`kbroker log verify`: whether a data directory is sound, and what the next start would do about what is not."""
 
-import fcntl
 import os
 import sys
 import time
@@ -11,6 +10,7 @@ from struct import error as StructError
 from typing import Any, NamedTuple
 
 from kbroker.cli.errors import CliError, complain
+from kbroker.cli.locks import is_locked
 from kbroker.cli.log_files import find_reader
 from kbroker.cli.log_segments import Wanted
 from kbroker.cli.output import LongWork, counted, print_json
@@ -22,7 +22,6 @@ from kbroker.storage.backend import Disk
 from kbroker.storage.inspection_rehearsal import RehearsalDisk, rehearse
 from kbroker.storage.inspection_verify import Finding, Known, PartitionCheck
 
-LOCK_FILE = ".lock"
 COORDINATION = "coordination"
 MARK_FILES = (names.RECOVERY_POINTS, names.LOG_START_OFFSETS, names.CLEANER_OFFSETS)
 # Of one file; the rest is counted. A segment under the wrong name has as many as batches.
@@ -43,21 +42,6 @@ class Marks(NamedTuple):
     points: dict[TopicPartition, int]
     starts: dict[TopicPartition, int]
     cleaned: dict[TopicPartition, int]
-
-
-def is_used(data_dir: str) -> bool:
-    """Whether a broker runs on this data directory: it holds the lock then. Another one may start at any time."""
-    try:
-        fd = os.open(f"{data_dir}/{LOCK_FILE}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 class Verification:
@@ -83,7 +67,7 @@ class Verification:
             raise CliError(f"{self._path}: there is no such directory")
         partitions = self._partitions()
         data_dir = self._path if self._path not in partitions else os.path.dirname(os.path.abspath(self._path))
-        used = is_used(data_dir)
+        used = is_locked(f"{data_dir}/{names.LOCK}")
         clean = self._disk.exists(f"{data_dir}/{names.CLEAN_SHUTDOWN}")
         if used:
             complain(f"a broker runs on {data_dir}: the ends of its logs move, and what is amiss there is not told")

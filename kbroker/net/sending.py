@@ -97,14 +97,12 @@ class Sending:
         return ready
 
     def _written(self, ready: list[Buffer]) -> None:
-        if self._parts and not self._parts[0]:
-            self._parts.popleft()
-        if not any(isinstance(part, FileSlice) for part in self._parts):
-            self._write(ready + self._in_memory())
+        """Write these and what is in memory after them; then the next piece has its turn, if there is one."""
+        self._write(ready + self._in_memory())
+        if self._parts:
+            self.go_on()
+        else:
             self._done(None)
-            return
-        self._write(ready)
-        self.go_on()
 
     def _write(self, ready: list[Buffer]) -> None:
         if ready and self._transport is not None:

@@ -39,7 +39,6 @@ class Marks(NamedTuple):
 
 
 log = EventLog("kbroker.logs")
-LOCK_FILE = ".lock"
 # Logs opened by one job of a thread: jobs are few, and the threads still share the work.
 OPEN_TOGETHER = 16
 
@@ -79,7 +78,7 @@ class LogDirectory:
     def _lock_blocking(self) -> DiskLock:
         disk = self._world.disk
         disk.makedirs(self.path)
-        return disk.lock(f"{self.path}/{LOCK_FILE}")
+        return disk.lock(f"{self.path}/{names.LOCK}")
 
     async def unlock(self) -> None:
         if self._lock is not None:

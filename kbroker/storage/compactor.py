@@ -25,7 +25,6 @@ from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, parse_he
 # What an entry of the map takes at most: a key of 31 bytes, an offset, and its place in a table that is being made
 # twice as large. Measured: test_compactor.py.
 ENTRY_BYTES = 64 + 32 + 90
-_MAX_SEQUENCE = 0x7FFFFFFF
 
 
 @dataclass(slots=True, frozen=True)
@@ -255,10 +254,10 @@ class _Writer:
         if header.base_offset >= self._cleaned_to or _left_alone(header):
             return batch
         plan = self._plan
-        last_sequence = (header.base_sequence + header.last_offset_delta) & _MAX_SEQUENCE
         # The last batch of all stays as well, so that nothing is forgotten of how far the log has come.
         keep_empty = header.next_offset == plan.sources[-1].end_offset or (
-            header.producer_id >= 0 and (header.producer_id, header.producer_epoch, last_sequence) in plan.last_batches
+            header.producer_id >= 0
+            and (header.producer_id, header.producer_epoch, header.last_sequence) in plan.last_batches
         )
         return filter_batch(
             batch,

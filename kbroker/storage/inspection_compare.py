@@ -134,9 +134,9 @@ class ProducersCheck:
             if known is None or known[0] != header.producer_epoch:
                 self._last[header.producer_id] = (header.producer_epoch, -1, -1, 0, header.max_timestamp)
             return
-        last_sequence = (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
         self._last[header.producer_id] = (
-            header.producer_epoch, last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp,
+            header.producer_epoch, header.last_sequence, header.last_offset, header.last_offset_delta,
+            header.max_timestamp,
         )  # fmt: skip
 
     def compare(self, snapshot: bytes, written_ms: int) -> Iterator[str]:

@@ -28,6 +28,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 _PARTITION_DIR = re.compile(r"(.+)-(\d{1,10})")

@@ -84,6 +84,13 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
     @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, -1 without sequences; after the largest they begin at 0 again."""
+        if self.base_sequence < 0:
+            return self.base_sequence
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
     def codec(self) -> int:
         """Number of the compression codec, see compression.py."""
         return self.attributes & CODEC_MASK

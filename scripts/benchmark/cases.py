@@ -60,23 +60,16 @@ class Consuming:
         return consume(peer, self.topics[peer], self.records)
 
 
-class LatencyOf:
-    """Quantile 0 is p50, 1 is p99; both come from one run, so a pair of cases shares it."""
+class Shared:
+    """Several figures of one run: cases that share it take one each."""
 
-    def __init__(self, mode: str, records: int) -> None:
-        self.mode = mode
-        self.records = records
-        self.topics: dict[Peer, str] = {}
+    def __init__(self) -> None:
         self.unread: dict[tuple[Peer, int], list[float]] = {}
 
-    def prepare(self, peer: Peer) -> None:
-        if peer not in self.topics:
-            self.topics[peer] = fresh_topic(peer, 1)
+    def run(self, peer: Peer) -> tuple[float, ...]:
+        raise NotImplementedError
 
-    def run(self, peer: Peer) -> tuple[float, float]:
-        return latency(peer, self.topics[peer], self.mode, self.records)
-
-    def quantile(self, which: int) -> Callable[[Peer], float]:
+    def figure(self, which: int) -> Callable[[Peer], float]:
         def measure(peer: Peer) -> float:
             mine = self.unread.setdefault((peer, which), [])
             if not mine:
@@ -85,6 +78,23 @@ class LatencyOf:
             return mine.pop(0)
 
         return measure
+
+
+class LatencyOf(Shared):
+    """Figure 0 is p50, 1 is p99."""
+
+    def __init__(self, mode: str, records: int) -> None:
+        super().__init__()
+        self.mode = mode
+        self.records = records
+        self.topics: dict[Peer, str] = {}
+
+    def prepare(self, peer: Peer) -> None:
+        if peer not in self.topics:
+            self.topics[peer] = fresh_topic(peer, 1)
+
+    def run(self, peer: Peer) -> tuple[float, float]:
+        return latency(peer, self.topics[peer], self.mode, self.records)
 
 
 @contextmanager
@@ -246,12 +256,12 @@ def all_cases() -> list[Case]:
              producing(6, 80_000, 100, "batch.size=1", "linger.ms=0")),
         Case("resident memory after the produce cases", "MiB", less, 0.15, resident),
         Case("consume 100 B, 6 partitions", "records/s", more, 1.0, consuming.measure, consuming.prepare),
-        Case("produce latency at 2,000/s, p50", "us", less, 1.1, quiet.quantile(0), quiet.prepare),
-        Case("produce latency at 2,000/s, p99", "us", less, 1.1, quiet.quantile(1), quiet.prepare),
-        Case("end to end, p50", "us", less, 1.1, end_to_end.quantile(0), end_to_end.prepare),
-        Case("end to end, p99", "us", less, 1.1, end_to_end.quantile(1), end_to_end.prepare),
-        Case("p99 while 500 connections idle", "us", less, 1.0, idle.quantile(1), idle.prepare),
-        Case("p99 beside a cold reader", "us", less, 1.0, cold.quantile(1), cold.prepare),
+        Case("produce latency at 2,000/s, p50", "us", less, 1.1, quiet.figure(0), quiet.prepare),
+        Case("produce latency at 2,000/s, p99", "us", less, 1.1, quiet.figure(1), quiet.prepare),
+        Case("end to end, p50", "us", less, 1.1, end_to_end.figure(0), end_to_end.prepare),
+        Case("end to end, p99", "us", less, 1.1, end_to_end.figure(1), end_to_end.prepare),
+        Case("p99 while 500 connections idle", "us", less, 1.0, idle.figure(1), idle.prepare),
+        Case("p99 beside a cold reader", "us", less, 1.0, cold.figure(1), cold.prepare),
         Case("start to first acknowledged record", "s", less, 0.25, starting(another)),
         Case("kill -9 restart, 1,000 partitions, 2 GB", "s", less, 1.0, restarting.measure, restarting.prepare),
         Case("resident memory after 60 s of overload", "MiB", less, 0.15, flooded(), rounds=1),

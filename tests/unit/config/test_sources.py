@@ -41,6 +41,7 @@ def test_every_broker_config_can_be_set_by_a_variable(name: str):
         "KBROKER_PYTHON",
         "KBROKER_COMPAT_BOOTSTRAP",
         "KBROKER_COMPAT_COMMAND",
+        "KBROKER_FUZZ_SEED",
         # what Kubernetes tells every container about a service of that name
         "KBROKER_SERVICE_HOST",
         "KBROKER_SERVICE_PORT",

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import Buffer
 from kbroker.storage import compaction
-from kbroker.storage.backend import RealDisk, RealFile
 from kbroker.storage.compactor import Plan, Result, decode_result, encode_plan, run
 from kbroker.storage.filtering import records_of
 from kbroker.storage.log import Log
 from protocol.records.batch import DELETE_HORIZON, build_batch, iter_headers, parse_header
+from tests.unit.storage.crashing import Crash, CrashingDisk
 from tests.unit.storage.harness import NOW, Lab, append, content
 
 DAY = 24 * 3600 * 1000
@@ -304,46 +303,6 @@ def test_readers_of_the_old_segments_are_not_disturbed(tmp_path: Path) -> None:
         then(job())
     lab.background.run()
     assert records(log) == expected(before, end)
-
-
-class Crash(BaseException):
-    pass
-
-
-class CrashingDisk(RealDisk):
-    """Stops the world at the n-th change of the disk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = 1 << 60
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Crash
-
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> RealFile:
-        if create:
-            self.step()
-        file = super().open(path, create=create, write=write)
-        disk = self
-
-        class Crashing(RealFile):
-            def append(self, data: Buffer, /) -> int:
-                disk.step()
-                return super().append(data)
-
-        crashing = Crashing(file._fd, file._volume)
-        file._fd = -1
-        return crashing
-
-    def rename(self, old: str, new: str) -> None:
-        self.step()
-        super().rename(old, new)
-
-    def unlink(self, path: str) -> None:
-        self.step()
-        super().unlink(path)
 
 
 def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path) -> None:

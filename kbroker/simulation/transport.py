@@ -2,9 +2,11 @@
 
 import asyncio
 import errno
+import os
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
+from zlib import crc32
 
 from kbroker.model import Buffer
 
@@ -17,23 +19,41 @@ Address = tuple[str, int]
 SOCKET_BUFFER = 128 * 1024
 DEFAULT_HIGH_WATER = 64 * 1024
 SMALL_PIECE = 8
+# How long a stack sends the same bytes again to one that does not answer before it gives the connection up, and how
+# long until it does so next when there is a way again, in seconds.
+STACK_TIMEOUT_S = (5.0, 15.0)
+SEND_AGAIN_S = (0.01, 0.5)
+# The chance that a process has not read all that has arrived when it dies: its stack resets the connection then.
+UNREAD_CHANCE = 0.5
+
+
+def timed_out() -> TimeoutError:
+    return TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
 
 class SimTransport(asyncio.Transport):
-    """Holds what was written here until `peer` has taken it. Nothing arrives here before `begin`."""
+    """Holds what was written here until `peer` has taken it. Nothing arrives here before `begin`.
+
+    Its protocol lives on `loop`. `gone`: that process has died, so nothing more is done for it.
+    """
 
     peer: "SimTransport"
 
-    def __init__(self, network: "SimNetwork", local: Address, remote: Address) -> None:
+    def __init__(self, network: "SimNetwork", loop: asyncio.AbstractEventLoop, local: Address, remote: Address) -> None:
         super().__init__({"sockname": local, "peername": remote})
+        self.name = f"{local[0]}:{local[1]}"
+        self.host = local[0]
+        self.gone = False
         self._network = network
-        self._loop = network.loop
-        self._local = local[0]
-        self._remote = remote[0]
+        self._link = network.link(local[0], remote[0])
+        self._loop = loop
         self._protocol: asyncio.BaseProtocol | None = None
         self._outgoing: deque[bytes] = deque()
         self._outgoing_size = 0
         self._arrival: asyncio.TimerHandle | None = None
+        # Nobody answers at the other end: the stack sends again until `_patience` is over.
+        self._unanswered = False
+        self._patience: asyncio.TimerHandle | None = None
         self._ended = False
         self._end_to_send = False
         self._reading = False
@@ -94,22 +114,49 @@ class SimTransport(asyncio.Transport):
 
     def _send(self) -> None:
         """Something waits to arrive at the peer: let it travel, unless something is on its way already."""
-        waiting = self._outgoing or self._end_to_send
-        if self._arrival is None and waiting and (self.peer._reading or self.peer._closing):
-            self._arrival = self._loop.call_later(self._network.delay(self._local, self._remote), self._arrive)
+        peer = self.peer
+        if self._arrival is not None or not (self._outgoing or self._end_to_send):
+            return
+        if self._unanswered:
+            self._send_in_vain()
+        elif peer._closing:
+            # Its stack answers for it.
+            self._arrival = self._network.loop.call_later(self._link.delay(), self._arrive)
+        elif peer._reading:
+            self._arrival = peer._loop.call_later(self._link.delay(), self._arrive)
+
+    def _send_in_vain(self) -> None:
+        if self._patience is None:
+            timeout = self._network.random.uniform(*STACK_TIMEOUT_S)
+            self._patience = self._network.loop.call_later(timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        self._patience = None
+        self._end(timed_out())
+
+    def peer_is_back(self) -> None:
+        """Its host is up again and does not know of this connection; it says so when something arrives there."""
+        self._unanswered = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+            self._network.loop.call_later(self._network.random.uniform(*SEND_AGAIN_S), self._send)
 
     def _arrive(self) -> None:
         self._arrival = None
         peer = self.peer
         if peer._closing:
             # Nobody reads there any more.
+            self._end_to_send = False
             if self._outgoing:
                 self._reset()
+        elif not peer._reading:
             return
-        if not peer._reading:
-            return
-        if self._outgoing:
-            left = peer._receive(self._take_piece())
+        elif self._outgoing:
+            piece = self._take_piece()
+            if self._network.trace is not None:
+                self._network.trace("bytes", self.name, peer.name, len(piece), crc32(piece))
+            left = peer._receive(piece)
             if left:
                 self._outgoing.appendleft(left)
                 self._outgoing_size += len(left)
@@ -129,21 +176,27 @@ class SimTransport(asyncio.Transport):
             size = random.randint(1, min(size, SMALL_PIECE))
         elif chance < 0.4:
             size = random.randint(1, size)
-        rest = stream[size:]
-        self._outgoing.clear()
-        if rest:
-            self._outgoing.append(rest)
-        self._outgoing_size = len(rest)
+        self._hold(stream[size:])
         return stream[:size]
+
+    def _hold(self, stream: bytes) -> None:
+        self._outgoing.clear()
+        if stream:
+            self._outgoing.append(stream)
+        self._outgoing_size = len(stream)
 
     def _drained(self) -> None:
         """The peer has taken something: go on writing, or finish closing."""
         size = self.get_write_buffer_size()
         if self._writing_paused and size <= self._low_water:
             self._writing_paused = False
-            self.get_protocol().resume_writing()
+            self._loop.call_soon(self._resume_writing)
         if self._closing and size == 0:
             self._lose(None)
+
+    def _resume_writing(self) -> None:
+        if not self._lost:
+            self.get_protocol().resume_writing()
 
     # Reading.
 
@@ -202,7 +255,7 @@ class SimTransport(asyncio.Transport):
         if self._lost:
             return
         self._drop()
-        self._loop.call_later(self._network.delay(self._local, self._remote), self.peer._reset)
+        self._reset_peer()
         self._lose(None)
 
     def _fail(self, error: Exception) -> None:
@@ -211,22 +264,60 @@ class SimTransport(asyncio.Transport):
         )
         self.abort()
 
+    def _reset_peer(self) -> None:
+        if not self._unanswered and not self.peer._lost:
+            self._network.loop.call_later(self._link.delay(), self.peer._reset)
+
     def _reset(self) -> None:
         """The peer has aborted, or gets bytes that it does not want any more."""
+        self._end(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+
+    def _end(self, error: OSError) -> None:
         self._drop()
-        self._lose(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+        self._lose(error)
 
     def _drop(self) -> None:
         self._closing = True
         self._end_to_send = False
         self._outgoing.clear()
         self._outgoing_size = 0
-        if self._arrival is not None:
-            self._arrival.cancel()
-            self._arrival = None
+        for timer in (self._arrival, self._patience):
+            if timer is not None:
+                timer.cancel()
+        self._arrival = self._patience = None
 
     def _lose(self, error: Exception | None) -> None:
-        if not self._lost:
-            self._lost = True
-            if self._protocol is not None:
-                self._loop.call_soon(self._protocol.connection_lost, error)
+        if self._lost:
+            return
+        self._lost = True
+        if self.peer._lost:
+            self._network.forget(self)
+        self._network.tell("close" if error is None else "reset", self)
+        if self._protocol is not None:
+            self._loop.call_soon(self._protocol.connection_lost, error)
+
+    # The end of a host.
+
+    def vanish(self, silent: bool) -> None:
+        """The process that this end belonged to has died; with `silent`, so has its stack."""
+        was_open = not self._lost
+        self.gone = self._closing = self._lost = True
+        peer = self.peer
+        if silent:
+            self._drop()
+            peer._unanswered = True
+        elif was_open and self._network.random.random() < UNREAD_CHANCE:
+            self._drop()
+            self._reset_peer()
+        elif was_open:
+            # What the process had not given to its stack yet dies with it.
+            self._hold(b"".join(self._outgoing)[:SOCKET_BUFFER])
+            self._end_to_send = True
+            self._send()
+        if peer._arrival is not None:
+            # It would arrive on a loop that runs no more.
+            peer._arrival.cancel()
+            peer._arrival = None
+        peer._send()
+        if peer._lost:
+            self._network.forget(self)

@@ -1,18 +1,25 @@
 """An asyncio loop in virtual time: when nothing is ready, time jumps to the next timer.
 
-Callbacks run in asyncio's own order. Sockets are the simulated network's, and what would run in a thread runs on
-the loop after a seeded delay. A program that waits for something that cannot happen, or that spins without time
-passing, is an error here, and so is an exception that nobody handles.
+Callbacks that were scheduled with call_soon run in that order: asyncio promises it. What comes from outside of a
+program (bytes, the end of a thread's work, another host's turn) comes in seeded order: its delays are seeded, and a
+loop with `late_ns` wakes up a seeded moment late, as real ones do, so that several things are due at once. Sockets are
+the simulated network's, and what would run in a thread runs on the loop after a seeded delay. A program that waits for
+something that cannot happen, or that spins without time passing, is an error here, and so is an exception that nobody
+handles.
 """
 
 import asyncio
-from collections.abc import Callable
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from kbroker.events import Log
 from kbroker.simulation.network import Hosts, SimNetwork, SimServer
+from kbroker.simulation.threads import in_thread
+from kbroker.simulation.trace import Trace
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -22,8 +29,8 @@ log = Log("kbroker.simulation")
 
 NANOSECONDS = 1_000_000_000
 MAX_TURNS_WITHOUT_TIME = 100_000
-# How long a job of a thread takes before it has its effect, and again until the loop knows, in seconds.
-THREAD_DELAY_S = (0.000_02, 0.002)
+# How late a loop may wake up, in nanoseconds: mostly in time, at times after something that took long.
+LATE_NS = (0, 0, 0, 20_000, 500_000)
 
 
 class StalledError(RuntimeError):
@@ -39,45 +46,97 @@ class UnhandledError(RuntimeError):
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """`elapsed_ns` is the virtual time since the loop was made; `turns` counts its rounds."""
+    """The universe: all its hosts run on it. `elapsed_ns` is the virtual time since it was made; `turns` counts its
+    rounds. Programs that belong to no host run on it directly."""
 
-    def __init__(self, seed: int = 0) -> None:
+    # What BaseEventLoop keeps: callbacks for this turn, timers as a heap, whether to stop after this turn.
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
+
+    def __init__(self, seed: int = 0, late_ns: Sequence[int] = ()) -> None:
         super().__init__()
+        self.late_ns = late_ns
         self.elapsed_ns = 0
         self.turns = 0
+        self.trace = Trace(lambda: self.elapsed_ns)
         self.network = SimNetwork(self, Random(f"{seed}/network"))
+        self._random = Random(f"{seed}/loop")
         self._thread_random = Random(f"{seed}/threads")
         self._unhandled: list[dict[str, Any]] = []
         self._idle_turns = 0
-        # BaseEventLoop asks its selector for events, giving the time until the next timer.
-        self._selector = self
-
-    # What BaseEventLoop calls.
 
     def time(self) -> float:
         return self.elapsed_ns / NANOSECONDS
 
-    def select(self, timeout: float | None) -> list[object]:
-        """Let time pass up to the next timer, which is due in `timeout` seconds: None if there is none."""
+    def _run_once(self) -> None:
+        """One turn, as BaseEventLoop's: what is ready and what is due now."""
         self.turns += 1
         if self._unhandled:
             self._raise_unhandled()
-        if timeout is None:
-            raise StalledError(f"nothing can happen any more at {self.time():.6f} s")
-        # After half a year a float of seconds is coarser than a nanosecond; it must go on all the same.
-        step = max(1, round(timeout * NANOSECONDS)) if timeout > 0 else 0
-        self._idle_turns = 0 if step > 0 else self._idle_turns + 1
+        ready = self._ready
+        due = self._due(wait=not ready)
+        if len(due) > 1:
+            self._mix(due)
+        ready.extend(due)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _due(self, *, wait: bool) -> list[asyncio.TimerHandle]:
+        """The timers that are due, the earliest first; if it may `wait`, time passes up to the next one."""
+        scheduled = self._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            self._pop()
+        if wait and not self._stopping:
+            if not scheduled:
+                raise StalledError(f"nothing can happen any more at {self.time():.6f} s")
+            self._let_time_pass(scheduled[0].when())
+        else:
+            self._count_turn_without_time()
+        due = []
+        now = self.time()
+        while scheduled and scheduled[0].when() <= now:
+            timer = self._pop()
+            if not timer._cancelled:
+                due.append(timer)
+        return due
+
+    def _pop(self) -> asyncio.TimerHandle:
+        timer = heapq.heappop(self._scheduled)
+        timer._scheduled = False  # type: ignore[attr-defined]
+        return timer
+
+    def _let_time_pass(self, when: float) -> None:
+        late = self._random.choice(self.late_ns) if self.late_ns else 0
+        until = max(self.elapsed_ns, round(when * NANOSECONDS) + late)
+        while until / NANOSECONDS < when:
+            # After half a year a float of seconds is coarser than a nanosecond.
+            until += 1
+        if until == self.elapsed_ns:
+            self._count_turn_without_time()
+        else:
+            self._idle_turns = 0
+            self.elapsed_ns = until
+
+    def _count_turn_without_time(self) -> None:
+        self._idle_turns += 1
         if self._idle_turns > MAX_TURNS_WITHOUT_TIME:
             raise SpinningError(f"{self._idle_turns} turns of the loop at {self.time():.6f} s")
-        if step > 0:
-            self.elapsed_ns += step
-        return []
 
-    def _process_events(self, events: list[object]) -> None:
-        pass
+    def _mix(self, due: list[asyncio.TimerHandle]) -> None:
+        """Hosts take their turns in seeded order; each keeps the order of its own timers."""
+        by_host: dict[asyncio.AbstractEventLoop, list[asyncio.TimerHandle]] = {}
+        for timer in due:
+            by_host.setdefault(timer._loop, []).append(timer)  # type: ignore[attr-defined]
+        if len(by_host) > 1:
+            turns = list(by_host.values())
+            self._random.shuffle(turns)
+            due[:] = [timer for timers in turns for timer in timers]
 
-    def _write_to_self(self) -> None:
-        pass
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers stay in the heap until their time comes."""
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """What nobody handled ends the run at its next turn."""
@@ -103,29 +162,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
         """Run a blocking function some time from now; its result arrives some time after that."""
-        done: asyncio.Future[T] = self.create_future()
-
-        def deliver(result: T | None, error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(result)  # type: ignore[arg-type]
-
-        def work() -> None:
-            result, error = None, None
-            try:
-                result = func(*args)
-            except Exception as raised:
-                error = raised
-            self.call_later(self._thread_delay(), deliver, result, error)
-
-        self.call_later(self._thread_delay(), work)
-        return done
-
-    def _thread_delay(self) -> float:
-        return self._thread_random.uniform(*THREAD_DELAY_S)
+        return in_thread(self, self._thread_random, func, *args)
 
     # Sockets.
 

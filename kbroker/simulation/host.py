@@ -61,11 +61,12 @@ def _run_on(loop: HostLoop, handle: asyncio.Handle, run: Callable[[], None]) -> 
         _set_running_loop(loop.universe)
 
 
-class HostLoop(asyncio.AbstractEventLoop):
+class HostLoop(asyncio.BaseEventLoop):
     """One process of the host `host`. `busy_ns` says how long the disk was busy with what a thread has just done."""
 
     def __init__(self, universe: SimLoop, host: str, random: Random, busy_ns: Callable[[], int] = lambda: 0) -> None:
         self.universe = universe
+        super().__init__()
         self.host = host
         self.dead = False
         # Callbacks whose time has come while the process is paused.
@@ -76,6 +77,9 @@ class HostLoop(asyncio.AbstractEventLoop):
         self._buried: list[asyncio.Task[Any]] = []
         # What is awaited from outside.
         self._asked: dict[asyncio.Future[Any], None] = {}
+
+    def __del__(self) -> None:
+        """There is nothing to close."""
 
     # The fate of the process.
 
@@ -183,10 +187,13 @@ class HostLoop(asyncio.AbstractEventLoop):
         """The `Offload` of this process's world."""
         return self.run_in_executor(None, fn, *args)
 
-    # What goes wrong.
-
     def get_debug(self) -> bool:
         return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """The universe's business."""
+
+    # What goes wrong.
 
     def is_running(self) -> bool:
         return self.universe.is_running()

@@ -1,0 +1,143 @@
+"""What must hold of a running broker at every moment, looked at from outside of it.
+
+Of each partition: log start <= LSO <= HW <= LEO; the leader is in the ISR; leader epoch, high watermark and log start
+do not go back while the process lives. Below the recovery point, and under flush.before.ack below the high watermark,
+the disk cannot lose anything. Of each log's bytes: batches have right CRCs and no gap between them, leader epochs do
+not go back, and the sequences of a producer's epoch have no gap and no repetition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.simulation.history import Place
+from kbroker.simulation.logfiles import GROUPS_TOPIC, Batch, batches, durable_end, segments
+from protocol.records.batch import NO_PRODUCER_ID
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
+    from kbroker.simulation.machine import Machine
+
+# Sequences begin again at 0 after the largest.
+_SEQUENCES = 1 << 31
+
+
+class BrokenInvariant(AssertionError):
+    """The state of a broker is one that must not be."""
+
+
+class _Seen:
+    """What was last seen of a partition of one process."""
+
+    def __init__(self) -> None:
+        self.leader_epoch = -1
+        self.high_watermark = 0
+        self.log_start = 0
+
+
+class Invariants:
+    """Of one machine. `check` is called between two callbacks of the loop, again and again; a new process is given
+    new ones."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        # By topic id: a topic of the same name is another one.
+        self._seen: dict[tuple[bytes, int], _Seen] = {}
+        self._logs: dict[tuple[bytes, int], LogWalk] = {}
+
+    def check(self, *, durability: bool = True) -> None:
+        """Raises BrokenInvariant. `durability`: also what must have been synced, which takes longer."""
+        broker = self._machine.broker
+        services = None if broker is None else getattr(broker, "services", None)
+        if services is None:
+            return
+        for partition in services.replicas.partitions.values():
+            if not partition.closed and partition.log.offline is None:
+                place = partition.tp.topic, partition.tp.partition
+                self._check_state(place, partition)
+                self._check_bytes(place, partition)
+                if durability:
+                    self._check_durability(place, partition)
+
+    def _check_state(self, place: Place, partition: Partition) -> None:
+        log = partition.log
+        offsets = [log.log_start_offset, partition.last_stable_offset, partition.high_watermark, log.log_end_offset]
+        # Deleted records may end above a high watermark that waits for a sync.
+        if offsets[1:] != sorted(offsets[1:]) or offsets[0] > log.log_end_offset:
+            self._broken(place, f"log start, LSO, HW, LEO are {offsets}")
+        if partition.is_leader and partition.state.local_id not in partition.state.isr:
+            self._broken(place, f"the leader is not in the ISR {partition.state.isr}")
+        seen = self._seen.setdefault((partition.topic_id, place[1]), _Seen())
+        for name, value in (
+            ("leader_epoch", partition.leader_epoch),
+            ("high_watermark", partition.high_watermark),
+            ("log_start", log.log_start_offset),
+        ):
+            if value < getattr(seen, name):
+                self._broken(place, f"{name} went back from {getattr(seen, name)} to {value}")
+            setattr(seen, name, value)
+
+    def _check_durability(self, place: Place, partition: Partition) -> None:
+        claimed = partition.log.recovery_point
+        if partition.flush_before_ack:
+            claimed = max(claimed, partition.high_watermark)
+        if claimed <= partition.log.log_start_offset:
+            return
+        end = durable_end(self._machine.disk, partition.log.directory)
+        if claimed > end:
+            self._broken(place, f"up to {claimed} it should be synced, but the disk may lose {end} and more")
+
+    def _check_bytes(self, place: Place, partition: Partition) -> None:
+        walk = self._logs.setdefault((partition.topic_id, place[1]), LogWalk())
+        fault = walk.go_on(self._machine, partition)
+        if fault:
+            self._broken(place, fault)
+
+    def _broken(self, place: Place, what: str) -> None:
+        raise BrokenInvariant(f"{self._machine.name}, {place[0]}-{place[1]}: {what}")
+
+
+class LogWalk:
+    """Reads what is new of a partition's segments, and says what is wrong with it."""
+
+    def __init__(self) -> None:
+        self._base = -1
+        self._position = 0
+        self._next_offset = -1
+        self._leader_epoch = -1
+        # By (producer id, epoch): the sequence to come.
+        self._sequences: dict[tuple[int, int], int] = {}
+
+    def go_on(self, machine: Machine, partition: Partition) -> str | None:
+        log = partition.log
+        compacted = partition.tp.topic == GROUPS_TOPIC
+        for base, path in segments(machine.disk, log.directory):
+            if base < self._base or (compacted and base != log.active.base_offset):
+                continue
+            if base > self._base:
+                self._base, self._position = base, 0
+            data = machine.disk.data(path)
+            for batch in batches(data, self._position):
+                fault = self._step(batch)
+                if fault:
+                    return f"{path} at {batch.start}: {fault}"
+            if self._position < len(data):
+                return f"{path}: what begins at {self._position} is no batch, or a damaged one"
+        return None
+
+    def _step(self, batch: Batch) -> str | None:
+        header = batch.header
+        if self._next_offset not in (-1, header.base_offset) and self._position:
+            return f"offset {header.base_offset} follows on {self._next_offset - 1}"
+        if header.leader_epoch < self._leader_epoch:
+            return f"leader epoch {header.leader_epoch} after {self._leader_epoch}"
+        if header.producer_id != NO_PRODUCER_ID and not header.is_control:
+            producer = header.producer_id, header.producer_epoch
+            expected = self._sequences.get(producer)
+            if expected is not None and header.base_sequence != expected:
+                return f"producer {producer}: sequence {header.base_sequence}, expected {expected}"
+            self._sequences[producer] = (header.last_sequence + 1) % _SEQUENCES
+        self._position = batch.end
+        self._next_offset = header.next_offset
+        self._leader_epoch = header.leader_epoch
+        return None

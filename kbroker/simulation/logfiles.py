@@ -1,0 +1,109 @@
+"""What lies on a disk, read past the broker: the oracle for what a crash may take and for what must hold of a log."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kbroker.coordinator.offsets_records import decode_record
+from kbroker.simulation.disk import SimDisk
+from kbroker.simulation.history import Place
+from kbroker.state.group.records import OffsetRecord
+from kbroker.storage.names import LOG, parse_partition_dir, parse_segment_file
+from protocol.errors import MalformedError
+from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of, parse_header
+from protocol.records.compression import decompress
+from protocol.records.crc import crc32c
+from protocol.records.record import iter_records
+
+GROUPS_TOPIC = "__consumer_offsets"
+# What a batch's records may come to, decompressed, in a simulation.
+_MAX_RECORDS_BYTES = 1 << 26
+
+
+class Batch(NamedTuple):
+    """A whole batch with a right CRC, and where it ends in its file."""
+
+    header: BatchHeader
+    start: int
+    end: int
+
+
+def batches(data: bytes | bytearray, position: int = 0) -> Iterator[Batch]:
+    """The valid batches from `position` on, up to the first that is none."""
+    view = memoryview(data)
+    while len(view) - position >= HEADER_SIZE:
+        header = parse_header(view, position)
+        end = position + header.size
+        if header.size < HEADER_SIZE or end > len(view) or crc32c(view[position + CRC_START : end]) != header.crc:
+            return
+        yield Batch(header, position, end)
+        position = end
+
+
+def partitions(disk: SimDisk, directory: str) -> dict[Place, str]:
+    """The directory of each partition that is not being deleted."""
+    found = {}
+    for name in sorted(disk.listdir(directory)):
+        tp = parse_partition_dir(name)
+        path = f"{directory}/{name}"
+        if tp is not None and disk.isdir(path):
+            found[tp.topic, tp.partition] = path
+    return found
+
+
+def segments(disk: SimDisk, path: str) -> list[tuple[int, str]]:
+    """(base offset, path) of a partition's segments, in order."""
+    found = []
+    for name in disk.listdir(path):
+        parsed = parse_segment_file(name)
+        if parsed is not None and parsed[1] == LOG:
+            found.append((parsed[0], f"{path}/{name}"))
+    return sorted(found)
+
+
+def durable_end(disk: SimDisk, path: str) -> int:
+    """The first offset of a partition that a power loss now may take."""
+    end = 0
+    for base, segment in segments(disk, path):
+        sure = disk.durable(segment)
+        last = None
+        for last in batches(sure):
+            end = last.header.next_offset
+        if last is None:
+            end = max(end, base) if end else 0
+        if (last.end if last is not None else 0) < disk.size(segment):
+            break
+    return end
+
+
+def durable_ends(disk: SimDisk, directory: str) -> dict[Place, int]:
+    """`durable_end` of the partitions of clients' topics."""
+    ends = {place: durable_end(disk, path) for place, path in partitions(disk, directory).items()}
+    return {place: end for place, end in ends.items() if place[0] != GROUPS_TOPIC}
+
+
+def durable_commits(disk: SimDisk, directory: str) -> dict[tuple[str, Place], int]:
+    """The committed offsets that a power loss now cannot take, by group and partition; -1: one that was removed."""
+    commits: dict[tuple[str, Place], int] = {}
+    for place, path in partitions(disk, directory).items():
+        if place[0] == GROUPS_TOPIC:
+            end = durable_end(disk, path)
+            for _, segment in segments(disk, path):
+                _read_commits(disk.durable(segment), end, commits)
+    return commits
+
+
+def _read_commits(data: bytes, end: int, commits: dict[tuple[str, Place], int]) -> None:
+    for batch in batches(data):
+        if batch.header.next_offset > end:
+            return
+        if batch.header.is_control or batch.header.is_transactional:
+            continue
+        body = decompress(batch.header.codec, body_of(data, batch.start, batch.header.size), _MAX_RECORDS_BYTES)
+        for record in iter_records(body, batch.header.count, batch.header.base_timestamp):
+            try:
+                said = decode_record(record.key, record.value)
+            except MalformedError:
+                continue
+            if isinstance(said, OffsetRecord):
+                key = (said.key.group_id, (said.key.topic, said.key.partition))
+                commits[key] = -1 if said.value is None else said.value.offset

@@ -1,0 +1,146 @@
+"""A machine on which a broker is started, stopped, killed, paused, or loses its power.
+
+The disk, the clock and the host's name outlive the process; the loop, its tasks and all in memory do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import TYPE_CHECKING
+
+from kbroker.broker import Broker
+from kbroker.config import BrokerConfig
+from kbroker.simulation.clock import SimClock
+from kbroker.simulation.disk import SimDisk
+from kbroker.simulation.host import HostDied, HostLoop
+from kbroker.simulation.processes import SimProcesses
+from kbroker.world import World
+
+if TYPE_CHECKING:
+    from kbroker.cluster.coordination import Coordination
+    from kbroker.simulation.coordination import SimCoordination
+    from kbroker.simulation.loop import SimLoop
+
+PORT = 9092
+DATA = "/data"
+
+
+class Machine:
+    """`coordination`: the service that its broker uses; without one the broker keeps its own, on the machine's disk.
+
+    `broker` is the one that runs, None while none does. `deaths` counts the ways in which processes ended.
+    """
+
+    def __init__(
+        self,
+        universe: SimLoop,
+        seed: object,
+        name: str,
+        configs: Mapping[str, str],
+        coordination: SimCoordination | None = None,
+    ) -> None:
+        self.universe = universe
+        self.name = name
+        self.configs = {"listeners": f"PLAINTEXT://{name}:{PORT}", "log.dirs": DATA, **configs}
+        self.clock = SimClock(universe)
+        self.broker: Broker | None = None
+        self.starts = 0
+        self._seed = seed
+        self._coordination = coordination
+        self._random = Random(f"{seed}/{name}/machine")
+        self.disk = SimDisk(self.clock, Random(f"{seed}/{name}/disk"))
+        self.disk.trace = self._trace_disk
+        self.loop = self._new_loop()
+        self._loops: list[HostLoop] = [self.loop]
+        self._session: Coordination | None = None
+
+    @property
+    def paused(self) -> bool:
+        return self.loop.waiting is not None
+
+    async def start(self) -> Broker:
+        """Start a broker and wait until it serves. Raises what keeps it from starting, or HostDied."""
+        assert self.broker is None
+        self.starts += 1
+        seed = f"{self._seed}/{self.name}/{self.starts}"
+        loop = self.loop = self._new_loop()
+        self._loops.append(loop)
+        disk = self.disk
+        world = World(
+            loop=loop,
+            clock=self.clock,
+            disk=disk,
+            random=Random(seed),
+            offload=loop.offload,
+            apart=SimProcesses(loop, disk, self.clock, Random(f"{seed}/processes")),
+        )
+        self.universe.trace.note("start", self.name)
+        if self._coordination is not None:
+            self._session = self._coordination.session(loop, self.name)
+        self.broker = Broker(world, BrokerConfig.load(self.configs), self._session)
+        try:
+            await loop.run(self.broker.start())
+        except BaseException:
+            self._end(power=False, silent=False)
+            raise
+        return self.broker
+
+    async def stop(self) -> None:
+        """SIGTERM, and wait until the process has ended."""
+        broker = self.broker
+        assert broker is not None
+        try:
+            await self.loop.run(broker.stop())
+        except HostDied:
+            # It died of something else while it stopped.
+            return
+        self._end(power=False, silent=False)
+
+    def kill(self) -> None:
+        """kill -9: the page cache stays, and the kernel resets the connections."""
+        self._end(power=False, silent=False)
+
+    def power_off(self) -> None:
+        """What was not synced may be lost, and nobody is told."""
+        self._end(power=True, silent=True)
+
+    def die_after(self, changes: int, *, power: bool) -> None:
+        """Let the process die, or the power fail, in the middle of the disk's n-th change from now."""
+
+        def die() -> None:
+            self._end(power=power, silent=power)
+
+        self.disk.die_after(changes, die)
+
+    def pause(self) -> None:
+        """SIGSTOP; the kernel still takes what arrives."""
+        self.universe.trace.note("pause", self.name)
+        self.loop.pause()
+
+    def resume(self) -> None:
+        self.universe.trace.note("resume", self.name)
+        self.loop.resume()
+
+    def forget(self) -> None:
+        """At the end of a run: let go of everything that died on the way."""
+        for loop in self._loops:
+            loop.forget()
+
+    def _end(self, *, power: bool, silent: bool) -> None:
+        if self.broker is None:
+            return
+        self.universe.trace.note("end", self.name, power)
+        self.broker = None
+        self._session = None
+        self.loop.die()
+        self.universe.network.drop_host(self.name, silent=silent)
+        self.disk = self.disk.after_crash(power=power)
+        self.disk.trace = self._trace_disk
+
+    def _new_loop(self) -> HostLoop:
+        random = Random(f"{self._seed}/{self.name}/{self.starts}/threads")
+        return HostLoop(self.universe, self.name, random, lambda: self.disk.take_busy_ns())
+
+    def _trace_disk(self, *facts: object) -> None:
+        self.universe.trace.note(self.name, *facts)

@@ -1,242 +1,422 @@
-"""A file system in memory: the Disk and DiskFile of storage/backend.py.
+"""A file system in memory: the Disk and DiskFile of storage/backend.py, that loses what a real one may lose.
 
 Failures are the OSErrors that a kernel gives. When it is full, a write takes what fits and the next one fails.
+disk_content.py says what of a file survives a power loss, disk_names.py what of the names; disk_faults.py has what
+goes wrong before that. Operations take no time by themselves: they add up in `take_busy_ns`.
 """
 
 import errno
 import os
 import posixpath
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from random import Random
-from typing import NoReturn
 
 from kbroker.model import Buffer
+from kbroker.simulation.death import MachineDied
+from kbroker.simulation.disk_content import Content
+from kbroker.simulation.disk_faults import Faults, fail
+from kbroker.simulation.disk_names import Change, Kind, NameJournal, parent_of
 from kbroker.world import Clock
 
 # What a disk without a capacity says of itself.
 LARGE = 1 << 40
-
-
-class _Content:
-    """What a file holds. Open files keep it when the name is gone."""
-
-    __slots__ = ("data", "mtime_ms")
-
-    def __init__(self, mtime_ms: int) -> None:
-        self.data = bytearray()
-        self.mtime_ms = mtime_ms
+# Told of each change: operation, path, size.
+Trace = Callable[[str, str, int], None]
 
 
 class SimDisk:
-    """`cold`: the chance that a read without waiting finds nothing in memory. `capacity`: in bytes, None: no limit."""
+    """`cold`: the chance that a read without waiting finds nothing in memory. `capacity`: in bytes, None: no limit;
+    `used`: of these. `syncs` counts the syncs of files by path. `dead`: the machine is no more.
+    """
 
-    def __init__(self, clock: Clock, random: Random, *, capacity: int | None = None, cold: float = 0.0) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        random: Random,
+        *,
+        capacity: int | None = None,
+        cold: float = 0.0,
+        faults: Faults | None = None,
+        trace: Trace | None = None,
+    ) -> None:
         self.clock = clock
         self.random = random
         self.capacity = capacity
         self.cold = cold
-        self._files: dict[str, _Content] = {}
-        self._directories = {"/", "."}
-        self._locked: set[str] = set()
+        self.faults = faults or Faults(Random(random.getrandbits(64)))
+        self.trace = trace
+        self.used = 0
+        self.syncs: Counter[str] = Counter()
+        self.dead = False
+        self._names = NameJournal()
+        self._locked: dict[str, None] = {}
+        self._busy_ns = 0
+        self._fuse: int | None = None
+        self._on_death: Callable[[], None] = lambda: None
+
+    # The end of the machine.
+
+    def die_after(self, changes: int, then: Callable[[], None]) -> None:
+        """After so many more changes (writes, truncations, syncs, changes of names) the machine dies at the next one:
+        it is not made, or of a write a part. `then` is called, and MachineDied raised where it was asked for."""
+        self._fuse = changes
+        self._on_death = then
+
+    def after_crash(self, power: bool = False, *, ghost: bool = False) -> "SimDisk":
+        """What the next start finds: all that was written or, after a power loss, one of the states that the disk may
+        be in. This one is dead from then on. With `ghost` it lives on, with its content, where nobody else sees it:
+        for a broker that cannot be killed."""
+        self.dead = True
+        disk = SimDisk(
+            self.clock, self.random, capacity=self.capacity, cold=self.cold, faults=self.faults, trace=self.trace
+        )
+        names = self._names
+        if ghost:
+            self.dead = False
+            self.trace = None
+            self.faults = Faults(Random(0))
+            names = deepcopy(names)
+        if power:
+            random = Random(self.random.getrandbits(64))
+            left = names.after_power_loss(random)
+            left.files = {path: content.after_power_loss(random) for path, content in left.files.items()}
+            names = NameJournal()
+            names.durable = left
+            names.current.files = dict(left.files)
+            names.current.directories = {path: dict(entries) for path, entries in left.directories.items()}
+        disk._names = names
+        disk.used = sum(len(content.data) for content in names.current.files.values())
+        return disk
+
+    def _die(self) -> None:
+        self.dead = True
+        self._fuse = None
+        self._on_death()
+        raise MachineDied
+
+    def _check(self) -> None:
+        if self.dead:
+            raise MachineDied
+
+    def _before(self, operation: str, path: str, size: int = 0) -> None:
+        """Each change begins with this, when it is sure that it can be made."""
+        if self.dead:
+            raise MachineDied
+        if self._fuse is not None:
+            self._fuse -= 1
+            if self._fuse < 0:
+                self._die()
+        if self.trace is not None:
+            self.trace(operation, path, size)
+
+    # What others may know.
+
+    def take_busy_ns(self) -> int:
+        """How long the operations since the last call took, in virtual nanoseconds."""
+        busy, self._busy_ns = self._busy_ns, 0
+        return busy
+
+    def durable(self, path: str) -> bytes:
+        """What a power loss cannot take from the file of this name: its longest sure prefix."""
+        content = self._content(path)
+        return content.sure() if self._names.is_sure(posixpath.normpath(path), content) else b""
+
+    def durable_names(self) -> list[str]:
+        """Files and directories whose names a power loss cannot take, sorted."""
+        return self._names.sure()
+
+    def data(self, path: str) -> bytearray:
+        """A file's content, to be damaged."""
+        return self._content(path).data
+
+    def find(self, ending: str) -> list[str]:
+        """Paths of files that end so, sorted."""
+        return sorted(path for path in self._names.current.files if path.endswith(ending))
+
+    def rot(self, path: str, offset: int | None = None) -> int:
+        """Flip a bit of a file, at a random place unless told where; gives the offset."""
+        content = self._content(path)
+        place = self.random.randrange(len(content.data)) if offset is None else offset
+        content.damage(place, self.random.randrange(8))
+        self.faults.injected["bit rot"] += 1
+        return place
+
+    # Files.
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> "SimFile":
+        self._check()
         path = posixpath.normpath(path)
-        content = self._files.get(path)
+        content = self._names.current.files.get(path)
         if content is None:
-            if path in self._directories:
-                _fail(errno.EISDIR, path)
+            if path in self._names.current.directories:
+                fail(errno.EISDIR, path)
             if not create:
-                _fail(errno.ENOENT, path)
+                fail(errno.ENOENT, path)
             content = self._create(path)
-        return SimFile(self, content, write)
+        return SimFile(self, path, content, write)
 
     def read(self, path: str) -> bytes:
-        return bytes(self._content(path).data)
+        self._check()
+        content = self._content(path)
+        self.faults.before_read(path)
+        self._busy_ns += self.faults.read_ns()
+        return bytes(content.data)
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        path = posixpath.normpath(path)
-        old = self._files.get(path)
-        more = len(data) - (len(old.data) if old else 0)
-        if self.room_for(more) < more:
-            _fail(errno.ENOSPC, path)
-        self._create(path).data += data
-
-    def listdir(self, path: str) -> list[str]:
-        path = posixpath.normpath(path)
-        if path not in self._directories:
-            _fail(errno.ENOTDIR if path in self._files else errno.ENOENT, path)
-        entries = [*self._files, *self._directories - {"/", "."}]
-        return [posixpath.basename(entry) for entry in sorted(entries) if _parent(entry) == path]
-
-    def isdir(self, path: str) -> bool:
-        return posixpath.normpath(path) in self._directories
-
-    def exists(self, path: str) -> bool:
-        return self.isdir(path) or posixpath.normpath(path) in self._files
+        temporary = path + ".tmp"
+        file = self.open(temporary, create=True)
+        if file.size():
+            file.truncate(0)
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[file.append(view) :]
+            if sync:
+                file.fdatasync()
+            self.rename(temporary, path)
+        except OSError:
+            self.unlink(temporary)
+            raise
+        if sync:
+            self.sync_dir(parent_of(posixpath.normpath(path)))
 
     def size(self, path: str) -> int:
+        self._check()
         return len(self._content(path).data)
 
     def mtime_ms(self, path: str) -> int:
+        self._check()
         return self._content(path).mtime_ms
 
-    def makedirs(self, path: str) -> None:
+    # Names.
+
+    def listdir(self, path: str) -> list[str]:
+        """In an order of this call's own."""
+        self._check()
         path = posixpath.normpath(path)
-        while path not in self._directories:
-            if path in self._files:
-                _fail(errno.EEXIST, path)
-            self._directories.add(path)
-            path = _parent(path)
+        entries = self._names.current.directories.get(path)
+        if entries is None:
+            fail(errno.ENOTDIR if path in self._names.current.files else errno.ENOENT, path)
+        names = sorted(entries)
+        self.random.shuffle(names)
+        return names
+
+    def isdir(self, path: str) -> bool:
+        self._check()
+        return posixpath.normpath(path) in self._names.current.directories
+
+    def exists(self, path: str) -> bool:
+        return self.isdir(path) or posixpath.normpath(path) in self._names.current.files
+
+    def makedirs(self, path: str) -> None:
+        self._check()
+        path = posixpath.normpath(path)
+        missing = []
+        while path not in self._names.current.directories:
+            if path in self._names.current.files:
+                fail(errno.EEXIST, path)
+            missing.append(path)
+            path = parent_of(path)
+        for each in reversed(missing):
+            self._change("mkdir", each)
 
     def rename(self, old: str, new: str) -> None:
+        self._check()
         old, new = posixpath.normpath(old), posixpath.normpath(new)
         self._check_parent(new)
-        if old in self._files:
-            if new in self._directories:
-                _fail(errno.EISDIR, new)
-            self._files[new] = self._files.pop(old)
-        elif old in self._directories:
-            if new in self._files:
-                _fail(errno.ENOTDIR, new)
-            if new in self._directories and self.listdir(new):
-                _fail(errno.ENOTEMPTY, new)
-            self._move_directory(old, new)
+        names = self._names.current
+        replaced = None
+        if old in names.files:
+            if new in names.directories:
+                fail(errno.EISDIR, new)
+            replaced = names.files.get(new)
+        elif old in names.directories:
+            if new in names.files:
+                fail(errno.ENOTDIR, new)
+            if names.directories.get(new):
+                fail(errno.ENOTEMPTY, new)
         else:
-            _fail(errno.ENOENT, old)
-
-    def _move_directory(self, old: str, new: str) -> None:
-        for directory in [each for each in self._directories if _is_within(each, old)]:
-            self._directories.remove(directory)
-            self._directories.add(new + directory[len(old) :])
-        for path in [each for each in self._files if _is_within(each, old)]:
-            self._files[new + path[len(old) :]] = self._files.pop(path)
+            fail(errno.ENOENT, old)
+        if old != new:
+            self._change("rename", old, new)
+            self._free(replaced)
 
     def unlink(self, path: str) -> None:
-        self._content(path)
-        del self._files[posixpath.normpath(path)]
+        self._check()
+        content = self._content(path)
+        self._change("unlink", posixpath.normpath(path))
+        self._free(content)
 
     def rmtree(self, path: str) -> None:
+        self._check()
         path = posixpath.normpath(path)
-        if path in self._files:
-            _fail(errno.ENOTDIR, path)
-        self._directories = {each for each in self._directories if not _is_within(each, path)}
-        self._files = {each: content for each, content in self._files.items() if not _is_within(each, path)}
+        names = self._names.current
+        if path in names.files:
+            fail(errno.ENOTDIR, path)
+        if path not in names.directories:
+            return
+        for each in list(names.within(path)):
+            if each in names.files:
+                self.unlink(each)
+            else:
+                self._change("rmdir", each)
 
     def sync_dir(self, path: str) -> None:
+        self._check()
         if not self.isdir(path):
-            _fail(errno.ENOENT, path)
+            fail(errno.ENOENT, path)
+        self._before("sync_dir", path)
+        self._busy_ns += self.faults.sync_ns()
+        self.faults.before_sync(path)
+        self._names.sync(posixpath.normpath(path))
 
-    def usage(self, path: str) -> tuple[int, int]:
-        capacity = LARGE if self.capacity is None else self.capacity
-        return capacity, max(0, capacity - self._used())
+    def _change(self, kind: Kind, path: str, target: str = "", content: Content | None = None) -> None:
+        self._before(kind, path)
+        self._busy_ns += self.faults.name_ns()
+        self._names.change(Change(kind, path, target, content))
 
-    def room_for(self, size: int) -> int:
-        """How much of `size` bytes there is room for."""
-        return size if self.capacity is None else min(size, max(0, self.capacity - self._used()))
-
-    def _used(self) -> int:
-        return sum(len(content.data) for content in self._files.values())
-
-    def lock(self, path: str) -> "SimLock":
-        path = posixpath.normpath(path)
-        if path in self._locked:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
-        if path not in self._files:
-            self._create(path)
-        self._locked.add(path)
-        return SimLock(self._locked, path)
-
-    def _create(self, path: str) -> _Content:
+    def _create(self, path: str) -> Content:
         self._check_parent(path)
-        if path in self._directories:
-            _fail(errno.EISDIR, path)
-        content = self._files[path] = _Content(self.clock.now_ms())
+        content = Content(self.clock.now_ms())
+        self._change("create", path, content=content)
         return content
 
     def _check_parent(self, path: str) -> None:
-        if _parent(path) not in self._directories:
-            _fail(errno.ENOENT, path)
+        if parent_of(path) not in self._names.current.directories:
+            fail(errno.ENOENT, path)
 
-    def _content(self, path: str) -> _Content:
+    def _content(self, path: str) -> Content:
         path = posixpath.normpath(path)
-        content = self._files.get(path)
+        content = self._names.current.files.get(path)
         if content is None:
-            _fail(errno.EISDIR if path in self._directories else errno.ENOENT, path)
+            fail(errno.EISDIR if path in self._names.current.directories else errno.ENOENT, path)
         return content
+
+    # Room.
+
+    def usage(self, path: str) -> tuple[int, int]:
+        self._check()
+        capacity = LARGE if self.capacity is None else self.capacity
+        return capacity, max(0, capacity - self.used)
+
+    def _free(self, content: Content | None) -> None:
+        """It has no name any more. (A kernel would wait for the last open file.)"""
+        if content is not None:
+            content.linked = False
+            self.used -= len(content.data)
+
+    def _room_for(self, size: int, path: str) -> int:
+        """How much of `size` bytes can be written."""
+        if self.capacity is not None and self.used + size > self.capacity:
+            self.faults.injected["no space"] += 1
+            if self.used >= self.capacity:
+                fail(errno.ENOSPC, path)
+            return self.capacity - self.used
+        return size
+
+    def lock(self, path: str) -> "SimLock":
+        self._check()
+        path = posixpath.normpath(path)
+        if path in self._locked:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+        self.open(path, create=True)
+        self._locked[path] = None
+        return SimLock(self._locked, path)
 
 
 class SimFile:
     """An open file. Writes go to its end."""
 
-    __slots__ = ("_content", "_disk", "_writable")
+    __slots__ = ("_content", "_disk", "_path", "_writable")
 
-    def __init__(self, disk: SimDisk, content: _Content, writable: bool) -> None:
+    def __init__(self, disk: SimDisk, path: str, content: Content, writable: bool) -> None:
         self._disk = disk
-        self._content: _Content | None = content
+        self._path = path
+        self._content: Content | None = content
         self._writable = writable
 
     def append(self, data: Buffer, /) -> int:
-        content = self._open(writing=True)
-        room = self._disk.room_for(len(data))
-        if len(data) and not room:
-            _fail(errno.ENOSPC)
-        content.data += memoryview(data)[:room]
-        content.mtime_ms = self._disk.clock.now_ms()
-        return room
+        content, disk = self._open(writing=True), self._disk
+        size = len(data)
+        if size:
+            disk.faults.before_write(self._path)
+            size = disk._room_for(disk.faults.part_of(size), self._path)
+        if disk._fuse == 0:
+            # The machine dies in the middle of it.
+            self._grow(content, memoryview(data)[: disk.random.randint(0, size)])
+        disk._before("write", self._path, size)
+        self._grow(content, data if size == len(data) else memoryview(data)[:size])
+        content.mtime_ms = disk.clock.now_ms()
+        return size
+
+    def _grow(self, content: Content, data: Buffer) -> None:
+        content.append(data)
+        if content.linked:
+            self._disk.used += len(data)
 
     def appendv(self, parts: Sequence[Buffer], /) -> int:
         return self.append(b"".join(parts))
 
     def pread(self, size: int, offset: int, /) -> bytes:
-        return bytes(self._open().data[offset : offset + size])
+        content, disk = self._open(), self._disk
+        disk.faults.before_read(self._path)
+        if disk.cold and disk.random.random() < disk.cold:
+            disk._busy_ns += disk.faults.read_ns()
+        return bytes(memoryview(content.data)[offset : offset + size])
 
     def pread_reused(self, size: int, offset: int, /) -> bytes:
         return self.pread(size, offset)
 
     def pread_nowait(self, size: int, offset: int, /) -> bytes | None:
-        if self._disk.cold and self._disk.random.random() < self._disk.cold:
+        content, disk = self._open(), self._disk
+        if disk.cold and disk.random.random() < disk.cold:
             return None
-        return self.pread(size, offset)
+        return bytes(memoryview(content.data)[offset : offset + size])
 
     def truncate(self, size: int, /) -> None:
-        content = self._open(writing=True)
-        del content.data[size:]
-        content.data += bytes(size - len(content.data))
+        content, disk = self._open(writing=True), self._disk
+        disk._before("truncate", self._path, size)
+        before = len(content.data)
+        content.truncate(size)
+        if content.linked:
+            disk.used += size - before
 
     def size(self) -> int:
         return len(self._open().data)
 
     def fdatasync(self) -> None:
-        self._open()
+        content, disk = self._open(), self._disk
+        disk._before("sync", self._path)
+        disk._busy_ns += disk.faults.sync_ns()
+        disk.syncs[self._path] += 1
+        try:
+            disk.faults.before_sync(self._path)
+        except OSError:
+            content.fail_sync()
+            raise
+        content.sync()
 
     def start_writeback(self, offset: int, size: int, /) -> None:
-        pass
+        """Pages may reach the disk at any time here."""
 
     def close(self) -> None:
         self._content = None
 
-    def _open(self, *, writing: bool = False) -> _Content:
-        if self._content is None or (writing and not self._writable):
-            _fail(errno.EBADF)
-        return self._content
+    def _open(self, *, writing: bool = False) -> Content:
+        if self._disk.dead:
+            raise MachineDied
+        content = self._content
+        if content is None or (writing and not self._writable):
+            fail(errno.EBADF)
+        return content
 
 
 class SimLock:
-    def __init__(self, locked: set[str], path: str) -> None:
+    def __init__(self, locked: dict[str, None], path: str) -> None:
         self._locked = locked
         self._path = path
 
     def close(self) -> None:
-        self._locked.discard(self._path)
-
-
-def _parent(path: str) -> str:
-    return posixpath.dirname(path) or "."
-
-
-def _is_within(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory + "/")
-
-
-def _fail(code: int, path: str | None = None) -> NoReturn:
-    raise OSError(code, os.strerror(code), path)
+        self._locked.pop(self._path, None)

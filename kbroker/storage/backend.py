@@ -71,7 +71,10 @@ class Disk(Protocol):
         ...
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Replace a file by way of `path + ".tmp"` and a rename; with `sync` both are durable afterwards."""
+        """Replace a file by way of `path + ".tmp"` and a rename; with `sync` both are durable afterwards.
+
+        When it fails the old file is there as before, or the new one whose name is not durable.
+        """
         ...
 
     def listdir(self, path: str) -> list[str]:
@@ -287,12 +290,17 @@ class RealDisk:
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
         with open(temporary, "wb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-            if sync:
-                os.fdatasync(file.fileno())
-        os.replace(temporary, path)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+                if sync:
+                    os.fdatasync(file.fileno())
+                os.replace(temporary, path)
+            except OSError:
+                # What was written of it takes room that a full disk does not have.
+                os.unlink(temporary)
+                raise
         if sync:
             self.sync_dir(os.path.dirname(path))
 

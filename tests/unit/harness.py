@@ -15,7 +15,7 @@ from kbroker.broker import Broker
 from kbroker.config import BrokerConfig
 from kbroker.replica.partition import Partition
 from kbroker.simulation.clock import SimClock
-from kbroker.simulation.disk import SimDisk, SimFile
+from kbroker.simulation.disk import SimDisk
 from kbroker.simulation.loop import SimLoop
 from kbroker.simulation.processes import SimProcesses
 from kbroker.world import World
@@ -34,73 +34,6 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 # The machine.
-
-
-class PowerDisk(SimDisk):
-    """Knows what was synced. `sync_error`: what the next sync fails with, once; `syncs` counts them by path."""
-
-    def __init__(self, clock: SimClock, random: Random) -> None:
-        super().__init__(clock, random)
-        self.sync_error: OSError | None = None
-        self.syncs: Counter[str] = Counter()
-        # Each content is kept beside its size, so that its id stays its own.
-        self._synced: dict[int, tuple[object, int]] = {}
-
-    def synced_size(self, content: object) -> int:
-        return self._synced.get(id(content), (content, 0))[1]
-
-    def synced(self, content: object, size: int) -> None:
-        self._synced[id(content)] = (content, size)
-
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> "PowerFile":
-        super().open(path, create=create, write=write)
-        return PowerFile(self, path, write)
-
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        super().write_atomic(path, data, sync=sync)
-        content = self._content(path)
-        self.synced(content, len(data) if sync else 0)
-
-    def after_crash(self, *, power: bool) -> "PowerDisk":
-        """What the next start finds: all that was written or, after a power loss, only what was synced. Names of
-        files are durable at once here."""
-        disk = PowerDisk(self.clock, self.random)
-        disk.capacity = self.capacity
-        disk._directories = set(self._directories)
-        for path, content in self._files.items():
-            kept = disk._create(path)
-            kept.data += content.data[: self.synced_size(content)] if power else content.data
-            kept.mtime_ms = content.mtime_ms
-            disk.synced(kept, len(kept.data))
-        return disk
-
-    def data(self, path: str) -> bytearray:
-        """A file's content, to be damaged."""
-        return self._content(path).data
-
-    def find(self, ending: str) -> list[str]:
-        return sorted(path for path in self._files if path.endswith(ending))
-
-
-class PowerFile(SimFile):
-    __slots__ = ("_path", "_power")
-
-    def __init__(self, disk: PowerDisk, path: str, writable: bool) -> None:
-        super().__init__(disk, disk._content(path), writable)
-        self._power = disk
-        self._path = path
-
-    def fdatasync(self) -> None:
-        content = self._open()
-        self._power.syncs[self._path] += 1
-        error, self._power.sync_error = self._power.sync_error, None
-        if error is not None:
-            raise error
-        self._power.synced(content, len(content.data))
-
-    def truncate(self, size: int, /) -> None:
-        super().truncate(size)
-        self._power.synced(self._content, min(self._power.synced_size(self._content), size))
 
 
 class Threads:
@@ -150,7 +83,7 @@ class Machine:
         self.seed = seed
         self.configs = {**CONFIGS, **configs}
         self.clock = SimClock(loop)
-        self.disk = PowerDisk(self.clock, Random(f"{seed}/disk"))
+        self.disk = SimDisk(self.clock, Random(f"{seed}/disk"))
         self.threads = Threads(loop)
         self.starts = 0
         self._brokers: list[Broker] = []
@@ -183,7 +116,7 @@ class Machine:
             listening.close()
         for connection in list(server.connections):
             connection._transport.abort()  # type: ignore[union-attr]
-        self.disk = self.disk.after_crash(power=power)
+        self.disk = self.disk.after_crash(power, ghost=True)
         await asyncio.sleep(0.01)
 
     async def client(self, host: str = "client") -> "Client":

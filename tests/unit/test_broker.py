@@ -1,7 +1,6 @@
 """The life of a broker: what outlives a stop, a kill and a power loss, and what ends it."""
 
 import asyncio
-import errno
 
 import pytest
 
@@ -135,8 +134,8 @@ async def test_a_power_loss_in_the_middle_of_a_batch(m: Machine, caplog: pytest.
     for n in range(3):
         await client.produce("t", batch(b"%d" % n))
     path = "/data/t-0/00000000000000000000.log"
-    m.disk.synced(m.disk._content(path), 170)
-    await m.crash(power=True)
+    m.disk.open(path).truncate(170)
+    await m.crash()
     await m.start()
     client = await m.client()
     assert await client.read("t") == [b"0", b"1"]
@@ -174,7 +173,7 @@ async def test_a_failed_sync_of_the_journal_stops_the_broker(m: Machine) -> None
     """What the coordination has on disk is not known then, so nothing may be decided any more."""
     client = await m.client()
     await client.create_topic("before")
-    m.disk.sync_error = OSError(errno.EIO, "Input/output error")
+    m.disk.faults.fail_next("sync")
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000
     )

@@ -151,7 +151,7 @@ async def transactional(m: Machine, client: Client) -> None:
 
 @way
 async def full_disk(m: Machine, client: Client) -> None:
-    m.disk.capacity = m.disk._used()
+    m.disk.capacity = m.disk.used
     assert (await client.produce("t", records(50))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     m.disk.capacity = None
 

@@ -94,7 +94,7 @@ class Storm:
                 case 2:
                     m.disk.cold = random.choice([0.0, 0.3, 1.0])
                 case 3:
-                    m.disk.capacity = m.disk._used() + random.randrange(100_000)
+                    m.disk.capacity = m.disk.used + random.randrange(100_000)
                     await asyncio.sleep(random.random() * 3)
                     m.disk.capacity = None
                 case _:

@@ -1,7 +1,6 @@
 """Produce (key 0): acknowledgements, idempotent producers, order on a connection, durability before the answer."""
 
 import asyncio
-import errno
 
 import pytest
 
@@ -361,7 +360,7 @@ async def test_a_sync_that_fails_is_never_tried_again(m: Machine) -> None:
     await asyncio.sleep(1)
     path = "/data/t-0/00000000000000000000.log"
     before = m.disk.syncs[path]
-    m.disk.sync_error = OSError(errno.EIO, "Input/output error")
+    m.disk.faults.fail_next("sync")
     original = batch(b"lost", producer=(PRODUCER, 0, 0))
     assert await codes(client.post_produce("t", original)) == [ErrorCode.KAFKA_STORAGE_ERROR]
     # Those who wait hear of it at once.

@@ -169,7 +169,7 @@ async def test_one_that_fails_is_tried_again_less_and_less_often(m: Machine) -> 
     client = await m.client()
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 12, keys=7, size=300_000)
-    m.disk.capacity = m.disk._used() + 100_000
+    m.disk.capacity = m.disk.used + 100_000
     began = []
     for _ in range(60):
         await asyncio.sleep(MINUTE)
@@ -212,7 +212,7 @@ async def test_a_process_that_dies_is_tried_again(m: Machine) -> None:
     m.processes.held = True
     await m.until(lambda: m.processes.began["run"])
     # As if it had been killed in the middle of its work.
-    m.disk._create("/data/t-0/00000000000000000000.log.cleaned").data += b"half"
+    m.disk.open("/data/t-0/00000000000000000000.log.cleaned", create=True).append(b"half")
     (errand,) = m.processes._waiting
     errand.kill()
     await asyncio.sleep(1)

@@ -166,7 +166,7 @@ async def test_a_compaction_that_fails_changes_nothing(m: Machine, broken: str) 
     if broken == "damage":
         m.disk.data(closed)[5000] ^= 1
     else:
-        m.disk.capacity = m.disk._used() + 1000
+        m.disk.capacity = m.disk.used + 1000
     before = log.size_bytes
     await asyncio.sleep(MINUTE)
     assert (log.size_bytes, log.cleaned_to, log.offline) == (before, 0, None)

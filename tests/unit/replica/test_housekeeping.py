@@ -65,7 +65,7 @@ async def test_a_failed_sync_in_the_background(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a"))
-    m.disk.sync_error = OSError(errno.EIO, "Input/output error")
+    m.disk.faults.fail_next("sync")
     await asyncio.sleep(20)
     assert m.partition("t").log.offline is not None
     assert (await client.produce("t", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -80,7 +80,7 @@ async def test_a_failed_sync_at_a_roll_fails_those_who_wait(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True, segment_bytes=1 << 20)
     await client.produce("t", batch(b"a", size=600_000))
-    m.disk.sync_error = OSError(errno.EIO, "Input/output error")
+    m.disk.faults.fail_next("sync")
     answers = [client.post_produce("t", batch(b"b", size=600_000)) for _ in range(3)]
     for answer in answers:
         assert (await answer).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -241,7 +241,7 @@ async def test_a_full_disk_and_room_again(m: Machine, dirty: bool) -> None:
     await client.produce("t", batch(b"a"))
     if not dirty:
         await asyncio.sleep(15)
-    m.disk.capacity = m.disk._used() + 100
+    m.disk.capacity = m.disk.used + 100
     data = batch(b"b", producer=(9, 0, 0), size=500)
     assert (await client.produce("t", data)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     small = batch(b"x")

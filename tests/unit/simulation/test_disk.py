@@ -82,6 +82,10 @@ def test_atomic_writes(disk, root):
     assert disk.listdir(root) == ["file"]
     with raises(errno.ENOENT):
         disk.write_atomic(f"{root}/none/file", b"x")
+    disk.makedirs(f"{root}/dir")
+    with raises(errno.EISDIR):
+        disk.write_atomic(f"{root}/dir", b"x")
+    assert sorted(disk.listdir(root)) == ["dir", "file"]
 
 
 def test_directories(disk, root):
@@ -157,8 +161,14 @@ def test_a_full_disk_takes_what_fits(loop):
     with raises(errno.ENOSPC):
         disk.write_atomic("other", b"x")
     assert disk.usage("file") == (10, 0)
-    disk.write_atomic("file", b"0123456789")
-    file.close()
+    file.truncate(6)
+    with raises(errno.ENOSPC):
+        disk.write_atomic("file", b"12345")
+    assert (disk.read("file"), disk.find("")) == (b"123456", ["file"])
+    disk.write_atomic("file", b"1234")
+    assert disk.usage("file") == (10, 6)
+    assert file.append(b"the old one, which has no name") == 6
+    assert disk.usage("file") == (10, 6)
     disk.unlink("file")
     assert disk.usage("file") == (10, 10)
 

@@ -22,7 +22,8 @@ class Outcome(Enum):
 class Send:
     """One batch. `base_offset`: what the broker answered. `order`: of this producer's batches for the partition, in
     which the application sent them; a retry is the same Send. `transaction`: which of the run's, if any.
-    `idempotent`: the broker must neither double nor reorder it."""
+    `idempotent`: the broker must neither double nor reorder it. `attempted`: the history's step when the request that
+    was answered was sent, so that the answer to a retry vouches for what the broker has then (None: the first)."""
 
     place: Place
     values: tuple[int, ...]
@@ -31,6 +32,7 @@ class Send:
     acks: int = -1
     base_offset: int | None = None
     transaction: int | None = None
+    attempted: int | None = None
 
 
 @dataclass(slots=True)
@@ -64,12 +66,14 @@ class Assign:
 
 @dataclass(slots=True)
 class Join:
-    """A member is in a generation of its group, with these partitions: it alone, until the next generation."""
+    """A member is in a generation of its group, with these partitions: it alone, until the next generation. Begun
+    before it asks to join. `instance`: of a static member; another that comes with it takes its place (KIP-345)."""
 
     group: str
     member: str
     generation: int
     partitions: tuple[Place, ...]
+    instance: str | None = None
 
 
 @dataclass(slots=True)
@@ -152,6 +156,11 @@ class History:
         self.final: int | None = None
         self._now_ns = now_ns
         self._step = 0
+
+    @property
+    def step(self) -> int:
+        """The last step so far."""
+        return self._step
 
     def begin(self, process: str, action: Action) -> Operation:
         operation = Operation(len(self.operations), process, action, self._next(), self._now_ns())

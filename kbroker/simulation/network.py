@@ -10,12 +10,14 @@ paused hears it later and one that has died never does. The stacks themselves ru
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
 from kbroker.simulation.links import Link, Range
-from kbroker.simulation.transport import Address, SimTransport, timed_out
+from kbroker.simulation.network_faults import NetworkFaults
+from kbroker.simulation.stack import Address, StackEnd, timed_out
+from kbroker.simulation.transport import SimTransport
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
@@ -32,18 +34,20 @@ CONNECT_AGAIN_S = 0.25
 
 
 class SimNetwork:
-    """Listeners and connections. `latency_s`: (least, most) of bytes on their way, in seconds."""
+    """Listeners and connections. `latency_s`: (least, most) of bytes on their way, in seconds; `faults` may say
+    otherwise."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
         self.loop = loop
         self.random = random
         self.trace: Trace | None = None
+        self.faults = NetworkFaults(self)
         self._latency_s: Range = (0.000_05, 0.000_5)
         self._links: dict[tuple[str, str], Link] = {}
         self._listeners: dict[Address, SimServer] = {}
         # The living ends of connections by host, and the hosts without power, each with those who may not know.
-        self._ends: dict[str, dict[SimTransport, None]] = {}
-        self._dark: dict[str, dict[SimTransport, None]] = {}
+        self._ends: dict[str, dict[StackEnd, None]] = {}
+        self._dark: dict[str, dict[StackEnd, None]] = {}
         self._next_port = FIRST_EPHEMERAL_PORT
 
     @property
@@ -54,13 +58,21 @@ class SimNetwork:
     def latency_s(self, latency_s: Range) -> None:
         self._latency_s = latency_s
         for link in self._links.values():
-            link.latency_s = latency_s
+            self.faults.equip(link)
 
     def link(self, source: str, target: str) -> Link:
         link = self._links.get((source, target))
         if link is None:
-            link = self._links[source, target] = Link(source, target, self.random, self._latency_s)
+            link = self._links[source, target] = Link(source, target, self.loop, self.random, self._latency_s)
+            self.faults.equip(link)
         return link
+
+    def links(self) -> Iterable[Link]:
+        return self._links.values()
+
+    def ends(self) -> Iterator[StackEnd]:
+        """Both ends of each connection, by host."""
+        return (end for ends in self._ends.values() for end in ends)
 
     def bind(
         self, factory: ProtocolFactory, host: Hosts, port: int, loop: asyncio.AbstractEventLoop | None = None
@@ -120,14 +132,16 @@ class SimNetwork:
         return near, protocol
 
     async def _reach(self, source: str, target: str) -> None:
-        """Travel there, trying again for some time while there is no way."""
-        if target in self._dark:
-            left = self.random.uniform(*CONNECT_TIMEOUT_S)
-            while target in self._dark:
-                if left <= 0:
-                    raise timed_out()
-                await asyncio.sleep(min(left, CONNECT_AGAIN_S))
-                left -= CONNECT_AGAIN_S
+        """Travel there, trying again for some time while no answer could come."""
+        there, back = self.link(source, target), self.link(target, source)
+        patience: float | None = None
+        while target in self._dark or there.cut or back.cut or there.clogged:
+            if patience is None:
+                patience = self.random.uniform(*CONNECT_TIMEOUT_S)
+            if patience <= 0:
+                raise timed_out()
+            await asyncio.sleep(min(patience, CONNECT_AGAIN_S))
+            patience -= CONNECT_AGAIN_S
         await self._travel(source, target)
 
     async def _travel(self, source: str, target: str) -> None:
@@ -144,7 +158,7 @@ class SimNetwork:
 
         Its stack ends the connections: what it holds of what was written may still arrive and is followed by the end
         of the stream, or they are reset. With `silent` (power is lost) it does nothing: peers do not notice while
-        they only listen; what they send is given up after STACK_TIMEOUT_S (transport.py), or answered with a reset
+        they only listen; what they send is given up after STACK_TIMEOUT_S (stack.py), or answered with a reset
         when the host is up again. Until then connecting to it times out.
         """
         for address, server in list(self._listeners.items()):
@@ -163,13 +177,13 @@ class SimNetwork:
             for end in self._dark.pop(name):
                 end.peer_is_back()
 
-    def forget(self, end: SimTransport) -> None:
+    def forget(self, end: StackEnd) -> None:
         """Both ends of its connection are lost."""
         for each in (end, end.peer):
             if each.host in self._ends:
                 self._ends[each.host].pop(each, None)
 
-    def tell(self, what: str, end: SimTransport) -> None:
+    def tell(self, what: str, end: StackEnd) -> None:
         if self.trace is not None:
             self.trace(what, end.name, end.peer.name, 0, 0)
 

@@ -1,0 +1,181 @@
+"""Administration. What may pass is tried again until a deadline; what was done by an attempt whose answer got lost
+counts as done."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from kbroker.simulation.clients.bootstrap import Cluster
+from kbroker.simulation.clients.connection import LostError
+from kbroker.simulation.clients.offsets import RefusedError
+from kbroker.simulation.history import History, Outcome, Place, Trim
+from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.k19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from protocol.messages.k21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from protocol.messages.k37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from protocol.messages.k44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+FIRST_DELETE_WITH_STATES = 6
+BROKER_TIMEOUT_MS = 5_000
+# With these, records were surely not deleted.
+TRIM_REFUSED = frozenset(
+    {
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+)
+
+
+class Described(NamedTuple):
+    """A topic as Metadata tells it."""
+
+    topic_id: bytes
+    partitions: int
+
+
+class Admin:
+    """`timeout_s` is how long anything is tried."""
+
+    def __init__(self, cluster: Cluster, history: History, process: str, timeout_s: float = 30.0) -> None:
+        self.cluster = cluster
+        self._history = history
+        self._process = process
+        self._timeout_s = timeout_s
+
+    def close(self) -> None:
+        self.cluster.close()
+
+    async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Raises RefusedError, TimeoutError."""
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
+
+        async def attempt() -> int:
+            connection = await self.cluster.any()
+            return (await connection.ask(request, CreateTopicsResponse)).topics[0].error_code
+
+        await self._until_done(attempt, done_before=ErrorCode.TOPIC_ALREADY_EXISTS)
+        self._history.note(self._process, f"topic {name} with {partitions} partitions created")
+
+    async def delete_topic(self, name: str) -> None:
+        """Raises RefusedError, TimeoutError."""
+
+        async def attempt() -> int:
+            connection = await self.cluster.any()
+            request = DeleteTopicsRequest(timeout_ms=BROKER_TIMEOUT_MS)
+            if connection.version(ApiKey.DELETE_TOPICS) >= FIRST_DELETE_WITH_STATES:
+                request.topics = [DeleteTopicState(name=name)]
+            else:
+                request.topic_names = [name]
+            return (await connection.ask(request, DeleteTopicsResponse)).responses[0].error_code
+
+        await self._until_done(attempt, done_before=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self._history.note(self._process, f"topic {name} deleted")
+
+    async def create_partitions(self, name: str, count: int) -> None:
+        """`count` is how many there are then. Raises RefusedError, TimeoutError."""
+        topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
+
+        async def attempt() -> int:
+            connection = await self.cluster.any()
+            return (await connection.ask(request, CreatePartitionsResponse)).results[0].error_code
+
+        await self._until_done(attempt, done_before=ErrorCode.INVALID_PARTITIONS)
+        self._history.note(self._process, f"topic {name} has {count} partitions now")
+
+    async def alter_configs(self, name: str, configs: Mapping[str, str | None], *, kind: int = TOPIC) -> None:
+        """None takes a config back to its default. Raises RefusedError, TimeoutError."""
+        changes = [
+            AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
+            for key, value in configs.items()
+        ]
+        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+
+        async def attempt() -> int:
+            connection = await self.cluster.any()
+            return (await connection.ask(request, IncrementalAlterConfigsResponse)).responses[0].error_code
+
+        await self._until_done(attempt)
+        self._history.note(self._process, f"configs of {name}: {dict(configs)}")
+
+    async def delete_records(self, place: Place, before: int) -> int:
+        """One attempt to delete what is below an offset; gives the log start offset, -1 if it is not known."""
+        operation = self._history.begin(self._process, Trim(place, before))
+        wanted = DeleteRecordsPartition(partition_index=place[1], offset=before)
+        topics = [DeleteRecordsTopic(name=place[0], partitions=[wanted])]
+        request = DeleteRecordsRequest(topics=topics, timeout_ms=BROKER_TIMEOUT_MS)
+        outcome, detail, asked, low = Outcome.UNKNOWN, "", False, -1
+        try:
+            connection = await self.cluster.leader(place)
+            asked = True
+            answer = (await connection.ask(request, DeleteRecordsResponse)).topics[0].partitions[0]
+            code = ErrorCode(answer.error_code)
+            low, detail = answer.low_watermark, code.name
+            outcome = Outcome.FAILED if code in TRIM_REFUSED else Outcome.UNKNOWN if code else Outcome.OK
+        except OSError as error:
+            detail = type(error).__name__
+            outcome = Outcome.UNKNOWN if asked else Outcome.FAILED
+        finally:
+            self._history.end(operation, outcome, "" if outcome is Outcome.OK else detail)
+        return low
+
+    async def describe(self, name: str) -> Described | None:
+        """None for a topic that does not exist. Raises OSError."""
+        self.cluster.counts.pop(name, None)
+        self.cluster.ids.pop(name, None)
+        await self.cluster.refresh([name])
+        if name not in self.cluster.counts:
+            return None
+        return Described(self.cluster.ids.get(name, b""), self.cluster.counts[name])
+
+    async def _until_done(self, attempt: Callable[[], Awaitable[int]], done_before: ErrorCode = ErrorCode.NONE) -> None:
+        """`done_before` is what the broker says to a repetition of what it has done."""
+        undecided = False
+        async with asyncio.timeout(self._timeout_s):
+            while True:
+                try:
+                    code = ErrorCode(await attempt())
+                except LostError:
+                    undecided = True
+                except OSError:
+                    pass
+                else:
+                    if not code or (undecided and code is done_before):
+                        return
+                    if not code.retriable or code is done_before:
+                        raise RefusedError(code)
+                    undecided = True
+                await self.cluster.rest()

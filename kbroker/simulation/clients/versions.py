@@ -1,0 +1,46 @@
+"""Which version of each API a client uses: the newest that both sides know, or an older one that a seed has chosen."""
+
+from random import Random
+
+from protocol.apis import APIS, ApiKey
+
+# Below these a client of today's kind cannot do its work: records of format v2, topics that are not made by asking
+# for them, offsets of timestamps, consumers that say who they are.
+_LOWEST = {
+    ApiKey.PRODUCE: 3,
+    ApiKey.FETCH: 4,
+    ApiKey.METADATA: 4,
+    ApiKey.JOIN_GROUP: 1,
+    ApiKey.OFFSET_COMMIT: 2,
+    ApiKey.OFFSET_FETCH: 2,
+}
+FIRST_METADATA_WITH_IDS = 10
+# The newest version of each that names topics and does not give their ids.
+_LAST_WITH_NAMES = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9}
+# With group.instance.id (KIP-345).
+STATIC_MEMBERS = {
+    ApiKey.JOIN_GROUP: 5,
+    ApiKey.SYNC_GROUP: 3,
+    ApiKey.HEARTBEAT: 3,
+    ApiKey.LEAVE_GROUP: 3,
+    ApiKey.OFFSET_COMMIT: 7,
+}
+
+# By API key.
+Caps = dict[int, int]
+
+
+def newest() -> Caps:
+    return {}
+
+
+def older(random: Random, *, static_members: bool = False) -> Caps:
+    """A client of some earlier time: each API at a version of its own. `static_members`: it knows of KIP-345."""
+    caps: Caps = {}
+    for key, api in APIS.items():
+        lowest = max(api.min, _LOWEST.get(ApiKey(key), 0), STATIC_MEMBERS.get(ApiKey(key), 0) if static_members else 0)
+        caps[key] = random.randint(lowest, api.max)
+    if caps[ApiKey.METADATA] < FIRST_METADATA_WITH_IDS:
+        for named, last in _LAST_WITH_NAMES.items():
+            caps[named] = min(caps[named], last)
+    return caps

@@ -1,0 +1,74 @@
+"""What stories of clients begin with: clients of a machine's broker, and the history that they record."""
+
+import asyncio
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from kbroker.simulation.clients.bootstrap import Cluster
+from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
+from kbroker.simulation.clients.producer import Producer, ProducerConfig
+from kbroker.simulation.clients.values import Values
+from kbroker.simulation.history import History, Operation, Outcome, Read, Send
+from tests.unit.harness import HOST, PORT, Machine
+
+BOOTSTRAP = [(HOST, PORT)]
+
+
+class Program:
+    """Clients of one story. Their chance comes from the machine's seed and their names."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.history = History(lambda: machine.loop.elapsed_ns)
+        self.values = Values()
+        self.clusters: list[Cluster] = []
+
+    def random(self, name: str) -> Random:
+        return Random(f"{self.machine.seed}/{name}")
+
+    def cluster(self, name: str, **options: Any) -> Cluster:
+        cluster = Cluster(self.machine.loop, BOOTSTRAP, self.random(name), name, **options)
+        self.clusters.append(cluster)
+        return cluster
+
+    def producer(self, name: str = "producer", *, config: ProducerConfig | None = None, **options: Any) -> Producer:
+        cluster = self.cluster(name, **options)
+        return Producer(cluster, self.history, name, self.random(f"{name}/work"), config)
+
+    def consumer(self, name: str = "consumer", *, config: ConsumerConfig | None = None, **options: Any) -> Consumer:
+        cluster = self.cluster(name, **options)
+        return Consumer(cluster, self.history, name, self.random(f"{name}/work"), config)
+
+    def send(self, producer: Producer, place: tuple[str, int], count: int = 1) -> "asyncio.Future[Operation]":
+        return producer.send(place, self.values.take(count))
+
+    def reset_connections(self) -> None:
+        """As if a middlebox had forgotten them all."""
+        for connection in list(self.machine.broker._server.connections):
+            connection._transport.abort()  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        for cluster in self.clusters:
+            cluster.close()
+        assert [operation for operation in self.history.operations if operation.ended is None] == []
+
+
+async def read_until(consumer: Consumer, count: int) -> list[Read]:
+    """At least so many records."""
+    reads: list[Read] = []
+    deadline = consumer.cluster.loop.time() + 120
+    while len(reads) < count:
+        assert consumer.cluster.loop.time() < deadline, f"only {len(reads)} of {count} records"
+        reads += await consumer.poll()
+    return reads
+
+
+def acknowledged(operations: Iterable[Operation]) -> list[int]:
+    """The values of sends that were acknowledged, in their order."""
+    return [
+        value
+        for operation in operations
+        if isinstance(operation.action, Send) and operation.outcome is Outcome.OK
+        for value in operation.action.values
+    ]

@@ -10,7 +10,6 @@ import os
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from random import Random
 
 from kbroker.model import Buffer
@@ -64,6 +63,10 @@ class SimDisk:
         self._fuse = changes
         self._on_death = then
 
+    def disarm(self) -> None:
+        """What `die_after` has planned does not come to pass."""
+        self._fuse = None
+
     def after_crash(self, power: bool = False, *, ghost: bool = False) -> "SimDisk":
         """What the next start finds: all that was written or, after a power loss, one of the states that the disk may
         be in. This one is dead from then on. With `ghost` it lives on, with its content, where nobody else sees it:
@@ -77,23 +80,19 @@ class SimDisk:
             self.dead = False
             self.trace = None
             self.faults = Faults(Random(0))
-            names = deepcopy(names)
         if power:
-            random = Random(self.random.getrandbits(64))
-            left = names.after_power_loss(random)
-            left.files = {path: content.after_power_loss(random) for path, content in left.files.items()}
-            names = NameJournal()
-            names.durable = left
-            names.current.files = dict(left.files)
-            names.current.directories = {path: dict(entries) for path, entries in left.directories.items()}
+            names = NameJournal(names.after_power_loss(Random(self.random.getrandbits(64))))
+        elif ghost:
+            names = names.copy()
         disk._names = names
         disk.used = sum(len(content.data) for content in names.current.files.values())
         return disk
 
     def _die(self) -> None:
-        self.dead = True
         self._fuse = None
+        # Whoever is told may still look at the disk.
         self._on_death()
+        self.dead = True
         raise MachineDied
 
     def _check(self) -> None:

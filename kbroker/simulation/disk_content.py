@@ -57,7 +57,6 @@ class Content:
         del data[size:]
         if self.failed_to or self.holes:
             self.failed_to = min(self.failed_to, size)
-            self._cut_holes(size)
             self._dirty_page()
 
     def _dirty_page(self) -> None:
@@ -65,13 +64,10 @@ class Content:
         end = len(self.data)
         self.redirtied = min(self.redirtied, end - end % PAGE)
 
-    def _cut_holes(self, end: int) -> None:
-        self.holes = [(start, old[: end - start]) for start, old in self.holes if start < end]
-
     def sync(self) -> None:
         """All of it is durable, but for what an earlier, failed sync has declared clean."""
         if self.failed_to or self.holes:
-            self._cut_holes(self.redirtied)
+            self.holes = [(start, old[: self.redirtied - start]) for start, old in self.holes if start < self.redirtied]
             end = min(self.failed_to, self.redirtied)
             if end > self.clean_to:
                 size = end - self.clean_to
@@ -94,6 +90,12 @@ class Content:
         """A bit of the medium flips."""
         self.data[offset] ^= 1 << bit
 
+    def copy(self) -> "Content":
+        copy = Content(self.mtime_ms, self.data)
+        copy.clean_to, copy.removed = self.clean_to, self.removed
+        copy.failed_to, copy.redirtied, copy.holes = self.failed_to, self.redirtied, list(self.holes)
+        return copy
+
     def after_power_loss(self, random: Random) -> "Content":
         """One of the states in which the disk may be."""
         if self.removed and random.random() < 0.5:
@@ -108,6 +110,8 @@ class Content:
 
     def _with_truncation_undone(self, random: Random) -> bytearray:
         left = self.data[: self.clean_to] + self.removed
+        if random.random() < 0.5:
+            return left
         page_end = -(-self.clean_to // PAGE) * PAGE
         new = bytes(self.data[self.clean_to : page_end]).ljust(page_end - self.clean_to, b"\0")
         self._write_sectors(left, self.clean_to, new, random)

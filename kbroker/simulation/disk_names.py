@@ -7,7 +7,7 @@ is not so here: that the sync of a file or of an empty directory makes its own n
 """
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Literal, NamedTuple
 
@@ -78,14 +78,36 @@ class Names:
             yield from self.within(posixpath.join(path, name) if path != "." else name)
         yield path
 
+    def copy(self, of: Callable[[Content], Content]) -> "Names":
+        """The same names; `of` gives what each file holds there."""
+        copy = Names()
+        copy.files = {path: of(content) for path, content in self.files.items()}
+        copy.directories = {path: dict(entries) for path, entries in self.directories.items()}
+        return copy
+
 
 class NameJournal:
     """`current` is what programs see, `durable` what is on the disk for sure, `pending` the changes in between."""
 
-    def __init__(self) -> None:
-        self.current = Names()
-        self.durable = Names()
+    def __init__(self, durable: Names | None = None) -> None:
+        self.durable = durable or Names()
+        self.current = self.durable.copy(_itself)
         self.pending: list[Change] = []
+
+    def copy(self) -> "NameJournal":
+        """Nothing that happens to the one has an effect on the other, contents included."""
+        copies: dict[Content, Content] = {}
+
+        def of(content: Content) -> Content:
+            copy = copies.get(content)
+            if copy is None:
+                copy = copies[content] = content.copy()
+            return copy
+
+        copy = NameJournal(self.durable.copy(of))
+        copy.pending = [each._replace(content=of(each.content)) if each.content else each for each in self.pending]
+        copy.current = self.current.copy(of)
+        return copy
 
     def change(self, change: Change) -> None:
         self.current.apply(change)
@@ -109,27 +131,26 @@ class NameJournal:
         del self.pending[:count]
 
     def after_power_loss(self, random: Random) -> Names:
-        """One of the states in which the disk may be. This journal is of no use afterwards."""
+        """One of the states in which the disk may be, with the files' contents as they may be."""
         chance = random.random()
         count = len(self.pending)
-        self._write(0 if chance < 0.3 else count if chance < 0.5 else random.randint(0, count))
-        return self.durable
+        written = 0 if chance < 0.3 else count if chance < 0.5 else random.randint(0, count)
+        left = self.durable.copy(_itself)
+        for change in self.pending[:written]:
+            left.apply(change)
+        return left.copy(lambda content: content.after_power_loss(random))
 
     def is_sure(self, path: str, content: Content) -> bool:
         """Whether a power loss can neither take this name nor have it mean another file than this."""
         if self.durable.files.get(path) is not content:
             return False
-        for kind, old, target, _ in self.pending:
-            gone = kind != "create" and (old == path or path.startswith(old + "/"))
-            if gone or target == path:
-                return False
-        return True
+        return not any(
+            kind != "create" and (old == path or path.startswith(old + "/")) for kind, old, _, _ in self.pending
+        )
 
     def sure(self) -> list[str]:
         """Names of files and directories that a power loss cannot take, sorted."""
-        passing = Names()
-        passing.files = dict(self.durable.files)
-        passing.directories = {path: dict(entries) for path, entries in self.durable.directories.items()}
+        passing = self.durable.copy(_itself)
         sure = dict.fromkeys([*passing.files, *passing.directories])
         for change in self.pending:
             if change.kind == "rename":
@@ -139,6 +160,10 @@ class NameJournal:
                 sure.pop(change.path, None)
             passing.apply(change)
         return sorted(sure)
+
+
+def _itself(content: Content) -> Content:
+    return content
 
 
 def parent_of(path: str) -> str:

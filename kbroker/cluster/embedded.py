@@ -25,6 +25,7 @@ from kbroker.cluster.coordination import (
 )
 from kbroker.cluster.journal import Journal, Lost, encode_snapshot
 from kbroker.cluster.tree import Tree, Undo, take_back
+from kbroker.cluster.watches import Watches
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -60,9 +61,7 @@ class EmbeddedStore:
         self._draining = False
         self._failure: CoordinationError | None = None
         self._last_session = 0
-        # By path; a dict of (session, callback) keeps the order of registration and no duplicates.
-        self._node_watches: dict[str, dict[tuple[EmbeddedSession, Watch], None]] = {}
-        self._child_watches: dict[str, dict[tuple[EmbeddedSession, Watch], None]] = {}
+        self._watches: Watches[tuple[EmbeddedSession, Watch]] = Watches()
 
     @classmethod
     async def open(
@@ -162,22 +161,14 @@ class EmbeddedStore:
 
     def watch(self, session: EmbeddedSession, path: str, callback: Watch | None, *, children: bool = False) -> None:
         if callback is not None:
-            watches = self._child_watches if children else self._node_watches
-            watches.setdefault(path, {})[session, callback] = None
+            self._watches.add(path, (session, callback), children=children)
 
     def forget_watches(self, session: EmbeddedSession) -> None:
-        for watches in (self._node_watches, self._child_watches):
-            for path in list(watches):
-                watches[path] = {key: None for key in watches[path] if key[0] is not session}
+        self._watches.forget(lambda watcher: watcher[0] is session)
 
     def _notify(self, events: list[WatchEvent]) -> None:
-        for event in events:
-            watches = self._child_watches if event.kind == "children" else self._node_watches
-            listeners = list(watches.pop(event.path, ()))
-            if event.kind == "deleted":
-                listeners += self._child_watches.pop(event.path, ())
-            for _, callback in listeners:
-                self._world.loop.call_soon(callback, event)
+        for (_, callback), event in self._watches.fire(events):
+            self._world.loop.call_soon(callback, event)
 
 
 class EmbeddedSession:

@@ -60,7 +60,7 @@ class Cluster:
         self.ids: dict[str, bytes] = {}
         self.names: dict[bytes, str] = {}
         self._bootstrap = list(bootstrap)
-        self._caps: Caps = caps or {}
+        self.caps: Caps = caps or {}
         self._timeout_s = timeout_s
         self._backoff_s = backoff_s
         self._connections: dict[int, Connection] = {}
@@ -195,7 +195,7 @@ class Cluster:
         return self._own[-1]
 
     async def _connect(self, address: Address) -> Connection:
-        connection = await connect(self.loop, address, self.client_id, self._caps, self._timeout_s)
+        connection = await connect(self.loop, address, self.client_id, self.caps, self._timeout_s)
         if self._closed:
             connection.close()
         return connection

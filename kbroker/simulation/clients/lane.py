@@ -9,6 +9,7 @@ a repeated one (KIP-98) after the rules of the Java client.
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from kbroker.simulation.history import Operation, Place
@@ -21,36 +22,24 @@ MAX_SEQUENCE = 2**31 - 1
 Identity = tuple[int, int]
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
-    """`undecided`: an attempt has been made of which it is not certain that it had no effect."""
+    """`undecided`: an attempt has been made of which it is not certain that it had no effect. `attempted`: the
+    history's step at the last attempt."""
 
-    __slots__ = (
-        "attempts", "codec", "data", "deadline", "done", "in_flight", "operation", "order", "place", "records",
-        "sequence", "undecided",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        operation: Operation,
-        place: Place,
-        order: int,
-        records: list[NewRecord],
-        codec: int,
-        deadline: float,
-        done: "asyncio.Future[Operation]",
-    ) -> None:
-        self.operation = operation
-        self.place = place
-        self.order = order
-        self.records = records
-        self.codec = codec
-        self.deadline = deadline
-        self.done = done
-        self.data: bytearray | None = None
-        self.sequence = NO_SEQUENCE
-        self.attempts = 0
-        self.in_flight = False
-        self.undecided = False
+    operation: Operation
+    place: Place
+    order: int
+    records: list[NewRecord]
+    codec: int
+    deadline: float
+    done: "asyncio.Future[Operation]"
+    data: bytearray | None = None
+    sequence: int = NO_SEQUENCE
+    attempts: int = 0
+    attempted: int = 0
+    in_flight: bool = False
+    undecided: bool = False
 
     def start_anew(self) -> None:
         self.data = None

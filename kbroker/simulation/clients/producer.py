@@ -176,6 +176,7 @@ class Producer:
         for batch in batches:
             name, index = batch.place
             data = self._lanes[batch.place].prepare(batch)
+            batch.attempted = self._history.step
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = TopicProduceData(name=name, topic_id=self.cluster.ids.get(name, bytes(16)))
@@ -229,6 +230,7 @@ class Producer:
             assert isinstance(action, Send)
             # Of a duplicate that has left the broker's memory it does not say where it is.
             action.base_offset = result.base_offset if code is ErrorCode.NONE and result.base_offset >= 0 else None
+            action.attempted = batch.attempted
             lane.acknowledged(batch)
             self._end(lane, batch, Outcome.OK, "" if code is ErrorCode.NONE else code.name)
             return

@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.schema import Message, decoder, encode
 from protocol.wire import skip_tags
 
-Served = Body | Pending | Awaitable[Body | None] | None
+Served = Body | Pending | Awaitable[Body | Pending | None] | None
 Serve = Callable[[Services, RequestContext, memoryview, int], Served]
 
 # The handlers' and messages' file names: one stem in kbroker/api and in protocol/messages.

@@ -4,23 +4,29 @@ Records are never decoded on an ordinary topic: a slice of the received frame go
 - acks 0: no answer; what goes wrong closes the connection, which is how the client learns of it.
 - acks 1: answered after the append (after its sync, under flush.before.ack).
 - acks all (-1): answered when the high watermark has passed the batch.
+- A batch whose records have to be looked into and that takes long is worked off beside other requests; the rest of its
+  request, and of its connection, waits.
 - From version 13 on topics are named by id (KIP-516).
 Transactions come later: a transactional request is refused for good, not retriably.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Self
 
 from kbroker.api.outcomes import partition_named
 from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
 from kbroker.model import KafkaError
 from kbroker.replica.manager import Appended
+from kbroker.replica.records import Unfinished
 from kbroker.replica.validation import NotOneBatchError
 from kbroker.state.purgatory import Operation
 from protocol.errors import ErrorCode
 from protocol.produce_wire import (
+    PartitionRecords,
     PartitionResult,
+    TopicRecords,
     TopicResult,
     decode_produce_request,
     encode_produce_response,
@@ -38,7 +44,12 @@ REFUSED_BY_LOG = {
 _NOTHING: tuple[tuple[int, str | None], ...] = ()
 
 
-def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Body | Pending | None:
+Unsettled = list[tuple[list[PartitionResult], int, Appended]]
+
+
+def serve(
+    services: Services, context: RequestContext, frame: memoryview, pos: int
+) -> Body | Pending | Awaitable[Body | Pending | None] | None:
     version = context.version
     transactional_id, acks, timeout_ms, topics = decode_produce_request(frame, pos, version)
     if transactional_id is not None or acks not in (-1, 0, 1):
@@ -50,16 +61,18 @@ def serve(services: Services, context: RequestContext, frame: memoryview, pos: i
     append = services.replicas.append
     now_ms = services.world.clock.now_ms()
     results: list[TopicResult] = []
-    unsettled: list[tuple[list[PartitionResult], int, Appended]] = []
+    unsettled: Unsettled = []
     for key, partitions in topics:
         answers: list[PartitionResult] = []
         for index, records in partitions:
             try:
                 appended = append(key, index, records, acks, version, now_ms)
             except KafkaError as error:
-                answers.append(_error(index, error, _log_start(services, key, index, error)))
-                context.refused(error.code, error.message, subject=partition_named(key, index))
+                answers.append(_failed(services, context, key, index, error))
                 continue
+            except Unfinished as unfinished:
+                rest = Rest(services, context, acks, timeout_ms, results, unsettled, unfinished)
+                return rest.take(topics, partitions, answers).serve()
             if not appended.settled:
                 unsettled.append((answers, len(answers), appended))
             answers.append(
@@ -68,11 +81,17 @@ def serve(services: Services, context: RequestContext, frame: memoryview, pos: i
         if answers:
             results.append((key, answers))
     if unsettled and acks != 0:
-        wait = DelayedProduce(services, context, results, unsettled, timeout_ms)
-        services.replicas.watch(wait)
-        wait.start()
-        return PENDING
+        return _wait(services, context, results, unsettled, timeout_ms)
     return _answer(context, acks, results)
+
+
+def _wait(
+    services: Services, context: RequestContext, results: list[TopicResult], unsettled: Unsettled, timeout_ms: int
+) -> Pending:
+    wait = DelayedProduce(services, context, results, unsettled, timeout_ms)
+    services.replicas.watch(wait)
+    wait.start()
+    return PENDING
 
 
 def _answer(context: RequestContext, acks: int, results: list[TopicResult]) -> Body | None:
@@ -85,11 +104,19 @@ def _answer(context: RequestContext, acks: int, results: list[TopicResult]) -> B
     return None
 
 
+def _appended(index: int, appended: Appended) -> PartitionResult:
+    return (index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset, _NOTHING, None)
+
+
 def _refused(index: int, code: ErrorCode, message: str | None = None) -> PartitionResult:
     return (index, int(code), -1, -1, -1, _NOTHING, message)
 
 
-def _error(index: int, error: KafkaError, log_start: int) -> PartitionResult:
+def _failed(
+    services: Services, context: RequestContext, key: str | bytes, index: int, error: KafkaError
+) -> PartitionResult:
+    context.refused(error.code, error.message, subject=partition_named(key, index))
+    log_start = _log_start(services, key, index, error)
     record_errors = tuple(getattr(error, "record_errors", _NOTHING))
     return (index, int(error.code), -1, -1, log_start, record_errors, error.message)
 
@@ -102,6 +129,77 @@ def _log_start(services: Services, key: str | bytes, index: int, error: KafkaErr
     return -1 if partition is None else partition.log.log_start_offset
 
 
+class Rest:
+    """What is left of a request from the first batch on whose records take long to look into. The connection serves
+    nothing more until it is through, so its batches keep their order; those of other connections go before."""
+
+    __slots__ = ("_acks", "_context", "_left", "_results", "_services", "_timeout_ms", "_unfinished", "_unsettled")
+
+    def __init__(
+        self,
+        services: Services,
+        context: RequestContext,
+        acks: int,
+        timeout_ms: int,
+        results: list[TopicResult],
+        unsettled: Unsettled,
+        unfinished: Unfinished,
+    ) -> None:
+        self._services = services
+        self._context = context
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._results = results
+        self._unsettled = unsettled
+        # Why the first of them is not appended yet.
+        self._unfinished: Unfinished | None = unfinished
+        # (topic, its answers, partition, records)
+        self._left: list[tuple[str | bytes, list[PartitionResult], int, memoryview | None]] = []
+
+    def take(self, topics: list[TopicRecords], current: list[PartitionRecords], answers: list[PartitionResult]) -> Self:
+        """`answers`: of those of the `current` topic's partitions that have theirs already."""
+        place = next(place for place, (_, partitions) in enumerate(topics) if partitions is current)
+        for key, partitions in topics[place:]:
+            if partitions:
+                self._results.append((key, answers))
+            for index, records in partitions[len(answers) :]:
+                # The frame's buffer is somebody else's when the handler returns. The first has been copied.
+                kept = memoryview(bytearray(records)) if self._left and records is not None else None
+                self._left.append((key, answers, index, kept))
+            answers = []
+        return self
+
+    async def serve(self) -> Body | Pending | None:
+        for key, answers, index, records in self._left:
+            try:
+                appended = await self._append(key, index, records)
+            except KafkaError as error:
+                answers.append(_failed(self._services, self._context, key, index, error))
+                continue
+            if not appended.settled:
+                self._unsettled.append((answers, len(answers), appended))
+            answers.append(_appended(index, appended))
+        self._context.on_abandoned = None
+        if self._unsettled and self._acks != 0:
+            return _wait(self._services, self._context, self._results, self._unsettled, self._timeout_ms)
+        return _answer(self._context, self._acks, self._results)
+
+    async def _append(self, key: str | bytes, index: int, records: memoryview | None) -> Appended:
+        replicas, version = self._services.replicas, self._context.version
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is None:
+            try:
+                now_ms = self._services.world.clock.now_ms()
+                return replicas.append(key, index, records, self._acks, version, now_ms)
+            except Unfinished as found:
+                unfinished = found
+        return await replicas.append_later(key, index, unfinished, self._acks, version, self._give_up)
+
+    def _give_up(self, cancel: Callable[[], None]) -> None:
+        """How to end the work if the client goes."""
+        self._context.on_abandoned = cancel
+
+
 class DelayedProduce(Operation):
     """A produce request of which some partitions wait for their high watermark or their sync."""
 
@@ -112,7 +210,7 @@ class DelayedProduce(Operation):
         services: Services,
         context: RequestContext,
         results: list[TopicResult],
-        unsettled: list[tuple[list[PartitionResult], int, Appended]],
+        unsettled: Unsettled,
         timeout_ms: int,
     ) -> None:
         super().__init__(services.world.clock.mono_ms() + max(timeout_ms, 0))

@@ -20,7 +20,7 @@ from struct import error as StructError
 from typing import TYPE_CHECKING, cast
 
 from kbroker.api.dispatch import Refused
-from kbroker.api.services import PENDING, Body, RequestContext
+from kbroker.api.services import PENDING, Body, Pending, RequestContext
 from kbroker.net.answering import Answering
 from kbroker.net.refusals import api_name
 from protocol.errors import MalformedError
@@ -239,16 +239,26 @@ class Connection(Answering):
             return
         self._pending.append(context)
         self._waiting_on = context
-        self.server.spawn(self._await(context, cast("Awaitable[Body | None]", result)))
+        self.server.spawn(self._await(context, cast("Awaitable[Body | Pending | None]", result)))
 
-    async def _await(self, context: RequestContext, result: Awaitable[Body | None]) -> None:
+    async def _await(self, context: RequestContext, result: Awaitable[Body | Pending | None]) -> None:
         try:
             body = await result
         except Exception as error:
             self._failed(error, context)
             return
-        if body is not None:
+        if body is None:
+            self._unanswered(context)
+        elif not isinstance(body, Pending):
             context.respond(body)
+
+    def _unanswered(self, context: RequestContext) -> None:
+        """It is through, and gets no answer."""
+        if self._transport is not None:
+            self._pending.remove(context)
+            self._waiting_on = None
+            self._write_pending()
+            self._continue_soon()
 
     # Answers.
 

@@ -6,14 +6,16 @@ through it; coordinators write their internal topics through it; housekeeping wo
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.cluster.image import TOPIC_RESOURCE
 from kbroker.cluster.turnstile import Turnstile
 from kbroker.model import Buffer, KafkaError, TopicPartition
+from kbroker.replica.lane import Lane
 from kbroker.replica.logs import LogDirectory, Report, Wanted
 from kbroker.replica.partition import Committed, Partition, acknowledged_by_sync
+from kbroker.replica.records import Unfinished, Validated
 from kbroker.replica.upkeep import Upkeep
 from kbroker.replica.validation import validate
 from kbroker.state.partition import PartitionState
@@ -73,6 +75,7 @@ class ReplicaManager:
         self.logs = logs
         self.upkeep = Upkeep(world)
         self.departed = Departed()
+        self.lane = Lane(world)
         self._world = world
         self._metadata = metadata
         # Both a topic's name and its id lead to its partitions: requests use either (KIP-516).
@@ -113,9 +116,17 @@ class ReplicaManager:
     # Appends.
 
     def append(
-        self, key: TopicKey, index: int, records: memoryview | None, acks: int, version: int, now_ms: int
+        self,
+        key: TopicKey,
+        index: int,
+        records: memoryview | None,
+        acks: int,
+        version: int,
+        now_ms: int,
+        validated: Validated | None = None,
     ) -> Appended:
-        """Append what a client produced; the buffer is only used during the call. Raises KafkaError.
+        """Append what a client produced; the buffer is only used during the call. Raises KafkaError, and Unfinished
+        for what `append_later` takes. `validated`: it has been looked into already.
 
         Internal topics are their coordinators', as in Kafka.
         """
@@ -129,7 +140,9 @@ class ReplicaManager:
         log = partition.log
         if acks == ACKS_ALL and not partition.state.enough_in_sync(log.config.min_insync_replicas):
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        batch, header, append_time_ms = validate(records, log.config, now_ms, produce_version=version)
+        if validated is None:
+            validated = validate(records, log.config, now_ms, produce_version=version)
+        batch, header, append_time_ms = validated
         duplicate = log.producers.check(header) if header[9] >= 0 else None
         if duplicate is not None:
             base_offset, last_offset, append_time_ms = duplicate
@@ -140,6 +153,25 @@ class ReplicaManager:
             end_offset = base_offset + header[6] + 1
         settled = partition.state.high_watermark >= end_offset or (acks != ACKS_ALL and not partition.flush_before_ack)
         return Appended(partition, base_offset, end_offset, append_time_ms, log.log_start_offset, settled)
+
+    async def append_later(
+        self,
+        key: TopicKey,
+        index: int,
+        unfinished: Unfinished,
+        acks: int,
+        version: int,
+        give_up: Callable[[Callable[[], None]], None],
+    ) -> Appended:
+        """As `append`, for a batch that takes long to look into. `give_up` is told how that is ended early."""
+        partition = self.find(key, index)
+        job = self.lane.take(unfinished)
+        give_up(job.give_up)
+        validated = await job.done
+        if self.find(key, index) is not partition:
+            # It was deleted meanwhile, and perhaps made anew with other configs.
+            raise KafkaError(self.absence(key, index))
+        return self.append(key, index, None, acks, version, self._world.clock.now_ms(), validated)
 
     def _append(self, partition: Partition, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
         """Gives the base offset."""

@@ -7,6 +7,7 @@ Decompression is bounded: it never reserves more than a small multiple of what i
 and gives up at `max_size`.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK = 32 * 1024
 _LENGTH = Struct(">i")
+_STREAMS = {GZIP: "gzip", LZ4: "lz4", ZSTD: "zstd"}
 
 # A snappy copy element of 3 bytes gives at most 64 bytes.
 _SNAPPY_MAX_RATIO = 22
@@ -70,13 +72,28 @@ def decompress(codec: int, data: Buffer, max_size: int) -> Buffer:
         return data
     if codec == SNAPPY:
         return _decompress_snappy(data, max_size)
-    if codec == GZIP:
-        return _decompress_stream("gzip", data, max_size)
-    if codec == LZ4:
-        return _decompress_stream("lz4", data, max_size)
-    if codec == ZSTD:
-        return _decompress_stream("zstd", data, max_size)
+    if codec in _STREAMS:
+        return _decompress_stream(_STREAMS[codec], data, max_size)
     raise MalformedError(f"unknown compression codec {codec}")
+
+
+def decompress_untouched(codec: int, data: Buffer, max_size: int) -> memoryview:
+    """As `decompress`, for a thread: into memory of which only what is written to comes to be, at once and without the
+    interpreter's lock, that goes back to the system when the result is let go."""
+    from mmap import mmap
+
+    room = memoryview(mmap(-1, max_size))
+    if codec == SNAPPY:
+        return room[: _decompress_snappy_into(data, room)]
+    if codec not in _STREAMS:
+        raise MalformedError(f"unknown compression codec {codec}")
+    name = _STREAMS[codec]
+    try:
+        return room[: _module(name).decompress_into(data, room)]
+    except Exception as error:
+        if str(error) != _full(name):
+            raise MalformedError(f"not valid {name}: {error}") from None
+        raise TooLargeError(f"more than {max_size} bytes when decompressed") from None
 
 
 def _module(name: str) -> "ModuleType":
@@ -139,11 +156,36 @@ def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
 
 
 def _decompress_snappy(data: Buffer, max_size: int) -> bytearray:
-    view = memoryview(data)
     out = bytearray()
+    for block, size in _snappy_blocks(data):
+        if size > max_size - len(out):
+            raise TooLargeError(f"more than {max_size} bytes when decompressed")
+        try:
+            out += _module("snappy").decompress_raw(block)
+        except Exception as error:
+            raise MalformedError(f"not valid snappy: {error}") from None
+    return out
+
+
+def _decompress_snappy_into(data: Buffer, room: memoryview) -> int:
+    """Gives how many bytes of `room` were needed."""
+    pos = 0
+    for block, size in _snappy_blocks(data):
+        if size > len(room) - pos:
+            raise TooLargeError(f"more than {len(room)} bytes when decompressed")
+        try:
+            pos += _module("snappy").decompress_raw_into(block, room[pos : pos + size])
+        except Exception as error:
+            raise MalformedError(f"not valid snappy: {error}") from None
+    return pos
+
+
+def _snappy_blocks(data: Buffer) -> Iterator[tuple[memoryview, int]]:
+    """The raw blocks, each with the decompressed length that it begins with."""
+    view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        _append_snappy(out, view, max_size)
-        return out
+        yield view, _snappy_size(view)
+        return
     pos, end = len(_XERIAL_HEADER), len(view)
     while pos < end:
         if end - pos < 4:
@@ -152,22 +194,16 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytearray:
         pos += 4
         if not 0 <= size <= end - pos:
             raise MalformedError(f"snappy block of {size} bytes in {end - pos} bytes")
-        _append_snappy(out, view[pos : pos + size], max_size)
+        block = view[pos : pos + size]
+        yield block, _snappy_size(block)
         pos += size
-    return out
 
 
-def _append_snappy(out: bytearray, block: memoryview, max_size: int) -> None:
-    """Decompress one raw block, which begins with its decompressed length, to the end of `out`."""
-    snappy = _module("snappy")
+def _snappy_size(block: memoryview) -> int:
     try:
-        size: int = snappy.decompress_raw_len(block)
-        if size > _SNAPPY_MAX_RATIO * len(block):
-            raise MalformedError(f"snappy block of {len(block)} bytes claims to hold {size} bytes")
-        if size > max_size - len(out):
-            raise TooLargeError(f"more than {max_size} bytes when decompressed")
-        out += snappy.decompress_raw(block)
-    except MalformedError:
-        raise
+        size: int = _module("snappy").decompress_raw_len(block)
     except Exception as error:
         raise MalformedError(f"not valid snappy: {error}") from None
+    if size > _SNAPPY_MAX_RATIO * len(block):
+        raise MalformedError(f"snappy block of {len(block)} bytes claims to hold {size} bytes")
+    return size

@@ -48,7 +48,7 @@ def put_varint(value: int) -> bytes:
 _SMALL = tuple(bytes((value,)) for value in range(0x80))
 
 
-def take_varint(buf: bytes | memoryview, pos: int, max_bytes: int = 5) -> tuple[int, int]:
+def take_varint(buf: bytes | bytearray | memoryview, pos: int, max_bytes: int = 5) -> tuple[int, int]:
     """Read a zigzag varint (32 bits in 5 bytes, 64 bits in 10); gives (value, next position).
 
     Raises IndexError past the end of `buf` and MalformedError when it is longer than `max_bytes`.

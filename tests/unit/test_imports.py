@@ -81,7 +81,8 @@ EDGE_FILES = {"kbroker/storage/backend.py", "kbroker/cluster/zookeeper.py"}
 # The types of what is passed in. They may be named anywhere, and made at the edge only.
 PASSED_IN = {"random": {"Random"}, "asyncio": {"AbstractEventLoop"}}
 # What is in such a module and asks nothing of the machine.
-PURE = {"uuid": {"UUID"}}
+# A mapping of a file would need its descriptor, which nobody below the edge can have; without one it is memory.
+PURE = {"uuid": {"UUID"}, "mmap": {"mmap"}}
 
 
 class Import(NamedTuple):

@@ -27,6 +27,7 @@ from protocol.records.record import encode_record, iter_records, take_varint
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.protocol.records import java_batches
+from tests.unit.replica.finishing import finished
 from tests.unit.storage.harness import NOW, config
 
 # Where decompression ends in these tests, whatever the input says.
@@ -180,7 +181,8 @@ def _run_produced(rng: Random) -> tuple[Callable[[bytes], None], bool]:
     version = rng.choice((3, 7, 13))
 
     def run(data: bytes) -> None:
-        batch, header, _ = validate(memoryview(bytearray(data)), topic, NOW, produce_version=version)
+        produced = memoryview(bytearray(data))
+        batch, header, _ = finished(lambda: validate(produced, topic, NOW, produce_version=version))
         assert header == parse_header(batch)
         assert header.size == len(batch)
         assert header.crc == crc32c(memoryview(batch)[CRC_START:])

@@ -22,6 +22,7 @@ from protocol.schema import Message, StructType, decode, encode, facts
 from protocol.wire import MAX_ELEMENTS, put_uvarint
 from tests.unit.fuzz.file_targets import empty_disk
 from tests.unit.protocol.generators import all_messages
+from tests.unit.replica.finishing import finished
 from tests.unit.storage.harness import NOW, config
 
 MIB = 1 << 20
@@ -130,9 +131,9 @@ def test_a_record_of_headers_alone_is_bounded() -> None:
     batch = build_batch([(NOW, b"k", b"v", [(b"", None)] * (MAX_HEADERS + 1))], codec=4)
     assert len(batch) < 2000
     with pytest.raises(KafkaError, match="record headers"):
-        validate(memoryview(batch), config(kbroker_record_validation="full"), NOW, produce_version=13)
+        finished(lambda: validate(memoryview(batch), config(kbroker_record_validation="full"), NOW, produce_version=13))
     fine = build_batch([(NOW, b"k", b"v", [(b"", None)] * MAX_HEADERS)], codec=4)
-    validate(memoryview(fine), config(kbroker_record_validation="full"), NOW, produce_version=13)
+    finished(lambda: validate(memoryview(fine), config(kbroker_record_validation="full"), NOW, produce_version=13))
 
 
 @pytest.mark.parametrize("codec", range(1, 5), ids=NAMES[1:])

@@ -2,7 +2,8 @@ import pytest
 
 from kbroker.config import TopicConfig
 from kbroker.model import KafkaError
-from kbroker.replica.validation import MAX_DECOMPRESSED, InvalidRecordsError, validate
+from kbroker.replica.records import MAX_DECOMPRESSED, InvalidRecordsError
+from kbroker.replica.validation import validate
 from protocol.errors import ErrorCode
 from protocol.records.batch import (
     LOG_APPEND_TIME,
@@ -15,6 +16,7 @@ from protocol.records.batch import (
 )
 from protocol.records.compression import LZ4, NAMES, compress, decompress
 from protocol.records.record import Record, encode_record, iter_records
+from tests.unit.replica.finishing import finished
 from tests.unit.replica.kafka_answers import CASES, HOUR, NOW, TOPICS, Case, good, keyed, stamped
 
 
@@ -23,7 +25,7 @@ def config_of(topic: str, **overrides: str) -> TopicConfig:
 
 
 def check(records: bytes, config: TopicConfig, version: int = 13) -> tuple[memoryview | bytearray, BatchHeader, int]:
-    return validate(memoryview(bytearray(records)), config, NOW, produce_version=version)
+    return finished(lambda: validate(memoryview(bytearray(records)), config, NOW, produce_version=version))
 
 
 def records_of(batch: memoryview | bytearray) -> list[Record]:

@@ -1,6 +1,6 @@
 """What lies on a disk, read past the broker: the oracle for what a crash may take and for what must hold of a log."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kbroker.coordinator.offsets_records import decode_record
@@ -13,6 +13,8 @@ from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of,
 from protocol.records.compression import decompress
 from protocol.records.crc import crc32c
 from protocol.records.record import iter_records
+
+Commits = dict[tuple[str, Place], int]
 
 GROUPS_TOPIC = "__consumer_offsets"
 # What a batch's records may come to, decompressed, in a simulation.
@@ -62,11 +64,14 @@ def segments(disk: SimDisk, path: str) -> list[tuple[int, str]]:
 
 def durable_end(disk: SimDisk, path: str) -> int:
     """The first offset of a partition that a power loss now may take."""
+    return _end(disk, path, disk.durable)
+
+
+def _end(disk: SimDisk, path: str, read: Callable[[str], bytes | bytearray]) -> int:
     end = 0
     for base, segment in segments(disk, path):
-        sure = disk.durable(segment)
         last = None
-        for last in batches(sure):
+        for last in batches(read(segment)):
             end = last.header.next_offset
         if last is None:
             end = max(end, base) if end else 0
@@ -81,18 +86,27 @@ def durable_ends(disk: SimDisk, directory: str) -> dict[Place, int]:
     return {place: end for place, end in ends.items() if place[0] != GROUPS_TOPIC}
 
 
-def durable_commits(disk: SimDisk, directory: str) -> dict[tuple[str, Place], int]:
+def durable_commits(disk: SimDisk, directory: str) -> Commits:
     """The committed offsets that a power loss now cannot take, by group and partition; -1: one that was removed."""
-    commits: dict[tuple[str, Place], int] = {}
+    return _commits(disk, directory, disk.durable)
+
+
+def readable_commits(disk: SimDisk, directory: str) -> Commits:
+    """The same of what can be read of a disk: before the first batch that is damaged."""
+    return _commits(disk, directory, disk.data)
+
+
+def _commits(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> Commits:
+    commits: Commits = {}
     for place, path in partitions(disk, directory).items():
         if place[0] == GROUPS_TOPIC:
-            end = durable_end(disk, path)
+            end = _end(disk, path, read)
             for _, segment in segments(disk, path):
-                _read_commits(disk.durable(segment), end, commits)
+                _read_commits(read(segment), end, commits)
     return commits
 
 
-def _read_commits(data: bytes, end: int, commits: dict[tuple[str, Place], int]) -> None:
+def _read_commits(data: bytes | bytearray, end: int, commits: Commits) -> None:
     for batch in batches(data):
         if batch.header.next_offset > end:
             return

@@ -54,7 +54,7 @@ class SimLoop(asyncio.BaseEventLoop):
     _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
 
-    def __init__(self, seed: int = 0, late_ns: Sequence[int] = ()) -> None:
+    def __init__(self, seed: object = 0, late_ns: Sequence[int] = ()) -> None:
         super().__init__()
         self.late_ns = late_ns
         self.elapsed_ns = 0
@@ -137,6 +137,15 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers stay in the heap until their time comes."""
+
+    def _write_to_self(self) -> None:
+        """There is nobody who sleeps."""
+
+    def _asyncgen_firstiter_hook(self, agen: Any) -> None:
+        """Left-over generators of hosts that have died must not be ended by the universe."""
+
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        pass
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """What nobody handled ends the run at its next turn."""

@@ -5,7 +5,8 @@ The disk, the clock and the host's name outlive the process; the loop, its tasks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from kbroker.broker import Broker
 from kbroker.config import BrokerConfig
 from kbroker.simulation.clock import SimClock
 from kbroker.simulation.disk import SimDisk
-from kbroker.simulation.host import HostDied, HostLoop
+from kbroker.simulation.host import HostLoop
 from kbroker.simulation.processes import SimProcesses
 from kbroker.world import World
 
@@ -29,7 +30,8 @@ DATA = "/data"
 class Machine:
     """`coordination`: the service that its broker uses; without one the broker keeps its own, on the machine's disk.
 
-    `broker` is the one that runs, None while none does. `deaths` counts the ways in which processes ended.
+    `broker` is the one that runs, None while none does. `on_power_loss` is called while the disk still has everything.
+    A broker that gives up by itself ends as its process would.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Machine:
         self.clock = SimClock(universe)
         self.broker: Broker | None = None
         self.starts = 0
+        self.on_power_loss: Callable[[], None] = lambda: None
         self._seed = seed
         self._coordination = coordination
         self._random = Random(f"{seed}/{name}/machine")
@@ -54,6 +57,7 @@ class Machine:
         self.loop = self._new_loop()
         self._loops: list[HostLoop] = [self.loop]
         self._session: Coordination | None = None
+        self._ended: asyncio.Future[None] = universe.create_future()
 
     @property
     def paused(self) -> bool:
@@ -63,6 +67,7 @@ class Machine:
         """Start a broker and wait until it serves. Raises what keeps it from starting, or HostDied."""
         assert self.broker is None
         self.starts += 1
+        self._ended = self.universe.create_future()
         seed = f"{self._seed}/{self.name}/{self.starts}"
         loop = self.loop = self._new_loop()
         self._loops.append(loop)
@@ -78,40 +83,45 @@ class Machine:
         self.universe.trace.note("start", self.name)
         if self._coordination is not None:
             self._session = self._coordination.session(loop, self.name)
-        self.broker = Broker(world, BrokerConfig.load(self.configs), self._session)
+        broker = self.broker = Broker(world, BrokerConfig.load(self.configs), self._session)
         try:
-            await loop.run(self.broker.start())
+            await loop.run(broker.start())
         except BaseException:
-            self._end(power=False, silent=False)
+            if self.loop is loop:
+                self._end(power=False)
             raise
-        return self.broker
+        loop.create_task(self._end_with(broker))
+        return broker
+
+    async def _end_with(self, broker: Broker) -> None:
+        """What the main program does: it waits until the broker has to stop."""
+        await broker.stopped
+        await broker.stop()
+        self._end(power=False)
 
     async def stop(self) -> None:
         """SIGTERM, and wait until the process has ended."""
         broker = self.broker
         assert broker is not None
-        try:
-            await self.loop.run(broker.stop())
-        except HostDied:
-            # It died of something else while it stopped.
-            return
-        self._end(power=False, silent=False)
+        if not broker.stopped.done():
+            broker.stopped.set_result(None)
+        await self._ended
 
     def kill(self) -> None:
         """kill -9: the page cache stays, and the kernel resets the connections."""
-        self._end(power=False, silent=False)
+        self._end(power=False)
 
     def power_off(self) -> None:
         """What was not synced may be lost, and nobody is told."""
-        self._end(power=True, silent=True)
+        self._end(power=True)
 
     def die_after(self, changes: int, *, power: bool) -> None:
         """Let the process die, or the power fail, in the middle of the disk's n-th change from now."""
+        self.disk.die_after(changes, lambda: self._end(power=power))
 
-        def die() -> None:
-            self._end(power=power, silent=power)
-
-        self.disk.die_after(changes, die)
+    def disarm(self) -> None:
+        """What `die_after` has planned does not come to pass."""
+        self.disk.disarm()
 
     def pause(self) -> None:
         """SIGSTOP; the kernel still takes what arrives."""
@@ -127,14 +137,17 @@ class Machine:
         for loop in self._loops:
             loop.forget()
 
-    def _end(self, *, power: bool, silent: bool) -> None:
+    def _end(self, *, power: bool) -> None:
         if self.broker is None:
             return
         self.universe.trace.note("end", self.name, power)
+        if power:
+            self.on_power_loss()
         self.broker = None
         self._session = None
         self.loop.die()
-        self.universe.network.drop_host(self.name, silent=silent)
+        self._ended.set_result(None)
+        self.universe.network.drop_host(self.name, silent=power)
         self.disk = self.disk.after_crash(power=power)
         self.disk.trace = self._trace_disk
 

@@ -39,7 +39,7 @@ def load_closed(segment: Segment, end_offset: int, interval: int) -> str | None:
     segment.size = segment.disk.size(segment.path())
     fault = _index_fault(segment, end_offset, interval)
     if fault is not None:
-        rebuild_indexes(segment, interval)
+        rebuild_indexes(segment, interval, end_offset)
         assert segment.times is not None
         assert segment.index is not None
         counts = len(segment.index.entries), len(segment.times.timestamps)
@@ -95,25 +95,34 @@ def load_trusted(segment: Segment, trusted_to: int) -> list[str]:
     return _load_indexes(segment, trusted_to, segment.size)
 
 
-def read_on(segment: Segment, interval: int, observer: Observer, *, check_crc: bool) -> Loaded:
-    """Read what comes after the last index entry, cut off what is bad, and complete the indexes in memory."""
+def read_on(
+    segment: Segment, interval: int, observer: Observer, *, check_crc: bool, contiguous: bool, following: int | None
+) -> Loaded:
+    """Read what comes after the last index entry, cut off what is bad, and complete the indexes in memory.
+
+    `contiguous`: the segment has no gaps. `following`: the offset at which the next segment begins.
+    """
     assert segment.file is not None
     assert segment.index is not None
     size = segment.size
     repairs = []
+
+    def read(start: int, checked: bool) -> Scan | None:
+        return _read(segment, start, interval, observer, check_crc=checked, contiguous=contiguous, following=following)
+
     if segment.index.persisted < len(segment.index.entries):
         # Rebuilt meanwhile, since it was wrong, from batches that nobody has checked yet.
         _forget_indexes(segment)
-    start = _resume_point(segment)
-    scan = _read(segment, start, size, interval, observer, check_crc)
+    scan = read(_resume_point(segment), check_crc)
     if scan is None:
+        # One of them is damaged: nothing of the log is taken on trust.
         repairs.append(f"{segment.path(names.INDEX)}: does not fit the log; rebuilt from the log")
         _forget_indexes(segment)
-        scan = _read(segment, 0, size, interval, observer, check_crc)
-    if scan is not None and scan.fault is not None and not check_crc:
+        scan = read(0, True)
+    elif scan.fault is not None and not check_crc:
         # After a clean stop all should be well; as it is not, nothing is taken on trust.
         _forget_indexes(segment)
-        scan = _read(segment, 0, size, interval, observer, True)
+        scan = read(0, True)
     assert scan is not None
     assert segment.times is not None
     if segment.times_count < 0 and segment.times.timestamps:
@@ -171,9 +180,19 @@ def _resume_point(segment: Segment) -> int:
     return entries[-1] & _LOW if entries else 0
 
 
-def _read(segment: Segment, start: int, size: int, interval: int, observer: Observer, check_crc: bool) -> Scan | None:
+def _read(
+    segment: Segment,
+    start: int,
+    interval: int,
+    observer: Observer,
+    *,
+    check_crc: bool,
+    contiguous: bool,
+    following: int | None,
+) -> Scan | None:
     """Read from `start`, where the last index entry points to. None: what is there is not what the entry says."""
     assert segment.file is not None
+    size = segment.file.size()
     expected = None
     if start:
         assert segment.index is not None
@@ -181,7 +200,9 @@ def _read(segment: Segment, start: int, size: int, interval: int, observer: Obse
         segment.first_timestamp = first_timestamp(segment.file)
     segment.unindexed = 0
     base = segment.base_offset
-    scan = Scan(segment.file, start, size, base, base, check_crc=check_crc)
+    scan = Scan(
+        segment.file, start, size, base, base, check_crc=check_crc, contiguous=contiguous, following=following
+    )  # fmt: skip
     for position, header in scan:
         if expected is not None and header.last_offset != expected:
             return None

@@ -213,6 +213,7 @@ class Log:
         try:
             assert self.active.file is not None
             self.active.file.truncate(self.active.size)
+            self.active.cut = True
         except OSError as worse:
             error = worse
         if error.errno in FULL:

@@ -17,14 +17,16 @@ Written = list[tuple[Segment, tuple[int, int]]]
 
 
 def sync_segments(log: "Log", up_to: int) -> None:
-    """Sync the segments that hold offsets from the recovery point to `up_to`, and new directory entries."""
+    """Sync the segments that hold offsets from the recovery point to `up_to` or were cut, and new directory entries."""
     start = log.recovery_point
-    if up_to <= start:
+    if up_to <= start and not _any_cut(log):
         return
     created = log.files_created
     for segment in log.segments:
         end = segment.end_offset
-        if segment.base_offset < up_to and (end is None or end > start):
+        if segment.cut or (start < up_to and segment.base_offset < up_to and (end is None or end > start)):
+            # First: a cut on the loop meanwhile is another one.
+            segment.cut = False
             _sync(segment)
     synced = log.directory_synced
     if synced < created:
@@ -32,6 +34,11 @@ def sync_segments(log: "Log", up_to: int) -> None:
         if synced < 0:
             log.disk.sync_dir(log.directory.rpartition("/")[0])
         log.directory_synced = created
+
+
+def _any_cut(log: "Log") -> bool:
+    """Whether bytes that were cut off a file may come back with a power loss, where recovery does not look."""
+    return any(segment.cut for segment in log.segments)
 
 
 def _sync(segment: Segment) -> None:
@@ -115,7 +122,8 @@ def _write_job(log: "Log", end_offset: int, complete: bool = False) -> Callable[
     segments = [segment for segment in log.segments if segment.needs_persist]
     if complete and log.active not in segments and not log.active.files_exist:
         segments.append(log.active)
-    if end_offset == log.recovery_point and not segments and not _needs_snapshot(log, end_offset):
+    unchanged = end_offset == log.recovery_point and not _any_cut(log)
+    if unchanged and not segments and not _needs_snapshot(log, end_offset):
         return None
     persists = [(segment, segment.persist_job()) for segment in segments]
     snapshot = _snapshot_job(log, end_offset)

@@ -37,12 +37,14 @@ class Segment:
     """`size` in bytes; `end_offset` is set when the segment is closed and None while it is active.
 
     `index` and `times` are in memory while there are entries that the files do not hold yet; else they are None and
-    the files hold `index_count` and `times_count` entries. `retired`: no longer part of the log.
+    the files hold `index_count` and `times_count` entries. `retired`: no longer part of the log. `rebuilt`: its indexes
+    were made anew from the log, so what does not fit them now is damage to the log.
     """
 
     __slots__ = (
         "base_offset",
         "created_ms",
+        "cut",
         "directory",
         "disk",
         "end_offset",
@@ -54,6 +56,7 @@ class Segment:
         "index_file",
         "max_timestamp",
         "max_timestamp_offset",
+        "rebuilt",
         "retired",
         "size",
         "times",
@@ -85,8 +88,11 @@ class Segment:
         # Bytes since the last index entry, the batch of that entry included.
         self.unindexed = 0
         self.written_back = 0
+        # Whether the file was made shorter since its last sync: a power loss may bring back what was cut off.
+        self.cut = False
         self.used = False
         self.retired = False
+        self.rebuilt = False
 
     def path(self, suffix: str = names.LOG) -> str:
         return names.segment_file(self.directory, self.base_offset, suffix)

@@ -1,0 +1,59 @@
+"""Judge a history: all the anomalies in it, in the style of Jepsen's Kafka workload.
+
+The history's values are unique, so who wrote what was read is always known. What Kafka's model permits is permitted,
+and each judge says why. What a crash may take is exact: without a Loss in the history nothing, and with one what it
+names, until its step.
+"""
+
+from collections.abc import Iterator
+
+from kbroker.simulation.checker.anomaly import Anomaly
+from kbroker.simulation.checker.commits import committed_offsets
+from kbroker.simulation.checker.groups import fencing
+from kbroker.simulation.checker.index import Index, index_of
+from kbroker.simulation.checker.keeping import (
+    lost_writes,
+    unflushed_acknowledgements,
+    unflushed_reads,
+    unreadable_at_the_end,
+)
+from kbroker.simulation.checker.offsets import (
+    backward_sends,
+    duplicates,
+    inconsistent_offsets,
+    torn_batches,
+    unsent_values,
+)
+from kbroker.simulation.checker.polling import polls
+from kbroker.simulation.checker.transactions import torn_transactions, uncommitted_reads, write_read_cycles
+from kbroker.simulation.history import History
+
+
+def check(history: History, *, durable: bool, durable_groups: bool | None = None) -> list[Anomaly]:
+    """What is wrong with a history, the gravest first. `durable`: flush.before.ack is on for all topics, so a Loss
+    must not take anything acknowledged (a disk that rots may not be in such a history); `durable_groups` says so of
+    __consumer_offsets, where that differs. Takes 10 to 20 us for each operation."""
+    index = index_of(history)
+    groups = durable if durable_groups is None else durable_groups
+    return [*_data(index, durable=durable), *committed_offsets(index, durable=groups), *fencing(index, durable=groups)]
+
+
+def _data(index: Index, *, durable: bool) -> Iterator[Anomaly]:
+    yield from lost_writes(index)
+    yield from unreadable_at_the_end(index)
+    if durable:
+        yield from unflushed_acknowledgements(index)
+        yield from unflushed_reads(index)
+    yield from unsent_values(index)
+    seen = index.sightings(
+        {partition.place: partition.contested for partition in index.partitions.values()},
+        [value for partition in index.partitions.values() for value in partition.moved],
+    )
+    yield from inconsistent_offsets(index, seen)
+    yield from duplicates(index, seen)
+    yield from torn_batches(index)
+    yield from polls(index)
+    yield from backward_sends(index)
+    yield from uncommitted_reads(index)
+    yield from torn_transactions(index)
+    yield from write_read_cycles(index)

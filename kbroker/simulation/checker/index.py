@@ -1,0 +1,258 @@
+"""One walk over the history: what is known of each partition, and where knowledge contradicts itself.
+
+Histories are long and mostly right, so the walk does as little as possible for each record that was read: it remembers
+the first value at each offset and the first offset of each value, and notes what differs. Only for what was noted are
+all sightings gathered (`Index.sightings`) and judged.
+"""
+
+import sys
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kbroker.simulation.history import (
+    Assign,
+    Commit,
+    Committed,
+    EndTransaction,
+    History,
+    Join,
+    Loss,
+    Operation,
+    Outcome,
+    Place,
+    Poll,
+    Send,
+    Trim,
+)
+
+# The step at which what has no end ends.
+NEVER = sys.maxsize
+
+
+class Cut(NamedTuple):
+    """A Loss of one partition: at this step what lay at `floor` or above may have gone."""
+
+    step: int
+    floor: int
+
+
+class Sighting(NamedTuple):
+    """At some moment between two steps this offset held this value: a read says so, or an acknowledgement."""
+
+    value: int
+    offset: int
+    since: int
+    until: int
+    operation: Operation
+
+
+@dataclass(slots=True)
+class Partition:
+    """`at`: the value first seen at an offset, in reads and then in acknowledgements. `where`: the offset at which a
+    value was first read. `contested`: offsets with several values; `moved`: values with several offsets. `final`:
+    what the final polls read, and `final_end`: before this offset they have seen all that there is to see."""
+
+    place: Place
+    cuts: list[Cut] = field(default_factory=list)
+    trims: list[Operation] = field(default_factory=list)
+    sends: list[Operation] = field(default_factory=list)
+    at: dict[int, int] = field(default_factory=dict)
+    where: dict[int, int] = field(default_factory=dict)
+    contested: dict[int, None] = field(default_factory=dict)
+    moved: dict[int, None] = field(default_factory=dict)
+    final: dict[int, int] = field(default_factory=dict)
+    final_end: int = 0
+    _known: list[int] | None = None
+
+    def cut_between(self, offset: int, since: int, until: int) -> bool:
+        """Whether a Loss between these steps may have taken this offset."""
+        return any(cut.floor <= offset and since < cut.step < until for cut in self.cuts)
+
+    def trimmed(self, offset: int, sent: int, until: int = NEVER) -> bool:
+        """Whether a record may have been deleted before the step `until`. It was sent at the step `sent`: what is
+        sent after a deletion (at an offset that a Loss gave back) is not meant by it. Before -1 is the end."""
+        for trim in self.trims:
+            assert isinstance(trim.action, Trim)
+            before = trim.action.before
+            if (before > offset or before < 0) and trim.begun < until and sent < end_of(trim):
+                return True
+        return False
+
+    def trimmed_below(self, until: int) -> int:
+        """The highest offset before which records were asked to be deleted before the step `until`; -1: none."""
+        return max(
+            (trim.action.before for trim in self.trims if isinstance(trim.action, Trim) and trim.begun < until),
+            default=-1,
+        )
+
+    def known_between(self, low: int, high: int) -> list[int]:
+        """The offsets from `low` to before `high` that have been seen to hold a record."""
+        if self._known is None:
+            self._known = sorted(self.at)
+        return self._known[bisect_left(self._known, low) : bisect_left(self._known, high)]
+
+
+@dataclass(slots=True)
+class Index:
+    """`senders`: who sent a value. `consuming`: each process's polls and assignments, in order."""
+
+    history: History
+    partitions: dict[Place, Partition] = field(default_factory=dict)
+    senders: dict[int, Operation] = field(default_factory=dict)
+    polls: list[Operation] = field(default_factory=list)
+    consuming: dict[str, list[Operation]] = field(default_factory=dict)
+    joins: list[Operation] = field(default_factory=list)
+    commits: list[Operation] = field(default_factory=list)
+    committed: list[Operation] = field(default_factory=list)
+    losses: list[Operation] = field(default_factory=list)
+    ends: dict[int, list[Operation]] = field(default_factory=dict)
+
+    def partition(self, place: Place) -> Partition:
+        found = self.partitions.get(place)
+        if found is None:
+            found = self.partitions[place] = Partition(place)
+        return found
+
+    def sightings(self, offsets: Mapping[Place, Iterable[int]], values: Iterable[int] = ()) -> "Sightings":
+        """All that was seen of these offsets and of these values, in one more walk."""
+        return Sightings(self, {place: set(some) for place, some in offsets.items()}, set(values))
+
+
+def index_of(history: History) -> Index:
+    """Everything that the judges need, in the history's order."""
+    index = Index(history)
+    for operation in history.operations:
+        _take(index, operation)
+    for partition in index.partitions.values():
+        partition.final_end = max(partition.final_end, max(partition.final, default=-1) + 1)
+        for operation in partition.sends:
+            _take_acknowledgement(partition, operation)
+    return index
+
+
+def end_of(operation: Operation) -> int:
+    """The step after which the operation has no more effect. Of one without an answer it may come at any time."""
+    return NEVER if operation.ended is None or operation.outcome is Outcome.UNKNOWN else operation.ended
+
+
+def since_of(send: Operation) -> int:
+    """From which step on an acknowledgement is about what the broker had. One that came after a Loss may have been on
+    its way before it, unless it is known to answer an attempt that was made after the Loss."""
+    assert isinstance(send.action, Send)
+    return send.begun if send.action.attempted is None else send.action.attempted
+
+
+def acknowledged(send: Operation) -> bool:
+    """Whether the broker has promised to keep the batch: with acks=0 it promises nothing."""
+    return send.outcome is Outcome.OK and isinstance(send.action, Send) and send.action.acks != 0
+
+
+def _take(index: Index, operation: Operation) -> None:
+    action = operation.action
+    kind = type(action)
+    if kind is Poll:
+        index.polls.append(operation)
+        index.consuming.setdefault(operation.process, []).append(operation)
+        _take_poll(index, operation)
+    elif isinstance(action, Send):
+        index.partition(action.place).sends.append(operation)
+        for value in action.values:
+            index.senders[value] = operation
+    elif kind is Assign:
+        index.consuming.setdefault(operation.process, []).append(operation)
+    elif kind is Commit:
+        index.commits.append(operation)
+    elif kind is Committed:
+        index.committed.append(operation)
+    elif kind is Join:
+        index.joins.append(operation)
+    elif isinstance(action, EndTransaction):
+        index.ends.setdefault(action.transaction, []).append(operation)
+    elif isinstance(action, Trim):
+        if operation.outcome is not Outcome.FAILED:
+            index.partition(action.place).trims.append(operation)
+    elif isinstance(action, Loss):
+        index.losses.append(operation)
+        for place, floor in action.floors.items():
+            index.partition(place).cuts.append(Cut(operation.begun, floor))
+
+
+def _take_poll(index: Index, operation: Operation) -> None:
+    """The innermost loop of the checker."""
+    poll = operation.action
+    assert isinstance(poll, Poll)
+    is_final = index.history.final is not None and operation.begun > index.history.final
+    place: Place | None = None
+    for read in poll.reads:
+        if read.place is not place:
+            place = read.place
+            partition = index.partition(place)
+            at, where, final = partition.at, partition.where, partition.final
+        offset, value = read.offset, read.value
+        known = at.get(offset)
+        if known != value:
+            if known is None:
+                at[offset] = value
+            else:
+                partition.contested[offset] = None
+            if where.setdefault(value, offset) != offset:
+                partition.moved[value] = None
+        if is_final:
+            final[offset] = value
+    if is_final and operation.outcome is Outcome.OK:
+        for place, position in poll.positions.items():
+            partition = index.partition(place)
+            partition.final_end = max(partition.final_end, position)
+
+
+def _take_acknowledgement(partition: Partition, operation: Operation) -> None:
+    send = operation.action
+    assert isinstance(send, Send)
+    if send.base_offset is None or not acknowledged(operation):
+        return
+    at, where = partition.at, partition.where
+    for offset, value in enumerate(send.values, send.base_offset):
+        if at.setdefault(offset, value) != value:
+            partition.contested[offset] = None
+        if where.get(value, offset) != offset:
+            partition.moved[value] = None
+
+
+class Sightings:
+    """`by_offset` and `by_value`, in the order of the history."""
+
+    def __init__(self, index: Index, offsets: dict[Place, set[int]], values: set[int]) -> None:
+        self.by_offset: dict[tuple[Place, int], list[Sighting]] = {}
+        self.by_value: dict[int, list[Sighting]] = {}
+        self._offsets, self._values = offsets, values
+        if not values and not any(offsets.values()):
+            return
+        for operation in index.polls:
+            assert isinstance(operation.action, Poll)
+            until = NEVER if operation.ended is None else operation.ended
+            for read in operation.action.reads:
+                if read.value in values or read.offset in offsets.get(read.place, ()):
+                    self._add(read.place, Sighting(read.value, read.offset, operation.begun, until, operation))
+        for partition in index.partitions.values():
+            self._add_acknowledgements(partition)
+
+    def _add_acknowledgements(self, partition: Partition) -> None:
+        wanted = self._offsets.get(partition.place, set())
+        for operation in partition.sends:
+            send = operation.action
+            assert isinstance(send, Send)
+            if send.base_offset is None or not acknowledged(operation):
+                continue
+            for offset, value in enumerate(send.values, send.base_offset):
+                if value in self._values or offset in wanted:
+                    self._add(
+                        partition.place, Sighting(value, offset, since_of(operation), end_of(operation), operation)
+                    )
+
+    def _add(self, place: Place, sighting: Sighting) -> None:
+        if sighting.offset in self._offsets.get(place, ()):
+            self.by_offset.setdefault((place, sighting.offset), []).append(sighting)
+        if sighting.value in self._values:
+            self.by_value.setdefault(sighting.value, []).append(sighting)

@@ -1,0 +1,214 @@
+"""What was promised is kept: lost writes, what nobody could read at the end, and what a Loss must not take."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.index import (
+    NEVER,
+    Index,
+    Partition,
+    Sighting,
+    acknowledged,
+    end_of,
+    since_of,
+)
+from kbroker.simulation.checker.transactions import Fate, fates
+from kbroker.simulation.history import Operation, Outcome, Place, Poll, Send
+
+
+def lost_writes(index: Index) -> Iterator[Anomaly]:
+    """What was acknowledged or has been read, and what the final polls, which came past its offset, did not give.
+
+    Permitted: what a Loss may have taken, what was deleted, what a transaction wrote that was not committed, and what
+    lies where no final poll came (`unreadable_at_the_end`). What was read once has to stay as if it were acknowledged:
+    the broker gives only what is committed.
+    """
+    if index.history.final is None:
+        return
+    ends = fates(index)
+    missing: list[tuple[Partition, Operation, list[int]]] = []
+    for partition in index.partitions.values():
+        final = set(partition.final.values())
+        for operation in partition.sends:
+            if not isinstance(operation.action, Send) or final.issuperset(operation.action.values):
+                continue
+            if _is_committed(operation.action, ends):
+                gone = [value for value in operation.action.values if value not in final]
+                missing.append((partition, operation, gone))
+    seen = index.sightings({}, [value for _, _, values in missing for value in values]).by_value
+    left = {partition.place: _left_by_losses(partition) for partition, _, _ in missing}
+    for partition, operation, values in missing:
+        yield from _lost(partition, operation, {value: seen.get(value, []) for value in values}, left[partition.place])
+
+
+def _lost(
+    partition: Partition, operation: Operation, seen: Mapping[int, list[Sighting]], left: Mapping[int, int]
+) -> Iterator[Anomaly]:
+    """`seen`: of each value that is not there at the end; `left` as `_left_by_losses` gives it."""
+    if acknowledged(operation) and isinstance(operation.action, Send) and operation.action.base_offset is None:
+        unseen = [value for value, sightings in seen.items() if not sightings]
+        if unseen and not _may_be_gone(partition, operation):
+            yield anomaly(
+                "unseen at the end",
+                f"{some(unseen)} of {name(partition.place)}, acknowledged without an offset, were never read.",
+                operation,
+            )
+    proofs = {value: _proofs(partition, operation, sightings, left) for value, sightings in seen.items()}
+    lost = [value for value, found in proofs.items() if found]
+    if lost:
+        readers = [one.operation for one in proofs[lost[0]] if one.operation is not operation]
+        offsets = [proofs[value][0].offset for value in lost]
+        was = "had been read" if readers else "was acknowledged"
+        yield anomaly(
+            "lost write",
+            f"Of {name(partition.place)} {some(lost)} {was} at offset {some(offsets)}, and at the end it is gone.",
+            operation,
+            *readers[:1],
+            *readers[-1:],
+        )
+
+
+def _is_committed(send: Send, ends: Mapping[int, Fate]) -> bool:
+    return send.transaction is None or ends.get(send.transaction) is Fate.COMMITTED
+
+
+def _may_be_gone(partition: Partition, operation: Operation) -> bool:
+    """Where a batch lies that was acknowledged without an offset (as a duplicate) is known to nobody, so any Loss may
+    have taken it and any deletion may have been of it."""
+    return any(cut.step > since_of(operation) for cut in partition.cuts) or partition.trimmed(-1, operation.begun)
+
+
+def _proofs(
+    partition: Partition, operation: Operation, sightings: list[Sighting], left: Mapping[int, int]
+) -> list[Sighting]:
+    """Those that tell of a record that should still be there, and that a final poll came past."""
+    return [
+        one
+        for one in sightings
+        if one.offset < partition.final_end
+        and not _may_have_gone(partition, left, one.offset, one.since)
+        and not partition.trimmed(one.offset, operation.begun)
+    ]
+
+
+def _may_have_gone(partition: Partition, left: Mapping[int, int], offset: int, since: int) -> bool:
+    """Whether a Loss may have taken a record that was seen at the step `since`. It takes a suffix: not this record
+    if it left a later one."""
+    return any(cut.floor <= offset and cut.step > since and left[cut.step] < offset for cut in partition.cuts)
+
+
+def _left_by_losses(partition: Partition) -> dict[int, int]:
+    """For each Loss, by its step: the highest offset that was acknowledged before it and is there at the end."""
+    return {
+        cut.step: max((_last_left(partition, one) for one in partition.sends if end_of(one) < cut.step), default=-1)
+        for cut in partition.cuts
+    }
+
+
+def _last_left(partition: Partition, operation: Operation) -> int:
+    """The last offset of an acknowledged batch that is there at the end; -1 of another."""
+    send = operation.action
+    assert isinstance(send, Send)
+    if send.base_offset is None or not acknowledged(operation):
+        return -1
+    last = send.base_offset + len(send.values) - 1
+    return last if partition.final.get(last) == send.values[-1] else -1
+
+
+def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
+    """Faults are over and somebody reads everything: to the end of what was acknowledged."""
+    if index.history.final is None:
+        return
+    for partition in index.partitions.values():
+        end = partition.final_end
+        beyond = [one for one in partition.sends if _lies_beyond(partition, one, end)]
+        if beyond:
+            finals = [one for one in index.polls if one.begun > index.history.final and _asks(one, partition.place)]
+            yield anomaly(
+                "unreadable at the end",
+                f"The last reads of {name(partition.place)} came to offset {end}; {len(beyond)} acknowledged batches "
+                "that nothing explains the loss of lie behind it.",
+                beyond[0],
+                beyond[-1],
+                *finals[-3:],
+            )
+
+
+def _lies_beyond(partition: Partition, operation: Operation, end: int) -> bool:
+    send = operation.action
+    if not isinstance(send, Send) or send.base_offset is None or not acknowledged(operation):
+        return False
+    last = send.base_offset + len(send.values) - 1
+    return (
+        last >= end
+        and not partition.cut_between(last, since_of(operation), NEVER)
+        and not partition.trimmed(last, operation.begun)
+    )
+
+
+def _asks(operation: Operation, place: Place) -> bool:
+    assert isinstance(operation.action, Poll)
+    return place in operation.action.positions or any(read.place == place for read in operation.action.reads)
+
+
+def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:
+    """Under flush.before.ack: what the first Loss after an acknowledgement must not take, and may have."""
+    for partition in index.partitions.values():
+        for operation in partition.sends:
+            send = operation.action
+            assert isinstance(send, Send)
+            if send.base_offset is None or not acknowledged(operation) or operation.ended is None:
+                continue
+            last = send.base_offset + len(send.values) - 1
+            if partition.trimmed(last, operation.begun):
+                continue
+            if partition.cut_between(last, operation.ended, NEVER):
+                yield anomaly(
+                    "unflushed acknowledgement",
+                    f"{some(send.values)} of {name(partition.place)} was acknowledged at offset {send.base_offset} "
+                    "before it was durable.",
+                    operation,
+                    _loss_after(index, partition, operation.ended, last),
+                )
+
+
+def unflushed_reads(index: Index) -> Iterator[Anomaly]:
+    """Under flush.before.ack: a consumer sees only what is durable."""
+    lowest = {place: _lowest_floors(partition) for place, partition in index.partitions.items() if partition.cuts}
+    if not lowest:
+        return
+    for operation in index.polls:
+        assert isinstance(operation.action, Poll)
+        if operation.ended is None or operation.outcome is not Outcome.OK:
+            continue
+        for read in operation.action.reads:
+            if read.place not in lowest:
+                continue
+            steps, floors = lowest[read.place]
+            after = bisect_right(steps, operation.ended)
+            if after < len(floors) and floors[after] <= read.offset:
+                partition = index.partitions[read.place]
+                sender = index.senders.get(read.value)
+                if partition.trimmed(read.offset, operation.begun if sender is None else sender.begun):
+                    continue
+                yield anomaly(
+                    "unflushed read",
+                    f"{operation.process} was given {read.value} of {name(read.place)} at offset {read.offset} before "
+                    "it was durable.",
+                    operation,
+                    _loss_after(index, partition, operation.ended, read.offset),
+                )
+                break
+
+
+def _lowest_floors(partition: Partition) -> tuple[list[int], list[int]]:
+    """The steps of the losses, and the lowest floor from each of them on."""
+    floors = list(accumulate((cut.floor for cut in reversed(partition.cuts)), min))
+    return [cut.step for cut in partition.cuts], floors[::-1]
+
+
+def _loss_after(index: Index, partition: Partition, step: int, offset: int) -> Operation:
+    cut = next(cut for cut in partition.cuts if cut.step > step and cut.floor <= offset)
+    return next(loss for loss in index.losses if loss.begun == cut.step)

@@ -1,0 +1,239 @@
+"""One value at one offset: inconsistent offsets, duplicates, values that nobody sent, backward sends, torn batches."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.index import (
+    NEVER,
+    Index,
+    Partition,
+    Sighting,
+    Sightings,
+    acknowledged,
+    end_of,
+    since_of,
+)
+from kbroker.simulation.history import Operation, Outcome, Send
+
+
+def inconsistent_offsets(index: Index, seen: Sightings) -> Iterator[Anomaly]:
+    """An offset with several values, judged by `can_hold`. `seen` has all sightings of contested offsets."""
+    for partition in index.partitions.values():
+        for offset in partition.contested:
+            sightings = seen.by_offset[partition.place, offset]
+            if can_hold(sightings, _steps_that_cut(partition, offset), index):
+                continue
+            values = list(dict.fromkeys(one.value for one in sightings))
+            yield anomaly(
+                "inconsistent offsets",
+                f"{name(partition.place)} has had the values {some(values)} at offset {offset}, and no power loss "
+                "explains it.",
+                *_first_and_last(sightings),
+            )
+
+
+def can_hold(sightings: Sequence[Sighting], cuts: Sequence[int], index: Index) -> bool:
+    """Whether one offset can have been seen with these values, one at a time.
+
+    A Loss with a floor at or below the offset may take the value, and the offset may be given out anew. So the losses
+    cut time into eras, of which each has one value at most. A value is there from its first sighting to its last,
+    also in the eras between; of a sighting during a loss it is not known in which of the two eras it was. A value
+    that was gone can come back only if its producer was still trying when the loss came.
+    """
+    stays: list[tuple[int, int, int]] = []
+    points: list[tuple[int, int, int]] = []
+    by_life: dict[tuple[int, tuple[int, int]], list[tuple[int, int]]] = {}
+    for one in sightings:
+        first, last = bisect_left(cuts, one.since), bisect_left(cuts, one.until)
+        by_life.setdefault((one.value, _life(index.senders.get(one.value), cuts, first, last)), []).append(
+            (first, last)
+        )
+    for (value, _), eras in by_life.items():
+        begin, end = min(last for _, last in eras), max(first for first, _ in eras)
+        if begin <= end:
+            stays.append((begin, end, value))
+        else:
+            points.append((begin, end, value))
+    held: dict[int, int] = {}
+    for begin, end, value in stays:
+        for era in range(begin, end + 1):
+            if held.setdefault(era, value) != value:
+                return False
+    # Each of the others needs one era between `end` and `begin`: the most urgent first.
+    for last, first, value in sorted(points):
+        free = next((era for era in range(first, last + 1) if held.get(era, value) == value), None)
+        if free is None:
+            return False
+        held[free] = value
+    return True
+
+
+def _life(sender: Operation | None, cuts: Sequence[int], first: int, last: int) -> tuple[int, int]:
+    """Which of a batch's lives a sighting is of: a batch that is sent again after a Loss, because its answer never
+    came, may be written a second time. Sightings of one life have the same key; one of which it is not known has its
+    own."""
+    if sender is None:
+        return 0, 0
+    end = end_of(sender)
+    reborn = [era for era, step in enumerate(cuts, 1) if sender.begun < step < end]
+    if not reborn:
+        return 0, 0
+    if first != last:
+        return first, last
+    born = max((era for era in reborn if era <= first), default=0)
+    return born, born
+
+
+def duplicates(index: Index, seen: Sightings) -> Iterator[Anomaly]:
+    """A value at two offsets. `seen` has all sightings of moved values.
+
+    Of a producer that is not idempotent a retry doubles the batch, as in Kafka: that is permitted. So is a batch that
+    was lost with the power and written again by a retry.
+    """
+    for partition in index.partitions.values():
+        told: dict[int, None] = {}
+        for value in partition.moved:
+            sender = index.senders.get(value)
+            if sender is None or not isinstance(sender.action, Send) or not sender.action.idempotent:
+                continue
+            sightings = seen.by_value[value]
+            offsets = list(dict.fromkeys(one.offset for one in sightings))
+            if sender.number in told or _may_move(partition, sightings, offsets, sender):
+                continue
+            told[sender.number] = None
+            acknowledged_at = [one.offset for one in sightings if one.operation is sender]
+            if acknowledged_at and len(offsets) == 2:
+                other = next(one.offset for one in sightings if one.offset != acknowledged_at[0])
+                kind = "inconsistent offsets"
+                text = f"was acknowledged at offset {acknowledged_at[0]} and is at {other}"
+            else:
+                kind, text = "duplicate", f"of an idempotent producer is at the offsets {some(offsets)}"
+            yield anomaly(kind, f"The value {value} of {name(partition.place)} {text}.", *_of_each(sightings), sender)
+
+
+def _may_move(partition: Partition, sightings: list[Sighting], offsets: list[int], sender: Operation) -> bool:
+    """Whether it was at one offset at a time: from each to the next by a Loss that took it and during which the
+    producer was still trying."""
+    order = sorted(offsets, key=lambda offset: min(one.until for one in sightings if one.offset == offset))
+    for old, new in pairwise(order):
+        gone_after = max(one.since for one in sightings if one.offset == old)
+        back_before = min(one.until for one in sightings if one.offset == new)
+        if not any(
+            cut.floor <= old and gone_after < cut.step < back_before and sender.begun < cut.step < end_of(sender)
+            for cut in partition.cuts
+        ):
+            return False
+    return True
+
+
+def unsent_values(index: Index) -> Iterator[Anomaly]:
+    """What nobody sent, what was refused, and what was sent to another partition."""
+    wrong: dict[int, tuple[Partition, str, Operation | None]] = {}
+    for partition in index.partitions.values():
+        for value, offset in partition.where.items():
+            sender = index.senders.get(value)
+            where = f"{name(partition.place)} has at offset {offset} the value {value}"
+            if sender is None:
+                wrong[value] = partition, f"{where}, which nobody sent.", None
+                continue
+            assert isinstance(sender.action, Send)
+            if sender.outcome is Outcome.FAILED:
+                wrong[value] = partition, f"{where}, although the broker had refused it.", sender
+            elif sender.action.place != partition.place:
+                wrong[value] = partition, f"{where}, which was sent to {name(sender.action.place)}.", sender
+    if wrong:
+        seen = index.sightings({}, wrong)
+        for value, (_, text, sender) in wrong.items():
+            readers = [one.operation for one in seen.by_value[value] if one.operation is not sender]
+            yield anomaly("unsent value", text, readers[0], sender)
+
+
+def backward_sends(index: Index) -> Iterator[Anomaly]:
+    """Batches of one idempotent producer lie in the partition in the order in which they were sent."""
+    for partition in index.partitions.values():
+        last: dict[str, Operation] = {}
+        for operation in partition.sends:
+            send = operation.action
+            assert isinstance(send, Send)
+            if not send.idempotent or send.base_offset is None or not acknowledged(operation):
+                continue
+            before = last.get(operation.process)
+            last[operation.process] = operation
+            if before is None or not isinstance(before.action, Send) or before.action.base_offset is None:
+                continue
+            # An order that begins anew is another producer's.
+            end = before.action.base_offset + len(before.action.values)
+            if send.order <= before.action.order or send.base_offset >= end:
+                continue
+            # A Loss that took the first of them gave its offsets back.
+            until = NEVER if operation.ended is None else operation.ended
+            if not partition.cut_between(end - 1, since_of(before), until):
+                yield anomaly(
+                    "backward sends",
+                    f"{operation.process} sent #{before.action.order} and then #{send.order} to "
+                    f"{name(partition.place)}, which has them at the offsets {before.action.base_offset} and "
+                    f"{send.base_offset}.",
+                    before,
+                    operation,
+                )
+
+
+def torn_batches(index: Index) -> Iterator[Anomaly]:
+    """A batch is there wholly, one record after the other, or not at all: it is written and lost as one."""
+    for partition in index.partitions.values():
+        if not partition.final:
+            continue
+        found = {value: offset for offset, value in partition.final.items()}
+        end = partition.final_end
+        for operation in partition.sends:
+            send = operation.action
+            assert isinstance(send, Send)
+            offsets = list(map(found.get, send.values))
+            first = offsets[0]
+            if first is not None and offsets == list(range(first, first + len(offsets))):
+                continue
+            there = [(i, offset) for i, offset in enumerate(offsets) if offset is not None]
+            if not there:
+                continue
+            bases = list(dict.fromkeys(offset - i for i, offset in there))
+            # Deletion of records may cut a batch, and a reader may stop within it.
+            missing = [
+                value
+                for i, value in enumerate(send.values)
+                if value not in found and bases[0] + i < end and not partition.trimmed(bases[0] + i, operation.begun)
+            ]
+            if len(bases) > 1 or missing:
+                yield anomaly(
+                    "torn batch",
+                    f"Of the batch {some(send.values)} in {name(partition.place)} {some([i for i, _ in there])} of "
+                    f"{len(send.values)} are there, at the offsets {some([offset for _, offset in there])}.",
+                    operation,
+                    *_readers(index, there, send),
+                )
+
+
+def _readers(index: Index, there: list[tuple[int, int]], send: Send) -> list[Operation]:
+    seen = index.sightings({}, [send.values[i] for i, _ in there])
+    return [one.operation for sightings in seen.by_value.values() for one in sightings[-2:]]
+
+
+def _first_and_last(sightings: Sequence[Sighting]) -> list[Operation]:
+    """Of each value the first and the last sighting."""
+    by_value: dict[int, list[Sighting]] = {}
+    for one in sightings:
+        by_value.setdefault(one.value, []).append(one)
+    return [one.operation for found in by_value.values() for one in (found[0], found[-1])]
+
+
+def _of_each(sightings: Sequence[Sighting]) -> list[Operation]:
+    """Of each offset the first and the last sighting."""
+    by_offset: dict[int, list[Sighting]] = {}
+    for one in sightings:
+        by_offset.setdefault(one.offset, []).append(one)
+    return [one.operation for found in by_offset.values() for one in (found[0], found[-1])]
+
+
+def _steps_that_cut(partition: Partition, offset: int) -> list[int]:
+    return [cut.step for cut in partition.cuts if cut.floor <= offset]

@@ -1,0 +1,155 @@
+"""Histories in few words: what clients did, one after the other."""
+
+from collections.abc import Mapping, Sequence
+
+from kbroker.simulation.checker import Anomaly, check, render
+from kbroker.simulation.history import (
+    Action,
+    Assign,
+    Commit,
+    Committed,
+    EndTransaction,
+    History,
+    Join,
+    Loss,
+    Operation,
+    Outcome,
+    Place,
+    Poll,
+    Read,
+    Send,
+    Trim,
+)
+
+OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
+
+P: Place = ("t", 0)
+Q: Place = ("t", 1)
+
+
+class Story:
+    """Each verb is an operation that begins and ends at once. `during` begins one, and `done` ends it.
+
+    Reads are (offset, value) pairs of `place`.
+    """
+
+    def __init__(self) -> None:
+        self.history = History(self._now_ns)
+        self._time = 0
+        self._orders: dict[tuple[str, Place], int] = {}
+
+    def _now_ns(self) -> int:
+        self._time += 1_000_000
+        return self._time
+
+    # Producing.
+
+    def send(self, *values: int, at: int | None = None, outcome: Outcome = OK, by: str = "producer", place: Place = P,
+             order: int | None = None, **more) -> Operation:  # fmt: skip
+        operation = self.sending(*values, by=by, place=place, order=order, **more)
+        return self.sent(operation, at, outcome)
+
+    def sending(self, *values: int, by: str = "producer", place: Place = P, order: int | None = None, **more):
+        """It is under way."""
+        order = self._orders.get((by, place), 0) if order is None else order
+        self._orders[by, place] = order + 1
+        return self.history.begin(by, Send(place, values, order, **more))
+
+    def sent(self, operation: Operation, at: int | None = None, outcome: Outcome = OK) -> Operation:
+        assert isinstance(operation.action, Send)
+        operation.action.base_offset = at
+        self.history.end(operation, outcome)
+        return operation
+
+    # Consuming.
+
+    def assign(self, at: int | Mapping[Place, int], by: str = "consumer", reason: str = "assign") -> None:
+        self.history.happened(by, Assign({P: at} if isinstance(at, int) else dict(at), reason))
+
+    def poll(self, *reads: tuple[int, int], to: int | None = None, by: str = "consumer", place: Place = P,
+             outcome: Outcome = OK, **more) -> Operation:  # fmt: skip
+        operation = self.history.begin(by, Poll(**more))
+        return self.polled(operation, *reads, to=to, place=place, outcome=outcome)
+
+    def polling(self, by: str = "consumer", **more) -> Operation:
+        return self.history.begin(by, Poll(**more))
+
+    def polled(self, operation: Operation, *reads: tuple[int, int], to: int | None = None, place: Place = P,
+               outcome: Outcome = OK) -> Operation:  # fmt: skip
+        poll = operation.action
+        assert isinstance(poll, Poll)
+        poll.reads += [Read(place, offset, value) for offset, value in reads]
+        if to is None and reads:
+            to = max(offset for offset, _ in reads) + 1
+        if to is not None:
+            poll.positions[place] = to
+        self.history.end(operation, outcome)
+        return operation
+
+    def ends_with(self, *values: int | None, start: int = 0, place: Place = P, **more) -> None:
+        """Faults are over; somebody reads these from the start to the end. None is an offset without a record."""
+        if self.history.final is None:
+            self.history.begin_final_reads()
+        reads = [(offset, value) for offset, value in enumerate(values, start) if value is not None]
+        self.assign({place: start}, by="final")
+        self.poll(*reads, to=start + len(values), by="final", place=place, **more)
+
+    # Groups.
+
+    def join(self, member: str, generation: int, *places: Place, outcome: Outcome = OK, instance: str | None = None):
+        operation = self.joining(member, generation, *places, instance=instance)
+        self.history.end(operation, outcome)
+        return operation
+
+    def joining(self, member: str, generation: int, *places: Place, instance: str | None = None) -> Operation:
+        return self.history.begin(member, Join("g", member, generation, places, instance))
+
+    def commit(self, offset: int, member: str = "", generation: int = -1, outcome: Outcome = OK, **more) -> Operation:
+        operation = self.committing(offset, member, generation, **more)
+        self.history.end(operation, outcome)
+        return operation
+
+    def committing(self, offset: int, member: str = "", generation: int = -1, place: Place = P, **more) -> Operation:
+        return self.history.begin(member or "admin", Commit("g", member, generation, {place: offset}, **more))
+
+    def committed(self, offset: int) -> None:
+        self.history.happened("asker", Committed("g", {P: offset}))
+
+    # What happens to all.
+
+    def loss(self, floor: int | None = None, place: Place = P, commits: int | None = None) -> None:
+        """The power is lost: this place is durable below the floor, and this commit of the group is."""
+        floors = {} if floor is None else {place: floor}
+        self.history.happened("nemesis", Loss("power", floors, {} if commits is None else {("g", P): commits}))
+
+    def trim(self, before: int, outcome: Outcome = OK) -> None:
+        operation = self.history.begin("admin", Trim(P, before))
+        self.history.end(operation, outcome)
+
+    def end(self, transaction: int, commit: bool, outcome: Outcome = OK) -> None:
+        operation = self.history.begin("producer", EndTransaction(transaction, commit))
+        self.history.end(operation, outcome)
+
+    def do(self, process: str, action: Action) -> None:
+        self.history.happened(process, action)
+
+    def done(self, operation: Operation, outcome: Outcome = OK) -> None:
+        self.history.end(operation, outcome)
+
+    # The judgement.
+
+    def anomalies(self, *, durable: bool = False) -> list[Anomaly]:
+        return check(self.history, durable=durable)
+
+    def kinds(self, *, durable: bool = False) -> list[str]:
+        """Each kind that was found once, in the order in which they were found; every one of them can be shown."""
+        found = self.anomalies(durable=durable)
+        shown = render(self.history, found)
+        for one in found:
+            assert one.kind.upper() in shown
+            assert one.operations
+        return list(dict.fromkeys(one.kind for one in found))
+
+
+def kinds(anomalies: Sequence[Anomaly]) -> list[str]:
+    return list(dict.fromkeys(one.kind for one in anomalies))

@@ -134,11 +134,12 @@ class Consumer:
     # Before fetching: leaders, and positions that the leaders have.
 
     async def _get_ready(self) -> None:
-        """Raises OSError if it cannot be done now."""
+        """Raises OSError if nothing can be read now."""
         cluster = self.cluster
         unknown = [place[0] for place in self.positions if place not in cluster.leaders]
         if unknown:
             await cluster.refresh(list(dict.fromkeys(unknown)))
+        await self._connect()
         moved = {}
         for place, position in list(self.positions.items()):
             leader = cluster.leaders.get(place)
@@ -155,6 +156,21 @@ class Consumer:
                 moved[place] = new
         if moved:
             self._move(moved)
+
+    async def _connect(self) -> None:
+        """To all leaders that are there. Raises OSError if none is."""
+        nodes = dict.fromkeys(self.cluster.leaders[place].node for place in self.positions if self._has_leader(place))
+        missing: OSError | None = None
+        for node in nodes:
+            try:
+                await self.cluster.node(node)
+            except OSError as error:
+                missing = error
+        if missing is not None and not any(map(self.cluster.leader_now, self.positions)):
+            raise missing
+
+    def _has_leader(self, place: Place) -> bool:
+        return place in self.cluster.leaders
 
     async def _checked(self, place: Place, position: Position, leader_epoch: int) -> Position | None:
         """Where to go on, if the leader does not have the position, or what was read before it."""

@@ -92,6 +92,8 @@ class Member:
         self._topics = list(topics)
         self._random = random
         self._must_join = True
+        # The consumer's positions are those of what it was given in this generation.
+        self._owns = False
         self._counts: dict[str, int] = {}
         self._coordinator: Connection | None = None
         self._finding = asyncio.Lock()
@@ -110,16 +112,19 @@ class Member:
     async def commit(self) -> bool:
         """Commit where it stands; one attempt. Gives whether it is known to be done."""
         positions = {place: (at.offset, at.epoch) for place, at in self.consumer.positions.items()}
-        if not positions or self.generation == NO_GENERATION:
+        if not positions or not self._owns:
             return False
         offsets = {place: offset for place, (offset, _) in positions.items()}
+        # As of now: while the coordinator is looked for, a heartbeat may be told that the generation is over.
         action = Commit(self._group, self.member_id, self.generation, offsets)
         who = Membership(self.generation, self.member_id, self.config.instance_id)
-        operation = self._history.begin(self._process, action)
-        outcome, detail, asked = Outcome.UNKNOWN, "", False
         try:
             coordinator = await self._find()
-            asked = True
+        except OSError:
+            return False
+        operation = self._history.begin(self._process, action)
+        outcome, detail = Outcome.UNKNOWN, ""
+        try:
             codes = await commit(self._cluster, coordinator, self._group, who, positions)
             failed = [code for code in codes if code]
             refused = len(failed) == len(codes) and all(code in COMMIT_REFUSED for code in codes)
@@ -129,7 +134,7 @@ class Member:
                 self._heed(code)
         except OSError as error:
             self._lose_coordinator()
-            outcome, detail = Outcome.UNKNOWN if asked else Outcome.FAILED, type(error).__name__
+            detail = type(error).__name__
         finally:
             self._history.end(operation, outcome, detail)
         return outcome is Outcome.OK
@@ -163,14 +168,21 @@ class Member:
         self._stop_beating()
         if self.fenced:
             raise FencedError(self.config.instance_id)
-        if self.generation != NO_GENERATION:
-            # What has been given to the application, before another member reads on from there.
-            await self.commit()
+        # What has been given to the application, before another member reads on from there. In the generation to come
+        # it would be no more than a memory.
+        await self.commit()
+        self._owns = False
+        try:
+            coordinator = await self._find()
+        except OSError:
+            await self._cluster.rest()
+            return False
+        self._make_sure_of_version(coordinator)
         action = Join(self._group, self.member_id, NO_GENERATION, (), self.config.instance_id)
         operation = self._history.begin(self._process, action)
         outcome, detail = Outcome.UNKNOWN, "cancelled"
         try:
-            await self._join(action)
+            await self._join(coordinator, action)
             outcome, detail = Outcome.OK, ""
         except RefusedError as error:
             self._heed(error.code)
@@ -187,10 +199,8 @@ class Member:
         self._beating = self._cluster.loop.create_task(self._beat())
         return await self._take_over(action.partitions)
 
-    async def _join(self, action: Join) -> None:
+    async def _join(self, coordinator: Connection, action: Join) -> None:
         """JoinGroup and SyncGroup; what comes of it goes into the action. Raises OSError, RefusedError."""
-        coordinator = await self._find()
-        self._make_sure_of_version(coordinator)
         answer = await self._ask_to_join(coordinator)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
@@ -252,12 +262,14 @@ class Member:
         """Begin where the group has come to. Gives whether the member is still in its generation."""
         while not self._must_join and not self.fenced:
             try:
-                self.consumer.assign(await self._starts(places), "rebalance")
+                starts = await self._starts(places)
             except RefusedError as error:
                 self._heed(error.code)
             except OSError:
                 self._lose_coordinator()
             else:
+                self.consumer.assign(starts, "rebalance")
+                self._owns = self.generation != NO_GENERATION
                 return True
             await self._cluster.rest()
         return False
@@ -304,6 +316,7 @@ class Member:
             self._must_join = True
         elif code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
             self._must_join = True
+            self._owns = False
             self.generation = NO_GENERATION
             if code is ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = UNKNOWN_MEMBER

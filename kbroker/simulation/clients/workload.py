@@ -19,11 +19,12 @@ from kbroker.simulation.clients.offsets import EARLIEST, LATEST, list_offset
 from kbroker.simulation.clients.producer import ACKS_ALL, Producer, ProducerConfig
 from kbroker.simulation.clients.values import CorruptRecordError, Shape, Values
 from kbroker.simulation.clients.versions import newest, older
-from kbroker.simulation.history import History, Operation, Place, Read
+from kbroker.simulation.history import History, Operation, Outcome, Place, Read
 from protocol.apis import ApiKey
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 FIRST_PRODUCE_WITH_ZSTD = 7
+REFUSED_PAUSE_S = 0.2
 # What a batch that cannot be read may claim to hold, for a consumer that steps over it.
 MAX_STEP = 10_000
 
@@ -110,17 +111,25 @@ async def _send(
     """One producer's life; gives how many batches it has sent."""
     most = random.choice((1, 3, 10, 30))
     waiting: dict[asyncio.Future[Operation], None] = {}
+    refused = False
+
+    def ended(done: asyncio.Future[Operation]) -> None:
+        nonlocal refused
+        waiting.pop(done)
+        refused = done.result().outcome is Outcome.FAILED
+
     for sent in range(count):
         if setting.stop.asked or random.random() < restarts:
             return sent
         size = random.choice((1, 1, 2, 5, 20))
         done = producer.send(random.choice(places), values.take(size))
         waiting[done] = None
-        done.add_done_callback(lambda ended: waiting.pop(ended))
+        done.add_done_callback(ended)
         while len(waiting) >= most and not setting.stop.asked:
             await asyncio.wait(list(waiting), return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
-        if random.random() < 0.5:
-            await asyncio.sleep(random.random() * 2 * pause_s)
+        if refused or random.random() < 0.5:
+            # What was refused at once would be refused as fast as it can be sent.
+            await asyncio.sleep(random.random() * (REFUSED_PAUSE_S if refused else 2 * pause_s))
     while waiting and not setting.stop.asked:
         await asyncio.wait(list(waiting), timeout=1.0)
     return count

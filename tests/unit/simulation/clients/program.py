@@ -3,15 +3,20 @@
 import asyncio
 from collections.abc import Iterable
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
+from kbroker.simulation.checker import check, render
 from kbroker.simulation.clients.bootstrap import Cluster
 from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
 from kbroker.simulation.clients.producer import Producer, ProducerConfig
 from kbroker.simulation.clients.values import Values
-from kbroker.simulation.history import History, Operation, Outcome, Read, Send
+from kbroker.simulation.history import Action, History, Operation, Outcome, Read, Send
 from tests.unit.harness import HOST, PORT, Machine
 
+A = TypeVar("A", bound=Action)
+
+# Clients run on the loop of the whole universe here.
+CLIENT_HOST = "127.0.0.1"
 BOOTSTRAP = [(HOST, PORT)]
 
 
@@ -48,10 +53,29 @@ class Program:
         for connection in list(self.machine.broker._server.connections):
             connection._transport.abort()  # type: ignore[union-attr]
 
+    def cut_answers(self) -> None:
+        """What the broker says does not arrive any more; what clients say does."""
+        self.machine.loop.network.faults.cut(HOST, CLIENT_HOST)
+
+    def cut_requests(self) -> None:
+        self.machine.loop.network.faults.cut(CLIENT_HOST, HOST)
+
+    def heal(self) -> None:
+        self.machine.loop.network.faults.heal_all()
+
+    def actions(self, kind: type[A], outcome: Outcome = Outcome.OK) -> list[A]:
+        return [
+            operation.action
+            for operation in self.history.operations
+            if isinstance(operation.action, kind) and operation.outcome is outcome
+        ]
+
     def close(self) -> None:
+        """The story is over: all operations have ended, and the checker has nothing to say."""
         for cluster in self.clusters:
             cluster.close()
         assert [operation for operation in self.history.operations if operation.ended is None] == []
+        assert render(self.history, check(self.history, durable=False)) == ""
 
 
 async def read_until(consumer: Consumer, count: int) -> list[Read]:

@@ -2,26 +2,41 @@
 
 import asyncio
 
+import pytest
+
 from kbroker.simulation.clients.producer import ProducerConfig
 from kbroker.simulation.clients.values import Shape
-from kbroker.simulation.history import Outcome, Send
+from kbroker.simulation.clients.versions import older
+from kbroker.simulation.history import Loss, Note, Outcome, Send
+from protocol.apis import ApiKey
 from tests.unit.harness import Machine, story
 from tests.unit.simulation.clients.program import Program, acknowledged, read_until
 
 PLACE = ("t", 0)
 
 
+async def started(machine: Machine, partitions: int = 1, **configs: object) -> Program:
+    await (await machine.client()).create_topic("t", partitions, **configs)
+    return Program(machine)
+
+
+async def values_in(program: Program, count: int, place: tuple[str, int] = PLACE) -> list[int]:
+    """All values of a partition, which must be so many."""
+    consumer = program.consumer(f"reader of {count}")
+    consumer.assign({place: 0})
+    values = [read.value for read in await read_until(consumer, count)]
+    assert await consumer.poll() == []
+    return values
+
+
 @story
 async def test_what_was_sent_is_read_where_the_broker_said(machine: Machine) -> None:
-    program = Program(machine)
-    await (await machine.client()).create_topic("t")
-    producer, consumer = program.producer(), program.consumer()
+    program = await started(machine)
+    producer = program.producer()
     operations = [await program.send(producer, PLACE, count) for count in (1, 20, 3)]
     assert [operation.outcome for operation in operations] == [Outcome.OK] * 3
-    consumer.assign({PLACE: 0})
-    reads = await read_until(consumer, 24)
-    assert [read.value for read in reads] == list(range(24))
-    sends = [operation.action for operation in operations if isinstance(operation.action, Send)]
+    assert await values_in(program, 24) == list(range(24))
+    sends = program.actions(Send)
     assert [send.base_offset for send in sends] == [0, 1, 21]
     assert [send.order for send in sends] == [0, 1, 2]
     program.close()
@@ -29,8 +44,7 @@ async def test_what_was_sent_is_read_where_the_broker_said(machine: Machine) -> 
 
 @story
 async def test_resets_make_no_duplicates_and_no_disorder(machine: Machine) -> None:
-    program = Program(machine)
-    await (await machine.client()).create_topic("t", 3)
+    program = await started(machine, 3)
     shape = Shape(max_padding=500, keys=3, codecs=(0, 1, 2, 3, 4))
     producer = program.producer(config=ProducerConfig(shape=shape))
     operations = []
@@ -39,14 +53,194 @@ async def test_resets_make_no_duplicates_and_no_disorder(machine: Machine) -> No
         if number % 7 == 0:
             program.reset_connections()
         await asyncio.sleep(0.001 * (number % 5))
-    ended = await asyncio.gather(*operations)
-    assert len(acknowledged(ended)) == 900
-    consumer = program.consumer()
-    consumer.assign({("t", index): 0 for index in range(3)})
-    reads = await read_until(consumer, 900)
+    assert len(acknowledged(await asyncio.gather(*operations))) == 900
+    values = []
     for index in range(3):
-        values = [read.value for read in reads if read.place[1] == index]
-        assert values == sorted(values)
-    assert sorted(read.value for read in reads) == list(range(900))
-    assert await consumer.poll() == []
+        found = await values_in(program, 300, ("t", index))
+        assert found == sorted(found)
+        values += found
+    assert sorted(values) == list(range(900))
+    program.close()
+
+
+@story
+async def test_a_lost_acknowledgement_is_asked_for_again(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer(timeout_s=0.5)
+    await program.send(producer, PLACE)
+    program.cut_answers()
+    sent = [program.send(producer, PLACE) for _ in range(5)]
+    await asyncio.sleep(2)
+    assert machine.partition("t").log.log_end_offset > 1
+    healed = program.history.happened("story", Note("the network is mended"))
+    program.heal()
+    operations = await asyncio.gather(*sent)
+    assert [operation.outcome for operation in operations] == [Outcome.OK] * 5
+    attempted = [operation.action.attempted for operation in operations if isinstance(operation.action, Send)]
+    assert all(step is not None and step >= healed.begun for step in attempted)
+    assert await values_in(program, 6) == list(range(6))
+    program.close()
+
+
+@story
+async def test_a_plain_producer_may_double_what_it_repeats(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer(config=ProducerConfig(idempotent=False, acks=1), timeout_s=0.5)
+    await program.send(producer, PLACE)
+    program.cut_answers()
+    sent = program.send(producer, PLACE)
+    await machine.until(lambda: machine.partition("t").log.log_end_offset > 1)
+    await asyncio.sleep(1)
+    program.heal()
+    assert (await sent).outcome is Outcome.OK
+    assert set(await values_in(program, machine.partition("t").log.log_end_offset)) == {0, 1}
+    assert machine.partition("t").log.log_end_offset > 2
+    program.close()
+
+
+@story
+async def test_what_nobody_answers_is_unknown_and_the_next_epoch_goes_on(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer(config=ProducerConfig(delivery_timeout_s=3), timeout_s=1)
+    await program.send(producer, PLACE)
+    program.cut_answers()
+    sent = [program.send(producer, PLACE) for _ in range(3)]
+    operations = await asyncio.gather(*sent)
+    # Two of them were only waiting for their turn, or were with the first one on its way.
+    assert operations[0].outcome is Outcome.UNKNOWN
+    program.heal()
+    assert (await program.send(producer, PLACE)).outcome is Outcome.OK
+    producer_id, epoch = producer.identity
+    assert producer_id >= 0
+    assert epoch == 1
+    values = await values_in(program, machine.partition("t").log.log_end_offset)
+    assert values == sorted(set(values))
+    assert {0, 4} <= set(values)
+    program.close()
+
+
+@story
+async def test_what_was_never_sent_has_failed(machine: Machine) -> None:
+    program = await started(machine)
+    program.cut_requests()
+    producer = program.producer(config=ProducerConfig(delivery_timeout_s=2), timeout_s=0.5)
+    assert (await program.send(producer, PLACE)).outcome is Outcome.FAILED
+    program.heal()
+    assert (await program.send(producer, PLACE)).outcome is Outcome.OK
+    assert producer.identity[1] == 0
+    program.close()
+
+
+@story
+async def test_a_broker_that_has_lost_the_sequence_is_told_a_new_epoch(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer()
+    for _ in range(4):
+        await program.send(producer, PLACE, 2)
+    machine.partition("t").log.flush_blocking(8)
+    for _ in range(4):
+        await program.send(producer, PLACE, 2)
+    await machine.crash(power=True)
+    program.history.happened("stage", Loss("power", {PLACE: 8}))
+    await machine.start()
+    # The broker remembers this producer, and another sequence.
+    assert (await program.send(producer, PLACE, 2)).outcome is Outcome.OK
+    assert producer.identity[1] == 1
+    assert await values_in(program, 10) == [*range(8), 16, 17]
+    program.close()
+
+
+@story(message_max_bytes=2_000)
+async def test_what_is_refused_for_good_has_failed_and_the_rest_goes_on(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer()
+    producer.config.shape.max_padding = 50
+    before = program.send(producer, PLACE)
+    await before
+    sent = [program.send(producer, PLACE, count) for count in (1, 900, 1, 1)]
+    outcomes = [operation.outcome for operation in await asyncio.gather(*sent)]
+    assert outcomes == [Outcome.OK, Outcome.FAILED, Outcome.OK, Outcome.OK]
+    assert await values_in(program, 4) == [0, 1, 902, 903]
+    program.close()
+
+
+@story
+async def test_without_acknowledgement_nothing_is_known(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer(config=ProducerConfig(idempotent=False, acks=0))
+    assert (await program.send(producer, PLACE)).outcome is Outcome.UNKNOWN
+    assert await values_in(program, 1) == [0]
+    program.close()
+
+
+@story
+async def test_closing_leaves_nothing_without_an_end(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer()
+    await program.send(producer, PLACE)
+    program.cut_answers()
+    sent = [program.send(producer, PLACE) for _ in range(7)]
+    await asyncio.sleep(0.1)
+    producer.close()
+    outcomes = [operation.outcome for operation in await asyncio.gather(*sent)]
+    # Five were on their way.
+    assert outcomes == [Outcome.UNKNOWN] * 5 + [Outcome.FAILED] * 2
+    assert (await program.send(producer, PLACE)).outcome is Outcome.FAILED
+    program.heal()
+    program.close()
+
+
+@story
+async def test_a_topic_that_does_not_exist_yet_is_waited_for(machine: Machine) -> None:
+    program = Program(machine)
+    producer = program.producer()
+    sent = program.send(producer, PLACE)
+    await asyncio.sleep(1)
+    assert not sent.done()
+    await (await machine.client()).create_topic("t")
+    assert (await sent).outcome is Outcome.OK
+    program.close()
+
+
+@story
+async def test_a_topic_that_was_made_anew_has_another_id(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer()
+    await program.send(producer, PLACE)
+    client = await machine.client()
+    await client.delete_topic("t")
+    await client.create_topic("t")
+    operation = await program.send(producer, PLACE)
+    assert operation.outcome is Outcome.OK
+    assert isinstance(operation.action, Send)
+    assert operation.action.base_offset == 0
+    program.clusters.clear()
+    producer.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_clients_of_earlier_times(seed: int) -> None:
+    @story(seed=seed)
+    async def tell(machine: Machine) -> None:
+        program = await started(machine)
+        caps = older(program.random("caps"))
+        producer = program.producer(caps=caps)
+        assert caps[ApiKey.PRODUCE] <= 13
+        for _ in range(5):
+            assert (await program.send(producer, PLACE, 3)).outcome is Outcome.OK
+        assert await values_in(program, 15) == list(range(15))
+        program.close()
+
+    tell()
+
+
+@story
+async def test_another_one_after_it_tells_the_broker_who_it_was(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer()
+    await program.send(producer, PLACE)
+    second = program.producer("second", config=ProducerConfig(previous=producer.identity))
+    await program.send(second, PLACE)
+    assert second.identity[0] >= 0
+    assert second.identity != producer.identity
     program.close()

@@ -177,6 +177,14 @@ class Cleaning:
     async def _install(self, partition: Partition, result: Result, began_ms: int) -> None:
         storage = partition.log
         before = storage.size_bytes
+        try:
+            # Recovery takes gaps above the recovery point for losses.
+            await self._replicas.logs.write_checkpoints()
+        except OSError as error:
+            log.warning("compaction put off", partition=partition.tp, reason=error)
+            await self._world.offload(compaction.sweep_blocking, storage)
+            self._pause(partition)
+            return
         installed = self._world.loop.create_future()
         compaction.install(storage, result, lambda: installed.set_result(None))
         await installed

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kbroker.config import BrokerConfig
 from kbroker.config.topic import TopicConfig
@@ -31,11 +31,13 @@ Report = Callable[..., None]
 
 
 class Marks(NamedTuple):
-    """The checkpoints: offsets of the partitions that have them."""
+    """The checkpoints: offsets of the partitions that have them. `complete`: whether the recovery points are those of
+    the last process, and not lost."""
 
     recovery_points: Mapping[TopicPartition, int]
     start_offsets: Mapping[TopicPartition, int]
     cleaned: Mapping[TopicPartition, int]
+    complete: bool = True
 
 
 log = EventLog("kbroker.logs")
@@ -60,7 +62,7 @@ class LogDirectory:
         self._config = config
         self._lock: DiskLock | None = None
         self._logs: dict[TopicPartition, Log] = {}
-        self._tasks: set[Task[None]] = set()
+        self._tasks: dict[Task[None], None] = {}
         self._delayed: set[TimerHandle] = set()
         self._complaints: set[tuple[object, ...]] = set()
         self._marks_wanted: list[Future[None]] = []
@@ -140,7 +142,16 @@ class LogDirectory:
         for one in opened:
             for line in one.repairs:
                 report("log repaired", partition=one.tp, repair=line)
+        if not marks.complete:
+            self._spawn(self._mark_in_time())
         return opened
+
+    async def _mark_in_time(self) -> None:
+        """From now on the recovery points are known, to the first crash too."""
+        try:
+            await self.write_checkpoints()
+        except OSError as error:
+            log.warning("checkpoints could not be written, tried again later", reason=error)
 
     async def create_all(self, wanted: Sequence[Wanted]) -> list[Log]:
         """Make the logs of new partitions, but for those that cannot be made."""
@@ -166,14 +177,17 @@ class LogDirectory:
         disk = self._world.disk
         clean = checkpoints.take_clean_marker(disk, self.path)
         marks = []
+        # It is there from the first start on, so it was lost if it is not.
+        complete = disk.exists(f"{self.path}/{names.RECOVERY_POINTS}")
         for name in (names.RECOVERY_POINTS, names.LOG_START_OFFSETS, names.CLEANER_OFFSETS):
             try:
                 marks.append(checkpoints.read_offsets(disk, self.path, name))
             except (ValueError, IndexError) as error:
                 report("checkpoint damaged, logs are read from their start", file=name, reason=error)
                 marks.append({})
-                clean = False
-        return clean, Marks(*marks)
+                clean = complete = False
+        points, starts, cleaned = marks
+        return clean, Marks(points, starts, cleaned, complete)
 
     def _tidy(self, wanted: Sequence[Wanted], report: Report) -> None:
         """Finish deletions that a stop has interrupted, and put aside logs that are nobody's."""
@@ -227,6 +241,7 @@ class LogDirectory:
             clean,
             self._world.clock.now_ms(),
             log_start_offset=marks.start_offsets.get(tp, 0),
+            checkpointed=marks.complete,
             background=self.background,
             random=self._world.random,
         )
@@ -349,9 +364,12 @@ class LogDirectory:
             timer = self._world.loop.call_later(delay_ms / 1000, begin)
             self._delayed.add(timer)
             return
-        task = self._world.loop.create_task(self._run(job, then))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._run(job, then))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._world.loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _run(self, job: Callable[[], T], then: Callable[[T], None]) -> None:
         result: Awaitable[T] = self._world.offload(job)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.model import Buffer, KafkaError
 from kbroker.storage.filtering import records_of
-from kbroker.storage.reading import search
-from kbroker.storage.scan import Scan
+from kbroker.storage.reading import end_of, search
+from kbroker.storage.scan import sound_headers
 from kbroker.storage.segment import Segment, SegmentGone
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader
@@ -51,9 +51,14 @@ def max_timestamp(log: "Log") -> Found | None:
 def _first_since(log: "Log", segment: Segment, timestamp: int) -> Found | None:
     start = max(log.log_start_offset, _floor(segment, timestamp))
     size = segment.size
-    position = search(log, segment, start, True)
-    scan = Scan(segment.open_blocking(), position, size, segment.base_offset, segment.base_offset, check_crc=False)
-    for at, header in scan:
+    try:
+        position = search(log, segment, start, True)
+    except KafkaError:
+        # It leads to a damaged batch. What comes after it counts.
+        position = 0
+    for at, header, _ in sound_headers(
+        segment.open_blocking(), position, size, segment.base_offset, end_of(log, segment)
+    ):
         if header.max_timestamp >= timestamp and header.last_offset >= start:
             for offset, record_timestamp in timestamps(segment.read(header.size, at, True), header):
                 if record_timestamp >= timestamp and offset >= log.log_start_offset:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from kbroker.model import Buffer, KafkaError
 from kbroker.storage.indexes import WouldBlock
-from kbroker.storage.scan import STEP, Scan
+from kbroker.storage.scan import STEP, sound_headers
 from kbroker.storage.segment import Segment, SegmentGone
 from kbroker.storage.slices import FileSlice
 from protocol.errors import ErrorCode
@@ -147,34 +147,66 @@ def find(log: "Log", segments: list[Segment], hints: list[Hint], offset: int, wa
 
 
 def search(log: "Log", segment: Segment, offset: int, wait: bool) -> int:
-    """Position of the first batch that reaches `offset`; the segment's size if none does."""
+    """Position of the first batch that reaches `offset`; the segment's size if none does.
+
+    Raises KafkaError(CORRUPT_MESSAGE) if damage to the log makes that impossible to know.
+    """
     if offset <= segment.base_offset:
         return 0
-    found: int | None
-    try:
-        entry = segment.entry_at_offset(offset - segment.base_offset, wait)
-    except ValueError:
-        found = None
-    else:
-        if entry is None:
-            found = _walk(segment, 0, offset, None, wait)
-        else:
-            found = _walk(segment, entry & _LOW, offset, segment.base_offset + (entry >> 32), wait)
+    end_offset = end_of(log, segment)
+    found = _look_up(segment, offset, end_offset, wait)
     if found is not None:
         return found
     if not wait:
         raise WouldBlock
-    rebuild_indexes(segment, log.config.index_interval_bytes)
-    found = _walk(segment, 0, offset, None, wait)
+    if not segment.rebuilt:
+        rebuild_indexes(segment, log.config.index_interval_bytes, end_offset)
+        found = _look_up(segment, offset, end_offset, wait)
     if found is None:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{segment.path()} is damaged")
+        found = _past_damage(segment, offset, end_offset)
+    if found is None:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{segment.path()} is damaged where offset {offset} should be")
     return found
 
 
-def _walk(segment: Segment, position: int, offset: int, expected: int | None, wait: bool) -> int | None:
+def end_of(log: "Log", segment: Segment) -> int:
+    """The offset after the last one that can be in the segment."""
+    return segment.end_offset if segment.end_offset is not None else log.log_end_offset
+
+
+def _past_damage(segment: Segment, offset: int, end_offset: int) -> int | None:
+    """Position of the batch that holds `offset`, when batches before it are damaged. None: it is damaged itself."""
+    try:
+        entry = segment.entry_at_offset(offset - segment.base_offset, True)
+    except ValueError:
+        entry = None
+    start = entry & _LOW if entry is not None else 0
+    for position, header, _ in sound_headers(
+        segment.open_blocking(), start, segment.size, segment.base_offset, end_offset
+    ):
+        if header.base_offset <= offset <= header.last_offset:
+            return position
+    return None
+
+
+def _look_up(segment: Segment, offset: int, end_offset: int, wait: bool) -> int | None:
+    """As `search`; None: log and index do not fit."""
+    try:
+        entry = segment.entry_at_offset(offset - segment.base_offset, wait)
+    except ValueError:
+        return None
+    if entry is None:
+        return _walk(segment, 0, offset, None, end_offset, wait)
+    return _walk(segment, entry & _LOW, offset, segment.base_offset + (entry >> 32), end_offset, wait)
+
+
+def _walk(
+    segment: Segment, position: int, offset: int, expected: int | None, end_offset: int, wait: bool
+) -> int | None:
     """Step from batch to batch until one reaches `offset`; the segment's size if none does.
 
-    `expected` is the last offset of the first batch, as the index has it. None: the headers do not fit the index.
+    `expected` is the last offset of the first batch, as the index has it; all are below `end_offset`. None: the headers
+    do not fit, so that nothing is served from a place where no batch is.
     """
     size = segment.size
     data = segment.read(min(_WALK_BYTES, size - position), position, wait) if position < size else b""
@@ -190,10 +222,10 @@ def _walk(segment: Segment, position: int, offset: int, expected: int | None, wa
         if expected is not None and base + delta != expected:
             return None
         expected = None
-        if length < HEADER_SIZE - LENGTH_OVERHEAD or delta < 0:
+        if length < HEADER_SIZE - LENGTH_OVERHEAD or delta < 0 or base < segment.base_offset:
             return None
         if base + delta >= offset:
-            return position
+            return position if base + delta < end_offset else None
         position += length + LENGTH_OVERHEAD
     return size if position == size else None
 
@@ -217,7 +249,7 @@ def _whole(segment: Segment, data: Buffer, start: int, wait: bool) -> tuple[int,
         base, length, delta = STEP.unpack_from(data, pos)
         batch_size = length + LENGTH_OVERHEAD
         if batch_size < HEADER_SIZE:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{segment.path()} is damaged at {start + pos}")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{segment.path()} is damaged at {start + pos}")
         if batch_size > size - pos:
             break
         pos += batch_size
@@ -237,18 +269,27 @@ def _first(segment: Segment, position: int, room: int, wait: bool) -> tuple[Buff
                 return data, base + delta + 1
     if not wait:
         raise WouldBlock
-    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{segment.path()} is damaged at {position}")
+    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{segment.path()} is damaged at {position}")
 
 
-def rebuild_indexes(segment: Segment, interval: int) -> None:
-    """Make both indexes anew from the log, in memory; they are written with the next checkpoint. In a thread."""
+def rebuild_indexes(segment: Segment, interval: int, end_offset: int) -> None:
+    """Make both indexes anew from the log, in memory; they are written with the next checkpoint. In a thread.
+
+    What follows damage to the log can be found again: there is an entry for it.
+    """
     fresh = Segment(segment.disk, segment.directory, segment.base_offset, segment.created_ms)
-    scan = Scan(segment.open_blocking(), 0, segment.size, segment.base_offset, segment.base_offset, check_crc=False)
-    for position, header in scan:
-        fresh.note_batch(position, header, interval)
+    reached = segment.base_offset - 1
+    headers = sound_headers(segment.open_blocking(), 0, segment.size, segment.base_offset, end_offset)
+    for position, header, damaged in headers:
+        if damaged:
+            fresh.unindexed = interval + 1
+        if header.last_offset > reached:
+            reached = header.last_offset
+            fresh.note_batch(position, header, interval)
     fresh.note_time()
     segment.times = fresh.times
     segment.index = fresh.index
+    segment.rebuilt = True
 
 
 def retry_gone(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one: bool) -> Buffer:

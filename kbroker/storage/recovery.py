@@ -20,8 +20,8 @@ from kbroker.storage.backend import Disk
 from kbroker.storage.chores import Background
 from kbroker.storage.loading import ALL, load_closed, load_trusted, read_on
 from kbroker.storage.log import Log
-from kbroker.storage.reading import search
-from kbroker.storage.scan import Scan
+from kbroker.storage.reading import end_of, search
+from kbroker.storage.scan import sound_headers
 from kbroker.storage.segment import Segment
 from kbroker.storage.swaps import finish_swaps
 from protocol.errors import ErrorCode
@@ -47,12 +47,13 @@ def open_log(
     background: Background,
     random: "Random",
     log_start_offset: int = 0,
+    checkpointed: bool = False,
 ) -> Log:
     """Open a partition's log, or make it if its directory is not there. Runs in a thread.
 
-    `recovery_point` and `log_start_offset` are those of the checkpoints, 0 if there are none; `clean`: the last stop
-    was. `Log.repairs` says what was repaired. Raises KafkaError(INCONSISTENT_TOPIC_ID) if the directory is another
-    topic's of the same name, OSError.
+    `recovery_point` and `log_start_offset` are those of the checkpoints, 0 if there are none; `checkpointed`: they are
+    known to be the last ones; `clean`: the last stop was. `Log.repairs` says what was repaired. Raises
+    KafkaError(INCONSISTENT_TOPIC_ID) if the directory is another topic's of the same name, OSError.
     """
     log = Log(disk, directory, tp, topic_id, config, background, random)
     if not disk.isdir(directory):
@@ -62,7 +63,10 @@ def open_log(
         _begin_empty(log, now_ms)
     else:
         _check_topic_id(disk, directory, topic_id)
-        _Opening(log, now_ms).run(recovery_point, clean, log_start_offset)
+        opening = _Opening(log, now_ms)
+        # Only compaction leaves gaps, and a checkpoint is written before it replaces segments.
+        opening.gapless = checkpointed and not config.compact
+        opening.run(recovery_point, clean, log_start_offset)
     log.start()
     return log
 
@@ -99,6 +103,8 @@ class _Opening:
         self.last_epoch = -1
         self.epochs_lost = False
         self.listening = False
+        # Whether each segment above the recovery point begins where the one before ends.
+        self.gapless = False
 
     def run(self, recovery_point: int, clean: bool, log_start_offset: int) -> None:
         log = self.log
@@ -159,17 +165,30 @@ class _Opening:
                 self.repairs.append(repair)
         for segment in segments[closed:]:
             self.repairs.extend(load_trusted(segment, trusted_to))
+        # Not known yet; a search takes every offset for possible.
+        log.log_end_offset = ALL
         if not clean:
             self._replay(trusted_to)
         self.listening = not clean
         for slot in range(closed, len(segments)):
             segment = segments[slot]
-            loaded = read_on(segment, interval, self, check_crc=not clean)
+            last = slot == len(ends)
+            loaded = read_on(
+                segment,
+                interval,
+                self,
+                check_crc=not clean,
+                # Only compaction leaves gaps, and it does not touch the last segment. (A replica of a compacted log
+                # has them there.)
+                contiguous=last and not log.config.compact,
+                following=None if last else ends[slot],
+            )
             self.repairs.extend(loaded.repairs)
             log.log_end_offset = max(loaded.next_offset, segment.base_offset)
-            if slot == len(ends):
+            if last:
                 break
-            if loaded.cut or ends[slot] < loaded.next_offset:
+            missing = self.gapless and not clean and ends[slot] > log.log_end_offset
+            if loaded.cut or missing or ends[slot] < loaded.next_offset:
                 self._drop(segments[slot + 1 :], f"it follows the damage at offset {log.log_end_offset}")
                 log.segments = segments[: slot + 1]
                 break
@@ -221,11 +240,14 @@ class _Opening:
     def _replay(self, to: int) -> None:
         """Learn from the headers of what lies between the producers' snapshot and `to`."""
         snapshot = self.known
-        for header in _headers(self.log, self._window_start(), to):
+        before = ProducerStates()
+        for header in _headers(self.log, self._window_start(), min(snapshot, to)):
+            if header[9] >= 0 and not header[5] & TRANSACTIONAL:
+                before.update(header, header[0])
+        self.log.producers.recall(before)
+        for header in _headers(self.log, snapshot, to):
             if header[0] >= snapshot:
                 self._learn(header)
-            elif header[9] >= 0 and not header[5] & TRANSACTIONAL:
-                self.log.producers.update(header, header[0])
 
     def _window_start(self) -> int:
         """Some way before the snapshot, which has only the last batch of each producer.
@@ -293,9 +315,14 @@ def _headers(log: Log, start: int, end: int) -> Iterator[BatchHeader]:
         done = segment.end_offset is not None and segment.end_offset <= start
         if done or segment.base_offset >= end or start >= end:
             continue
-        position = search(log, segment, start, True)
-        base = segment.base_offset
-        for _, header in Scan(segment.open_blocking(), position, segment.size, base, base, check_crc=False):
+        try:
+            position = search(log, segment, start, True)
+        except KafkaError:
+            position = 0
+        headers = sound_headers(
+            segment.open_blocking(), position, segment.size, segment.base_offset, end_of(log, segment)
+        )
+        for _, header, _ in headers:
             if header[0] >= end:
                 return
             yield header
@@ -326,9 +353,11 @@ def truncate_blocking(log: Log, offset: int) -> None:
     old.retired = True
     log.disk.open(old.path()).truncate(position)
     last = Segment(log.disk, log.directory, old.base_offset, old.created_ms)
+    last.cut = True
     opening = _Opening(log, old.created_ms)
     load_trusted(last, ALL)
-    loaded = read_on(last, log.config.index_interval_bytes, opening, check_crc=False)
+    interval = log.config.index_interval_bytes
+    loaded = read_on(last, interval, opening, check_crc=False, contiguous=False, following=None)
     log.segments = [*kept[:-1], last]
     log.log_end_offset = max(loaded.next_offset, last.base_offset)
     log.recovery_point = min(log.recovery_point, log.log_end_offset)

@@ -5,7 +5,7 @@ from functools import partial
 from struct import Struct
 
 from kbroker.storage.backend import DiskFile
-from protocol.records.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
+from protocol.records.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MAGIC_POS, BatchHeader
 from protocol.records.crc import crc32c
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
@@ -20,10 +20,66 @@ _CRC_CHUNK = 1 << 20
 _HEADER_CHUNK = 1 << 12
 
 
+def plausible(header: BatchHeader, room: int, first: int, end_offset: int) -> bool:
+    """Whether this is the header of a batch in `room` bytes whose offsets lie from `first` to before `end_offset`."""
+    base, length, _, magic, _, _, delta, _, _, _, _, _, _ = header
+    whole = HEADER_SIZE <= length + LENGTH_OVERHEAD <= room
+    return whole and magic == MAGIC and delta >= 0 and first <= base <= base + delta < end_offset
+
+
+def sound_headers(
+    file: DiskFile, start: int, end: int, first: int, end_offset: int
+) -> Iterator[tuple[int, BatchHeader, bool]]:
+    """(position, header, whether damage precedes it) of the batches in [start, end) of a segment, in a thread.
+
+    For a segment of which it is known that it was good once: CRCs are not computed, and damage to a header is passed
+    over. It goes on with the next batch whose CRC is right and whose offsets lie from `first` to before `end_offset`.
+    """
+    position, damaged = start, False
+    chunk, chunk_start = b"", 0
+    while end - position >= HEADER_SIZE:
+        pos = position - chunk_start
+        if pos + HEADER_SIZE > len(chunk):
+            chunk, chunk_start, pos = file.pread(min(_HEADER_CHUNK, end - position), position), position, 0
+            if len(chunk) < HEADER_SIZE:
+                return
+        header = _make(_unpack(chunk, pos))
+        if plausible(header, end - position, first, end_offset):
+            yield position, header, damaged
+            position, damaged = position + header.size, False
+            continue
+        found = _next_sound(file, position + 1, end, first, end_offset)
+        if found is None:
+            return
+        position, damaged = found, True
+
+
+def _next_sound(file: DiskFile, start: int, end: int, first: int, end_offset: int) -> int | None:
+    """Where the next batch begins whose offsets can be and whose CRC is right, at whatever byte from `start` on."""
+    while end - start >= HEADER_SIZE:
+        chunk = file.pread(min(_CRC_CHUNK, end - start), start)
+        at = chunk.find(MAGIC, MAGIC_POS)
+        while 0 <= at <= len(chunk) - HEADER_SIZE + MAGIC_POS:
+            position = start + at - MAGIC_POS
+            header = _make(_unpack(chunk, at - MAGIC_POS))
+            if plausible(header, end - position, first, end_offset):
+                scan = Scan(file, position, position + header.size, first, first, check_crc=True)
+                if any(True for _ in scan):
+                    return position
+            at = chunk.find(MAGIC, at + 1)
+        if len(chunk) < HEADER_SIZE or start + len(chunk) >= end:
+            return None
+        start += len(chunk) - HEADER_SIZE + 1
+    return None
+
+
 class Scan:
     """Iterates over (position, header) of the valid batches in [start, end) of a file, in a thread.
 
-    It ends at the first batch that is not whole, not of format v2, out of order, or (with `check_crc`) damaged.
+    It ends at the first batch that is not whole, not of format v2, out of order, or (with `check_crc`) damaged. A
+    base offset is not covered by the CRC: one that leaves a gap is damaged if the batch after it knows nothing of the
+    gap, or if the next segment, which begins at `following`, does not. `contiguous`: there are no gaps at all; with
+    `start` inside a segment the first batch may begin anywhere.
     Afterwards `position` is where the valid prefix ends, `next_offset` follows its last offset, and `fault` says
     why it ended before `end`, None if it did not. Memory is bounded whatever lengths the batches claim.
     """
@@ -32,8 +88,11 @@ class Scan:
         "_check_crc",
         "_chunk",
         "_chunk_start",
+        "_contiguous",
+        "_due",
         "_end",
         "_file",
+        "_following",
         "_last_allowed",
         "fault",
         "next_offset",
@@ -41,11 +100,24 @@ class Scan:
     )
 
     def __init__(
-        self, file: DiskFile, start: int, end: int, base_offset: int, next_offset: int, *, check_crc: bool
+        self,
+        file: DiskFile,
+        start: int,
+        end: int,
+        base_offset: int,
+        next_offset: int,
+        *,
+        check_crc: bool,
+        contiguous: bool = False,
+        following: int | None = None,
     ) -> None:
         self._file = file
         self._end = end
         self._check_crc = check_crc
+        self._contiguous = contiguous
+        # The offset that follows without a gap; not known at first inside a segment.
+        self._due = -1 if start else next_offset
+        self._following = following
         self._last_allowed = base_offset + MAX_RELATIVE_OFFSET
         self._chunk: bytes = b""
         self._chunk_start = start
@@ -77,13 +149,31 @@ class Scan:
             ):
                 self.fault = self._explain(header, size, position)
                 return
+            if base != self._due and self._due >= 0 and (self._contiguous or self._contradicted(position + size, last)):
+                self.fault = f"offsets {base} to {last} where {self._due} is due"
+                return
             if check_crc and self._crc(position, size) != crc:
                 self.fault = "a batch whose CRC is wrong"
                 return
-            self.next_offset = last + 1
+            self.next_offset = self._due = last + 1
             self.position = position + size
             yield position, header
             position += size
+
+    def _contradicted(self, position: int, last: int) -> bool:
+        """Whether what comes at `position` has offsets that are due now, before the batch that ends with `last`."""
+        if position == self._end:
+            return self._following is not None and self._due < self._following <= last
+        if position + HEADER_SIZE > self._end:
+            return False
+        pos = position - self._chunk_start
+        header = self._chunk[pos : pos + HEADER_SIZE]
+        if len(header) < HEADER_SIZE:
+            header = self._file.pread(HEADER_SIZE, position)
+        if len(header) < HEADER_SIZE:
+            return False
+        following = _make(_unpack(header))
+        return following[3] == MAGIC and self._due < following[0] <= last
 
     def _explain(self, header: BatchHeader, size: int, position: int) -> str:
         if size < HEADER_SIZE or position + size > self._end:

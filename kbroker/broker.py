@@ -44,6 +44,8 @@ log = Log("kbroker")
 
 # Collections of the oldest generation walk every live object: frozen after the start, and then seldom.
 GC_THRESHOLDS = (20_000, 20, 50)
+# How long a broker that was killed waits for its former session to be over, in seconds: Kafka's timeout is 18.
+FORMER_SESSION_S = 20.0
 
 
 class Broker:
@@ -102,13 +104,17 @@ class Broker:
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
     async def _join(self, node: BrokerNode, directory: str) -> ClusterMember:
+        patience_s = FORMER_SESSION_S
         if self._coordination is None:
+            # Sessions of a store in this process end with the process.
+            patience_s = 0.0
             self._store = await EmbeddedStore.open(self.world, f"{directory}/coordination", self.fail)
             self._started.append(self._store.close)
             self._coordination = self._store.session()
         # Another broker may lead by then what this one still thinks to lead.
         self._coordination.on_expired(lambda: self.fail(SessionExpired()))
-        member = await join(self.world, self._coordination, node, lambda: self.config, self.fail)
+        self._started.append(self._coordination.close)
+        member = await join(self.world, self._coordination, node, lambda: self.config, self.fail, patience_s)
         self._started.append(member.leave)
         return member
 

@@ -100,6 +100,8 @@ class Controller:
         self._config = config
         self._turn = Turnstile(loop)
         self._epoch_version: int | None = None
+        # A change of ours may have been made that the image does not have.
+        self._uncertain = False
 
     @property
     def elected(self) -> bool:
@@ -134,7 +136,7 @@ class Controller:
         wanted = [spec for spec in specs if spec.name not in repeated]
         async with self._turn:
             try:
-                self._check_elected()
+                await self._prepare()
                 check_request_size(wanted, self._config().num_partitions)
             except KafkaError as refusal:
                 return [TopicResult(name, error=refusal) for name in names]
@@ -190,15 +192,16 @@ class Controller:
     async def delete_topics(self, refs: Sequence[TopicRef]) -> list[Deletion]:
         """One answer for each name or id, the refused ones included."""
         async with self._turn:
+            error = await _refusal(self._prepare())
             answers = plan_deletions(refs, self._image.topics, self._image.topic_by_id)
             good = [answer for answer in answers if answer.error is None]
-            error = await _refusal(self._delete([self._image.topic_by_id[answer.topic_id] for answer in good]))
+            if error is None:
+                error = await _refusal(self._delete([self._image.topic_by_id[answer.topic_id] for answer in good]))
             for answer in good:
                 answer.error = error
             return answers
 
     async def _delete(self, topics: Sequence[TopicImage]) -> None:
-        self._check_elected()
         if not topics:
             return
         draft = ChunkDraft(self._follower.chunks)
@@ -230,7 +233,7 @@ class Controller:
 
     async def _grow(self, spec: PartitionsSpec, validate_only: bool, room: int) -> int:
         """Gives the number of partitions that were added, or would be."""
-        self._check_elected()
+        await self._prepare()
         added = plan_partitions(spec, self._surroundings(), room)
         if validate_only:
             return len(added)
@@ -254,7 +257,7 @@ class Controller:
         checked here.
         """
         async with self._turn:
-            self._check_elected()
+            await self._prepare()
             if resource_type == TOPIC_RESOURCE and name not in self._image.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             current = self._image.overrides(resource_type, name)
@@ -287,8 +290,7 @@ class Controller:
 
     async def restart_leaders(self) -> None:
         """New leader epochs where this broker led before it restarted: what a crash may have cut off the
-        end of a
-        log is then told from what is written there next (KIP-320)."""
+        end of a log is then told from what is written there next (KIP-320). Raises CoordinationError."""
         async with self._turn:
             draft = ChunkDraft(self._follower.chunks)
             for number, chunk in self._follower.chunks.items():
@@ -297,33 +299,49 @@ class Controller:
                         if state.leader == self.node_id:
                             draft.replace(number, topic_id, index, _led_anew(state))
             for ops in _batches(draft.ops()):
-                await self._commit(ops)
+                await self._write(ops)
 
     async def _commit(self, ops: Sequence[Op]) -> None:
         """Writes as one change, then waits until this broker has followed it. Raises KafkaError."""
+        try:
+            await self._write(ops)
+        except CoordinationError as fault:
+            raise self._refused(fault) from fault
+
+    async def _write(self, ops: Sequence[Op]) -> None:
         assert self._epoch_version is not None
         changes = self._follower.changes.after(op.path for op in ops)
-        try:
-            await self._coordination.multi(
-                [
-                    Check(znodes.CONTROLLER_EPOCH, self._epoch_version),
-                    Set(znodes.CHANGES, znodes.encode_changes(changes), self._follower.changes_version),
-                    *ops,
-                ]
-            )
-            await self._follower.catch_up()
-        except (BadVersion, SessionExpired):
-            self._epoch_version = None
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "Another broker is the controller now.") from None
-        except Unavailable as fault:
-            # What REQUEST_TIMED_OUT means to a client: it may have been done or not.
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {fault}") from fault
-        except CoordinationError as fault:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Coordination failed: {fault}") from fault
+        await self._coordination.multi(
+            [
+                Check(znodes.CONTROLLER_EPOCH, self._epoch_version),
+                Set(znodes.CHANGES, znodes.encode_changes(changes), self._follower.changes_version),
+                *ops,
+            ]
+        )
+        await self._follower.catch_up()
 
-    def _check_elected(self) -> None:
+    def _refused(self, fault: CoordinationError) -> KafkaError:
+        """What a failure of the coordination service means to clients."""
+        if isinstance(fault, Unavailable):
+            self._uncertain = True
+            # What this means to a client: it may have been done or not.
+            return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {fault}")
+        if isinstance(fault, SessionExpired | BadVersion):
+            self._epoch_version = None
+            return KafkaError(ErrorCode.NOT_CONTROLLER, "Another broker is the controller now.")
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Coordination failed: {fault}")
+
+    async def _prepare(self) -> None:
+        """Before anything is decided: this broker is elected, and its image has all that it has written. Raises
+        KafkaError."""
         if self._epoch_version is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+        if self._uncertain:
+            try:
+                await self._follower.catch_up()
+            except CoordinationError as fault:
+                raise self._refused(fault) from fault
+            self._uncertain = False
 
     def _surroundings(self) -> Surroundings:
         config = self._config()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.cluster import znodes
-from kbroker.cluster.coordination import WatchEvent
+from kbroker.cluster.coordination import Unavailable, WatchEvent
 from kbroker.cluster.image import (
     TOPIC_RESOURCE,
     BrokerNode,
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Contents = Mapping[str, bytes | None]
 
+# How long until it is tried again to follow, when the service could not be reached, in seconds.
+AGAIN_S = 0.5
+
 
 class MetadataFollower:
     """Reads nodes, computes deltas, carries the image forward, and has the listeners act on each delta in
@@ -48,7 +51,8 @@ class MetadataFollower:
         image: MetadataImage,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`failed` is told when following stops: the session is lost, or a listener or a node is broken."""
+        """`failed` is told when following stops: the session is lost, or a listener or a node is broken. While the
+        service cannot be reached, the image stays as it is."""
         self.image = image
         self.listeners: list[Listener] = []
         self.changes = znodes.Changes()
@@ -72,13 +76,19 @@ class MetadataFollower:
 
     async def catch_up(self) -> None:
         """Returns when the image holds every change made before the call, and the listeners have acted on
-        it.
+        it. Raises CoordinationError.
         """
         async with self._turn:
             delta = MetadataDelta()
-            if self._members_changed:
-                await self._read_members(delta)
-            await self._read_changes(delta)
+            members, self._members_changed = self._members_changed, False
+            try:
+                if members:
+                    await self._read_members(delta)
+                await self._read_changes(delta)
+            except BaseException:
+                # What was read of them is not in the image.
+                self._members_changed |= members
+                raise
             if delta:
                 self.image.apply(delta)
                 for listener in self.listeners:
@@ -200,7 +210,6 @@ class MetadataFollower:
 
     async def _read_members(self, delta: MetadataDelta) -> None:
         """The registered brokers and the controller: ephemeral nodes, which no numbered change announces."""
-        self._members_changed = False
         await self._coordination.exists(znodes.CONTROLLER, self._on_members)
         names = await self._coordination.children(znodes.BROKERS, self._on_members)
         read = await self._read([*(f"{znodes.BROKERS}/{name}" for name in names), znodes.CONTROLLER])
@@ -221,6 +230,9 @@ class MetadataFollower:
         self._on_event(event)
 
     def _on_event(self, event: WatchEvent) -> None:
+        self._follow()
+
+    def _follow(self) -> None:
         if self._stopped:
             return
         task = self._loop.create_task(self.catch_up())
@@ -230,5 +242,8 @@ class MetadataFollower:
     def _caught_up(self, task: Task[None]) -> None:
         self._tasks.discard(task)
         fault = None if task.cancelled() else task.exception()
-        if fault is not None and not self._stopped:
+        if isinstance(fault, Unavailable):
+            # Nobody watches now who would try again.
+            self._loop.call_later(AGAIN_S, self._follow)
+        elif fault is not None and not self._stopped:
             self._failed(fault)

@@ -13,13 +13,17 @@ from kbroker.cluster.coordination import BadVersion, Create, NodeExists, Set
 from kbroker.cluster.follower import MetadataFollower
 from kbroker.cluster.image import BrokerNode, Listener, MetadataImage
 from kbroker.cluster.producer_ids import ProducerIds
+from kbroker.events import Log
 
 if TYPE_CHECKING:
     from random import Random
 
-    from kbroker.cluster.coordination import Coordination
+    from kbroker.cluster.coordination import Coordination, WatchEvent
     from kbroker.config import BrokerConfig
     from kbroker.world import World
+
+
+log = Log("kbroker.cluster")
 
 
 class ClusterMember:
@@ -55,16 +59,17 @@ async def join(
     node: BrokerNode,
     config: Callable[[], BrokerConfig],
     failed: Callable[[BaseException], None],
+    patience_s: float = 0.0,
 ) -> ClusterMember:
     """Registers the broker (its epoch is assigned here), stands for election, and loads the metadata.
 
     `config` gives the broker's configuration as it is now. `failed` hears when metadata can no longer be
     followed, after which the broker must not go on. Raises CoordinationError; NodeExists when another
-    broker has this id.
+    broker has this id, or when this one has been killed and its session is still alive after `patience_s`.
     """
     member = ClusterMember(world, coordination, node.id, config, failed)
     cluster_id = await _lay_out(coordination, world.random)
-    await _register(coordination, node)
+    await _register(world, coordination, node, patience_s)
     await member.controller.campaign()
     member.image.cluster_id = cluster_id
     await member.follower.catch_up()
@@ -93,18 +98,37 @@ async def _lay_out(coordination: Coordination, random: Random) -> str:
     return str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"])
 
 
-async def _register(coordination: Coordination, node: BrokerNode) -> None:
+async def _register(world: World, coordination: Coordination, node: BrokerNode, patience_s: float) -> None:
     """Raises NodeExists while another session holds this broker id."""
+    path = znodes.broker_path(node.id)
+    deadline = world.loop.time() + patience_s
     while True:
         version = await coordination.exists(znodes.BROKER_EPOCH) or 0
         data = znodes.encode_broker(node._replace(epoch=version + 1))
         try:
-            await coordination.multi(
-                [
-                    Set(znodes.BROKER_EPOCH, b"", version),
-                    Create(znodes.broker_path(node.id), data, ephemeral=True),
-                ]
-            )
+            await coordination.multi([Set(znodes.BROKER_EPOCH, b"", version), Create(path, data, ephemeral=True)])
         except BadVersion:
             continue
+        except NodeExists:
+            left = deadline - world.loop.time()
+            if left <= 0:
+                raise
+            log.warning("another session has this broker id", broker=node.id, waiting_s=round(left))
+            await _until_gone(world, coordination, path, left)
+            continue
         return
+
+
+async def _until_gone(world: World, coordination: Coordination, path: str, seconds: float) -> None:
+    """Until there is no such node, or so long."""
+    gone = world.loop.create_future()
+
+    def on_event(event: WatchEvent | None) -> None:
+        if not gone.done():
+            gone.set_result(None)
+
+    if await coordination.exists(path, on_event) is None:
+        return
+    timer = world.loop.call_later(seconds, on_event, None)
+    await gone
+    timer.cancel()

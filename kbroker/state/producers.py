@@ -7,6 +7,7 @@ a newer epoch. A producer that is not known may begin anywhere: its state may ha
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -137,6 +138,22 @@ class ProducerStates:
             entry.batches.clear()
             entry.next_sequence = 0
         return entry
+
+    def recall(self, older: "ProducerStates") -> None:
+        """Put before each producer's last batch those that `older` has seen lead up to it without a gap.
+
+        A snapshot has the last batch only. `older` was learnt from headers that nobody has checked: what does not end
+        with that same batch is not believed.
+        """
+        for producer_id, entry in self._entries.items():
+            seen = older._entries.get(producer_id)
+            if seen is None or seen.epoch != entry.epoch or not seen.batches or not entry.batches:
+                continue
+            last = entry.batches[-1]
+            for batch in islice(reversed(seen.batches), 1, None) if seen.batches[-1][:4] == last[:4] else ():
+                if _add(batch[1], 1) != entry.batches[0][0]:
+                    break
+                entry.batches.appendleft(batch)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers whose last batch is this old, unless a transaction is open; gives their number.

@@ -32,26 +32,48 @@ def sound_headers(
 ) -> Iterator[tuple[int, BatchHeader, bool]]:
     """(position, header, whether damage precedes it) of the batches in [start, end) of a segment, in a thread.
 
-    For a segment of which it is known that it was good once: CRCs are not computed, and damage to a header is passed
-    over. It goes on with the next batch whose CRC is right and whose offsets lie from `first` to before `end_offset`.
+    For a segment of which it is known that it was good once. CRCs are not computed while each header leads to the next;
+    where one does not, the damage is passed over: it goes on with the next batch whose CRC is right. Offsets ascend
+    from `first` and stay below `end_offset`.
     """
     position, damaged = start, False
     chunk, chunk_start = b"", 0
-    while end - position >= HEADER_SIZE:
+
+    def header_at(position: int) -> BatchHeader | None:
+        nonlocal chunk, chunk_start
         pos = position - chunk_start
-        if pos + HEADER_SIZE > len(chunk):
+        if not 0 <= pos <= len(chunk) - HEADER_SIZE:
             chunk, chunk_start, pos = file.pread(min(_HEADER_CHUNK, end - position), position), position, 0
-            if len(chunk) < HEADER_SIZE:
-                return
-        header = _make(_unpack(chunk, pos))
-        if plausible(header, end - position, first, end_offset):
+        return _make(_unpack(chunk, pos)) if len(chunk) >= HEADER_SIZE else None
+
+    header = header_at(start) if start < end else None
+    while header is not None:
+        following = None
+        good = plausible(header, end - position, first, end_offset)
+        if good and position + header.size < end:
+            following = header_at(position + header.size)
+            if following is None or not plausible(
+                following, end - position - header.size, header.next_offset, end_offset
+            ):
+                # One of the two is damaged.
+                good = _is_sound(file, position, header, first, following)
+        if good:
             yield position, header, damaged
-            position, damaged = position + header.size, False
+            first = header.next_offset
+            position, damaged, header = position + header.size, False, following
             continue
         found = _next_sound(file, position + 1, end, first, end_offset)
         if found is None:
             return
-        position, damaged = found, True
+        position, damaged, header = found, True, header_at(found)
+
+
+def _is_sound(file: DiskFile, position: int, header: BatchHeader, due: int, following: BatchHeader | None) -> bool:
+    """Whether it is this batch that can be believed, and not the one after it."""
+    if following is not None and following[3] == MAGIC and due < following[0] <= header.last_offset and header[0] > due:
+        return False
+    scan = Scan(file, position, position + header.size, header[0], header[0], check_crc=True)
+    return any(True for _ in scan)
 
 
 def _next_sound(file: DiskFile, start: int, end: int, first: int, end_offset: int) -> int | None:

@@ -149,7 +149,7 @@ class _Sweep:
             if read.begun > max(self._seen, self._lost_before):
                 self._seen, self._seen_offset = read.begun, offset
             return
-        writers = [write.operation for write in self._by_offset.get(offset, [])]
+        writers = [write.operation for write in self._by_offset.get(offset, []) if write.begun < end]
         if writers:
             kind, text = "lost commit", "although a later commit had been acknowledged or read"
         else:

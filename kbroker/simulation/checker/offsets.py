@@ -1,12 +1,13 @@
 """One value at one offset: inconsistent offsets, duplicates, values that nobody sent, backward sends, torn batches."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, permutations
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
 from kbroker.simulation.checker.index import (
     NEVER,
+    Cut,
     Index,
     Partition,
     Sighting,
@@ -16,6 +17,9 @@ from kbroker.simulation.checker.index import (
     since_of,
 )
 from kbroker.simulation.history import Operation, Outcome, Send
+
+# More offsets of one value are not explained: it would take as many power losses while one batch is sent.
+MOST_MOVES = 5
 
 
 def inconsistent_offsets(index: Index, seen: Sightings) -> Iterator[Anomaly]:
@@ -55,19 +59,22 @@ def can_hold(sightings: Sequence[Sighting], cuts: Sequence[int], index: Index) -
         if begin <= end:
             stays.append((begin, end, value))
         else:
-            points.append((begin, end, value))
+            points.append((end, begin, value))
     held: dict[int, int] = {}
     for begin, end, value in stays:
         for era in range(begin, end + 1):
             if held.setdefault(era, value) != value:
                 return False
-    # Each of the others needs one era between `end` and `begin`: the most urgent first.
-    for last, first, value in sorted(points):
-        free = next((era for era in range(first, last + 1) if held.get(era, value) == value), None)
-        if free is None:
-            return False
-        held[free] = value
-    return True
+    return _fit(points, held)
+
+
+def _fit(points: Sequence[tuple[int, int, int]], held: Mapping[int, int]) -> bool:
+    """Whether each of the (first era, last era, value) can have one of its eras, of which some are held."""
+    if not points:
+        return True
+    first, last, value = points[0]
+    free = [era for era in range(first, last + 1) if held.get(era, value) == value]
+    return any(_fit(points[1:], {**held, era: value}) for era in sorted(free, key=lambda era: era not in held))
 
 
 def _life(sender: Operation | None, cuts: Sequence[int], first: int, last: int) -> tuple[int, int]:
@@ -114,16 +121,22 @@ def duplicates(index: Index, seen: Sightings) -> Iterator[Anomaly]:
 
 
 def _may_move(partition: Partition, sightings: list[Sighting], offsets: list[int], sender: Operation) -> bool:
-    """Whether it was at one offset at a time: from each to the next by a Loss that took it and during which the
-    producer was still trying."""
-    order = sorted(offsets, key=lambda offset: min(one.until for one in sightings if one.offset == offset))
+    """Whether it was at one offset at a time, and from each to the next came by a Loss that took it and during which
+    the producer was still trying."""
+    if len(offsets) > MOST_MOVES:
+        return False
+    cuts = [cut for cut in partition.cuts if sender.begun < cut.step < end_of(sender)]
+    return any(_moved(cuts, sightings, order) for order in permutations(offsets))
+
+
+def _moved(cuts: list[Cut], sightings: list[Sighting], order: Sequence[int]) -> bool:
+    step = 0
     for old, new in pairwise(order):
         gone_after = max(one.since for one in sightings if one.offset == old)
         back_before = min(one.until for one in sightings if one.offset == new)
-        if not any(
-            cut.floor <= old and gone_after < cut.step < back_before and sender.begun < cut.step < end_of(sender)
-            for cut in partition.cuts
-        ):
+        took = (cut.step for cut in cuts if cut.floor <= old and max(step, gone_after) < cut.step < back_before)
+        step = next(took, NEVER)
+        if step == NEVER:
             return False
     return True
 

@@ -23,7 +23,7 @@ from kbroker.simulation.history import (
 # Of each kind, and of one anomaly: more tell a reader nothing new.
 MOST_OF_A_KIND = 5
 MOST_OPERATIONS = 16
-MOST_NUMBERS = 12
+MOST_CHARACTERS = 240
 
 
 def render(history: History, anomalies: Sequence[Anomaly], around: int = 12) -> str:
@@ -86,9 +86,8 @@ def _subjects(operation: Operation) -> list[object]:
 
 def _line(operation: Operation) -> str:
     """As `show` has it, with the middle of long lists left out."""
-    words = show(operation).split(" ")
-    if len(words) <= 3 * MOST_NUMBERS:
-        return " ".join(words)
-    return " ".join(
-        [*words[: 2 * MOST_NUMBERS], f"... {len(words) - 3 * MOST_NUMBERS} more ...", *words[-MOST_NUMBERS:]]
-    )
+    line = show(operation)
+    if len(line) <= MOST_CHARACTERS:
+        return line
+    head, tail = line[: MOST_CHARACTERS * 2 // 3], line[-MOST_CHARACTERS // 3 :]
+    return f"{head[: head.rindex(' ')]} ... {tail[tail.index(' ') + 1 :]}"

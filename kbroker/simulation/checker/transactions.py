@@ -5,7 +5,7 @@ from enum import Enum
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
 from kbroker.simulation.checker.index import NEVER, Index, Partition
-from kbroker.simulation.history import EndTransaction, Operation, Outcome, Poll, Send
+from kbroker.simulation.history import EndTransaction, Operation, Outcome, Place, Poll, Send
 
 
 class Fate(Enum):
@@ -100,10 +100,10 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
                 by_transaction.setdefault(transaction, []).append((partition, operation))
     if not by_transaction:
         return
-    final = _final_values(index)
+    final, reach = _final_reads(index)
     for transaction, sends in by_transaction.items():
         there = [one for _, one in sends if isinstance(one.action, Send) and final.keys() & set(one.action.values)]
-        gone = [one for partition, one in sends if one not in there and _should_be_there(partition, one, final)]
+        gone = [one for partition, one in sends if one not in there and _should_be_there(partition, one, reach)]
         if there and gone:
             assert isinstance(gone[0].action, Send)
             yield anomaly(
@@ -115,19 +115,21 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
             )
 
 
-def _final_values(index: Index) -> Mapping[int, None]:
-    """What the final polls gave with read_committed."""
-    final = index.history.final
-    return {
-        read.value: None
-        for operation in index.polls
-        if final is not None and operation.begun > final and isinstance(operation.action, Poll)
-        if operation.action.committed_only
-        for read in operation.action.reads
-    }
+def _final_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Place, int]]:
+    """The values that the final polls with read_committed gave, and up to where they came."""
+    values: dict[int, None] = {}
+    reach: dict[Place, int] = {}
+    for operation in index.polls:
+        poll = operation.action
+        assert isinstance(poll, Poll)
+        if poll.committed_only and index.history.final is not None and operation.begun > index.history.final:
+            values.update(dict.fromkeys(read.value for read in poll.reads))
+            for place, position in poll.positions.items():
+                reach[place] = max(position, reach.get(place, 0))
+    return values, reach
 
 
-def _should_be_there(partition: Partition, operation: Operation, final: Mapping[int, None]) -> bool:
+def _should_be_there(partition: Partition, operation: Operation, reach: Mapping[Place, int]) -> bool:
     """If any of its transaction is."""
     send = operation.action
     assert isinstance(send, Send)
@@ -135,7 +137,7 @@ def _should_be_there(partition: Partition, operation: Operation, final: Mapping[
         return False
     last = send.base_offset + len(send.values) - 1
     return (
-        last < partition.final_end
+        last < reach.get(partition.place, 0)
         and not partition.cut_between(last, operation.begun, NEVER)
         and not partition.trimmed(send.base_offset, operation.begun)
     )

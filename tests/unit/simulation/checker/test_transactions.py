@@ -104,6 +104,14 @@ def test_a_transaction_whose_end_is_unknown_is_either():
     assert ended(True, UNKNOWN, first=1, second=None).kinds() == ["torn transaction"]
 
 
+def test_with_read_uncommitted_nothing_is_known_of_its_end():
+    story = wrote()
+    story.end(0, commit=True, outcome=UNKNOWN)
+    story.ends_with(1, None, committed_only=True)
+    story.ends_with(2, None, committed_only=False, place=Q)
+    assert story.kinds() == []
+
+
 def test_what_a_loss_took_of_a_transaction():
     for floor, kinds in ((0, []), (1, ["torn transaction"])):
         story = wrote()

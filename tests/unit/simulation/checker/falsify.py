@@ -1,0 +1,389 @@
+"""Ways to make a right history wrong, each with what the checker must then say.
+
+A way returns False when there is nothing in the history that it could falsify for certain: that something is missing
+which a Loss or a deletion may have taken is no anomaly, and what the checker permits is not asked of it here.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from random import Random
+
+from kbroker.simulation.history import (
+    Assign,
+    Commit,
+    Committed,
+    EndTransaction,
+    History,
+    Join,
+    Loss,
+    Operation,
+    Outcome,
+    Place,
+    Poll,
+    Read,
+    Send,
+    Trim,
+)
+
+Way = Callable[[History, Random], bool]
+WAYS: dict[str, tuple[Way, frozenset[str]]] = {}
+
+
+def way(*kinds: str) -> Callable[[Way], Way]:
+    """One of these kinds must be found."""
+
+    def add(function: Way) -> Way:
+        WAYS[function.__name__] = function, frozenset(kinds)
+        return function
+
+    return add
+
+
+# What is in a history.
+
+
+def of(history: History, kind: type) -> list[Operation]:
+    return [one for one in history.operations if isinstance(one.action, kind)]
+
+
+def spared(history: History, place: Place, since: int) -> bool:
+    """Whether nothing that happened to this partition after the step excuses anything."""
+    losses = [one for one in of(history, Loss) if place in one.action.floors and one.begun > since]
+    trims = [one for one in of(history, Trim) if one.action.place == place and one.ended > since]
+    return not losses and not trims
+
+
+def kept_sends(history: History) -> list[Operation]:
+    """Acknowledged, with an offset, and not to be excused."""
+    return [
+        one
+        for one in of(history, Send)
+        if one.outcome is Outcome.OK and one.action.base_offset is not None and one.action.transaction is None
+        if one.action.acks != 0 and spared(history, one.action.place, one.begun)
+    ]
+
+
+def final_reads(history: History) -> dict[int, tuple[Operation, Read]]:
+    return {
+        read.value: (one, read) for one in of(history, Poll) if one.begun > history.final for read in one.action.reads
+    }
+
+
+def pairs(history: History) -> Iterator[tuple[Operation, int]]:
+    """Two neighbours in a poll, of one partition."""
+    for one in of(history, Poll):
+        reads = one.action.reads
+        for i in range(len(reads) - 1):
+            if one.ended is not None and reads[i].place == reads[i + 1].place:
+                yield one, i
+
+
+def pick(random: Random, found):
+    found = list(found)
+    return random.choice(found) if found else None
+
+
+# Ways.
+
+
+@way("lost write", "skipped records")
+def a_record_is_gone_at_the_end(history, random):
+    """Of a producer that doubles its batches another copy may be left."""
+    finals = final_reads(history)
+    found = pick(random, (one for one in kept_sends(history) if one.action.idempotent))
+    if found is None:
+        return False
+    operation, read = finals[random.choice(found.action.values)]
+    operation.action.reads.remove(read)
+    return True
+
+
+@way("torn batch", "lost write", "skipped records")
+def a_batch_is_torn(history, random):
+    finals = final_reads(history)
+    found = pick(
+        random,
+        (
+            one
+            for one in of(history, Send)
+            if len(one.action.values) > 1 and one.action.idempotent and one.action.transaction is None
+            if all(value in finals for value in one.action.values)
+            if not any(trim.action.place == one.action.place for trim in of(history, Trim))
+        ),
+    )
+    if found is None:
+        return False
+    operation, read = finals[random.choice(found.action.values)]
+    operation.action.reads.remove(read)
+    return True
+
+
+@way("unreadable at the end", "lost write")
+def the_end_is_not_read(history, random):
+    found = pick(random, kept_sends(history))
+    if found is None:
+        return False
+    place, base = found.action.place, found.action.base_offset
+    for operation in of(history, Poll):
+        if operation.begun > history.final:
+            poll = operation.action
+            poll.reads[:] = [read for read in poll.reads if read.place != place or read.offset < base]
+            if place in poll.positions:
+                poll.positions[place] = min(base, poll.positions[place])
+    return True
+
+
+@way("backward poll")
+def two_reads_change_places(history, random):
+    found = pick(random, pairs(history))
+    if found is None:
+        return False
+    reads, i = found[0].action.reads, found[1]
+    reads[i], reads[i + 1] = reads[i + 1], reads[i]
+    return True
+
+
+@way("backward poll")
+def a_read_comes_twice(history, random):
+    found = pick(random, (one for one in of(history, Poll) if one.action.reads and one.ended is not None))
+    if found is None:
+        return False
+    i = random.randrange(len(found.action.reads))
+    found.action.reads.insert(i, found.action.reads[i])
+    return True
+
+
+@way("unsent value")
+def a_value_is_made_up(history, random):
+    found = pick(random, (read for one in of(history, Poll) for read in one.action.reads))
+    if found is None:
+        return False
+    found.value = -7
+    return True
+
+
+@way("inconsistent offsets")
+def a_wrong_offset_is_acknowledged(history, random):
+    found = pick(random, (one for one in kept_sends(history) if one.action.idempotent))
+    if found is None:
+        return False
+    found.action.base_offset += random.choice([-3, -1, 1, 2, 1_000])
+    return True
+
+
+@way("unsent value")
+def a_record_is_in_another_partition(history, random):
+    found = pick(random, (read for one in of(history, Poll) for read in one.action.reads))
+    if found is None:
+        return False
+    found.place = ("another", 0)
+    return True
+
+
+@way("unsent value")
+def what_was_read_was_refused(history, random):
+    read = {read.value for one in of(history, Poll) for read in one.action.reads}
+    found = pick(random, (one for one in of(history, Send) if one.ended is not None and read & set(one.action.values)))
+    if found is None:
+        return False
+    found.outcome = Outcome.FAILED
+    return True
+
+
+@way("skipped records")
+def a_poll_is_forgotten(history, random):
+    """Between two others of its consumer, with records that were acknowledged."""
+    lasting = {value for one in kept_sends(history) for value in one.action.values}
+    candidates = []
+    for process in dict.fromkeys(one.process for one in of(history, Poll)):
+        own = [one for one in history.operations if one.process == process and isinstance(one.action, Poll | Assign)]
+        for before, operation, after in zip(own, own[1:], own[2:], strict=False):
+            if not all(
+                isinstance(one.action, Poll) and one.outcome is Outcome.OK for one in (before, operation, after)
+            ):
+                continue
+            for read in operation.action.reads:
+                # The next poll has to ask for the partition, and the consumer to be known to stand before it.
+                known = read.place in before.action.positions and read.place in after.action.positions
+                if known and read.value in lasting and spared(history, read.place, before.begun):
+                    candidates.append(operation)
+    found = pick(random, candidates)
+    if found is None:
+        return False
+    history.operations.remove(found)
+    return True
+
+
+@way(
+    "lost write", "inconsistent offsets", "unreadable at the end", "duplicate", "skipped records", "reset over records"
+)
+def a_loss_took_more_than_it_says(history, random):
+    """What only this one explains."""
+    finals = final_reads(history)
+    candidates = []
+    for loss in of(history, Loss):
+        for send in of(history, Send):
+            place = send.action.place
+            acknowledged = send.outcome is Outcome.OK and send.action.base_offset is not None and send.action.acks != 0
+            if (
+                send.action.transaction is not None
+                or not acknowledged
+                or send.ended > loss.begun
+                or any(value in finals for value in send.action.values)
+            ):
+                continue
+            only = spared(history, place, loss.ended) and not any(
+                one.begun < loss.begun and one.ended > send.begun
+                for one in history.operations
+                if isinstance(one.action, Trim | Loss)
+            )
+            if only:
+                candidates.append((loss, place, send.action.base_offset + len(send.action.values)))
+    found = pick(random, candidates)
+    if found is None:
+        return False
+    loss, place, floor = found
+    loss.action.floors[place] = floor
+    return True
+
+
+@way("lost commit")
+def a_commit_is_forgotten(history, random):
+    """Nothing had been lost that could excuse it."""
+    losses = of(history, Loss)
+    first = min((one.ended for one in of(history, Commit) if one.outcome is Outcome.OK), default=None)
+    reads = [
+        one
+        for one in of(history, Committed)
+        if first is not None and one.begun > first and one.ended is not None
+        if not any(first < loss.begun < one.ended for loss in losses)
+    ]
+    found = pick(random, reads)
+    if found is None:
+        return False
+    found.action.offsets = dict.fromkeys(found.action.offsets, -1)
+    return True
+
+
+@way("unknown commit")
+def an_offset_is_read_that_nobody_committed(history, random):
+    found = pick(random, (one for one in of(history, Committed) if one.ended is not None))
+    if found is None:
+        return False
+    found.action.offsets = dict.fromkeys(found.action.offsets, 777)
+    return True
+
+
+@way("stale commit")
+def an_old_member_commits(history, random):
+    losses, joins = of(history, Loss), of(history, Join)
+    commits = [
+        one
+        for one in of(history, Commit)
+        if one.outcome is Outcome.OK and not any(loss.begun < one.ended for loss in losses)
+        if any(
+            join.outcome is Outcome.OK and join.ended < one.begun and join.action.generation == one.action.generation
+            for join in joins
+        )
+    ]
+    found = pick(random, commits)
+    if found is None:
+        return False
+    found.action.generation -= 1
+    return True
+
+
+@way("double assignment")
+def two_members_have_a_partition(history, random):
+    joins = [one for one in of(history, Join) if one.outcome is Outcome.OK and one.action.partitions]
+    losses = of(history, Loss)
+    found = pick(
+        random,
+        (
+            (a, b)
+            for a, b in pairwise(joins)
+            if a.action.generation == b.action.generation and a.process != b.process
+            if not any(a.begun < loss.begun < b.ended for loss in losses)
+        ),
+    )
+    if found is None:
+        return False
+    found[1].action.partitions = found[0].action.partitions
+    return True
+
+
+@way("backward generation")
+def a_generation_comes_again(history, random):
+    losses, joins = of(history, Loss), [one for one in of(history, Join) if one.outcome is Outcome.OK]
+    commits = [one for one in of(history, Commit) if one.outcome is not Outcome.FAILED]
+    found = pick(
+        random,
+        (
+            one
+            for one in joins
+            if any(commit.begun < one.begun for commit in commits)
+            if any(
+                other.ended < one.begun and not any(other.begun < loss.begun < one.ended for loss in losses)
+                for other in joins
+            )
+        ),
+    )
+    if found is None:
+        return False
+    found.action.generation = 0
+    return True
+
+
+@way("aborted read", "pre-committed read")
+def a_transaction_had_been_aborted(history, random):
+    """Whose records were read with read_committed."""
+    read = {read.value for one in of(history, Poll) if one.action.committed_only for read in one.action.reads}
+    seen = {one.action.transaction for one in of(history, Send) if read & set(one.action.values)}
+    found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in seen))
+    if found is None:
+        return False
+    found.action.commit, found.outcome = False, Outcome.OK
+    return True
+
+
+@way("lost write", "torn transaction", "skipped records")
+def a_transaction_had_been_committed(history, random):
+    """Whose records nobody was given."""
+    finals = final_reads(history)
+    fully = {place for one in of(history, Poll) if one.begun > history.final for place in one.action.positions}
+    missing = {
+        one.action.transaction
+        for one in of(history, Send)
+        if one.action.transaction is not None and not finals.keys() & set(one.action.values)
+        if one.action.place in fully and spared(history, one.action.place, one.begun)
+    }
+    found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in missing))
+    if found is None:
+        return False
+    found.action.commit, found.outcome = True, Outcome.OK
+    return True
+
+
+@way("unflushed acknowledgement", "unflushed read")
+def the_disk_was_behind(history, random):
+    """Asked of synced histories only."""
+    found = pick(
+        random,
+        (
+            (loss, send)
+            for loss in of(history, Loss)
+            for send in of(history, Send)
+            if send.outcome is Outcome.OK and send.action.base_offset is not None and send.ended < loss.begun
+            if spared_of_trims(history, send) and send.action.acks != 0
+        ),
+    )
+    if found is None:
+        return False
+    loss, send = found
+    floors = loss.action.floors
+    floors[send.action.place] = min(floors[send.action.place], send.action.base_offset)
+    return True
+
+
+def spared_of_trims(history: History, send: Operation) -> bool:
+    return not any(one.action.place == send.action.place for one in of(history, Trim))

@@ -1,0 +1,362 @@
+"""A right queue in a few lines, and clients of it: histories in which nothing is wrong.
+
+Everything overlaps with everything: an operation is begun, has its effect and ends in different turns. The power is
+lost, records are deleted, retries come late, members come and go.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from kbroker.simulation.history import (
+    Assign,
+    Commit,
+    Committed,
+    EndTransaction,
+    History,
+    Join,
+    Loss,
+    Operation,
+    Outcome,
+    Place,
+    Poll,
+    Read,
+    Send,
+    Trim,
+)
+
+PLACES: tuple[Place, ...] = (("t", 0), ("t", 1))
+GROUP = "g"
+
+
+@dataclass
+class Batch:
+    """In the log. Without values: the marker of a transaction's end."""
+
+    base: int
+    values: tuple[int, ...]
+    sender: Operation | None = None
+
+    @property
+    def end(self) -> int:
+        return self.base + max(1, len(self.values))
+
+    @property
+    def transaction(self) -> int | None:
+        return self.sender.action.transaction if self.sender is not None else None
+
+
+@dataclass
+class Log:
+    place: Place
+    batches: list[Batch] = field(default_factory=list)
+    start: int = 0
+    durable: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].end if self.batches else max(self.start, self.durable)
+
+    def append(self, values: tuple[int, ...], sender: Operation | None) -> int:
+        self.batches.append(Batch(self.end, values, sender))
+        return self.batches[-1].base
+
+    def find(self, sender: Operation) -> Batch | None:
+        return next((batch for batch in reversed(self.batches) if batch.sender is sender), None)
+
+
+@dataclass
+class Consumer:
+    name: str
+    committed_only: bool
+    positions: dict[Place, int]
+    polling: Operation | None = None
+
+
+class Model:
+    """`synced`: as under flush.before.ack. `losses`: the power may be lost. `transactions`: some are written."""
+
+    def __init__(self, seed: int, turns: int, *, synced: bool, losses: bool, transactions: bool) -> None:
+        self.random = Random(seed)
+        self.history = History(lambda: self.history.step * 1_000)
+        self._synced, self._losses = synced, losses
+        self._logs = {place: Log(place) for place in PLACES}
+        self._values = iter(range(10_000_000))
+        self._open: list[Operation] = []
+        self._arrived: set[int] = set()
+        self._orders: dict[tuple[str, Place], int] = {}
+        self._consumers = [Consumer(f"c{i}", i % 2 == 0, {}) for i in range(3)]
+        self._transactions: dict[int, list[Place]] = {}
+        self._aborted: set[int] = set()
+        self._next_transaction = 0
+        self._generation, self._durable_generation = 0, 0
+        self._members: list[tuple[str, int]] = []
+        self._commits: list[int] = [-1]
+        self._durable_commits = 1
+        self._late_commits: list[int] = []
+        self._reading: Operation | None = None
+        can = [self._send, self._send, self._append, self._append, self._answer, self._answer, self._poll, self._poll,
+               self._poll, self._poll, self._seek, self._trim, self._flush, self._rebalance, self._commit, self._commit,
+               self._read_commit, self._read_commit]  # fmt: skip
+        can += [self._begin_transaction, self._write_in_transaction, self._end_transaction] if transactions else []
+        for _ in range(turns):
+            self.random.choice(can)()
+            if losses and self.random.random() < 0.01:
+                self._lose_power()
+        self._finish()
+
+    # Producing.
+
+    def _send(self) -> None:
+        producer = self.random.randrange(4)
+        idempotent = producer != 3
+        self._begin_send(f"p{producer}", idempotent, None, self.random.choice(PLACES))
+
+    def _begin_send(self, process: str, idempotent: bool, transaction: int | None, place: Place) -> Operation | None:
+        if any(one.process == process and one.action.place == place for one in self._open):
+            return None
+        order = self._orders[process, place] = self._orders.get((process, place), 0) + 1
+        values = tuple(next(self._values) for _ in range(self.random.randint(1, 4)))
+        acks = -1 if transaction is not None or idempotent else self.random.choice([0, 1, -1])
+        send = Send(place, values, order, idempotent, acks, None, transaction)
+        operation = self.history.begin(process, send)
+        self._open.append(operation)
+        return operation
+
+    def _append(self) -> None:
+        """A request arrives, or comes again."""
+        if self._open:
+            self._deliver(self.random.choice(self._open))
+
+    def _deliver(self, operation: Operation) -> None:
+        send, log = operation.action, self._logs[operation.action.place]
+        if send.idempotent and log.find(operation) is not None:
+            return
+        self._arrived.add(operation.number)
+        if self.random.random() < 0.5:
+            send.attempted = self.history.step
+        send.base_offset = log.append(send.values, operation)
+
+    def _answer(self) -> None:
+        if not self._open:
+            return
+        operation = self.random.choice(self._open)
+        self._open.remove(operation)
+        send, chance = operation.action, self.random.random()
+        if send.base_offset is None:
+            if chance < 0.1 and operation.number not in self._arrived:
+                self.history.end(operation, Outcome.FAILED)
+            elif chance < 0.2:
+                self.history.end(operation, Outcome.UNKNOWN)
+            else:
+                self._open.append(operation)
+            return
+        if chance < 0.15:
+            send.base_offset, send.attempted = None, None
+            self.history.end(operation, Outcome.UNKNOWN)
+            return
+        if self._synced:
+            self._logs[send.place].durable = self._logs[send.place].end
+        send.base_offset = None if send.acks == 0 else send.base_offset
+        self.history.end(operation, Outcome.OK)
+
+    def _begin_transaction(self) -> None:
+        if len(self._transactions) < 2:
+            self._transactions[self._next_transaction] = []
+            self._next_transaction += 1
+
+    def _write_in_transaction(self) -> None:
+        """Acknowledged at once."""
+        if self._transactions:
+            transaction = self.random.choice(list(self._transactions))
+            place = self.random.choice(PLACES)
+            operation = self._begin_send(f"t{transaction}", True, transaction, place)
+            if operation is not None:
+                self._deliver(operation)
+                self._open.remove(operation)
+                self._transactions[transaction].append(place)
+                if self._synced:
+                    self._logs[place].durable = self._logs[place].end
+                self.history.end(operation, Outcome.OK)
+
+    def _end_transaction(self) -> None:
+        if not self._transactions:
+            return
+        transaction, commit = self.random.choice(list(self._transactions)), self.random.random() < 0.6
+        operation = self.history.begin(f"t{transaction}", EndTransaction(transaction, commit))
+        chance = self.random.random()
+        if chance < 0.1 or not commit:
+            self._aborted.add(transaction)
+        for place in dict.fromkeys(self._transactions.pop(transaction)):
+            self._logs[place].append((), None)
+        self.history.end(operation, Outcome.UNKNOWN if chance < 0.2 else Outcome.OK)
+
+    # Consuming.
+
+    def _visible_end(self, log: Log, committed_only: bool) -> int:
+        end = log.durable if self._synced else log.end
+        if committed_only:
+            open_ones = [batch.base for batch in log.batches if batch.transaction in self._transactions]
+            end = min([end, *open_ones])
+        return end
+
+    def _poll(self) -> None:
+        consumer = self.random.choice(self._consumers)
+        if not consumer.positions:
+            start = {place: self._logs[place].start for place in PLACES if self.random.random() < 0.7}
+            consumer.positions = start
+            self.history.happened(consumer.name, Assign(dict(start), "assign"))
+        elif consumer.polling is None:
+            consumer.polling = self.history.begin(consumer.name, Poll(committed_only=consumer.committed_only))
+        elif self.random.random() < 0.5 and not consumer.polling.action.positions:
+            self._fetch(consumer, consumer.polling.action, self.random.randint(1, 20))
+        elif consumer.polling.action.positions or self.random.random() < 0.1:
+            self._end_poll(consumer)
+
+    def _fetch(self, consumer: Consumer, poll: Poll, most: int) -> None:
+        for place, position in list(consumer.positions.items()):
+            log = self._logs[place]
+            if not log.start <= position <= log.end:
+                consumer.positions[place] = log.start
+                self.history.happened(consumer.name, Assign(dict(consumer.positions), "reset"))
+                consumer.polling = None
+                return
+        for place, position in consumer.positions.items():
+            poll.positions[place] = self._read(place, position, poll, most)
+
+    def _read(self, place: Place, position: int, poll: Poll, most: int) -> int:
+        log = self._logs[place]
+        end = self._visible_end(log, poll.committed_only)
+        for batch in log.batches:
+            if batch.end <= position or batch.base >= end:
+                continue
+            if batch.values and not (poll.committed_only and batch.transaction in self._aborted):
+                for offset, value in enumerate(batch.values, batch.base):
+                    if offset >= position:
+                        if most == 0:
+                            return offset
+                        most -= 1
+                        poll.reads.append(Read(place, offset, value))
+            position = batch.end
+        return position
+
+    def _end_poll(self, consumer: Consumer) -> None:
+        operation, consumer.polling = consumer.polling, None
+        if self.random.random() < 0.05:
+            self.history.end(operation, Outcome.UNKNOWN)
+            return
+        consumer.positions.update(operation.action.positions)
+        self.history.end(operation, Outcome.OK)
+
+    def _seek(self) -> None:
+        consumer = self.random.choice(self._consumers)
+        if consumer.positions and consumer.polling is None and self.random.random() < 0.2:
+            place = self.random.choice(list(consumer.positions))
+            log = self._logs[place]
+            consumer.positions[place] = self.random.randint(log.start, log.end)
+            reason = self.random.choice(["seek", "rebalance"])
+            self.history.happened(consumer.name, Assign(dict(consumer.positions), reason))
+
+    # The group. Members commit for the first partition.
+
+    def _rebalance(self) -> None:
+        if self.random.random() < 0.5:
+            return
+        self._generation += 1
+        names = [f"m{self.random.randrange(5)}" for _ in range(2)]
+        names = list(dict.fromkeys(names))
+        joins = [
+            self.history.begin(name, Join(GROUP, name, self._generation, PLACES[i :: len(names)]))
+            for i, name in enumerate(names)
+        ]
+        for join in joins:
+            self.history.end(join, Outcome.OK if self.random.random() < 0.8 else Outcome.UNKNOWN)
+        self._members = [*self._members[-2:], *((name, self._generation) for name in names)]
+        if self._synced:
+            self._durable_generation = self._generation
+
+    def _commit(self) -> None:
+        if not self._members:
+            return
+        member, generation = self.random.choice(self._members)
+        offset = self.random.randrange(50)
+        operation = self.history.begin(member, Commit(GROUP, member, generation, {PLACES[0]: offset}))
+        if generation != self._generation:
+            self.history.end(operation, Outcome.FAILED)
+        elif self.random.random() < 0.2:
+            self._late_commits.append(offset)
+            self.history.end(operation, Outcome.UNKNOWN)
+        else:
+            self._commits.append(offset)
+            if self._synced:
+                self._durable_commits = len(self._commits)
+            self.history.end(operation, Outcome.OK)
+
+    def _read_commit(self) -> None:
+        if self._late_commits and self.random.random() < 0.3:
+            self._commits.append(self._late_commits.pop(self.random.randrange(len(self._late_commits))))
+        if self._reading is None:
+            self._reading = self.history.begin("asker", Committed(GROUP))
+        elif not self._reading.action.offsets:
+            if self._synced:
+                self._durable_commits = len(self._commits)
+            self._reading.action.offsets = {PLACES[0]: self._commits[-1]}
+        else:
+            self.history.end(self._reading, Outcome.OK)
+            self._reading = None
+
+    # What happens to all.
+
+    def _trim(self) -> None:
+        log = self._logs[self.random.choice(PLACES)]
+        if self.random.random() < 0.1 and log.end > log.start:
+            log.start = self.random.randint(log.start, self._visible_end(log, True))
+            operation = self.history.begin("admin", Trim(log.place, log.start))
+            self.history.end(operation, self.random.choice([Outcome.OK, Outcome.UNKNOWN]))
+
+    def _flush(self) -> None:
+        log = self._logs[self.random.choice(PLACES)]
+        log.durable = log.end
+        self._durable_commits = len(self._commits)
+        self._durable_generation = self._generation
+
+    def _lose_power(self) -> None:
+        """Of transactions nothing is lost here."""
+        floors: dict[Place, int] = {}
+        for log in self._logs.values():
+            kept = max(
+                (batch.end for batch in log.batches if batch.transaction is not None or not batch.values), default=0
+            )
+            log.durable = max(log.durable, kept, log.start)
+            floors[log.place] = log.durable
+            ends = [log.durable, *(batch.end for batch in log.batches if batch.end > log.durable)]
+            left = self.random.choice(ends)
+            for batch in log.batches:
+                if batch.base >= left and batch.sender in self._open:
+                    batch.sender.action.base_offset = None
+            log.batches = [batch for batch in log.batches if batch.base < left]
+        commits = {(GROUP, PLACES[0]): self._commits[self._durable_commits - 1]}
+        self.history.happened("nemesis", Loss("power", floors, commits))
+        del self._commits[self.random.randint(self._durable_commits, len(self._commits)) :]
+        self._generation = self.random.randint(self._durable_generation, self._generation)
+        self._members.clear()
+
+    def _finish(self) -> None:
+        for operation in self._open:
+            if operation.action.base_offset is not None:
+                operation.action.base_offset = None
+        for transaction, places in self._transactions.items():
+            # Its time is over: the coordinator aborts it.
+            self._aborted.add(transaction)
+            for place in dict.fromkeys(places):
+                self._logs[place].append((), None)
+        self._transactions.clear()
+        self.history.begin_final_reads()
+        for log in self._logs.values():
+            log.durable = log.end
+            consumer = Consumer(f"final-{log.place[1]}", self.random.random() < 0.7, {log.place: log.start})
+            self.history.happened(consumer.name, Assign(dict(consumer.positions), "assign"))
+            while consumer.positions[log.place] < log.end:
+                consumer.polling = self.history.begin(consumer.name, Poll(committed_only=consumer.committed_only))
+                self._fetch(consumer, consumer.polling.action, self.random.randint(1, 30))
+                consumer.positions.update(consumer.polling.action.positions)
+                self.history.end(consumer.polling, Outcome.OK)

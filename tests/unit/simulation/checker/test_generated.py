@@ -1,0 +1,69 @@
+"""Histories of a right queue have no anomaly; a right history that is falsified has one."""
+
+from random import Random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kbroker.simulation.checker import check, render
+from kbroker.simulation.history import Assign, Loss, Outcome, Poll, Send
+from tests.unit.simulation.checker.falsify import WAYS
+from tests.unit.simulation.checker.model import Model
+from tests.unit.simulation.checker.story import kinds
+
+SEEDS = st.integers(0, 1 << 30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, st.integers(0, 600), st.booleans(), st.booleans(), st.booleans())
+@example(1, 3_000, False, True, False)
+@example(2, 3_000, True, True, True)
+def test_a_right_queue(seed, turns, synced, losses, transactions):
+    history = Model(seed, turns, synced=synced, losses=losses, transactions=transactions).history
+    found = check(history, durable=synced)
+    assert not found, render(history, found)
+
+
+@pytest.mark.parametrize("name", WAYS)
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.integers(50, 400), st.booleans(), st.booleans(), st.booleans())
+def test_a_falsified_history(name, seed, turns, synced, losses, transactions):
+    falsify, expected = WAYS[name]
+    history = Model(seed, turns, synced=synced, losses=losses, transactions=transactions).history
+    if falsify(history, Random(seed)):
+        found = kinds(check(history, durable=synced or name == "the_disk_was_behind"))
+        assert expected & set(found), f"{name} gave {found}"
+
+
+def test_each_way_is_found_often():
+    """Most histories can be falsified in each way, so that the test above does test."""
+    done = dict.fromkeys(WAYS, 0)
+    for seed in range(12):
+        for name, (falsify, _) in WAYS.items():
+            history = Model(seed, 400, synced=True, losses=seed % 2 == 0, transactions=seed % 3 == 0).history
+            done[name] += falsify(history, Random(seed))
+    for name in ("a_loss_took_more_than_it_says", "a_transaction_had_been_aborted"):
+        assert done.pop(name) >= 0
+    assert {name: count for name, count in done.items() if count < 2} == {}
+
+
+def test_the_model_has_what_it_is_made_for():
+    """Losses that take acknowledged records, offsets that are given anew, resets, retries that double."""
+    lost = anew = resets = doubled = unknown = 0
+    for seed in range(20):
+        history = Model(seed, 600, synced=False, losses=True, transactions=False).history
+        sends = [one for one in history.operations if isinstance(one.action, Send)]
+        polls = [one for one in history.operations if isinstance(one.action, Poll)]
+        final = [read.value for one in polls if one.begun > history.final for read in one.action.reads]
+        values: dict[tuple, set[int]] = {}
+        for poll in polls:
+            for read in poll.action.reads:
+                values.setdefault((read.place, read.offset), set()).add(read.value)
+        anew += sum(len(found) > 1 for found in values.values())
+        lost += sum(one.outcome is Outcome.OK and not set(one.action.values) & set(final) for one in sends)
+        resets += sum(isinstance(one.action, Assign) and one.action.reason == "reset" for one in history.operations)
+        doubled += len(final) - len(set(final))
+        unknown += sum(one.outcome is Outcome.UNKNOWN for one in sends)
+        assert any(isinstance(one.action, Loss) for one in history.operations)
+    assert min(lost, anew, resets, doubled, unknown) > 20, (lost, anew, resets, doubled, unknown)

@@ -1,0 +1,60 @@
+"""Anomalies are told with the history around them."""
+
+from kbroker.simulation.checker import render
+from kbroker.simulation.history import Note
+from tests.unit.simulation.checker.story import Q, Story
+
+
+def test_a_lost_write():
+    story = Story()
+    story.send(1, at=0)
+    story.send(100, 101, at=0, place=Q, by="elsewhere")
+    story.do("nemesis", Note("kill -9"))
+    story.send(2, at=1)
+    story.ends_with(1, None)
+    assert render(story.history, story.anomalies()).splitlines()[:8] == [
+        "LOST WRITE: Of t-0 2 was acknowledged at offset 1, and at the end it is gone.",
+        "       0       0.001000       0.002000 producer     send t-0 #0 [1] -> 0 ok",
+        "         ...",
+        "       2       0.005000       0.006000 nemesis      kill -9",
+        ">      3       0.007000       0.008000 producer     send t-0 #1 [2] -> 1 ok",
+        "       4       0.009000       0.010000 final        assign (assign) t-0@0 ok",
+        "       5       0.011000       0.012000 final        poll t-0@0=1 now at t-0@2 ok",
+        "",
+    ]
+
+
+def test_long_lists_are_cut():
+    story = Story()
+    values = range(1_000)
+    story.send(*values, at=0)
+    story.send(5_000, at=500, by="another")
+    story.ends_with(*values)
+    shown = render(story.history, story.anomalies())
+    assert "INCONSISTENT OFFSETS: t-0 has had the values 500, 5000 at offset 500" in shown
+    assert max(map(len, shown.splitlines())) < 500
+    assert "999] -> 0 ok" in shown
+
+
+def test_of_one_kind_some_are_shown():
+    story = Story()
+    for value in range(20):
+        story.send(value, at=value)
+    story.ends_with(*[None] * 20)
+    shown = render(story.history, story.anomalies(), around=2)
+    assert shown.count("LOST WRITE: Of t-0") == 5
+    assert "LOST WRITE: 15 more." in shown
+
+
+def test_how_much_is_shown_around_them():
+    for around in (0, 4):
+        story = Story()
+        for value in range(50):
+            story.send(value, at=value)
+        story.send(50, at=0, by="another")
+        shown = render(story.history, story.anomalies(), around).splitlines()
+        assert sum(" send " in line for line in shown) == (2 if around == 0 else 6)
+
+
+def test_nothing():
+    assert render(Story().history, []) == ""

@@ -8,6 +8,7 @@ and no deletion of groups: a history in which they expire is not for it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
@@ -176,8 +177,7 @@ def _events(register: Register) -> Iterator[tuple[int, int, int, Write | Operati
     losses = ((one.begun, _LOSS, one.number, one) for one in register.losses)
     writes = ((one.end, _WRITE, i, one) for i, one in enumerate(register.writes) if one.end != NEVER)
     events: list[tuple[int, int, int, Write | Operation]] = [*begins, *ends, *losses, *writes]
-    events.sort(key=lambda event: event[:3])
-    return iter(events)
+    return iter(sorted(events, key=itemgetter(0, 1, 2)))
 
 
 def _said(offset: int) -> str:

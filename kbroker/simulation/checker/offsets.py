@@ -16,7 +16,7 @@ from kbroker.simulation.checker.index import (
     end_of,
     since_of,
 )
-from kbroker.simulation.history import Operation, Outcome, Send
+from kbroker.simulation.history import Operation, Outcome, Place, Send
 
 # More offsets of one value are not explained: it would take as many power losses while one batch is sent.
 MOST_MOVES = 5
@@ -143,24 +143,29 @@ def _moved(cuts: list[Cut], sightings: list[Sighting], order: Sequence[int]) -> 
 
 def unsent_values(index: Index) -> Iterator[Anomaly]:
     """What nobody sent, what was refused, and what was sent to another partition."""
-    wrong: dict[int, tuple[Partition, str, Operation | None]] = {}
+    wrong: dict[int, tuple[str, Operation | None]] = {}
     for partition in index.partitions.values():
         for value, offset in partition.where.items():
             sender = index.senders.get(value)
-            where = f"{name(partition.place)} has at offset {offset} the value {value}"
-            if sender is None:
-                wrong[value] = partition, f"{where}, which nobody sent.", None
-                continue
-            assert isinstance(sender.action, Send)
-            if sender.outcome is Outcome.FAILED:
-                wrong[value] = partition, f"{where}, although the broker had refused it.", sender
-            elif sender.action.place != partition.place:
-                wrong[value] = partition, f"{where}, which was sent to {name(sender.action.place)}.", sender
+            why = _why_wrong(sender, partition.place)
+            if why:
+                wrong[value] = f"{name(partition.place)} has at offset {offset} the value {value}, {why}.", sender
     if wrong:
         seen = index.sightings({}, wrong)
-        for value, (_, text, sender) in wrong.items():
+        for value, (text, sender) in wrong.items():
             readers = [one.operation for one in seen.by_value[value] if one.operation is not sender]
             yield anomaly("unsent value", text, readers[0], sender)
+
+
+def _why_wrong(sender: Operation | None, place: Place) -> str:
+    if sender is None:
+        return "which nobody sent"
+    assert isinstance(sender.action, Send)
+    if sender.outcome is Outcome.FAILED:
+        return "although the broker had refused it"
+    if sender.action.place != place:
+        return f"which was sent to {name(sender.action.place)}"
+    return ""
 
 
 def backward_sends(index: Index) -> Iterator[Anomaly]:

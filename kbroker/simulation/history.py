@@ -56,6 +56,15 @@ class Poll:
 
 
 @dataclass(slots=True)
+class Corrupt:
+    """A consumer that stands at this offset was given bytes whose CRC is wrong, or which are no records."""
+
+    place: Place
+    offset: int
+    reason: str
+
+
+@dataclass(slots=True)
 class Assign:
     """From here on the consumer reads these partitions from these offsets and no others. `reason`: "assign", "seek",
     "rebalance", or "reset" when the broker has said that the offset before is out of range."""
@@ -128,7 +137,7 @@ class Note:
     text: str
 
 
-Action = Send | Poll | Assign | Join | Commit | Committed | EndTransaction | Trim | Loss | Note
+Action = Send | Poll | Corrupt | Assign | Join | Commit | Committed | EndTransaction | Trim | Loss | Note
 
 
 @dataclass(slots=True)
@@ -206,6 +215,8 @@ def _said(action: Action) -> str:
             return f"send {_name(place)} #{order} {list(values)} -> {base}"
         case Poll(reads, positions):
             return f"poll {_reads(reads)} now at {_positions(positions)}"
+        case Corrupt(place, offset, reason):
+            return f"CORRUPT {_name(place)}@{offset}: {reason}"
         case Assign(positions, reason):
             return f"assign ({reason}) {_positions(positions)}"
         case Join(group, member, generation, partitions):

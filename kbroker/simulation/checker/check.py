@@ -12,6 +12,7 @@ from kbroker.simulation.checker.commits import committed_offsets
 from kbroker.simulation.checker.groups import fencing
 from kbroker.simulation.checker.index import Index, index_of
 from kbroker.simulation.checker.keeping import (
+    corrupt_reads,
     lost_writes,
     unflushed_acknowledgements,
     unflushed_reads,
@@ -44,6 +45,7 @@ def _data(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     if durable:
         yield from unflushed_acknowledgements(index)
         yield from unflushed_reads(index)
+    yield from corrupt_reads(index)
     yield from unsent_values(index)
     seen = index.sightings(
         {partition.place: partition.contested for partition in index.partitions.values()},

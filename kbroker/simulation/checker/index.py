@@ -15,6 +15,7 @@ from kbroker.simulation.history import (
     Assign,
     Commit,
     Committed,
+    Corrupt,
     EndTransaction,
     History,
     Join,
@@ -107,6 +108,7 @@ class Index:
     commits: list[Operation] = field(default_factory=list)
     committed: list[Operation] = field(default_factory=list)
     losses: list[Operation] = field(default_factory=list)
+    corrupt: list[Operation] = field(default_factory=list)
     ends: dict[int, list[Operation]] = field(default_factory=dict)
 
     def partition(self, place: Place) -> Partition:
@@ -168,6 +170,8 @@ def _take(index: Index, operation: Operation) -> None:
         index.committed.append(operation)
     elif kind is Join:
         index.joins.append(operation)
+    elif kind is Corrupt:
+        index.corrupt.append(operation)
     elif isinstance(action, EndTransaction):
         index.ends.setdefault(action.transaction, []).append(operation)
     elif isinstance(action, Trim):

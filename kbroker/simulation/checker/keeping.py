@@ -15,7 +15,7 @@ from kbroker.simulation.checker.index import (
     since_of,
 )
 from kbroker.simulation.checker.transactions import Fate, fates
-from kbroker.simulation.history import Operation, Outcome, Place, Poll, Send
+from kbroker.simulation.history import Corrupt, Operation, Outcome, Place, Poll, Send
 
 
 def lost_writes(index: Index) -> Iterator[Anomaly]:
@@ -151,6 +151,15 @@ def _lies_beyond(partition: Partition, operation: Operation, end: int) -> bool:
 def _asks(operation: Operation, place: Place) -> bool:
     assert isinstance(operation.action, Poll)
     return place in operation.action.positions or any(read.place == place for read in operation.action.reads)
+
+
+def corrupt_reads(index: Index) -> Iterator[Anomaly]:
+    """Whatever happens to a disk, what has a wrong CRC is not given out."""
+    for operation in index.corrupt:
+        corrupt = operation.action
+        assert isinstance(corrupt, Corrupt)
+        text = f"{operation.process} was given at offset {corrupt.offset} of {name(corrupt.place)} what nobody sent"
+        yield anomaly("corrupt read", f"{text}: {corrupt.reason}.", operation)
 
 
 def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:

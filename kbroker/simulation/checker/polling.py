@@ -115,7 +115,8 @@ class _Consumer:
                     self._jump(read.place, _Standing(expected, stood.since, False), read.offset, operation)
             expected = read.offset + 1
         self._leave(place, stood, expected, operation)
-        if operation.outcome is Outcome.OK:
+        if operation.outcome is not Outcome.UNKNOWN:
+            # One that has failed says where it stands all the same.
             self._settle(operation, poll)
         else:
             # What else it got is not known, so nothing follows for the next poll.

@@ -8,6 +8,7 @@ from kbroker.simulation.history import (
     Assign,
     Commit,
     Committed,
+    Corrupt,
     EndTransaction,
     History,
     Join,
@@ -73,7 +74,7 @@ def _subjects(operation: Operation) -> list[object]:
             subjects += dict.fromkeys(read.place for read in reads)
         case Assign(positions=positions):
             subjects += positions
-        case Trim(place=place):
+        case Trim(place=place) | Corrupt(place=place):
             subjects.append(place)
         case Join(group=group) | Commit(group=group) | Committed(group=group):
             subjects.append(group)

@@ -19,7 +19,7 @@ from kbroker.simulation.clients.offsets import EARLIEST, LATEST, list_offset
 from kbroker.simulation.clients.producer import ACKS_ALL, Producer, ProducerConfig
 from kbroker.simulation.clients.values import CorruptRecordError, Shape, Values
 from kbroker.simulation.clients.versions import newest, older
-from kbroker.simulation.history import History, Operation, Outcome, Place, Read
+from kbroker.simulation.history import Corrupt, History, Operation, Outcome, Place, Read
 from protocol.apis import ApiKey
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
@@ -206,7 +206,7 @@ async def _poll(setting: Setting, consumer: Consumer, name: str) -> list[Read]:
 
 def _step_over(setting: Setting, consumer: Consumer, name: str, error: CorruptRecordError) -> None:
     at = consumer.positions[error.place].offset
-    setting.history.note(name, f"corrupt: {error.place[0]}-{error.place[1]} at {at}: {error}")
+    setting.history.happened(name, Corrupt(error.place, at, str(error)))
     to = error.next_offset if at < error.next_offset <= at + MAX_STEP else at + 1
     consumer.seek(error.place, to)
 

@@ -1,5 +1,7 @@
 """What was promised is kept: lost, unseen and unreadable writes, losses under flush.before.ack."""
 
+from kbroker.simulation.checker import render
+from kbroker.simulation.history import Corrupt
 from tests.unit.simulation.checker.story import OK, UNKNOWN, P, Q, Story
 
 
@@ -217,6 +219,17 @@ def test_the_end_was_lost_or_deleted():
         happens(story)
         story.ends_with(1)
         assert story.kinds() == []
+
+
+def test_corrupt_bytes_are_not_given_out():
+    story = Story()
+    story.do("consumer", Corrupt(P, 3, "wrong CRC"))
+    [found] = story.anomalies()
+    assert (found.kind, found.text) == (
+        "corrupt read",
+        "consumer was given at offset 3 of t-0 what nobody sent: wrong CRC.",
+    )
+    assert "CORRUPT t-0@3: wrong CRC" in render(story.history, [found])
 
 
 def test_flush_before_ack():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.simulation.checker.story import UNKNOWN, P, Q, Story
+from tests.unit.simulation.checker.story import FAILED, UNKNOWN, P, Q, Story
 
 
 def written(*values: int) -> Story:
@@ -189,6 +189,22 @@ def test_a_poll_without_an_outcome_leaves_nothing_to_follow_from():
     story.poll((0, 10), outcome=UNKNOWN)
     story.poll((2, 12))
     assert story.kinds() == []
+
+
+def test_a_poll_that_failed_moves_nothing():
+    story = written(10, 11, 12)
+    story.poll((0, 10))
+    story.poll(to=1, outcome=FAILED)
+    story.poll((2, 12))
+    assert story.kinds() == ["skipped records"]
+
+
+def test_a_reset_after_a_poll_that_failed():
+    story = written(10, 11, 12)
+    story.poll((0, 10))
+    story.poll(to=1, outcome=FAILED)
+    story.assign(0, reason="reset")
+    assert story.kinds() == ["unfounded reset"]
 
 
 def reset(to: int, *, happens=lambda story: None) -> Story:

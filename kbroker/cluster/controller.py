@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
 # Well below the 1 MiB or so that ZooKeeper takes in one multi.
 MULTI_BYTES = 400_000
+# While the service cannot be reached, only one operation in so many seconds waits for it.
+AGAIN_S = 1.0
 Overrides = dict[str, str]
 
 
@@ -98,10 +100,12 @@ class Controller:
         self._image = follower.image
         self._random = random
         self._config = config
+        self._loop = loop
         self._turn = Turnstile(loop)
         self._epoch_version: int | None = None
-        # A change of ours may have been made that the image does not have.
+        # A change of ours may have been made that the image does not have; when it is time to find out.
         self._uncertain = False
+        self._look_at = 0.0
 
     @property
     def elected(self) -> bool:
@@ -336,12 +340,16 @@ class Controller:
         KafkaError."""
         if self._epoch_version is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
-        if self._uncertain:
-            try:
-                await self._follower.catch_up()
-            except CoordinationError as fault:
-                raise self._refused(fault) from fault
-            self._uncertain = False
+        if not self._uncertain:
+            return
+        if self._loop.time() < self._look_at:
+            raise self._refused(Unavailable("", "the service cannot be reached"))
+        try:
+            await self._follower.catch_up()
+        except CoordinationError as fault:
+            self._look_at = self._loop.time() + AGAIN_S
+            raise self._refused(fault) from fault
+        self._uncertain = False
 
     def _surroundings(self) -> Surroundings:
         config = self._config()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kbroker.cluster.coordination import Coordination
 
 BLOCK = 1000
+# After a failure all who wait are refused, and those who come within so many seconds.
+AGAIN_S = 1.0
 
 
 class ProducerIds:
@@ -25,9 +27,12 @@ class ProducerIds:
 
     def __init__(self, coordination: Coordination, loop: AbstractEventLoop) -> None:
         self._coordination = coordination
+        self._loop = loop
         self._turn = Turnstile(loop)
         self._next = 0
         self._end = 0
+        self._failure: CoordinationError | None = None
+        self._failed_at = 0.0
 
     async def next(self) -> int:
         """Raises KafkaError (COORDINATOR_NOT_AVAILABLE, which producers retry) when no block can be had."""
@@ -39,6 +44,8 @@ class ProducerIds:
         return self._next - 1
 
     async def _take_block(self) -> None:
+        if self._failure is not None and self._loop.time() < self._failed_at + AGAIN_S:
+            raise _refused(self._failure)
         while True:
             try:
                 node = await self._coordination.get(znodes.PRODUCER_IDS)
@@ -48,6 +55,11 @@ class ProducerIds:
             except BadVersion:
                 continue
             except CoordinationError as fault:
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(fault)) from fault
-            self._next, self._end = start, start + BLOCK
+                self._failure, self._failed_at = fault, self._loop.time()
+                raise _refused(fault) from fault
+            self._next, self._end, self._failure = start, start + BLOCK, None
             return
+
+
+def _refused(fault: CoordinationError) -> KafkaError:
+    return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(fault))

@@ -209,7 +209,7 @@ class Consumer:
             answers = await asyncio.gather(*(self._ask(node, positions) for node, positions in wanted.items()))
         for answer in answers:
             if isinstance(answer, OSError):
-                failures.append(type(answer).__name__)
+                failures.append(str(answer) if isinstance(answer, AbsentError) else type(answer).__name__)
                 continue
             for place, data in answer.items():
                 failures += self._take(poll, place, data)

@@ -6,17 +6,20 @@ from random import Random
 from typing import Any, TypeVar
 
 from kbroker.simulation.checker import check, render
+from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.bootstrap import Cluster
 from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
 from kbroker.simulation.clients.producer import Producer, ProducerConfig
 from kbroker.simulation.clients.values import Values
-from kbroker.simulation.history import Action, History, Operation, Outcome, Read, Send
+from kbroker.simulation.history import Action, History, Loss, Operation, Outcome, Read, Send
 from tests.unit.harness import HOST, PORT, Machine
 
 A = TypeVar("A", bound=Action)
 
 # Clients run on the loop of the whole universe here.
 CLIENT_HOST = "127.0.0.1"
+PLACE = ("t", 0)
+LOG = "/data/t-0/00000000000000000000.log"
 BOOTSTRAP = [(HOST, PORT)]
 
 
@@ -45,6 +48,9 @@ class Program:
         cluster = self.cluster(name, **options)
         return Consumer(cluster, self.history, name, self.random(f"{name}/work"), config)
 
+    def admin(self, name: str = "admin", **options: Any) -> Admin:
+        return Admin(self.cluster(name, **options), self.history, name)
+
     def send(self, producer: Producer, place: tuple[str, int], count: int = 1) -> "asyncio.Future[Operation]":
         return producer.send(place, self.values.take(count))
 
@@ -62,6 +68,16 @@ class Program:
 
     def heal(self) -> None:
         self.machine.loop.network.faults.heal_all()
+
+    def log_size(self) -> int:
+        return len(self.machine.disk.data(LOG))
+
+    async def lose_what_follows(self, size: int, *, offset: int) -> None:
+        """The broker dies, and of its log so many bytes are left, which end at this offset."""
+        await self.machine.crash()
+        self.machine.disk.open(LOG).truncate(size)
+        self.history.happened("stage", Loss("power", {PLACE: offset}))
+        await self.machine.start()
 
     def actions(self, kind: type[A], outcome: Outcome = Outcome.OK) -> list[A]:
         return [

@@ -7,7 +7,7 @@ import pytest
 from kbroker.simulation.clients.producer import ProducerConfig
 from kbroker.simulation.clients.values import Shape
 from kbroker.simulation.clients.versions import older
-from kbroker.simulation.history import Loss, Note, Outcome, Send
+from kbroker.simulation.history import Note, Outcome, Send
 from protocol.apis import ApiKey
 from tests.unit.harness import Machine, story
 from tests.unit.simulation.clients.program import Program, acknowledged, read_until
@@ -137,12 +137,10 @@ async def test_a_broker_that_has_lost_the_sequence_is_told_a_new_epoch(machine: 
     producer = program.producer()
     for _ in range(4):
         await program.send(producer, PLACE, 2)
-    machine.partition("t").log.flush_blocking(8)
+    size = program.log_size()
     for _ in range(4):
         await program.send(producer, PLACE, 2)
-    await machine.crash(power=True)
-    program.history.happened("stage", Loss("power", {PLACE: 8}))
-    await machine.start()
+    await program.lose_what_follows(size, offset=8)
     # The broker remembers this producer, and another sequence.
     assert (await program.send(producer, PLACE, 2)).outcome is Outcome.OK
     assert producer.identity[1] == 1

@@ -1,0 +1,209 @@
+"""One connection: order, deadlines, loss, versions."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.simulation.clients.bootstrap import AbsentError, Cluster
+from kbroker.simulation.clients.connection import Connection, LostError, VersionError, connect
+from kbroker.simulation.clients.versions import STATIC_MEMBERS, older
+from protocol.apis import APIS, ApiKey
+from protocol.framing import encode_response_header, frame
+from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.schema import encode
+from tests.unit.harness import HOST, PORT, Machine, story
+from tests.unit.simulation.clients.program import Program
+
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+
+
+async def connected(machine: Machine, caps: dict[int, int] | None = None, timeout_s: float = 5.0) -> Connection:
+    return await connect(machine.loop, (HOST, PORT), "client", caps or {}, timeout_s)
+
+
+@story
+async def test_several_are_in_flight(machine: Machine) -> None:
+    connection = await connected(machine)
+    asked = [connection.ask(MetadataRequest(topics=[]), MetadataResponse) for _ in range(20)]
+    answers = await asyncio.gather(*asked)
+    assert [answer.brokers[0].host for answer in answers] == [HOST] * 20
+    connection.close()
+
+
+@story
+async def test_late_answers_end_the_connection(machine: Machine) -> None:
+    program = Program(machine)
+    connection = await connected(machine, timeout_s=3)
+    began = machine.loop.time()
+    program.cut_answers()
+    asked = [connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout_s=s) for s in (20, 3, 8)]
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [LostError] * 3
+    assert machine.loop.time() - began == pytest.approx(3)
+    with pytest.raises(LostError, match="gone"):
+        await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
+    program.heal()
+
+
+@story
+async def test_an_answer_in_time_has_no_consequences(machine: Machine) -> None:
+    connection = await connected(machine, timeout_s=3)
+    for _ in range(4):
+        await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
+        await asyncio.sleep(2)
+    assert not connection.lost
+    connection.close()
+
+
+@story
+async def test_a_reset_is_the_loss_of_what_was_asked(machine: Machine) -> None:
+    program = Program(machine)
+    connection = await connected(machine)
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    asked = machine.loop.create_task(connection.ask(request, JoinGroupResponse))
+    await asyncio.sleep(0)
+    program.reset_connections()
+    with pytest.raises(LostError):
+        await asked
+    assert connection.lost
+
+
+@story(started=False)
+async def test_nobody_there(machine: Machine) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        await connected(machine)
+
+
+@story
+async def test_versions_are_what_both_know(machine: Machine) -> None:
+    connection = await connected(machine, {ApiKey.FETCH: 7, ApiKey.PRODUCE: 99})
+    assert connection.version(ApiKey.FETCH) == 7
+    assert connection.version(ApiKey.PRODUCE) == APIS[ApiKey.PRODUCE].max
+    assert connection.version(ApiKey.METADATA) == APIS[ApiKey.METADATA].max
+    connection.close()
+    old = await connected(machine, {ApiKey.FETCH: 2, ApiKey.API_VERSIONS: 0})
+    with pytest.raises(VersionError, match="FETCH is known from 4 to 18"):
+        old.version(ApiKey.FETCH)
+    old.close()
+
+
+def test_clients_of_earlier_times_can_do_their_work() -> None:
+    from random import Random
+
+    seen = set()
+    for seed in range(300):
+        caps = older(Random(seed), static_members=seed % 2 == 0)
+        seen.add(caps[ApiKey.PRODUCE])
+        if caps[ApiKey.METADATA] < 10:
+            assert caps[ApiKey.FETCH] <= 12
+            assert caps[ApiKey.PRODUCE] <= 12
+        if seed % 2 == 0:
+            assert all(caps[key] >= first for key, first in STATIC_MEMBERS.items())
+        assert all(APIS[key].min <= cap <= APIS[key].max for key, cap in caps.items())
+    assert seen == set(range(3, 14))
+
+
+class _Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.written.append(data)
+
+    def abort(self) -> None:
+        pass
+
+
+def alone(tell: Callable[[Connection, asyncio.AbstractEventLoop], None]) -> None:
+    """A connection whose broker is the test."""
+    loop = asyncio.new_event_loop()
+    try:
+        connection = Connection(loop, "client", {}, 5.0)
+        connection.connection_made(_Transport())
+        tell(connection, loop)
+        connection.close()
+    finally:
+        loop.close()
+
+
+def heartbeat_answer(correlation_id: int, error: int) -> bytes:
+    body = encode(HeartbeatResponse(error_code=error), 4)
+    return frame(encode_response_header(ApiKey.HEARTBEAT, 4, correlation_id), body)
+
+
+def test_answers_in_any_pieces() -> None:
+    def tell(connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        taken: list[bytes | None] = []
+        for _ in range(3):
+            connection.post(HEARTBEAT, 4, lambda body, pos: taken.append(body))
+        stream = b"".join(heartbeat_answer(number, 0) for number in (1, 2, 3))
+        for byte in stream[:-1]:
+            connection.data_received(bytes((byte,)))
+        assert len(taken) == 2
+        connection.data_received(stream[-1:])
+        assert len(taken) == 3
+        assert None not in taken
+
+    alone(tell)
+
+
+def test_an_answer_out_of_order_is_a_fault_of_the_broker() -> None:
+    def tell(connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        for _ in range(2):
+            connection.post(HEARTBEAT, 4, lambda body, pos: None)
+        with pytest.raises(AssertionError, match="out of order"):
+            connection.data_received(heartbeat_answer(2, 0))
+
+    alone(tell)
+
+
+def test_an_answer_to_nothing_is_a_fault_of_the_broker() -> None:
+    def tell(connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        with pytest.raises(AssertionError, match="nobody asked"):
+            connection.data_received(heartbeat_answer(1, 0))
+
+    alone(tell)
+
+
+@story
+async def test_who_knows_no_leader_asks(machine: Machine) -> None:
+    await (await machine.client()).create_topic("t", 2)
+    program = Program(machine)
+    cluster = program.cluster("c")
+    assert cluster.leader_now(("t", 0)) is None
+    first, second = await asyncio.gather(cluster.leader(("t", 0)), cluster.leader(("t", 1)))
+    assert first is second is cluster.leader_now(("t", 1))
+    with pytest.raises(AbsentError, match="no leader of t-7"):
+        await cluster.leader(("t", 7))
+    assert cluster.places(["t", "u"]) == [("t", 0), ("t", 1)]
+    await machine.stop()
+    with pytest.raises(ConnectionError):
+        await cluster.leader(("t", 0))
+    # Who cannot be reached is asked about anew.
+    assert cluster.leaders == {}
+    program.close()
+
+
+@story
+async def test_one_that_gives_up_does_not_take_the_connection_from_the_others(machine: Machine) -> None:
+    await (await machine.client()).create_topic("t")
+    program = Program(machine)
+    cluster: Cluster = program.cluster("c")
+    await cluster.refresh(["t"])
+    tasks = [machine.loop.create_task(cluster.leader(("t", 0))) for _ in range(2)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    assert not (await tasks[1]).lost
+    program.close()

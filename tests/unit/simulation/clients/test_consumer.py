@@ -1,0 +1,229 @@
+"""The consumer of assigned partitions against the real broker."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
+from kbroker.simulation.clients.producer import ProducerConfig
+from kbroker.simulation.clients.values import CorruptRecordError, Shape
+from kbroker.simulation.clients.versions import older
+from kbroker.simulation.history import Assign, Outcome, Poll
+from tests.unit.harness import Machine, story
+from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
+
+
+async def started(machine: Machine, partitions: int = 1, **configs: object) -> Program:
+    await (await machine.client()).create_topic("t", partitions, **configs)
+    return Program(machine)
+
+
+async def fill(program: Program, batches: int, size: int = 5, partitions: int = 1, name: str = "producer") -> None:
+    config = ProducerConfig(shape=Shape(max_padding=400, codecs=(0, 1, 2, 3, 4)))
+    producer = program.producer(name, config=config)
+    await asyncio.gather(
+        *(program.send(producer, ("t", index), size) for _ in range(batches) for index in range(partitions))
+    )
+
+
+def resets(program: Program) -> list[Assign]:
+    return [action for action in program.actions(Assign) if action.reason == "reset"]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_however_it_fetches_it_reads_the_same(seed: int) -> None:
+    @story(seed=seed)
+    async def tell(machine: Machine) -> None:
+        program = await started(machine, 3)
+        await fill(program, 8, partitions=3)
+        random = Random(seed)
+        caps = older(random) if seed % 2 else {}
+        config = ConsumerConfig.some(random, committed_only=seed % 3 == 0)
+        consumer = program.consumer(config=config, caps=caps)
+        consumer.assign({("t", index): 0 for index in range(3)})
+        reads = await read_until(consumer, 120)
+        assert sorted(read.value for read in reads) == list(range(120))
+        for index in range(3):
+            assert [read.offset for read in reads if read.place[1] == index] == list(range(40))
+        assert all(poll.committed_only is config.committed_only for poll in program.actions(Poll))
+        program.close()
+
+    tell()
+
+
+@story
+async def test_a_position_that_is_deleted_is_moved_to_the_beginning(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program, 4)
+    consumer = program.consumer()
+    consumer.assign({PLACE: 2})
+    await (await machine.client()).delete_records("t", 12)
+    reads = await read_until(consumer, 8)
+    assert [read.offset for read in reads] == list(range(12, 20))
+    assert [action.positions for action in resets(program)] == [{PLACE: 12}]
+    program.clusters[-1].close()
+
+
+@story
+async def test_a_position_beyond_the_end_is_moved_to_the_beginning(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program, 1)
+    consumer = program.consumer()
+    consumer.assign({PLACE: 77})
+    assert [read.offset for read in await read_until(consumer, 5)] == list(range(5))
+    program.close()
+
+
+@pytest.mark.parametrize("tells_epochs", [True, False])
+def test_what_the_leader_has_lost_takes_the_consumer_back(tells_epochs: bool) -> None:
+    @story
+    async def tell(machine: Machine) -> None:
+        program = await started(machine)
+        await fill(program, 2)
+        size = program.log_size()
+        await fill(program, 2, name="second")
+        consumer = program.consumer(config=ConsumerConfig(tells_epochs=tells_epochs))
+        consumer.assign({PLACE: 0})
+        await read_until(consumer, 20)
+        await program.lose_what_follows(size, offset=10)
+        # Written anew up to where the consumer stands and further.
+        await fill(program, 3, name="third")
+        reads = await read_until(consumer, 15)
+        assert [read.offset for read in reads] == list(range(10, 25))
+        assert [action.positions for action in resets(program)] == [{PLACE: 10}]
+        program.close()
+
+    tell()
+
+
+@story
+async def test_the_broker_itself_says_where_logs_part(machine: Machine) -> None:
+    """KIP-595, for a consumer that believes that it has checked its position."""
+    program = await started(machine)
+    await fill(program, 2)
+    size = program.log_size()
+    await fill(program, 2, name="second")
+    consumer = program.consumer(config=ConsumerConfig(tells_epochs=True))
+    consumer.assign({PLACE: 0})
+    await read_until(consumer, 20)
+    await program.lose_what_follows(size, offset=10)
+    await fill(program, 3, name="third")
+    await consumer.cluster.refresh(["t"])
+    consumer.positions[PLACE].checked = consumer.cluster.leaders[PLACE].epoch
+    assert [read.offset for read in await read_until(consumer, 15)] == list(range(10, 25))
+    assert any(operation.detail == "diverging epoch" for operation in program.history.operations)
+    program.close()
+
+
+@story
+async def test_a_broken_session_begins_anew(machine: Machine) -> None:
+    program = await started(machine, 3)
+    await fill(program, 3, partitions=3)
+    consumer = program.consumer()
+    consumer.assign({("t", index): 0 for index in range(3)})
+    await read_until(consumer, 45)
+    program.reset_connections()
+    await fill(program, 2, partitions=3, name="second")
+    await read_until(consumer, 30)
+    await machine.crash()
+    await machine.start()
+    await fill(program, 2, partitions=3, name="third")
+    assert len(await read_until(consumer, 30)) == 30
+    # Evicted: the broker does not know the session, and says so.
+    machine.broker.services.fetching.sessions._sessions.clear()
+    await fill(program, 1, partitions=3, name="fourth")
+    assert len(await read_until(consumer, 15)) == 15
+    assert any(one.detail == "FETCH_SESSION_ID_NOT_FOUND" for one in program.history.operations)
+    program.close()
+
+
+@story
+async def test_partitions_come_and_go_within_a_session(machine: Machine) -> None:
+    program = await started(machine, 3)
+    await fill(program, 2, partitions=3)
+    consumer = program.consumer()
+    consumer.assign({("t", 0): 0})
+    await read_until(consumer, 10)
+    consumer.assign({("t", 1): 0, ("t", 2): 5})
+    reads = await read_until(consumer, 15)
+    assert {read.place for read in reads} == {("t", 1), ("t", 2)}
+    consumer.seek(("t", 1), 3)
+    assert [read.offset for read in await read_until(consumer, 7)] == list(range(3, 10))
+    consumer.assign({})
+    assert await consumer.poll() == []
+    assert len(machine.broker.services.fetching.sessions.all()) == 1
+    program.close()
+
+
+@story
+async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program, 3)
+    consumer = program.consumer()
+    consumer.assign({PLACE: 0})
+    await read_until(consumer, 15)
+    client = await machine.client()
+    await client.delete_topic("t")
+    assert await consumer.poll() == []
+    await client.create_topic("t")
+    await fill(program, 1, name="second")
+    assert [read.offset for read in await read_until(consumer, 5)] == list(range(5))
+    for cluster in program.clusters:
+        cluster.close()
+
+
+@story
+async def test_damage_is_told_and_not_given(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program, 1)
+    size = program.log_size()
+    await fill(program, 1, name="second")
+    consumer = program.consumer()
+    machine.disk.data(LOG)[size + 70] ^= 1
+    consumer.assign({PLACE: 0})
+    assert [read.offset for read in await read_until(consumer, 5)] == list(range(5))
+    with pytest.raises(CorruptRecordError, match="wrong CRC") as raised:
+        await consumer.poll()
+    assert (raised.value.place, raised.value.offset, raised.value.next_offset) == (PLACE, 5, 10)
+    assert "wrong CRC" in program.history.operations[-1].detail
+    assert program.history.operations[-1].outcome is Outcome.FAILED
+    consumer.seek(PLACE, 10)
+    assert await consumer.poll() == []
+    program.close()
+
+
+@story
+async def test_without_a_broker_there_is_nothing(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program, 1)
+    consumer: Consumer = program.consumer(timeout_s=0.5)
+    consumer.assign({PLACE: 0})
+    await machine.crash()
+    for _ in range(5):
+        assert await consumer.poll() == []
+    await machine.start()
+    assert len(await read_until(consumer, 5)) == 5
+    program.cut_answers()
+    program.history.note("story", "answers are cut")
+    for _ in range(5):
+        assert await consumer.poll() == []
+    program.heal()
+    await fill(program, 1, name="second")
+    assert len(await read_until(consumer, 5)) == 5
+    program.close()
+
+
+@story
+async def test_a_poll_that_is_cancelled_has_given_nothing(machine: Machine) -> None:
+    program = await started(machine)
+    consumer = program.consumer(config=ConsumerConfig(max_wait_ms=10_000))
+    consumer.assign({PLACE: 0})
+    polling = machine.loop.create_task(consumer.poll())
+    await asyncio.sleep(1)
+    polling.cancel()
+    await asyncio.gather(polling, return_exceptions=True)
+    assert program.history.operations[-1].outcome is Outcome.FAILED
+    await fill(program, 1)
+    assert len(await read_until(consumer, 5)) == 5
+    program.close()

@@ -1,0 +1,271 @@
+"""Members of groups against the real broker."""
+
+import asyncio
+
+import pytest
+
+from kbroker.simulation.clients.assignors import (
+    assigned,
+    assignment,
+    range_assignor,
+    round_robin_assignor,
+    subscribed,
+    subscription,
+)
+from kbroker.simulation.clients.consumer import Consumer
+from kbroker.simulation.clients.group import FencedError, Member, MemberConfig
+from kbroker.simulation.clients.offsets import committed
+from kbroker.simulation.clients.versions import older
+from kbroker.simulation.history import Assign, Commit, Committed, Join, Outcome, Place, Read
+from protocol.errors import ErrorCode
+from tests.unit.harness import Machine, story
+from tests.unit.simulation.clients.program import Program
+
+PARTITIONS = 6
+
+
+async def started(machine: Machine) -> Program:
+    await (await machine.client()).create_topic("t", PARTITIONS)
+    return Program(machine)
+
+
+def member(program: Program, name: str, config: MemberConfig | None = None, **options: object) -> Member:
+    consumer: Consumer = program.consumer(name, **options)
+    return Member(consumer, program.history, name, "g", ["t"], program.random(f"{name}/group"), config)
+
+
+async def fill(program: Program, name: str = "producer") -> None:
+    producer = program.producer(name)
+    await asyncio.gather(*(program.send(producer, ("t", index), 5) for index in range(PARTITIONS)))
+
+
+def owned(one: Member) -> list[Place]:
+    return sorted(one.consumer.positions)
+
+
+async def work(members: list[Member], seconds: float) -> list[Read]:
+    """Let members poll beside each other for some time; gives what they read."""
+    loop = members[0].consumer.cluster.loop
+    deadline = loop.time() + seconds
+
+    async def one(member: Member) -> list[Read]:
+        reads: list[Read] = []
+        while loop.time() < deadline:
+            reads += await member.poll()
+        return reads
+
+    return [read for reads in await asyncio.gather(*map(one, members)) for read in reads]
+
+
+async def in_group(program: Program) -> dict[Place, int]:
+    """What the group has committed."""
+    cluster = program.cluster("looker")
+    coordinator = await cluster.coordinator("g")
+    await cluster.refresh(["t"])
+    found = await committed(cluster, coordinator, "g", cluster.places(["t"]))
+    return {place: offset for place, (offset, _) in found.items() if offset >= 0}
+
+
+@story
+async def test_three_members_share_what_there_is(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program)
+    members = [member(program, f"m{number}") for number in range(3)]
+    reads = await work(members, 30)
+    assert sorted({read.value for read in reads}) == list(range(30))
+    assert [len(owned(one)) for one in members] == [2, 2, 2]
+    assert sorted(place for one in members for place in owned(one)) == [("t", index) for index in range(PARTITIONS)]
+    joins = [join for join in program.actions(Join) if join.generation == members[0].generation]
+    assert sorted(join.partitions for join in joins) == sorted(tuple(owned(one)) for one in members)
+    assert [await one.commit() for one in members] == [True] * 3
+    assert await in_group(program) == {("t", index): 5 for index in range(PARTITIONS)}
+    await asyncio.gather(*(one.leave() for one in members))
+    program.close()
+
+
+@story
+async def test_who_comes_after_reads_on_from_what_was_committed(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program)
+    first = member(program, "first")
+    await work([first], 5)
+    assert await first.commit()
+    await first.leave()
+    await fill(program, "second producer")
+    second = member(program, "second")
+    reads = await work([second], 5)
+    assert sorted(read.value for read in reads) == list(range(30, 60))
+    begins = [found for found in program.actions(Committed) if set(found.offsets.values()) == {5}]
+    assert len(begins) == 1
+    assert program.actions(Assign)[-1].reason == "rebalance"
+    second.die()
+    program.close()
+
+
+@story
+async def test_the_partitions_of_one_that_dies_go_to_the_others(machine: Machine) -> None:
+    program = await started(machine)
+    members = [member(program, f"m{number}") for number in range(2)]
+    await work(members, 20)
+    assert [len(owned(one)) for one in members] == [3, 3]
+    members[0].die()
+    await work(members[1:], 30)
+    assert len(owned(members[1])) == PARTITIONS
+    members[1].die()
+    program.close()
+
+
+@story
+async def test_one_that_is_taken_for_dead_commits_nothing_and_joins_again(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program)
+    one, other = member(program, "one"), member(program, "other")
+    await work([one], 5)
+    one._stop_beating()
+    await work([other], 30)
+    assert len(owned(other)) == PARTITIONS
+    assert not await one.commit()
+    assert program.actions(Commit, Outcome.FAILED)[-1].member == one.member_id or one.member_id == ""
+    await work([one, other], 20)
+    assert [len(owned(one)), len(owned(other))] == [3, 3]
+    one.die()
+    other.die()
+    program.close()
+
+
+@story
+async def test_a_generation_that_is_over_commits_nothing_more(machine: Machine) -> None:
+    """Not even as one outside of any generation, which the coordinator of an empty group would take."""
+    program = await started(machine)
+    await fill(program)
+    one = member(program, "one")
+    await work([one], 5)
+    one._heed(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert not await one.commit()
+    assert program.actions(Commit) == []
+    one.die()
+    program.close()
+
+
+@story
+async def test_a_static_member_comes_back_to_its_partitions(machine: Machine) -> None:
+    program = await started(machine)
+    config = MemberConfig(instance_id="static")
+    first, other = member(program, "first", config), member(program, "other")
+    await work([first, other], 20)
+    before, generation = owned(first), first.generation
+    first.die()
+    again = member(program, "again", config)
+    await work([again, other], 4)
+    assert (owned(again), again.generation) == (before, generation)
+    assert [join.instance for join in program.actions(Join)][-1] == "static"
+    again.die()
+    other.die()
+    program.close()
+
+
+@story
+async def test_of_two_with_one_name_the_first_is_fenced(machine: Machine) -> None:
+    program = await started(machine)
+    config = MemberConfig(instance_id="static")
+    first = member(program, "first", config)
+    await work([first], 5)
+    second = member(program, "second", config)
+    await work([second], 3)
+    with pytest.raises(FencedError, match="static"):
+        await work([first], 20)
+    assert not await first.commit()
+    assert program.actions(Commit, Outcome.FAILED)[-1].member == first.member_id
+    assert await second.commit()
+    first.die()
+    second.die()
+    program.close()
+
+
+@story
+async def test_new_partitions_are_found(machine: Machine) -> None:
+    program = await started(machine)
+    members = [member(program, f"m{number}") for number in range(2)]
+    await work(members, 20)
+    await program.admin().create_partitions("t", 8)
+    await work(members, 30)
+    assert [len(owned(one)) for one in members] == [4, 4]
+    for one in members:
+        one.die()
+    program.close()
+
+
+@story
+async def test_a_coordinator_that_dies_is_looked_for(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program)
+    members = [member(program, f"m{number}", timeout_s=2) for number in range(3)]
+    await work(members, 15)
+    assert [await one.commit() for one in members] == [True] * 3
+    await machine.crash()
+    assert [await one.commit() for one in members] == [False] * 3
+    await machine.start()
+    await fill(program, "second producer")
+    reads = await work(members, 30)
+    assert {read.value for read in reads} >= set(range(30, 60))
+    assert [await one.commit() for one in members] == [True] * 3
+    assert set((await in_group(program)).values()) == {10}
+    for one in members:
+        one.die()
+    program.close()
+
+
+@story
+async def test_without_an_answer_a_commit_is_unknown(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program)
+    one = member(program, "one", timeout_s=1)
+    await work([one], 5)
+    program.cut_answers()
+    assert not await one.commit()
+    assert len(program.actions(Commit, Outcome.UNKNOWN)) == 1
+    program.heal()
+    one.die()
+    program.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_members_of_earlier_times(seed: int) -> None:
+    @story(seed=seed)
+    async def tell(machine: Machine) -> None:
+        program = await started(machine)
+        await fill(program)
+        members = []
+        for number in range(2):
+            config = MemberConfig(instance_id="static") if number == seed % 3 else MemberConfig()
+            caps = older(program.random(f"caps {number}"), static_members=config.instance_id is not None)
+            members.append(member(program, f"m{number}", config, caps=caps))
+        reads = await work(members, 30)
+        assert sorted({read.value for read in reads}) == list(range(30))
+        assert [await one.commit() for one in members] == [True, True]
+        assert [len(owned(one)) for one in members] == [3, 3]
+        await asyncio.gather(*(one.leave() for one in members))
+        assert await in_group(program) == {("t", index): 5 for index in range(PARTITIONS)}
+        program.close()
+
+    tell()
+
+
+def test_assignors() -> None:
+    topics = {"b": ["t", "u"], "a": ["t"]}
+    counts = {"t": 3, "u": 2}
+    assert range_assignor(topics, counts) == {
+        "a": [("t", 0), ("t", 1)],
+        "b": [("t", 2), ("u", 0), ("u", 1)],
+    }
+    assert round_robin_assignor(topics, counts) == {
+        "a": [("t", 0), ("t", 2)],
+        "b": [("t", 1), ("u", 0), ("u", 1)],
+    }
+
+
+def test_what_the_leader_writes_its_followers_read() -> None:
+    places = [("t", 2), ("u", 0), ("t", 4)]
+    assert sorted(assigned(assignment(places))) == sorted(places)
+    assert assigned(b"") == []
+    assert subscribed(subscription(["t", "u"])) == ["t", "u"]

@@ -1,0 +1,92 @@
+"""Records of values, and what a consumer makes of batches."""
+
+from random import Random
+
+import pytest
+
+from kbroker.simulation.clients.values import CorruptRecordError, Shape, Values, read_batches, records, value_of
+from protocol.records.batch import TRANSACTIONAL, assemble_batch, build_batch
+from protocol.records.control import EndMarker, build_end_marker
+
+
+def batch(base_offset: int, *values: int, epoch: int = 3, **options: int) -> bytes:
+    content = records(values, 1_000, Shape(max_padding=50), Random(1))
+    return bytes(build_batch(content, base_offset=base_offset, leader_epoch=epoch, **options))
+
+
+def marker(base_offset: int, producer_id: int, *, committed: bool) -> bytes:
+    built = build_end_marker(EndMarker(committed, 0), producer_id, 0, 1_000)
+    return base_offset.to_bytes(8, "big") + bytes(built[8:])
+
+
+def test_values_are_given_once() -> None:
+    values = Values(5)
+    assert values.take(2) + values.take(1) == (5, 6, 7)
+
+
+def test_records_hold_their_values() -> None:
+    made = records(range(100), 7, Shape(max_padding=300, keys=4), Random(2))
+    assert [value_of(value) for _, _, value, _ in made] == list(range(100))
+    assert len({key for _, key, _, _ in made}) == 4
+    assert max(len(value or b"") for _, _, value, _ in made) > 200
+
+
+@pytest.mark.parametrize("content", [None, b"", b"....", b"12x", b"..12"])
+def test_other_content_is_none_of_ours(content: bytes | None) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        value_of(content)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_batches_are_read_from_a_position_on(codec: int) -> None:
+    data = batch(10, 1, 2, 3, codec=codec) + batch(13, 4, 5, codec=codec, epoch=4)
+    given = read_batches(data, 11, (), 100)
+    assert (given.reads, given.next_offset, given.epoch) == ([(11, 2), (12, 3), (13, 4), (14, 5)], 15, 4)
+    given = read_batches(data, 10, (), 2)
+    assert (given.reads, given.next_offset) == ([(10, 1), (11, 2)], 12)
+    assert read_batches(b"", 10, (), 100).next_offset == 10
+
+
+def test_what_compaction_has_left_out_is_passed_over() -> None:
+    emptied = assemble_batch(b"", count=0, last_offset_delta=4, base_timestamp=0, max_timestamp=0, base_offset=3)
+    given = read_batches(batch(0, 9) + bytes(emptied), 0, (), 100)
+    assert (given.reads, given.next_offset) == ([(0, 9)], 8)
+
+
+def test_control_batches_are_passed_over() -> None:
+    given = read_batches(batch(0, 9) + marker(1, 7, committed=True), 0, (), 100)
+    assert (given.reads, given.next_offset) == ([(0, 9)], 2)
+
+
+def test_what_an_aborted_transaction_wrote_is_passed_over() -> None:
+    data = b"".join(
+        (
+            batch(0, 1, producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL),
+            batch(1, 2, producer_id=8, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL),
+            batch(2, 3),
+            marker(3, 7, committed=False),
+            batch(4, 4, producer_id=7, producer_epoch=0, base_sequence=1, attributes=TRANSACTIONAL),
+        )
+    )
+    assert [value for _, value in read_batches(data, 0, [(7, 0)], 100).reads] == [2, 3, 4]
+    assert [value for _, value in read_batches(data, 0, [], 100).reads] == [1, 2, 3, 4]
+
+
+def test_damage_raises_when_nothing_comes_before_it() -> None:
+    good, bad = batch(0, 1, 2), bytearray(batch(2, 3))
+    bad[-1] ^= 1
+    given = read_batches(good + bad, 0, (), 100)
+    assert (given.reads, given.next_offset) == ([(0, 1), (1, 2)], 2)
+    with pytest.raises(CorruptRecordError, match="wrong CRC"):
+        read_batches(bytes(bad), 2, (), 100)
+
+
+def test_a_record_that_nobody_sent_is_damage() -> None:
+    strange = build_batch([(0, None, b"not a number", ())])
+    with pytest.raises(CorruptRecordError, match="not a number"):
+        read_batches(bytes(strange), 0, (), 100)
+
+
+def test_a_length_that_no_batch_has_is_damage() -> None:
+    with pytest.raises(CorruptRecordError):
+        read_batches(bytes(8) + (5).to_bytes(4, "big") + bytes(100), 0, (), 100)

@@ -14,20 +14,10 @@ from typing import TYPE_CHECKING
 
 from kbroker.cluster import znodes
 from kbroker.cluster.chunks import ChunkDraft
-from kbroker.cluster.coordination import (
-    BadVersion,
-    Check,
-    CoordinationError,
-    Create,
-    Delete,
-    NodeExists,
-    Op,
-    SessionExpired,
-    Set,
-    Unavailable,
-)
+from kbroker.cluster.coordination import Create, Delete, Op, Set
 from kbroker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, PartitionImage, TopicImage
 from kbroker.cluster.turnstile import Turnstile
+from kbroker.cluster.writing import ChangeWriter
 from kbroker.config.topic import check_topic
 from kbroker.model import KafkaError
 from kbroker.state.controller import (
@@ -59,8 +49,6 @@ if TYPE_CHECKING:
 
 # Well below the 1 MiB or so that ZooKeeper takes in one multi.
 MULTI_BYTES = 400_000
-# While the service cannot be reached, only one operation in so many seconds waits for it.
-AGAIN_S = 1.0
 Overrides = dict[str, str]
 
 
@@ -95,37 +83,20 @@ class Controller:
         config: Callable[[], BrokerConfig],
     ) -> None:
         self.node_id = node_id
-        self._coordination = coordination
         self._follower = follower
         self._image = follower.image
         self._random = random
         self._config = config
-        self._loop = loop
         self._turn = Turnstile(loop)
-        self._epoch_version: int | None = None
-        # A change of ours may have been made that the image does not have; when it is time to find out.
-        self._uncertain = False
-        self._look_at = 0.0
+        self._writer = ChangeWriter(node_id, coordination, follower, loop)
 
     @property
     def elected(self) -> bool:
-        return self._epoch_version is not None
+        return self._writer.elected
 
     async def campaign(self) -> bool:
-        """Becomes the controller unless there is one; true if this broker is it now."""
-        epoch = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        number = znodes.decode(znodes.CONTROLLER_EPOCH, epoch.data)["epoch"] + 1
-        try:
-            await self._coordination.multi(
-                [
-                    Set(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": number}), epoch.version),
-                    Create(znodes.CONTROLLER, znodes.encode({"broker": self.node_id}), ephemeral=True),
-                ]
-            )
-        except (NodeExists, BadVersion):
-            return False
-        self._epoch_version = epoch.version + 1
-        return True
+        """Becomes the controller unless there is one; true if this broker is it now. Raises CoordinationError."""
+        return await self._writer.campaign()
 
     async def create_topics(self, specs: Sequence[TopicSpec], validate_only: bool) -> list[TopicResult]:
         """One result for each name, in the order of the request. Names given twice are refused, not
@@ -140,7 +111,7 @@ class Controller:
         wanted = [spec for spec in specs if spec.name not in repeated]
         async with self._turn:
             try:
-                await self._prepare()
+                await self._writer.prepare()
                 check_request_size(wanted, self._config().num_partitions)
             except KafkaError as refusal:
                 return [TopicResult(name, error=refusal) for name in names]
@@ -169,6 +140,7 @@ class Controller:
         """In as few multis as their size allows, each whole topics."""
         waiting = list(reversed(plans))
         while waiting:
+            error = await _refusal(self._writer.prepare())
             draft = ChunkDraft(self._follower.chunks)
             ops: list[Op] = []
             group: list[str] = []
@@ -179,7 +151,8 @@ class Controller:
                 created = self._creation(plan, results[plan.name].topic_id, draft)
                 size += sum(len(op.path) + len(op.data) for op in created)
                 ops += created
-            error = await _refusal(self._commit([*ops, *draft.ops()]))
+            if error is None:
+                error = await _refusal(self._writer.commit([*ops, *draft.ops()]))
             if error is not None:
                 results.update({name: TopicResult(name, error=error) for name in group})
 
@@ -196,7 +169,7 @@ class Controller:
     async def delete_topics(self, refs: Sequence[TopicRef]) -> list[Deletion]:
         """One answer for each name or id, the refused ones included."""
         async with self._turn:
-            error = await _refusal(self._prepare())
+            error = await _refusal(self._writer.prepare())
             answers = plan_deletions(refs, self._image.topics, self._image.topic_by_id)
             good = [answer for answer in answers if answer.error is None]
             if error is None:
@@ -216,7 +189,7 @@ class Controller:
             resource = ConfigResource(TOPIC_RESOURCE, topic.name)
             if self._image.overrides(*resource):
                 ops.append(Delete(znodes.config_path(resource)))
-        await self._commit([*ops, *draft.ops()])
+        await self._writer.commit([*ops, *draft.ops()])
 
     async def create_partitions(self, specs: Sequence[PartitionsSpec], validate_only: bool) -> list[PartitionsResult]:
         """One result for each name, in the order of the request."""
@@ -237,7 +210,7 @@ class Controller:
 
     async def _grow(self, spec: PartitionsSpec, validate_only: bool, room: int) -> int:
         """Gives the number of partitions that were added, or would be."""
-        await self._prepare()
+        await self._writer.prepare()
         added = plan_partitions(spec, self._surroundings(), room)
         if validate_only:
             return len(added)
@@ -245,7 +218,7 @@ class Controller:
         draft = ChunkDraft(self._follower.chunks)
         for index, replicas in enumerate(added, len(topic.partitions)):
             draft.add(topic.topic_id, index, _fresh(replicas))
-        await self._commit(draft.ops())
+        await self._writer.commit(draft.ops())
         return len(added)
 
     async def alter_configs(
@@ -261,7 +234,7 @@ class Controller:
         checked here.
         """
         async with self._turn:
-            await self._prepare()
+            await self._writer.prepare()
             if resource_type == TOPIC_RESOURCE and name not in self._image.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             current = self._image.overrides(resource_type, name)
@@ -271,7 +244,7 @@ class Controller:
             path = znodes.config_path(ConfigResource(resource_type, name))
             data = znodes.encode(wanted)
             op = Delete(path) if not wanted else Set(path, data) if current else Create(path, data)
-            await self._commit([op])
+            await self._writer.commit([op])
 
     async def auto_create(self, name: str) -> TopicImage:
         """The topic, made with the broker's defaults if it is absent; internal ones as they must be."""
@@ -303,53 +276,7 @@ class Controller:
                         if state.leader == self.node_id:
                             draft.replace(number, topic_id, index, _led_anew(state))
             for ops in _batches(draft.ops()):
-                await self._write(ops)
-
-    async def _commit(self, ops: Sequence[Op]) -> None:
-        """Writes as one change, then waits until this broker has followed it. Raises KafkaError."""
-        try:
-            await self._write(ops)
-        except CoordinationError as fault:
-            raise self._refused(fault) from fault
-
-    async def _write(self, ops: Sequence[Op]) -> None:
-        assert self._epoch_version is not None
-        changes = self._follower.changes.after(op.path for op in ops)
-        await self._coordination.multi(
-            [
-                Check(znodes.CONTROLLER_EPOCH, self._epoch_version),
-                Set(znodes.CHANGES, znodes.encode_changes(changes), self._follower.changes_version),
-                *ops,
-            ]
-        )
-        await self._follower.catch_up()
-
-    def _refused(self, fault: CoordinationError) -> KafkaError:
-        """What a failure of the coordination service means to clients."""
-        if isinstance(fault, Unavailable):
-            self._uncertain = True
-            # What this means to a client: it may have been done or not.
-            return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {fault}")
-        if isinstance(fault, SessionExpired | BadVersion):
-            self._epoch_version = None
-            return KafkaError(ErrorCode.NOT_CONTROLLER, "Another broker is the controller now.")
-        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Coordination failed: {fault}")
-
-    async def _prepare(self) -> None:
-        """Before anything is decided: this broker is elected, and its image has all that it has written. Raises
-        KafkaError."""
-        if self._epoch_version is None:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
-        if not self._uncertain:
-            return
-        if self._loop.time() < self._look_at:
-            raise self._refused(Unavailable("", "the service cannot be reached"))
-        try:
-            await self._follower.catch_up()
-        except CoordinationError as fault:
-            self._look_at = self._loop.time() + AGAIN_S
-            raise self._refused(fault) from fault
-        self._uncertain = False
+                await self._writer.write(ops)
 
     def _surroundings(self) -> Surroundings:
         config = self._config()

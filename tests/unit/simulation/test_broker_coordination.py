@@ -15,7 +15,12 @@ from kbroker.simulation.machine import PORT, Machine
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.k19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.unit.client import Client, batch
@@ -208,6 +213,28 @@ async def test_the_broker_follows_by_itself_what_was_made(cluster):
     await asyncio.sleep(100)
     cluster.service.heal(BROKER)
     await cluster.until(lambda: cluster.topics == ["a"], 10)
+    await cluster.work_as_usual()
+
+
+@story
+async def test_a_request_of_several_changes_whose_first_answer_is_lost(cluster):
+    cluster.service.cut(BROKER, requests=False)
+    large = ",".join(f"{number}:1" for number in range(4_000))
+    config = CreatableTopicConfig(name="leader.replication.throttled.replicas", value=large)
+    names = [f"t{number:02}" for number in range(30)]
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=[config]) for name in names]
+
+    async def work(client: Client) -> list[ErrorCode]:
+        response = await client.ask(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7, CreateTopicsResponse)
+        return [ErrorCode(topic.error_code) for topic in response.topics]
+
+    creating = cluster.client(work)
+    await cluster.until(lambda: cluster.broker.services.controller._writer._uncertain)
+    cluster.service.heal(BROKER)
+    outcomes = await creating
+    assert outcomes[0] in RETRIABLE
+    assert outcomes[-1] == ErrorCode.NONE
+    assert cluster.topics == names
     await cluster.work_as_usual()
 
 

@@ -7,7 +7,7 @@ Memory: whole frames are served in place from one receive buffer that all connec
 consumed before the loop does anything else). A frame that is not whole yet gets a buffer that grows with what has
 arrived, never with what its length claims. What arrives while nothing may be served is kept in a backlog, up to which
 reading goes on; answers that the client does not take are counted by the server, and while there are too many of them
-nothing more is served.
+nothing more is served. What all connections hold of both kinds is bounded too (memory.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, cast
 from kbroker.api.dispatch import Refused
 from kbroker.api.services import PENDING, Body, Pending, RequestContext
 from kbroker.net.answering import Answering
+from kbroker.net.memory import LARGE
 from kbroker.net.refusals import api_name
 from protocol.errors import MalformedError
 
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 
 _LENGTH = Struct(">i")
 _HEADER = Struct(">hhih")
+# Where the fields of a request's header end that every one has.
+_HEADER_END = 4 + _HEADER.size
 _FIRST_BUFFER = 16 * 1024
-_MAX_BACKLOG = 64 * 1024
+_SPARE_WHILE_SCARCE = 1024
+_MAX_BACKLOG = 32 * 1024
 _MAX_OVERLAPPING = 64
 # Then it is other connections' turn.
 _FRAMES_A_TURN = 64
@@ -44,7 +48,8 @@ class Connection(Answering):
 
     __slots__ = (
         "_backlog", "_client_bytes", "_client_id", "_client_raw", "_client_size", "_filled", "_linger", "_partial",
-        "_reading", "_scheduled", "_serving", "_view", "_waiting_on", "host", "last_active_ns", "peer",
+        "_reading", "_scheduled", "_serving", "_starved", "_view", "_waiting_on", "holds", "host", "last_active_ns",
+        "peer",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -57,7 +62,11 @@ class Connection(Answering):
         self._partial: bytearray | None = None
         self._view = server.receive_view
         self._filled = 0
+        # It is full, and there is no memory for more of it now.
+        self._starved = False
         self._backlog = bytearray()
+        # Bytes of both.
+        self.holds = 0
         self._waiting_on: RequestContext | None = None
         self._serving = False
         self._scheduled = False
@@ -89,6 +98,9 @@ class Connection(Answering):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._partial is None:
+            if self._waiting_on is not None or self.server.memory.held > LARGE:
+                # What comes now has to be kept.
+                return self.server.small_receive_view
             return self.server.receive_view
         return self._view[self._filled :]
 
@@ -126,6 +138,7 @@ class Connection(Answering):
             or len(self._pending) >= _MAX_OVERLAPPING
         ):
             self._backlog += view
+            self._count_held()
             if len(self._backlog) >= _MAX_BACKLOG and self._reading and self._transport is not None:
                 self._transport.pause_reading()
                 self._reading = False
@@ -151,6 +164,7 @@ class Connection(Answering):
             frames += 1
             if pos < end and (self._blocked or frames == _FRAMES_A_TURN):
                 self._backlog += view[pos:end]
+                self._count_held()
                 pos = end
                 if not self._blocked:
                     self._continue_soon()
@@ -161,21 +175,66 @@ class Connection(Answering):
     def _keep_partial(self, rest: memoryview) -> None:
         have = len(rest)
         need = 4 + _LENGTH.unpack_from(rest, 0)[0] if have >= 4 else 4
-        self._partial = bytearray(min(need, max(_FIRST_BUFFER, 2 * have)))
+        if have < _HEADER_END:
+            room = _HEADER_END
+        elif self._refuses(rest):
+            return
+        else:
+            room = have + _SPARE_WHILE_SCARCE if self.server.memory.scarce else max(_FIRST_BUFFER, 2 * have)
+        self._set_partial(rest, min(need, room))
+
+    def _refuses(self, rest: memoryview) -> bool:
+        """Whether the beginning of a frame says already that it will not be served: the rest is not waited for."""
+        api_key, version, _, _ = _HEADER.unpack_from(rest, 4)
+        try:
+            self.server.dispatch.find(api_key, version)
+        except Refused as error:
+            self.close(error.reason, api=api_name(error.api_key), version=error.version)
+            return True
+        return False
+
+    def _set_partial(self, rest: memoryview, size: int) -> None:
+        have = len(rest)
+        self._partial = bytearray(size)
         self._partial[:have] = rest
         self._view = memoryview(self._partial)
         self._filled = have
+        self._count_held()
 
     def _partial_filled(self) -> None:
         """The buffer of the partial frame is full: it was the length, a part, or the whole of it."""
         partial = self._view
-        self._partial = None
-        self._view = self.server.receive_view
         length: int = _LENGTH.unpack_from(partial, 0)[0]
         if len(partial) < length + 4 <= self.server.max_request_bytes + 4:
-            self._keep_partial(partial)
-        else:
-            self._receive(partial)
+            if len(partial) <= _HEADER_END:
+                self._keep_partial(partial)
+            elif not self.grow() and self._transport is not None:
+                self._starved = True
+                self._transport.pause_reading()
+            return
+        self._partial = None
+        self._view = self.server.receive_view
+        self._count_held()
+        self._receive(partial)
+
+    def grow(self) -> bool:
+        """Make the buffer of the partial frame larger, if there is memory for it, and read on."""
+        partial = self._view
+        have = len(partial)
+        size = min(4 + _LENGTH.unpack_from(partial, 0)[0], 2 * have)
+        if not self.server.memory.may_grow(self, size - have, size):
+            return False
+        self._set_partial(partial, size)
+        if self._starved:
+            self._starved = False
+            if self._reading and self._transport is not None:
+                self._transport.resume_reading()
+        return True
+
+    def _count_held(self) -> None:
+        size = len(self._backlog) + (0 if self._partial is None else len(self._partial))
+        by, self.holds = size - self.holds, size
+        self.server.memory.changed(self, by, partial=self._partial is not None)
 
     def _serve(self, frame: memoryview) -> None:
         context = None
@@ -286,10 +345,12 @@ class Connection(Answering):
             # As in Kafka, the time of a request begins when those before it let it.
             self.last_active_ns = self.server.mono_ns()
             backlog, self._backlog = self._backlog, bytearray()
+            self._count_held()
             self._consume(memoryview(backlog))
         if not self._reading and not self._backlog and not self._blocked and self._transport is not None:
             self._reading = True
-            self._transport.resume_reading()
+            if not self._starved:
+                self._transport.resume_reading()
 
     # The end.
 
@@ -333,6 +394,8 @@ class Connection(Answering):
         self._backlog = bytearray()
         self._partial = None
         self._view = self.server.receive_view
+        self._count_held()
+        self.server.memory.forget(self)
         pending, self._pending = self._pending, deque()
         for context in pending:
             if context.body is None and context.on_abandoned is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.api.dispatch import Dispatch
 from kbroker.events import Log
 from kbroker.net.connection import Connection
+from kbroker.net.memory import RequestMemory
 from kbroker.net.pace import Pace
 from kbroker.net.refusals import Refusals
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 log = Log("kbroker.net")
 
 RECEIVE_BUFFER = 256 * 1024
+# Where what is received must be kept.
+SMALL_RECEIVE_BUFFER = 8 * 1024
 # Unsent answers of one connection from which on nothing more is served to it.
 WRITE_HIGH_WATER = 256 * 1024
 IDLE_SWEEP_S = 10.0
@@ -41,6 +44,8 @@ class Server:
         self.dispatch = dispatch
         self.write_high_water = WRITE_HIGH_WATER
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER))
+        self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER]
+        self.memory = RequestMemory(world.loop.call_soon, world.loop.call_later, world.clock.mono_ns)
         self.connections: set[Connection] = set()
         self.unsent_bytes = 0
         # Connections since the start; and of those that were closed, how many for having been idle.
@@ -109,6 +114,7 @@ class Server:
             connection.close_quietly()
         for task in list(self._tasks):
             task.cancel()
+        self.memory.stop()
         self.refusals.stop()
 
     # What connections call.

@@ -11,6 +11,7 @@ from kbroker.api.services import PENDING, RequestContext
 from kbroker.metrics import RequestStats
 from kbroker.net.connection import Connection
 from kbroker.net.listener import Server
+from kbroker.net.memory import RequestMemory
 from kbroker.net.refusals import Refusals
 from protocol.errors import MalformedError
 
@@ -78,6 +79,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.receive_view = memoryview(bytearray(64 * 1024))
+        self.small_receive_view = self.receive_view[: 8 * 1024]
         self.write_high_water = 1000
         self.max_request_bytes = MAX_FRAME
         self.services = None
@@ -92,6 +94,7 @@ class Desk:
         self.now = 0
         self.windows: list[Callable[[], None]] = []
         self.stats: dict[int, RequestStats] = {}
+        self.memory = RequestMemory(self.soon, self.window, self.mono_ns)
         self.refusals = Refusals(lambda: self.now // 1_000_000, self.window)
 
     def mono_ns(self) -> int:

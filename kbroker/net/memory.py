@@ -1,0 +1,107 @@
+"""What requests take that are not served yet: frames that are not whole, and what arrives while a client may not be
+served. It is bounded for all connections together, however many announce large requests and leave it at that.
+
+Up to LARGE bytes a frame's buffer grows as it arrives; beyond that only small frames' do, and that of one connection at
+a time, so that there is always one that can be finished. The others are not read from until there is room. While
+somebody waits, whoever has had LONGEST_S for its frame is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
+    from kbroker.net.connection import Connection
+
+LARGE = 24 * 1024 * 1024
+# Kept for frames of at most SMALL_FRAME bytes.
+RESERVE = 16 * 1024 * 1024
+SMALL_FRAME = 64 * 1024
+LONGEST_S = 10.0
+# For a large frame so much longer.
+SLOWEST_BYTES_A_S = 1024 * 1024
+SWEEP_S = 1.0
+
+
+class RequestMemory:
+    """`held` bytes are; while they are too many, `scarce`, connections should read little at a time."""
+
+    def __init__(
+        self,
+        soon: Callable[[Callable[[], None]], object],
+        later: Callable[[float, Callable[[], None]], TimerHandle],
+        mono_ns: Callable[[], int],
+    ) -> None:
+        self.held = 0
+        self._soon = soon
+        self._later = later
+        self._mono_ns = mono_ns
+        # The connection that may go beyond the bounds.
+        self._favoured: Connection | None = None
+        # Those that wait, in order.
+        self._waiting: dict[Connection, None] = {}
+        # Since when connections have had a frame that is not whole (monotonic), by connection.
+        self._begun: dict[Connection, int] = {}
+        self._timer: TimerHandle | None = None
+
+    @property
+    def scarce(self) -> bool:
+        return self.held > LARGE
+
+    def may_grow(self, connection: Connection, more: int, size: int) -> bool:
+        """Whether the buffer of its frame may become `size` bytes, by `more`; else `connection.grow` is called when it
+        may."""
+        if self._allowed(connection, more, size):
+            self._waiting.pop(connection, None)
+            return True
+        self._waiting.setdefault(connection)
+        if self._timer is None:
+            self._timer = self._later(SWEEP_S, self._sweep)
+        return False
+
+    def _allowed(self, connection: Connection, more: int, size: int) -> bool:
+        held = self.held + more
+        if held <= LARGE or (size <= SMALL_FRAME and held <= LARGE + RESERVE):
+            return True
+        if self._favoured is None:
+            self._favoured = connection
+        return self._favoured is connection
+
+    def changed(self, connection: Connection, by: int, *, partial: bool) -> None:
+        """What a connection holds has grown or shrunk. `partial`: it has a frame that is not whole."""
+        self.held += by
+        if partial:
+            self._begun.setdefault(connection, self._mono_ns())
+        else:
+            self._begun.pop(connection, None)
+            if self._favoured is connection:
+                self._favoured = None
+        if by < 0 and self._waiting:
+            self._soon(self._let_grow)
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed, and holds nothing any more."""
+        self._waiting.pop(connection, None)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _let_grow(self) -> None:
+        """In order, until one may not."""
+        while self._waiting:
+            if not next(iter(self._waiting)).grow():
+                return
+
+    def _sweep(self) -> None:
+        self._timer = None
+        now = self._mono_ns()
+        for connection, since in list(self._begun.items()):
+            longest_s = LONGEST_S + connection.holds / SLOWEST_BYTES_A_S
+            if self._waiting and connection not in self._waiting and now - since > longest_s * 1e9:
+                connection.close("request too slow while others wait for memory", size=connection.holds)
+        if self._waiting:
+            self._timer = self._later(SWEEP_S, self._sweep)

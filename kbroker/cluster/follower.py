@@ -98,6 +98,7 @@ class MetadataFollower:
         node = await self._coordination.get(znodes.CHANGES, self._on_event)
         changes = znodes.decode_changes(node.data)
         if self._loaded and changes.number == self.changes.number:
+            self.changes_version = node.version
             return
         paths = changes.since(self.changes.number) if self._loaded else None
         if paths is None:

@@ -103,13 +103,13 @@ class ChangeWriter:
 
     def _refused(self, fault: CoordinationError) -> KafkaError:
         """What a failure of the coordination service means to clients."""
-        if isinstance(fault, Unavailable):
-            self._uncertain = True
-            # What this means to a client: it may have been done or not.
-            return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {fault}")
         if isinstance(fault, SessionExpired) or (
             isinstance(fault, BadVersion) and fault.path == znodes.CONTROLLER_EPOCH
         ):
             self._epoch_version = None
             return KafkaError(ErrorCode.NOT_CONTROLLER, "Another broker is the controller now.")
+        if isinstance(fault, Unavailable | BadVersion):
+            self._uncertain = True
+            # What this means to a client: it may have been done or not, and can be tried again.
+            return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {fault}")
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Coordination failed: {fault}")

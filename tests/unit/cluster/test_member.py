@@ -317,6 +317,23 @@ def test_a_controller_that_lost_its_session_writes_nothing():
     run(story)
 
 
+def test_a_controller_that_is_behind_catches_up():
+    async def story():
+        one = await start(MemoryDisk())
+        await create(one, TopicSpec("a"))
+        node = await one.session.get(znodes.CHANGES)
+        await one.session.set(znodes.CHANGES, node.data)
+        one.member.follower.changes_version = node.version
+        (refused,) = await create(one, TopicSpec("b"))
+        assert refused.error.code == ErrorCode.REQUEST_TIMED_OUT
+        assert one.controller.elected
+        (made,) = await create(one, TopicSpec("b"))
+        assert made.error is None
+        assert set(one.image.topics) == {"a", "b"}
+
+    run(story)
+
+
 def test_a_follower_that_missed_too_many_changes_reads_everything():
     async def story():
         disk = MemoryDisk()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly
 from kbroker.simulation.checker.commits import committed_offsets
+from kbroker.simulation.checker.freshness import stale_polls
 from kbroker.simulation.checker.groups import fencing
 from kbroker.simulation.checker.index import Index, index_of
 from kbroker.simulation.checker.keeping import (
@@ -55,6 +56,7 @@ def _data(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     yield from duplicates(index, seen)
     yield from torn_batches(index)
     yield from polls(index)
+    yield from stale_polls(index)
     yield from backward_sends(index)
     yield from uncommitted_reads(index)
     yield from torn_transactions(index)

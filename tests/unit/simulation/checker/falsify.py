@@ -193,7 +193,7 @@ def what_was_read_was_refused(history, random):
 @way("skipped records")
 def a_poll_is_forgotten(history, random):
     """Between two others of its consumer, with records that were acknowledged."""
-    lasting = {value for one in kept_sends(history) for value in one.action.values}
+    lasting = {value for one in kept_sends(history) if one.action.idempotent for value in one.action.values}
     candidates = []
     for process in dict.fromkeys(one.process for one in of(history, Poll)):
         own = [one for one in history.operations if one.process == process and isinstance(one.action, Poll | Assign)]

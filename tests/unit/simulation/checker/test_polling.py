@@ -16,9 +16,9 @@ def written(*values: int) -> Story:
 def test_one_after_the_other():
     story = written(10, 11, 12, 13)
     story.poll((0, 10), (1, 11))
-    story.poll(to=2)
     story.poll((2, 12))
     story.poll((3, 13))
+    story.poll(to=4)
     assert story.kinds() == []
 
 
@@ -145,7 +145,7 @@ def test_backward_by_the_position_alone():
     story = written(10, 11)
     story.poll((0, 10), (1, 11))
     story.poll(to=1)
-    assert story.kinds() == ["backward poll"]
+    assert story.kinds() == ["backward poll", "stale poll"]
 
 
 def test_partitions_are_apart():

@@ -1,0 +1,68 @@
+"""A poll that gives nothing has been at the end of everything it asked for.
+
+What was acknowledged before a poll begins can be read by it: the high watermark moves before the acknowledgement is
+sent. A poll may give records of one partition and none of another, as sizes are limited; but one that gives no record
+at all, and did not fail, has been told that there is none. So a record that was acknowledged before it, at or behind
+its position, must not be.
+
+Not judged: polls with read_committed where there are transactions (one that is open holds back what comes after it).
+In a cluster a new leader may not know the high watermark yet; then this holds from the first time it does.
+"""
+
+from collections.abc import Iterator
+
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
+from kbroker.simulation.checker.index import Index, Partition, acknowledged, since_of
+from kbroker.simulation.history import Operation, Outcome, Place, Poll, Send
+
+
+def stale_polls(index: Index) -> Iterator[Anomaly]:
+    """Walks through acknowledgements and beginnings of polls in their order."""
+    transactions = any(isinstance(one.action, Send) and one.action.transaction is not None for one in _sends(index))
+    events = [(one.ended or 0, one) for one in _sends(index) if acknowledged(one) and _end(one)]
+    events += [(one.begun, one) for one in index.polls if _gave_nothing(one, transactions)]
+    latest: dict[Place, Operation] = {}
+    for _, operation in sorted(events, key=lambda event: event[0]):
+        action = operation.action
+        if isinstance(action, Send):
+            known = latest.get(action.place)
+            lost = known is not None and _may_be_lost(index.partition(action.place), known, operation.ended or 0)
+            if known is None or lost or _end(known) < _end(operation):
+                latest[action.place] = operation
+        elif isinstance(action, Poll):
+            for place, position in action.positions.items():
+                send = latest.get(place)
+                if send is None or _end(send) <= position:
+                    continue
+                if not _may_be_lost(index.partition(place), send, operation.ended or 0):
+                    yield anomaly(
+                        "stale poll",
+                        f"{operation.process} was told that there is nothing at offset {position} of {name(place)} or "
+                        f"behind it; offset {_end(send) - 1} had been acknowledged before it asked.",
+                        send,
+                        operation,
+                    )
+
+
+def _sends(index: Index) -> Iterator[Operation]:
+    return (one for partition in index.partitions.values() for one in partition.sends)
+
+
+def _end(send: Operation) -> int:
+    """The offset behind the batch; 0 if it is not known or it is a transaction's."""
+    action = send.action
+    assert isinstance(action, Send)
+    return (
+        0 if action.base_offset is None or action.transaction is not None else action.base_offset + len(action.values)
+    )
+
+
+def _gave_nothing(poll: Operation, transactions: bool) -> bool:
+    action = poll.action
+    assert isinstance(action, Poll)
+    return poll.outcome is Outcome.OK and not action.reads and not (transactions and action.committed_only)
+
+
+def _may_be_lost(partition: Partition, send: Operation, until: int) -> bool:
+    last = _end(send) - 1
+    return partition.cut_between(last, since_of(send), until) or partition.trimmed(last, send.begun, until)

@@ -169,7 +169,10 @@ class Journal:
         self._compact_at = COMPACT_AT_BYTES
 
     def load(self) -> Tree:
-        """The tree as of the last durable change; a torn last record is cut off. Raises Damaged, OSError."""
+        """The tree as of the last change; a torn last record is cut off. All of it is durable then.
+
+        Raises Damaged, Lost, OSError.
+        """
         self._disk.makedirs(self._directory)
         tree = Tree()
         if self._disk.exists(self._snapshot):
@@ -183,8 +186,21 @@ class Journal:
                 self._file.truncate(self._size)
         else:
             self._file = self._disk.open(self._journal, create=True)
-            self._disk.sync_dir(self._directory)
+        self._make_durable(tree)
         return tree
+
+    def _make_durable(self, tree: Tree) -> None:
+        """The last process may have ended between a write and its sync, or because a sync has failed. The system
+        takes what was not written then for written, so another sync would not do: it is all written anew."""
+        assert self._file is not None
+        if self._size:
+            try:
+                self.compact(encode_snapshot(tree, self._number))
+                return
+            except OSError:
+                # No room for a snapshot. Of an earlier failure nothing is known, so a sync may be enough.
+                self._file.fdatasync()
+        self._disk.sync_dir(self._directory)
 
     def _replay(self, buf: bytes, tree: Tree) -> None:
         pos = 0

@@ -40,6 +40,17 @@ class Marks(NamedTuple):
     complete: bool = True
 
 
+class Found(NamedTuple):
+    """What a start has found: whether the last stop was clean, and the checkpoints."""
+
+    clean: bool
+    marks: Marks
+
+
+# Of a log that is new.
+NOTHING = Found(True, Marks({}, {}, {}))
+
+
 log = EventLog("kbroker.logs")
 # Logs opened by one job of a thread: jobs are few, and the threads still share the work.
 OPEN_TOGETHER = 16
@@ -62,6 +73,12 @@ class LogDirectory:
         self._config = config
         self._lock: DiskLock | None = None
         self._logs: dict[TopicPartition, Log] = {}
+        # Logs that are on disk and could not be opened yet, and what is to be known for that.
+        self._unopened: dict[TopicPartition, bytes] = {}
+        self._found = NOTHING
+        # The checkpoints on disk have offsets of logs that are gone. They must be written before there are logs of
+        # the same names, whose records would lie below the start of the old ones.
+        self._marks_outdated = False
         self._tasks: dict[Task[None], None] = {}
         self._delayed: set[TimerHandle] = set()
         self._complaints: set[tuple[object, ...]] = set()
@@ -138,11 +155,17 @@ class LogDirectory:
         offload = self._world.offload
         clean, marks = await offload(self._read_marks, report)
         await offload(self._tidy, wanted, report)
-        opened = await self._open_together(wanted, clean, marks, self._config().num_recovery_threads_per_data_dir)
+        self._found = Found(clean, marks)
+        self._unopened = {tp: topic_id for tp, topic_id, _ in wanted}
+        opened = await self._open_together(wanted, self._config().num_recovery_threads_per_data_dir)
         for one in opened:
             for line in one.repairs:
                 report("log repaired", partition=one.tp, repair=line)
-        if not marks.complete:
+        known = {tp for tp, _, _ in wanted}
+        if self._marks_outdated or any(tp not in known for part in marks[:3] for tp in part):
+            self._marks_outdated = True
+            await self._mark_in_time()
+        elif not marks.complete:
             self._spawn(self._mark_in_time())
         return opened
 
@@ -154,23 +177,33 @@ class LogDirectory:
             log.warning("checkpoints could not be written, tried again later", reason=error)
 
     async def create_all(self, wanted: Sequence[Wanted]) -> list[Log]:
-        """Make the logs of new partitions, but for those that cannot be made."""
-        return await self._open_together(wanted, True, Marks({}, {}, {}), len(wanted))
+        """Make the logs of new partitions, or open those that could not be opened yet, but for those that cannot be."""
+        for tp, topic_id, _ in wanted:
+            if self._unopened.get(tp, topic_id) != topic_id:
+                # The topic is gone, and this is another of its name.
+                del self._unopened[tp]
+                self._marks_outdated = True
+        if self._marks_outdated:
+            await self._mark_in_time()
+        return [] if self._marks_outdated else await self._open_together(wanted, len(wanted))
 
-    async def _open_together(self, wanted: Sequence[Wanted], clean: bool, marks: Marks, at_once: int) -> list[Log]:
+    async def _open_together(self, wanted: Sequence[Wanted], at_once: int) -> list[Log]:
         groups = [wanted[first : first + OPEN_TOGETHER] for first in range(0, len(wanted), OPEN_TOGETHER)]
         results: dict[int, list[Log | None]] = {}
         left = iter(enumerate(groups))
 
         async def work() -> None:
             for number, group in left:
-                results[number] = await self._world.offload(self._open_some, group, clean, marks)
+                found = [self._found if one[0] in self._unopened else NOTHING for one in group]
+                results[number] = await self._world.offload(self._open_some, group, found)
 
         workers = [self._world.loop.create_task(work()) for _ in range(min(at_once, len(groups)))]
         for worker in workers:
             await worker
         opened = [one for number in range(len(groups)) for one in results[number] if one is not None]
-        self._logs.update((one.tp, one) for one in opened)
+        for one in opened:
+            self._logs[one.tp] = one
+            self._unopened.pop(one.tp, None)
         return opened
 
     def _read_marks(self, report: Report) -> tuple[bool, Marks]:
@@ -199,19 +232,21 @@ class LogDirectory:
                 disk.rmtree(directory)
                 continue
             tp = names.parse_partition_dir(name)
-            if tp is not None and tp not in ids and self._is_of_another(directory, None):
+            if tp is not None and tp not in ids and self._is_nobodys(directory):
                 self._put_aside(directory, tp, report)
 
-    def _open_some(self, wanted: Sequence[Wanted], clean: bool, marks: Marks) -> list[Log | None]:
-        return [self._try_open(one, clean, marks) for one in wanted]
+    def _open_some(self, wanted: Sequence[Wanted], found: Sequence[Found]) -> list[Log | None]:
+        return list(map(self._try_open, wanted, found))
 
-    def _try_open(self, wanted: Wanted, clean: bool, marks: Marks) -> Log | None:
+    def _try_open(self, wanted: Wanted, found: Found) -> Log | None:
         tp, topic_id, _ = wanted
         try:
             directory = names.partition_dir(self.path, tp)
             if self._is_of_another(directory, topic_id):
                 self._put_aside(directory, tp, log.warning)
-            return self._open(wanted, clean, marks)
+                self._marks_outdated = True
+                found = NOTHING
+            return self._open(wanted, *found)
         except (OSError, KafkaError) as error:
             self._complain("log cannot be opened", partition=tp, reason=error)
         except Exception as error:
@@ -221,6 +256,14 @@ class LogDirectory:
     def _is_of_another(self, directory: str, topic_id: bytes | None) -> bool:
         found = checkpoints.read_topic_id(self._world.disk, directory)
         return found is not None and found != topic_id
+
+    def _is_nobodys(self, directory: str) -> bool:
+        """Of a topic that is not known: whether this is a log at all. Its id may have been lost."""
+        disk = self._world.disk
+        if checkpoints.read_topic_id(disk, directory) is not None:
+            return True
+        parsed = map(names.parse_segment_file, disk.listdir(directory) if disk.isdir(directory) else ())
+        return any(file is not None and file[1] == names.LOG for file in parsed)
 
     def _put_aside(self, directory: str, tp: TopicPartition, report: Report) -> None:
         """A log of no known topic: its topic was deleted, but not its directory. Like Kafka, which cannot know why
@@ -255,6 +298,7 @@ class LogDirectory:
         for one in logs:
             if self._logs.get(one.tp) is one:
                 del self._logs[one.tp]
+                self._marks_outdated = True
             await self._close(one, clean=False)
         if not logs:
             return
@@ -299,14 +343,13 @@ class LogDirectory:
     async def _mark(self) -> None:
         while self._marks_wanted:
             wanted, self._marks_wanted = self._marks_wanted, []
-            points = {tp: one.recovery_point for tp, one in self._logs.items()}
-            starts = {tp: one.log_start_offset for tp, one in self._logs.items() if one.log_start_offset > 0}
-            cleaned = {tp: one.cleaned_to for tp, one in self._logs.items() if one.cleaned_to > 0}
+            outdated, self._marks_outdated = self._marks_outdated, False
             failure: Exception | None = None
             try:
-                await self._world.offload(self._write_marks, Marks(points, starts, cleaned))
+                await self._world.offload(self._write_marks, self._marks())
             except Exception as error:
                 failure = error
+                self._marks_outdated |= outdated
             for written in wanted:
                 if written.done():
                     continue
@@ -316,11 +359,24 @@ class LogDirectory:
                     written.set_exception(failure)
         self._marking = None
 
+    def _marks(self) -> Marks:
+        """Those of all logs; of one that could not be opened, those that were found."""
+        old = self._found.marks
+        points, starts, cleaned = (
+            {tp: part[tp] for tp in self._unopened if tp in part}
+            for part in (old.recovery_points, old.start_offsets, old.cleaned)
+        )
+        logs = self._logs.items()
+        points.update((tp, one.recovery_point) for tp, one in logs)
+        starts.update((tp, one.log_start_offset) for tp, one in logs if one.log_start_offset > 0)
+        cleaned.update((tp, one.cleaned_to) for tp, one in logs if one.cleaned_to > 0)
+        return Marks(points, starts, cleaned)
+
     def _write_marks(self, marks: Marks) -> None:
         disk = self._world.disk
         checkpoints.write_offsets(disk, self.path, names.RECOVERY_POINTS, marks.recovery_points)
         checkpoints.write_offsets(disk, self.path, names.LOG_START_OFFSETS, marks.start_offsets)
-        if marks.cleaned:
+        if marks.cleaned or disk.exists(f"{self.path}/{names.CLEANER_OFFSETS}"):
             checkpoints.write_offsets(disk, self.path, names.CLEANER_OFFSETS, marks.cleaned)
 
     async def close_all(self, logs: Sequence[Log]) -> None:
@@ -333,7 +389,7 @@ class LogDirectory:
         for task in list(self._tasks):
             await task
         await self.write_checkpoints()
-        if all(results):
+        if all(results) and (self._found.clean or not self._unopened):
             await self._world.offload(checkpoints.write_clean_marker, self._world.disk, self.path, 0)
         else:
             log.warning("not every log could be closed, the next start will check them")

@@ -89,9 +89,9 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
-    """Not synced: the metadata log knows the id, and a lost file is written again at the next start."""
+    """Durable before there are records, as in Kafka: those of a deleted topic must never be taken for another's."""
     text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
-    disk.write_atomic(f"{directory}/{names.PARTITION_METADATA}", text.encode(), sync=False)
+    disk.write_atomic(f"{directory}/{names.PARTITION_METADATA}", text.encode())
 
 
 def take_clean_marker(disk: Disk, data_dir: str) -> bool:

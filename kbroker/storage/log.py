@@ -109,7 +109,7 @@ class Log:
         self.snapshots: set[int] = set()
         self.repairs: list[str] = []
         self.full = False
-        # Segments created, and of how many the directory entry is durable; -1: not even the directory's own.
+        # Changes of names, and of how many it is known that they are durable; -1: not even of the directory's own.
         self.files_created = 0
         self.directory_synced = 0
         self._offline: str | None = None

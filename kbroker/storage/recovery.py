@@ -18,6 +18,7 @@ from kbroker.state.producers import ProducerStates
 from kbroker.storage import checkpoints, names
 from kbroker.storage.backend import Disk
 from kbroker.storage.chores import Background
+from kbroker.storage.indexes import INDEX_ENTRY
 from kbroker.storage.loading import ALL, load_closed, load_trusted, read_on
 from kbroker.storage.log import Log
 from kbroker.storage.reading import end_of, search
@@ -108,6 +109,9 @@ class _Opening:
 
     def run(self, recovery_point: int, clean: bool, log_start_offset: int) -> None:
         log = self.log
+        if not clean:
+            # Whether the names that are found are durable only the last process knew.
+            log.files_created, log.directory_synced = 1, -1
         bases = self._list_files()
         log.segments = [Segment(log.disk, log.directory, base, self.now_ms) for base in bases]
         log.log_start_offset = max([log_start_offset, *bases[:1]])
@@ -253,17 +257,27 @@ class _Opening:
         """Some way before the snapshot, which has only the last batch of each producer.
 
         A producer that was not answered before the stop repeats up to five batches. They must be known again as
-        duplicates, so the batches shortly before the snapshot are taken note of once more, in their order.
+        duplicates, so the batches shortly before the snapshot are looked at once more, in earlier segments if need be.
         """
-        snapshot = self.known
-        if not len(self.log.producers):
-            return snapshot
+        start = snapshot = self.known
+        wanted = WINDOW_ENTRIES if len(self.log.producers) else 0
         for segment in reversed(self.log.segments):
-            if segment.base_offset < snapshot and segment.index is not None:
+            if wanted <= 0:
+                break
+            if segment.base_offset >= snapshot:
+                continue
+            start = segment.base_offset
+            if segment.index is not None:
                 entries = segment.index.entries
-                slot = bisect_left(entries, (snapshot - segment.base_offset) << 32) - WINDOW_ENTRIES
-                return segment.base_offset + (entries[slot] >> 32 if slot >= 0 else 0)
-        return snapshot
+                count = bisect_left(entries, (snapshot - segment.base_offset) << 32)
+                entry = entries[count - wanted] if count >= wanted else 0
+            else:
+                count = segment.index_count
+                entry = _entry_on_disk(segment, count - wanted) if count >= wanted else 0
+            # Its first batch has no entry.
+            wanted -= count + 1
+            start += entry >> 32
+        return start
 
     def _load_producers(self, limit: int) -> None:
         """The newest good snapshot of an offset up to `limit`; else the state at the log's start, which is empty."""
@@ -309,6 +323,15 @@ class _Opening:
                 self.log.epochs.assign(epoch, header[0])
 
 
+def _entry_on_disk(segment: Segment, slot: int) -> int:
+    """An index entry of a closed segment; 0, which leads to the segment's start, if it is not there."""
+    try:
+        data = segment.disk.open(segment.path(names.INDEX), write=False).pread(INDEX_ENTRY, slot * INDEX_ENTRY)
+    except FileNotFoundError:
+        return 0
+    return int.from_bytes(data, "big") if len(data) == INDEX_ENTRY else 0
+
+
 def _headers(log: Log, start: int, end: int) -> Iterator[BatchHeader]:
     """Headers of the batches that reach `start` and begin before `end`."""
     for segment in log.segments:
@@ -350,6 +373,8 @@ def truncate_blocking(log: Log, offset: int) -> None:
     for segment in log.segments[len(kept) :]:
         log.snapshots.discard(segment.base_offset)
         _remove_files(segment)
+    # Their names must not come back.
+    log.files_created += 1
     old.retired = True
     log.disk.open(old.path()).truncate(position)
     last = Segment(log.disk, log.directory, old.base_offset, old.created_ms)

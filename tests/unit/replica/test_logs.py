@@ -30,6 +30,9 @@ class SlowDisk:
         finally:
             self.running -= 1
 
+    def exists(self, path: str) -> bool:
+        return False
+
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
         if self.fail:
             raise OSError(28, "No space left on device")

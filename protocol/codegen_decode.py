@@ -1,7 +1,7 @@
 """The generated decoders: what they look like and what they call.
 
 Nothing that a frame claims is believed: a count is held against the bytes that are left before a list grows,
-a length against the end of the frame before a slice is taken. All arrays of a message share MAX_ELEMENTS.
+a length against the end of the frame before a slice is taken. All arrays of a message share a bound.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from protocol.codegen import Layout, Source, fixed_size, is_flexible, layout, li
 from protocol.codegen_encode import MAX_STRING
 from protocol.errors import MalformedError
 from protocol.primitives import FIXED, LENGTH_FORMATS, Buffer
-from protocol.schema import Message, StructType
-from protocol.wire import MAX_ELEMENTS, MAX_TAGS, TOO_MANY, skip_tags, uvarint
+from protocol.schema import Message, StructType, most_elements
+from protocol.wire import MAX_TAGS, skip_tags, too_many, uvarint
 
 _SHORT_ARRAY = 9
 
@@ -53,8 +53,8 @@ def decode_source(cls: type[Message], version: int) -> Source:
         unpack_array=unpack_array,
         malformed=malformed,
         MalformedError=MalformedError,
-        MAX_ELEMENTS=MAX_ELEMENTS,
-        TOO_MANY=TOO_MANY,
+        MAX_ELEMENTS=most_elements(cls),
+        TOO_MANY=too_many(most_elements(cls)),
         StructError=StructError,
         new=object.__new__,
     )

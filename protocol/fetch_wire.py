@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from protocol.errors import MalformedError
 from protocol.wire import (
     I32,
-    MAX_ELEMENTS,
+    MAX_REQUESTED,
     MAX_TAGS,
     classic_string,
     compact_string,
@@ -101,7 +101,7 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
         replica_id, wait, min_bytes, max_bytes, isolation = _HEAD_V4.unpack_from(buf, pos)
         pos += _HEAD_V4.size
     count, pos = take_count(buf, pos, flexible=flexible)
-    room = less(MAX_ELEMENTS, count)
+    room = less(MAX_REQUESTED, count)
     topics = []
     for _ in range(count):
         key, pos = _topic_key(buf, pos, version)

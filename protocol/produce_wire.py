@@ -10,7 +10,7 @@ from struct import error as StructError
 from protocol.errors import MalformedError
 from protocol.wire import (
     I32,
-    MAX_ELEMENTS,
+    MAX_REQUESTED,
     classic_string,
     compact_string,
     less,
@@ -56,7 +56,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
     transactional_id, pos = take_string(buf, pos, flexible=True)
     acks, timeout_ms = _ACKS.unpack_from(buf, pos)
     topic_count, pos = take_count(buf, pos + 6, flexible=True)
-    room = less(MAX_ELEMENTS, topic_count)
+    room = less(MAX_REQUESTED, topic_count)
     topics: list[TopicRecords] = []
     key: str | bytes
     for _ in range(topic_count):
@@ -90,7 +90,7 @@ def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
     transactional_id, pos = take_string(buf, pos, flexible=False)
     acks, timeout_ms = _ACKS.unpack_from(buf, pos)
     topic_count, pos = take_count(buf, pos + 6, flexible=False)
-    room = less(MAX_ELEMENTS, topic_count)
+    room = less(MAX_REQUESTED, topic_count)
     topics: list[TopicRecords] = []
     for _ in range(topic_count):
         name, pos = take_string(buf, pos, flexible=False)

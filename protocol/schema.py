@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform
 
+from protocol.wire import MAX_ELEMENTS, MAX_REQUESTED
+
 if TYPE_CHECKING:
     from protocol.primitives import Buffer
 
@@ -147,6 +149,13 @@ class Message(Struct, kind="base", versions="none"):
 
 
 M = TypeVar("M", bound=Message)
+
+
+def most_elements(cls: type[Message]) -> int:
+    """How many elements all arrays of a message may have together."""
+    options = cls.__options__
+    bound: int = options.get("elements", MAX_REQUESTED if options["kind"] == "request" else MAX_ELEMENTS)
+    return bound
 
 
 def facts(cls: type[Message]) -> Facts:

@@ -9,10 +9,17 @@ U16 = Struct(">H")
 I32 = Struct(">i")
 
 # An element may take one byte on the wire and a hundred in memory, so the bytes of a frame alone are no bound of what
-# decoding it costs: the arrays of one message may have this many elements in all, and a struct this many tags.
+# decoding it costs: the arrays of one message may have this many elements in all, and a struct this many tags. Who asks
+# may not make others wait for long either, so a request may have less; least where each of its elements is much work
+# (the class keyword `elements` of such messages).
 MAX_ELEMENTS = 250_000
+MAX_REQUESTED = 100_000
+FEW_REQUESTED = 10_000
 MAX_TAGS = 100
-TOO_MANY = f"more than {MAX_ELEMENTS} elements"
+
+
+def too_many(bound: int) -> str:
+    return f"more than {bound} elements"
 
 
 def uvarint(buf: memoryview, pos: int) -> tuple[int, int]:
@@ -95,9 +102,9 @@ def take_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
 
 
 def less(room: int, count: int) -> int:
-    """What is left of the elements that a message may hold."""
+    """What is left of the elements that a request may hold."""
     if count > room:
-        raise MalformedError(TOO_MANY)
+        raise MalformedError(too_many(MAX_REQUESTED))
     return room - count
 
 

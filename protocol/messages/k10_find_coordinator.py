@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
-class FindCoordinatorRequest(Message, key=10, kind="request", versions="0-6", flexible="3+"):
+class FindCoordinatorRequest(Message, key=10, kind="request", versions="0-6", flexible="3+", elements=FEW_REQUESTED):
     key: str = row("string", "0-3")
     key_type: int = row("int8", "1+")
     coordinator_keys: list[str] = row(["string"], "4+")

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
 class JoinGroupRequestProtocol(Struct):
@@ -19,7 +20,7 @@ class JoinGroupRequestProtocol(Struct):
     metadata: bytes = row("bytes", "0+")
 
 
-class JoinGroupRequest(Message, key=11, kind="request", versions="0-9", flexible="6+"):
+class JoinGroupRequest(Message, key=11, kind="request", versions="0-9", flexible="6+", elements=FEW_REQUESTED):
     group_id: str = row("string", "0+")
     session_timeout_ms: int = row("int32", "0+")
     rebalance_timeout_ms: int = row("int32", "1+", default=-1, ignorable=True)

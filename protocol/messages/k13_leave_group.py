@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
 class MemberIdentity(Struct):
@@ -15,7 +16,7 @@ class MemberIdentity(Struct):
     reason: str | None = row("string", "5+", nullable="5+", default=None, ignorable=True)
 
 
-class LeaveGroupRequest(Message, key=13, kind="request", versions="0-5", flexible="4+"):
+class LeaveGroupRequest(Message, key=13, kind="request", versions="0-5", flexible="4+", elements=FEW_REQUESTED):
     group_id: str = row("string", "0+")
     member_id: str = row("string", "0-2")
     members: list[MemberIdentity] = row([MemberIdentity], "3+")

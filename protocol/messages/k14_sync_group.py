@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
 class SyncGroupRequestAssignment(Struct):
@@ -15,7 +16,7 @@ class SyncGroupRequestAssignment(Struct):
     assignment: bytes = row("bytes", "0+")
 
 
-class SyncGroupRequest(Message, key=14, kind="request", versions="0-5", flexible="4+"):
+class SyncGroupRequest(Message, key=14, kind="request", versions="0-5", flexible="4+", elements=FEW_REQUESTED):
     group_id: str = row("string", "0+")
     generation_id: int = row("int32", "0+")
     member_id: str = row("string", "0+")

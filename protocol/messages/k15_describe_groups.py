@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
-class DescribeGroupsRequest(Message, key=15, kind="request", versions="0-6", flexible="5+"):
+class DescribeGroupsRequest(Message, key=15, kind="request", versions="0-6", flexible="5+", elements=FEW_REQUESTED):
     groups: list[str] = row(["string"], "0+")
     include_authorized_operations: bool = row("bool", "3+")
 

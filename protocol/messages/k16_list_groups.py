@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
-class ListGroupsRequest(Message, key=16, kind="request", versions="0-5", flexible="3+"):
+class ListGroupsRequest(Message, key=16, kind="request", versions="0-5", flexible="3+", elements=FEW_REQUESTED):
     states_filter: list[str] = row(["string"], "4+")
     types_filter: list[str] = row(["string"], "5+")
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
 class DescribeConfigsResource(Struct):
@@ -16,7 +17,7 @@ class DescribeConfigsResource(Struct):
     configuration_keys: list[str] | None = row(["string"], "0+", nullable="0+")
 
 
-class DescribeConfigsRequest(Message, key=32, kind="request", versions="1-4", flexible="4+"):
+class DescribeConfigsRequest(Message, key=32, kind="request", versions="1-4", flexible="4+", elements=FEW_REQUESTED):
     resources: list[DescribeConfigsResource] = row([DescribeConfigsResource], "0+")
     include_synonyms: bool = row("bool", "1+")
     include_documentation: bool = row("bool", "3+")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
 class AlterableConfig(Struct):
@@ -19,7 +20,7 @@ class AlterConfigsResource(Struct):
     configs: list[AlterableConfig] = row([AlterableConfig], "0+")
 
 
-class AlterConfigsRequest(Message, key=33, kind="request", versions="0-2", flexible="2+"):
+class AlterConfigsRequest(Message, key=33, kind="request", versions="0-2", flexible="2+", elements=FEW_REQUESTED):
     resources: list[AlterConfigsResource] = row([AlterConfigsResource], "0+")
     validate_only: bool = row("bool", "0+")
 

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
-class DeleteGroupsRequest(Message, key=42, kind="request", versions="0-2", flexible="2+"):
+class DeleteGroupsRequest(Message, key=42, kind="request", versions="0-2", flexible="2+", elements=FEW_REQUESTED):
     groups_names: list[str] = row(["string"], "0+")
 
 

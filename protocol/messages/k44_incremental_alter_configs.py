@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
 class AlterableConfig(Struct):
@@ -20,7 +21,9 @@ class AlterConfigsResource(Struct):
     configs: list[AlterableConfig] = row([AlterableConfig], "0+")
 
 
-class IncrementalAlterConfigsRequest(Message, key=44, kind="request", versions="0-1", flexible="1+"):
+class IncrementalAlterConfigsRequest(
+    Message, key=44, kind="request", versions="0-1", flexible="1+", elements=FEW_REQUESTED
+):
     resources: list[AlterConfigsResource] = row([AlterConfigsResource], "0+")
     validate_only: bool = row("bool", "0+")
 

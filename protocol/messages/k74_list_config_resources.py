@@ -7,9 +7,12 @@
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, row
+from protocol.wire import FEW_REQUESTED
 
 
-class ListConfigResourcesRequest(Message, key=74, kind="request", versions="0-1", flexible="0+"):
+class ListConfigResourcesRequest(
+    Message, key=74, kind="request", versions="0-1", flexible="0+", elements=FEW_REQUESTED
+):
     resource_types: list[int] = row(["int8"], "1+")
 
 

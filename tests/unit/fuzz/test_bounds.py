@@ -18,8 +18,8 @@ from protocol.primitives import INITIAL
 from protocol.records.batch import HEADER_SIZE, build_batch
 from protocol.records.compression import NAMES, TooLargeError, compress, decompress
 from protocol.records.record import MAX_HEADERS, encode_record, iter_records, put_varint
-from protocol.schema import Message, StructType, decode, encode, facts
-from protocol.wire import MAX_ELEMENTS, put_uvarint
+from protocol.schema import Message, StructType, decode, encode, facts, most_elements
+from protocol.wire import MAX_REQUESTED, put_uvarint
 from tests.unit.fuzz.file_targets import empty_disk
 from tests.unit.protocol.generators import all_messages
 from tests.unit.replica.finishing import finished
@@ -97,17 +97,17 @@ def test_a_message_takes_ten_bytes_a_byte_and_a_constant(text: str) -> None:
                 decode(cls, view, version)
                 beyond = peak_of(lambda: decode(cls, view, version)) - 10 * len(encoded)  # noqa: B023
                 worst = max(worst, beyond / MANY)
-                assert beyond / MANY * MAX_ELEMENTS < MESSAGE_CONSTANT, f"{cls.__name__} v{version} {path}"
+                assert beyond / MANY * most_elements(cls) < MESSAGE_CONSTANT, f"{cls.__name__} v{version} {path}"
     assert worst > 0, "nothing was measured"
 
 
 def test_what_a_frame_claims_beyond_the_bound_is_refused_early() -> None:
     """More elements than a message may have, in a frame that has the bytes for them."""
-    topics = [CreatableTopic(name="")] * (MAX_ELEMENTS + 1)
+    topics = [CreatableTopic(name="")] * (MAX_REQUESTED + 1)
     encoded = memoryview(encode(CreateTopicsRequest(topics=topics), 7))
 
     def refused() -> None:
-        with pytest.raises(MalformedError, match="more than 250000 elements"):
+        with pytest.raises(MalformedError, match="more than 100000 elements"):
             decode(CreateTopicsRequest, encoded, 7)
 
     assert peak_of(refused) < MIB

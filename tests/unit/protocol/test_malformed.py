@@ -19,7 +19,7 @@ from protocol.messages.k14_sync_group import SyncGroupRequest
 from protocol.messages.k75_describe_topic_partitions import DescribeTopicPartitionsRequest
 from protocol.produce_wire import decode_produce_request
 from protocol.schema import Message, StructType, decode, encode
-from protocol.wire import MAX_ELEMENTS, put_uvarint
+from protocol.wire import MAX_REQUESTED, put_uvarint
 from tests.unit.protocol.generators import all_versions, random_message
 
 HUGE_CLASSIC = b"\x7f\xff\xff\xff"
@@ -81,23 +81,23 @@ def test_tags_are_held_against_the_frame(tags: bytes) -> None:
 def test_all_arrays_of_a_message_share_what_it_may_hold() -> None:
     """An element takes two bytes of the frame here, and many more in memory."""
     topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])
-    groups = [OffsetFetchRequestGroup(group_id="g", topics=None)] * (MAX_ELEMENTS - 4)
+    groups = [OffsetFetchRequestGroup(group_id="g", topics=None)] * (MAX_REQUESTED - 4)
     groups.append(OffsetFetchRequestGroup(group_id="g", topics=[topic]))
     encoded = encode(OffsetFetchRequest(groups=groups), 8)
     assert decode(OffsetFetchRequest, encoded, 8).groups == groups
     topic.partition_indexes.append(2)
-    with pytest.raises(MalformedError, match="more than 250000 elements"):
+    with pytest.raises(MalformedError, match="more than 100000 elements"):
         decode(OffsetFetchRequest, encode(OffsetFetchRequest(groups=groups), 8), 8)
 
 
 @pytest.mark.parametrize("version", [4, 12])
 def test_produce_and_fetch_are_bounded_too(version: int) -> None:
-    partitions = [PartitionProduceData(index=0, records=None)] * MAX_ELEMENTS
+    partitions = [PartitionProduceData(index=0, records=None)] * MAX_REQUESTED
     request = ProduceRequest(acks=1, topic_data=[TopicProduceData(name="t", partition_data=partitions)])
-    with pytest.raises(MalformedError, match="more than 250000 elements"):
+    with pytest.raises(MalformedError, match="more than 100000 elements"):
         decode_produce_request(memoryview(encode(request, version)), 0, version)
-    fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition()] * MAX_ELEMENTS)])
-    with pytest.raises(MalformedError, match="more than 250000 elements"):
+    fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition()] * MAX_REQUESTED)])
+    with pytest.raises(MalformedError, match="more than 100000 elements"):
         decode_fetch_request(memoryview(encode(fetch, version)), 0, version)
 
 

@@ -41,6 +41,9 @@ from kbroker.simulation.coordination_session import SimSession
 
 Range = tuple[float, float]
 
+DELAY_S: Range = (0.000_1, 0.002)
+WATCH_DELAY_S: Range = (0.000_1, 0.05)
+
 
 class ServedSession:
     """What the service knows of a session. `unseen`: events that the client may not have got. `connection`: the one
@@ -60,12 +63,12 @@ class ServedSession:
 
 class SimCoordination:
     """The service. `delay_s`: (least, most) of a message's way, in seconds; `watch_delay_s`: of a watch event's, which
-    all that is told after it waits for. Both may be changed. `injected` counts what was done to it; `trace` is told
+    all that is told after it waits for. `injected` counts what was done to it; `trace` is told
     what it applied: (session, kind, path or number of changes, "ok" or the error's name)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
-        self.delay_s: Range = (0.000_1, 0.002)
-        self.watch_delay_s: Range = (0.000_1, 0.05)
+        self.delay_s = DELAY_S
+        self.watch_delay_s = WATCH_DELAY_S
         self.injected: Counter[str] = Counter()
         self.trace: Callable[[int, str, object, str], None] | None = None
         self.tree = Tree()
@@ -105,8 +108,17 @@ class SimCoordination:
                     connection.answers.there_is_a_way()
 
     def heal_all(self) -> None:
+        """The service is as it was in the beginning; sessions that are over stay so."""
+        self.delay_s, self.watch_delay_s = DELAY_S, WATCH_DELAY_S
         for host in (*self._no_requests, *self._no_answers):
             self.heal(host)
+        if self._down:
+            self.start()
+
+    def slow(self, delay_s: Range) -> None:
+        """Every message takes so long, (least, most) in seconds."""
+        self.injected["slow"] += 1
+        self.delay_s = self.watch_delay_s = delay_s
 
     def expire(self, number: int) -> None:
         """End a session as if it had not been heard of for its timeout."""

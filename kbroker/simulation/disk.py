@@ -122,6 +122,10 @@ class SimDisk:
         content = self._content(path)
         return content.sure() if self._names.is_sure(posixpath.normpath(path), content) else b""
 
+    def unwritten(self) -> list[str]:
+        """Files of which a failed sync has declared pages clean that the disk does not have, sorted."""
+        return sorted(path for path, content in self._names.current.files.items() if content.unwritten)
+
     def durable_names(self) -> list[str]:
         """Files and directories whose names a power loss cannot take, sorted."""
         return self._names.sure()
@@ -396,6 +400,9 @@ class SimFile:
             content.fail_sync()
             raise
         content.sync()
+
+    def forget_clean(self, offset: int, /) -> None:
+        self._open().forget_clean(offset)
 
     def start_writeback(self, offset: int, size: int, /) -> None:
         """Pages may reach the disk at any time here."""

@@ -81,6 +81,25 @@ class Content:
         self.failed_to = len(self.data)
         self.redirtied = maxsize
 
+    @property
+    def unwritten(self) -> bool:
+        """Whether something counts as clean that the disk does not have."""
+        return bool(self.holes) or min(self.failed_to, self.redirtied) > self.clean_to
+
+    def forget_clean(self, offset: int) -> None:
+        """Pages from this one on that count as clean are read from the disk again."""
+        start = offset - offset % PAGE
+        for hole, old in self.holes:
+            if hole + len(old) > start:
+                _overlay(self.data, max(hole, start), old[max(0, start - hole) :])
+        self.holes = [(hole, old[: start - hole]) for hole, old in self.holes if hole < start]
+        end = min(self.failed_to, self.redirtied, len(self.data))
+        start = max(start, self.clean_to)
+        if end > start:
+            on_disk = self.removed[start - self.clean_to : end - self.clean_to]
+            _overlay(self.data, start, on_disk.ljust(end - start, b"\0"))
+            self.failed_to = start if start > self.clean_to else 0
+
     def sure(self) -> bytes:
         """The longest prefix that a power loss cannot take."""
         end = min([self.clean_to, *(start for start, _ in self.holes)])

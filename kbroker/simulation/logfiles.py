@@ -87,12 +87,12 @@ def durable_ends(disk: SimDisk, directory: str) -> dict[Place, int]:
 
 
 def durable_commits(disk: SimDisk, directory: str) -> Commits:
-    """The committed offsets that a power loss now cannot take, by group and partition; -1: one that was removed."""
-    return _commits(disk, directory, disk.durable)
+    """The committed offsets that a power loss now cannot take, by group and partition; -1: it may take all."""
+    return {**dict.fromkeys(readable_commits(disk, directory), -1), **_commits(disk, directory, disk.durable)}
 
 
 def readable_commits(disk: SimDisk, directory: str) -> Commits:
-    """The same of what can be read of a disk: before the first batch that is damaged."""
+    """The committed offsets that can be read of a disk, before the first batch that is damaged."""
     return _commits(disk, directory, disk.data)
 
 

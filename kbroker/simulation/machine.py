@@ -30,7 +30,8 @@ DATA = "/data"
 class Machine:
     """`coordination`: the service that its broker uses; without one the broker keeps its own, on the machine's disk.
 
-    `broker` is the one that runs, None while none does. `on_power_loss` is called while the disk still has everything.
+    `broker` is the one that runs, None while none does. `on_end` is called when a process ends, while the disk
+    still has everything, with whether the power is lost.
     A broker that gives up by itself ends as its process would.
     """
 
@@ -48,7 +49,7 @@ class Machine:
         self.clock = SimClock(universe)
         self.broker: Broker | None = None
         self.starts = 0
-        self.on_power_loss: Callable[[], None] = lambda: None
+        self.on_end: Callable[[bool], None] = lambda power: None
         self._seed = seed
         self._coordination = coordination
         self._random = Random(f"{seed}/{name}/machine")
@@ -105,7 +106,8 @@ class Machine:
         assert broker is not None
         if not broker.stopped.done():
             broker.stopped.set_result(None)
-        await self._ended
+        # Whoever waits may be told to stop waiting.
+        await asyncio.shield(self._ended)
 
     def kill(self) -> None:
         """kill -9: the page cache stays, and the kernel resets the connections."""
@@ -141,8 +143,7 @@ class Machine:
         if self.broker is None:
             return
         self.universe.trace.note("end", self.name, power)
-        if power:
-            self.on_power_loss()
+        self.on_end(power)
         self.broker = None
         self._session = None
         self.loop.die()

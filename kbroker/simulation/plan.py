@@ -52,9 +52,9 @@ class Plan:
             faults=faults,
             troubles=random.randint(1, 3) if faults else 0,
             pause_s=random.choice((0.2, 1.0, 4.0)),
-            seconds=random.uniform(5.0, 30.0),
+            seconds=random.uniform(2.0, 15.0),
             producers=random.randint(1, 3),
             readers=random.randint(1, 2),
             members=random.randint(0, 3),
-            pause_between_sends_s=random.choice((0.005, 0.05, 0.2)),
+            pause_between_sends_s=random.choice((0.01, 0.05, 0.2)),
         )

@@ -15,9 +15,10 @@ from kbroker.simulation.coordination import SimCoordination
 from kbroker.simulation.history import History, Loss
 from kbroker.simulation.host import HostDied, HostLoop
 from kbroker.simulation.invariants import Invariants
-from kbroker.simulation.logfiles import durable_commits, durable_ends
+from kbroker.simulation.logfiles import GROUPS_TOPIC, durable_commits, durable_ends, partitions
 from kbroker.simulation.loop import LATE_NS, SimLoop
 from kbroker.simulation.machine import DATA, PORT, Machine
+from kbroker.storage.names import LOG
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
@@ -52,7 +53,7 @@ class Stage:
         if coordination:
             self.coordination = SimCoordination(self.universe, Random(f"{seed}/coordination"))
         self.machine = Machine(self.universe, seed, "broker", configs, self.coordination)
-        self.machine.on_power_loss = lambda: self.record_loss("power lost")
+        self.machine.on_end = self._record_loss
         self.clients: list[HostLoop] = []
         self.faults_over = False
         self._down = 0
@@ -78,9 +79,22 @@ class Stage:
 
     # Losses.
 
-    def record_loss(self, reason: str) -> None:
+    def _record_loss(self, power: bool) -> None:
+        """What the end of the process may take: of what a failed sync has left unwritten, the next start sees what
+        the disk has."""
         disk = self.machine.disk
-        self.history.happened("stage", Loss(reason, durable_ends(disk, DATA), durable_commits(disk, DATA)))
+        ends, commits = durable_ends(disk, DATA), durable_commits(disk, DATA)
+        if power:
+            self.history.happened("stage", Loss("power lost", ends, commits))
+            return
+        unwritten = {path.rpartition("/")[0] for path in disk.unwritten() if path.endswith(LOG)}
+        if not unwritten:
+            return
+        directories = partitions(disk, DATA)
+        ends = {place: end for place, end in ends.items() if directories[place] in unwritten}
+        if not any(place[0] == GROUPS_TOPIC for place, path in directories.items() if path in unwritten):
+            commits = {}
+        self.history.happened("stage", Loss("syncs have failed", ends, commits))
 
     # What keeps the brokers running.
 

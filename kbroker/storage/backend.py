@@ -52,6 +52,11 @@ class DiskFile(Protocol):
         """Ask the kernel to begin writing these dirty bytes; no promise of durability, never fails."""
         ...
 
+    def forget_clean(self, offset: int, /) -> None:
+        """Let what lies from `offset` on and counts as written be read from the disk again. After a sync that has
+        failed these are not the same: Linux takes the bytes that it could not write for clean. Never fails."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -123,6 +128,8 @@ _NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 _SYNC_FILE_RANGE_WRITE = 2
+# Of the pages that machines have, in bytes.
+_LARGEST_PAGE = 1 << 16
 
 
 class _ReadBuffers:
@@ -252,6 +259,10 @@ class RealFile:
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
+
+    def forget_clean(self, offset: int, /) -> None:
+        # Only whole pages are let go.
+        os.posix_fadvise(self._fd, offset - offset % _LARGEST_PAGE, 0, os.POSIX_FADV_DONTNEED)
 
     def start_writeback(self, offset: int, size: int, /) -> None:
         self._volume.start_writeback(self._fd, offset, size)

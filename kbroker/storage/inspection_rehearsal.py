@@ -96,6 +96,9 @@ class _ShadowFile:
     def start_writeback(self, offset: int, size: int, /) -> None:
         pass
 
+    def forget_clean(self, offset: int, /) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

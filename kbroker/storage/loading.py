@@ -192,6 +192,8 @@ def _read(
 ) -> Scan | None:
     """Read from `start`, where the last index entry points to. None: what is there is not what the entry says."""
     assert segment.file is not None
+    if check_crc:
+        segment.file.forget_clean(start)
     size = segment.file.size()
     expected = None
     if start:

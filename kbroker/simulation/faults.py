@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
+from kbroker.simulation.coordination_faults import coordination
 from kbroker.simulation.history import Loss, Place
 from kbroker.simulation.logfiles import GROUPS_TOPIC, batches, partitions, readable_commits, segments
 from kbroker.simulation.machine import DATA
@@ -247,21 +248,6 @@ def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) ->
         stage.history.happened("stage", Loss("bit rot", {}, {**commits, **readable_commits(disk, DATA)}))
     else:
         stage.history.happened("stage", Loss("bit rot", {place: batch.header.base_offset}))
-
-
-# The coordination service.
-
-
-async def coordination(stage: Stage, random: Random) -> None:
-    """The broker cannot reach the service for some time, or its session expires."""
-    service = stage.coordination
-    if service is None:
-        return
-    stage.note("the coordination service is cut off")
-    service.cut(stage.machine.name)
-    await asyncio.sleep(_seconds(random))
-    service.heal(stage.machine.name)
-    stage.note("the coordination service can be reached")
 
 
 NODE: dict[str, Fault] = {"restart": restart, "kill": kill, "pause": pause}

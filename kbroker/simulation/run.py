@@ -193,7 +193,7 @@ class Run:
         if machine.paused:
             machine.resume()
         if stage.coordination is not None:
-            stage.coordination.heal(machine.name)
+            stage.coordination.heal_all()
         if any(partition.log.offline for partition in stage.partitions()):
             # Its operator restarts it, as the log says.
             stage.note("kill -9: logs are offline")

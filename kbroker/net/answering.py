@@ -12,6 +12,7 @@ from kbroker.api.services import RequestContext
 from kbroker.metrics import FIRST_BITS
 from kbroker.model import Buffer
 from kbroker.net.sending import Sending
+from kbroker.net.turns import HEAVY_NS
 from kbroker.storage.reading import BULK_BYTES
 from kbroker.storage.slices import FileSlice
 
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 
 _RESPONSE = Struct(">ii")
 _JOIN_BELOW = 4096
+# Produce and Fetch, by their keys.
+LAST_OF_DATA = 1
 
 
 class Answering(asyncio.BufferedProtocol):
     """What `Connection` is besides taking frames."""
 
-    __slots__ = ("_paused", "_pending", "_sending", "_transport", "_unsent", "server")
+    __slots__ = ("_paused", "_pending", "_sending", "_serving", "_transport", "_unsent", "server")
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -36,6 +39,8 @@ class Answering(asyncio.BufferedProtocol):
         # The answer that is being read while it is sent; those after it wait.
         self._sending: Sending | None = None
         self._paused = False
+        # A frame is being served, and what is answered now is answered at once.
+        self._serving = False
         # Bytes of answers that the server has counted.
         self._unsent = 0
 
@@ -98,11 +103,14 @@ class Answering(asyncio.BufferedProtocol):
                 parts = cast("Sequence[Buffer | FileSlice]", [head, *body])
                 self._sending = Sending(self.server, transport, parts, self._sent)
                 self._sending.paused = self._paused
-                self._sending.step()
+                self._sending.go_on()
         stats, ns = entry.stats, self.server.mono_ns() - context.received_ns
         stats.bytes_out += size
         stats.total_ns += ns
         stats.buckets[(ns >> FIRST_BITS).bit_length()] += 1
+        if ns > HEAVY_NS and self._serving and stats.api_key > LAST_OF_DATA:
+            # It was served and answered at once, so it is the loop's time.
+            self.server.turns.heavy(ns)
         if self._paused:
             self._count_unsent()
 

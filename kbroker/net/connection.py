@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, cast
 
 from kbroker.api.dispatch import Refused
 from kbroker.api.services import PENDING, Body, Pending, RequestContext
-from kbroker.net.answering import Answering
+from kbroker.model import Buffer
+from kbroker.net.answering import LAST_OF_DATA, Answering
 from kbroker.net.memory import LARGE
 from kbroker.net.refusals import api_name
 from protocol.errors import MalformedError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _LENGTH = Struct(">i")
 _HEADER = Struct(">hhih")
+_KEY_END = 6
 # Where the fields of a request's header end that every one has.
 _HEADER_END = 4 + _HEADER.size
 _FIRST_BUFFER = 16 * 1024
@@ -43,12 +45,17 @@ _FRAMES_A_TURN = 64
 _LINGER_S = 5.0
 
 
+def _is_control(frame: Buffer) -> bool:
+    """Whether it is the beginning of a request that is neither Produce nor Fetch."""
+    return len(frame) >= _KEY_END and (frame[4] << 8 | frame[5]) > LAST_OF_DATA
+
+
 class Connection(Answering):
     """The protocol object of one accepted socket. `host` is the client's address, `peer` that and its port."""
 
     __slots__ = (
         "_backlog", "_client_bytes", "_client_id", "_client_raw", "_client_size", "_filled", "_linger", "_partial",
-        "_reading", "_scheduled", "_serving", "_starved", "_view", "_waiting_on", "holds", "host", "last_active_ns",
+        "_reading", "_scheduled", "_starved", "_view", "_waiting_on", "holds", "host", "last_active_ns",
         "peer",
     )  # fmt: skip
 
@@ -68,7 +75,6 @@ class Connection(Answering):
         # Bytes of both.
         self.holds = 0
         self._waiting_on: RequestContext | None = None
-        self._serving = False
         self._scheduled = False
         self._reading = True
         self._linger: asyncio.TimerHandle | None = None
@@ -136,7 +142,8 @@ class Connection(Answering):
             or self._paused
             or self._sending is not None
             or len(self._pending) >= _MAX_OVERLAPPING
-        ):
+            or self.server.turns.resting
+        ) and self._must_wait(view):
             self._backlog += view
             self._count_held()
             if len(self._backlog) >= _MAX_BACKLOG and self._reading and self._transport is not None:
@@ -145,10 +152,20 @@ class Connection(Answering):
             return
         self._consume(view)
 
+    def _must_wait(self, view: memoryview) -> bool:
+        """Whether something is in the way of what has arrived, and if it is only the others' turn, see to it."""
+        if self._blocked or self._backlog or self._serving:
+            return True
+        if not _is_control(view):
+            return False
+        self._continue_soon()
+        return True
+
     def _consume(self, view: memoryview) -> None:
         """Serve the whole frames of `view` in turn; what is left waits in the backlog or as a partial frame."""
         pos, end = 0, len(view)
         frames = 0
+        turns = self.server.turns
         self._serving = True
         while end - pos >= 4 and self._transport is not None:
             length: int = _LENGTH.unpack_from(view, pos)[0]
@@ -162,7 +179,7 @@ class Connection(Answering):
             pos += 4 + length
             self._serve(frame)
             frames += 1
-            if pos < end and (self._blocked or frames == _FRAMES_A_TURN):
+            if pos < end and (self._blocked or frames == _FRAMES_A_TURN or turns.resting):
                 self._backlog += view[pos:end]
                 self._count_held()
                 pos = end
@@ -336,7 +353,11 @@ class Connection(Answering):
     def _continue_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self.server.soon(self._continue)
+            turns = self.server.turns
+            if turns.resting and (_is_control(self._backlog) or not self._backlog):
+                turns.wait(self._continue)
+            else:
+                self.server.soon(self._continue)
 
     def _continue(self) -> None:
         """Something that blocked is over: serve what has arrived meanwhile, then read on."""

@@ -14,6 +14,7 @@ from kbroker.net.connection import Connection
 from kbroker.net.memory import RequestMemory
 from kbroker.net.pace import Pace
 from kbroker.net.refusals import Refusals
+from kbroker.net.turns import Turns
 
 if TYPE_CHECKING:
     from kbroker.api.services import Services
@@ -45,8 +46,10 @@ class Server:
         self.write_high_water = WRITE_HIGH_WATER
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER))
         self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER]
+        self.turns = Turns(world.loop.call_soon, world.loop.call_later)
         self.memory = RequestMemory(world.loop.call_soon, world.loop.call_later, world.clock.mono_ns)
-        self.connections: set[Connection] = set()
+        # In the order in which they came.
+        self.connections: dict[Connection, None] = {}
         self.unsent_bytes = 0
         # Connections since the start; and of those that were closed, how many for having been idle.
         self.accepted = 0
@@ -58,7 +61,7 @@ class Server:
         self._by_host: Counter[str] = Counter()
         self._pace = Pace()
         self._listening: list[asyncio.AbstractServer] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self.configure(config)
 
@@ -121,7 +124,7 @@ class Server:
 
     def opened(self, connection: Connection) -> None:
         self.accepted += 1
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._by_host[connection.host] += 1
         config, host = self._config, connection.host
         per_ip = self._overrides.get(host, config.max_connections_per_ip)
@@ -139,7 +142,7 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """The socket is gone. It counted until now."""
         if connection in self.connections:
-            self.connections.discard(connection)
+            del self.connections[connection]
             self._by_host[connection.host] -= 1
             if not self._by_host[connection.host]:
                 del self._by_host[connection.host]
@@ -152,8 +155,8 @@ class Server:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)

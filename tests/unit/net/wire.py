@@ -13,6 +13,7 @@ from kbroker.net.connection import Connection
 from kbroker.net.listener import Server
 from kbroker.net.memory import RequestMemory
 from kbroker.net.refusals import Refusals
+from kbroker.net.turns import Turns
 from protocol.errors import MalformedError
 
 HEADER = Struct(">ihhih")
@@ -94,6 +95,7 @@ class Desk:
         self.now = 0
         self.windows: list[Callable[[], None]] = []
         self.stats: dict[int, RequestStats] = {}
+        self.turns = Turns(self.soon, self.later)
         self.memory = RequestMemory(self.soon, self.window, self.mono_ns)
         self.refusals = Refusals(lambda: self.now // 1_000_000, self.window)
 
@@ -150,6 +152,12 @@ class Desk:
                 raise MalformedError("bad body")
             case 5:
                 raise KeyError("a mistake of ours")
+            case 8:
+                # Heavy: it takes 10 ms.
+                self.now += 10_000_000
+                return body
+            case 9:
+                return body
             case 7:
                 context.respond([body[:1], body[1:]])
                 return PENDING

@@ -1,0 +1,97 @@
+"""After a heavy request only Produce and Fetch go on at once; pieces of answers leave a few at a time."""
+
+from kbroker.net.turns import PIECES_A_TURN, Turns
+from tests.unit.net.wire import Desk, Wire
+
+PRODUCE, HEAVY, LIGHT = 0, 8, 9
+
+
+def rest(wire: Wire) -> None:
+    """The time after a heavy request is over."""
+    assert len(wire.desk.delayed) == 1
+    wire.desk.delayed.pop()()
+
+
+def bodies(wire: Wire) -> list[bytes]:
+    return [body for _, body in wire.answers()]
+
+
+def wires(desk: Desk) -> Wire:
+    """Another connection of the same server."""
+    other = Wire()
+    other.connection.server = desk  # type: ignore[assignment]
+    other.desk = desk
+    desk.connections.append(other.connection)
+    return other
+
+
+def test_what_follows_a_heavy_request_waits() -> None:
+    wire = Wire()
+    wire.receive(wire.frame(HEAVY, b"1") + wire.frame(LIGHT, b"2") + wire.frame(LIGHT, b"3"))
+    wire.desk.run()
+    assert bodies(wire) == [b"1"]
+    rest(wire)
+    wire.desk.run()
+    assert bodies(wire) == [b"1", b"2", b"3"]
+    assert wire.desk.delayed == []
+
+
+def test_produce_goes_on_whoever_was_heavy() -> None:
+    wire = Wire()
+    other = wires(wire.desk)
+    wire.receive(wire.frame(HEAVY, b"1") + wire.frame(PRODUCE, b"2") + wire.frame(HEAVY, b"3"))
+    other.receive(other.frame(PRODUCE, b"a"))
+    wire.desk.run()
+    assert (bodies(wire), bodies(other)) == ([b"1", b"2"], [b"a"])
+    other.receive(other.frame(LIGHT, b"b"))
+    wire.desk.run()
+    assert bodies(other) == [b"a"]
+    other.receive(other.frame(PRODUCE, b"c"))
+    wire.desk.run()
+    assert bodies(other) == [b"a"], "the order of a connection's requests was not kept"
+    rest(wire)
+    wire.desk.run()
+    # Who asked for much first is served first, and the other after it.
+    assert (bodies(wire), bodies(other)) == ([b"1", b"2", b"3"], [b"a"])
+    rest(wire)
+    wire.desk.run()
+    assert bodies(other) == [b"a", b"b", b"c"]
+
+
+def test_one_that_goes_while_it_waits() -> None:
+    wire = Wire()
+    other = wires(wire.desk)
+    wire.receive(wire.frame(HEAVY, b"1"))
+    other.receive(other.frame(LIGHT, b"a"))
+    other.connection.connection_lost(None)
+    wire.receive(wire.frame(LIGHT, b"2"))
+    rest(wire)
+    wire.desk.run()
+    assert bodies(wire) == [b"1", b"2"]
+    assert wire.desk.memory.held == 0
+
+
+def test_a_large_request_that_arrives_in_parts_waits_too() -> None:
+    wire = Wire()
+    wire.receive(wire.frame(HEAVY, b"1"))
+    wire.receive(wire.frame(LIGHT, b"2" * 50_000), 3000)
+    wire.desk.run()
+    assert bodies(wire) == [b"1"]
+    assert wire.desk.memory.held > 50_000
+    rest(wire)
+    wire.desk.run()
+    assert bodies(wire) == [b"1", b"2" * 50_000]
+    assert wire.desk.memory.held == 0
+
+
+def test_pieces_leave_a_few_at_a_time() -> None:
+    desk = Desk()
+    turns = Turns(desk.soon, desk.later)
+    sent: list[int] = []
+    for number in range(5):
+        turns.piece(lambda number=number: sent.append(number))  # type: ignore[misc]
+    for turn in (1, 2, 3):
+        assert len(desk.queue) == 1
+        desk.queue.pop()()
+        assert sent == list(range(min(5, turn * PIECES_A_TURN)))
+    assert desk.queue == []

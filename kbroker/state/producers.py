@@ -211,12 +211,17 @@ class ProducerStates:
         return _PREFIX.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
     @classmethod
-    def from_snapshot(cls, data: bytes) -> "ProducerStates":
-        """Read a .snapshot file, Kafka's or ours; raises ValueError if it is damaged."""
+    def from_snapshot(cls, data: bytes, end_offset: int | None = None) -> "ProducerStates":
+        """Read a .snapshot file, Kafka's or ours; raises ValueError if it is damaged.
+
+        `end_offset`: the offset that it was taken at, beyond which it can know nothing.
+        """
         states = cls()
         for producer_id, epoch, *batch, coordinator_epoch, txn_first_offset in snapshot_entries(data):
             entry = states._entries[producer_id] = ProducerEntry(epoch)
             last_sequence, last_offset, delta, timestamp = batch
+            if end_offset is not None and last_offset >= end_offset:
+                raise ValueError(f"producer snapshot that knows offset {last_offset}")
             if last_offset >= 0:
                 entry.batches.append((_add(last_sequence, -delta), last_sequence, last_offset, delta, timestamp))
                 entry.next_sequence = _add(last_sequence, 1)

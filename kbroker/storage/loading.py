@@ -39,19 +39,25 @@ def load_closed(segment: Segment, end_offset: int, interval: int) -> str | None:
     segment.size = segment.disk.size(segment.path())
     fault = _index_fault(segment, end_offset, interval)
     if fault is not None:
+        counts = segment.index_count, segment.times_count
         rebuild_indexes(segment, interval, end_offset)
         assert segment.times is not None
         assert segment.index is not None
-        counts = len(segment.index.entries), len(segment.times.timestamps)
-        if counts != (segment.index_count, segment.times_count):
+        # Else it is strange, but so is the log: one large batch, say, or records without timestamps.
+        if fault not in (_EMPTY, _NO_TIMES) or counts != (len(segment.index.entries), len(segment.times.timestamps)):
             if segment.times.timestamps:
                 segment.max_timestamp = segment.times.timestamps[-1]
                 segment.max_timestamp_offset = segment.base_offset + segment.times.offsets[-1]
             return f"{segment.path(names.INDEX)}: {fault}; rebuilt from the log"
-        # Strange, but so is the log: one large batch, say, or records without timestamps.
+        segment.rebuilt = False
     segment.index = segment.times = None
     segment.files_exist = True
     return None
+
+
+_EMPTY = "empty"
+_NO_TIMES = "without timestamps"
+_UNFIT = "does not fit the log"
 
 
 def _index_fault(segment: Segment, end_offset: int, interval: int) -> str | None:
@@ -68,21 +74,37 @@ def _index_fault(segment: Segment, end_offset: int, interval: int) -> str | None
     times_count, times_rest = divmod(times.size(), TIME_ENTRY)
     if rest or times_rest:
         return "of a wrong size"
+    position = 0
     if count:
         offset, position = _ENTRY.unpack(file.pread(INDEX_ENTRY, (count - 1) * INDEX_ENTRY))
         # Both ascend, and the first batch never has an entry.
         if not (count - 1 <= offset <= last_offset and count * HEADER_SIZE <= position < segment.size):
-            return "does not fit the log"
+            return _UNFIT
     if times_count:
-        timestamp, offset = read_time_entry(times.pread, times_count - 1)
-        if timestamp < 0 or not times_count - 1 <= offset <= last_offset:
-            return "does not fit the log"
+        timestamp, time_offset = read_time_entry(times.pread, times_count - 1)
+        if timestamp < 0 or not times_count - 1 <= time_offset <= last_offset:
+            return _UNFIT
         segment.max_timestamp = timestamp
-        segment.max_timestamp_offset = segment.base_offset + offset
+        segment.max_timestamp_offset = segment.base_offset + time_offset
     segment.index_count, segment.times_count = count, times_count
     if not count and segment.size > interval:
-        return "empty"
-    return "without timestamps" if not times_count and segment.size else None
+        return _EMPTY
+    if not times_count and segment.size:
+        return _NO_TIMES
+    return _tail_fault(segment, position, segment.base_offset + offset if count else None)
+
+
+def _tail_fault(segment: Segment, position: int, expected: int | None) -> str | None:
+    """Look at the batches from the last index entry on: it must lead to one, and none may be newer than the newest."""
+    base = segment.base_offset
+    file = segment.disk.open(segment.path(), write=False)
+    for _, header in Scan(file, position, segment.size, base, base, check_crc=False):
+        if expected not in (None, header.last_offset):
+            return _UNFIT
+        expected = None
+        if header.max_timestamp > segment.max_timestamp:
+            return "lacks timestamps"
+    return _UNFIT if expected is not None else None
 
 
 def load_trusted(segment: Segment, trusted_to: int) -> list[str]:

@@ -49,21 +49,34 @@ def max_timestamp(log: "Log") -> Found | None:
 
 
 def _first_since(log: "Log", segment: Segment, timestamp: int) -> Found | None:
-    start = max(log.log_start_offset, _floor(segment, timestamp))
+    floor = _floor(segment, timestamp)
+    for start in (floor, segment.base_offset):
+        start = max(log.log_start_offset, start)
+        for at, header in _batches(log, segment, start):
+            if header.max_timestamp < timestamp or header.last_offset < start:
+                continue
+            if start == floor and header.base_offset <= floor > segment.base_offset:
+                # The index says that all timestamps up to here are earlier: it is damaged.
+                break
+            for offset, record_timestamp in timestamps(segment.read(header.size, at, True), header):
+                if record_timestamp >= timestamp and offset >= log.log_start_offset:
+                    return offset, record_timestamp, header.leader_epoch
+        else:
+            return None
+    return None
+
+
+def _batches(log: "Log", segment: Segment, start: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of the batches from the one that reaches `start` on."""
     size = segment.size
     try:
         position = search(log, segment, start, True)
     except KafkaError:
         # It leads to a damaged batch. What comes after it counts.
         position = 0
-    for at, header, _ in sound_headers(
-        segment.open_blocking(), position, size, segment.base_offset, end_of(log, segment)
-    ):
-        if header.max_timestamp >= timestamp and header.last_offset >= start:
-            for offset, record_timestamp in timestamps(segment.read(header.size, at, True), header):
-                if record_timestamp >= timestamp and offset >= log.log_start_offset:
-                    return offset, record_timestamp, header.leader_epoch
-    return None
+    file = segment.open_blocking()
+    for at, header, _ in sound_headers(file, position, size, segment.base_offset, end_of(log, segment)):
+        yield at, header
 
 
 def _floor(segment: Segment, timestamp: int) -> int:

@@ -287,7 +287,7 @@ class _Opening:
         for offset in sorted([offset for offset in log.snapshots if offset <= limit], reverse=True):
             path = names.segment_file(log.directory, offset, names.SNAPSHOT)
             try:
-                log.producers = ProducerStates.from_snapshot(log.disk.read(path))
+                log.producers = ProducerStates.from_snapshot(log.disk.read(path), offset)
             except ValueError as error:
                 self.repairs.append(f"{path}: {error}; removed")
                 log.disk.unlink(path)

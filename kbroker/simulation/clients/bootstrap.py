@@ -61,7 +61,7 @@ class Cluster:
         self.names: dict[bytes, str] = {}
         self._bootstrap = list(bootstrap)
         self.caps: Caps = caps or {}
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._backoff_s = backoff_s
         self._connections: dict[int, Connection] = {}
         self._opening: dict[int, asyncio.Task[Connection]] = {}
@@ -195,7 +195,7 @@ class Cluster:
         return self._own[-1]
 
     async def _connect(self, address: Address) -> Connection:
-        connection = await connect(self.loop, address, self.client_id, self.caps, self._timeout_s)
+        connection = await connect(self.loop, address, self.client_id, self.caps, self.timeout_s)
         if self._closed:
             connection.close()
         return connection

@@ -24,6 +24,8 @@ from protocol.apis import ApiKey
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 FIRST_PRODUCE_WITH_ZSTD = 7
+# Shares of a timeout, one for each client.
+PATIENCE = (0.03, 0.2, 1.0)
 REFUSED_PAUSE_S = 0.2
 # What a batch that cannot be read may claim to hold, for a consumer that steps over it.
 MAX_STEP = 10_000
@@ -50,9 +52,11 @@ class Setting:
     old_versions: float = 0.5
     timeout_s: float = 5.0
 
-    def cluster(self, name: str, random: Random, *, static_members: bool = False) -> Cluster:
+    def cluster(self, name: str, random: Random, *, static_members: bool = False, patient: bool = False) -> Cluster:
+        """Impatient clients ask again while the broker still works on what they have asked for."""
         caps = older(random, static_members=static_members) if random.random() < self.old_versions else newest()
-        return Cluster(self.loop, self.bootstrap, random, name, caps=caps, timeout_s=self.timeout_s)
+        timeout_s = self.timeout_s * (1.0 if patient else random.choice(PATIENCE))
+        return Cluster(self.loop, self.bootstrap, random, name, caps=caps, timeout_s=timeout_s)
 
 
 # Producers.
@@ -85,7 +89,7 @@ async def produce(
             idempotent=idempotent,
             acks=acks,
             max_in_flight=random.randint(1, 5),
-            delivery_timeout_s=random.uniform(0.2, 1.0) * delivery_timeout_s,
+            delivery_timeout_s=random.choice(PATIENCE) * delivery_timeout_s,
             shape=Shape(max_padding, keys, _codecs(cluster, random)),
             previous=previous if random.random() < 0.5 else NO_IDENTITY,
         )
@@ -299,7 +303,7 @@ async def final_reads(
 
 async def _read_to_the_end(setting: Setting, random: Random, place: Place, committed_only: bool) -> None:
     name = f"final-{place[0]}-{place[1]}"
-    cluster = setting.cluster(name, random)
+    cluster = setting.cluster(name, random, patient=True)
     consumer = Consumer(cluster, setting.history, name, random, ConsumerConfig(committed_only=committed_only))
     try:
         while True:

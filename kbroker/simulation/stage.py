@@ -47,11 +47,12 @@ class Stage:
         self.random = Random(f"{seed}/stage")
         self.universe = SimLoop(seed, LATE_NS)
         self.network = self.universe.network
-        self.network.trace = self._trace_network
+        self.network.trace = self._trace
         self.history = History(lambda: self.universe.elapsed_ns)
         self.coordination: SimCoordination | None = None
         if coordination:
             self.coordination = SimCoordination(self.universe, Random(f"{seed}/coordination"))
+            self.coordination.trace = self._trace
         self.machine = Machine(self.universe, seed, "broker", configs, self.coordination)
         self.machine.on_end = self._record_loss
         self.clients: list[HostLoop] = []
@@ -189,5 +190,5 @@ class Stage:
             loop.forget()
         self.universe.close()
 
-    def _trace_network(self, *facts: object) -> None:
+    def _trace(self, *facts: object) -> None:
         self.universe.trace.note(*facts)

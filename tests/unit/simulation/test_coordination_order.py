@@ -31,7 +31,7 @@ from kbroker.simulation.loop import SimLoop
 
 PATHS = ["/a", "/b", "/a/x", "/a/y", "/b/x"]
 HOSTS = ["one", "two", "three"]
-SECONDS = 200.0
+SECONDS = 100.0
 
 
 @dataclass
@@ -275,10 +275,10 @@ def check(service: Recording, programs: list[Program]) -> int:
     return answered
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(8))
 def test_answers_follow_one_order(seed):
     service, programs = run(seed)
-    assert check(service, programs) > 200
+    assert check(service, programs) > 100
     assert all(program.events for program in programs)
     errors = {type(asked.error).__name__ for program in programs for asked in program.asked}
     assert {"NoneType", "NoNode", "BadVersion", "NodeExists", "Unavailable"} <= errors

@@ -14,17 +14,15 @@ from kbroker.simulation.clients.assignors import ASSIGNORS, assigned, assignment
 from kbroker.simulation.clients.bootstrap import Cluster
 from kbroker.simulation.clients.connection import Connection
 from kbroker.simulation.clients.consumer import Consumer, Position
+from kbroker.simulation.clients.group_offsets import GroupOffsets, Membership
 from kbroker.simulation.clients.offsets import (
     EARLIEST,
     NO_OFFSET,
-    Membership,
     RefusedError,
-    commit,
-    committed,
     list_offset,
 )
 from kbroker.simulation.clients.versions import STATIC_MEMBERS
-from kbroker.simulation.history import Commit, Committed, History, Join, Outcome, Place, Read
+from kbroker.simulation.history import History, Join, Outcome, Place, Read
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -36,19 +34,6 @@ PROTOCOL_TYPE = "consumer"
 UNKNOWN_MEMBER = ""
 NO_GENERATION = -1
 FIRST_LEAVE_OF_SEVERAL = 3
-# A commit that is answered so has not been written. Others may come from the log that it was written to.
-COMMIT_REFUSED = frozenset(
-    {
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-    }
-)
 
 
 class FencedError(Exception):
@@ -90,6 +75,7 @@ class Member:
         self._process = process
         self._group = group
         self._topics = list(topics)
+        self._offsets = GroupOffsets(consumer.cluster, history, process, group)
         self._random = random
         self._must_join = True
         # The consumer's positions are those of what it was given in this generation.
@@ -114,30 +100,19 @@ class Member:
         positions = {place: (at.offset, at.epoch) for place, at in self.consumer.positions.items()}
         if not positions or not self._owns:
             return False
-        offsets = {place: offset for place, (offset, _) in positions.items()}
         # As of now: while the coordinator is looked for, a heartbeat may be told that the generation is over.
-        action = Commit(self._group, self.member_id, self.generation, offsets)
         who = Membership(self.generation, self.member_id, self.config.instance_id)
         try:
             coordinator = await self._find()
         except OSError:
             return False
-        operation = self._history.begin(self._process, action)
-        outcome, detail = Outcome.UNKNOWN, ""
         try:
-            codes = await commit(self._cluster, coordinator, self._group, who, positions)
-            failed = [code for code in codes if code]
-            refused = len(failed) == len(codes) and all(code in COMMIT_REFUSED for code in codes)
-            outcome = Outcome.OK if not failed else Outcome.FAILED if refused else Outcome.UNKNOWN
-            detail = failed[0].name if failed else ""
-            for code in failed[:1]:
-                self._heed(code)
-        except OSError as error:
+            error = await self._offsets.commit(coordinator, who, positions)
+        except OSError:
             self._lose_coordinator()
-            detail = type(error).__name__
-        finally:
-            self._history.end(operation, outcome, detail)
-        return outcome is Outcome.OK
+            return False
+        self._heed(error)
+        return error is ErrorCode.NONE
 
     async def leave(self) -> None:
         """Say goodbye, as well as that can be done now; a static member does so only if it will not come back."""
@@ -280,15 +255,7 @@ class Member:
             return {}
         await self._cluster.refresh(list(dict.fromkeys(topic for topic, _ in places)))
         coordinator = await self._find()
-        action = Committed(self._group)
-        operation = self._history.begin(self._process, action)
-        outcome = Outcome.FAILED
-        try:
-            found = await committed(self._cluster, coordinator, self._group, places)
-            action.offsets = {place: offset for place, (offset, _) in found.items()}
-            outcome = Outcome.OK
-        finally:
-            self._history.end(operation, outcome)
+        found = await self._offsets.committed(coordinator, places)
         starts = {}
         for place in places:
             offset, epoch = found.get(place, (NO_OFFSET, -1))

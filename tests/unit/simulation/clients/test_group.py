@@ -14,7 +14,7 @@ from kbroker.simulation.clients.assignors import (
 )
 from kbroker.simulation.clients.consumer import Consumer
 from kbroker.simulation.clients.group import FencedError, Member, MemberConfig
-from kbroker.simulation.clients.offsets import committed
+from kbroker.simulation.clients.group_offsets import committed
 from kbroker.simulation.clients.versions import older
 from kbroker.simulation.history import Assign, Commit, Committed, Join, Outcome, Place, Read
 from protocol.errors import ErrorCode

@@ -80,8 +80,7 @@ class Broker:
         port = await self._server.bind(listener.host or None, listener.port)
         self._started.append(self._server.stop)
         node = BrokerNode(self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack)
-        member = await self._join(node, logs.path)
-        await logs.check_owner(node.id, member.image.cluster_id)
+        member = await self._join(node, logs)
         replicas = ReplicaManager(self.world, node.id, member.image, logs)
         self._configure(member)
         await replicas.start(log.warning)
@@ -103,18 +102,22 @@ class Broker:
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
-    async def _join(self, node: BrokerNode, directory: str) -> ClusterMember:
+    async def _join(self, node: BrokerNode, logs: LogDirectory) -> ClusterMember:
         patience_s = FORMER_SESSION_S
         if self._coordination is None:
             # Sessions of a store in this process end with the process.
             patience_s = 0.0
-            self._store = await EmbeddedStore.open(self.world, f"{directory}/coordination", self.fail)
+            self._store = await EmbeddedStore.open(self.world, f"{logs.path}/coordination", self.fail)
             self._started.append(self._store.close)
             self._coordination = self._store.session()
         # Another broker may lead by then what this one still thinks to lead.
         self._coordination.on_expired(lambda: self.fail(SessionExpired()))
         self._started.append(self._coordination.close)
-        member = await join(self.world, self._coordination, node, lambda: self.config, self.fail, patience_s)
+
+        async def admit(cluster_id: str) -> None:
+            await logs.check_owner(node.id, cluster_id)
+
+        member = await join(self.world, self._coordination, node, lambda: self.config, self.fail, patience_s, admit)
         self._started.append(member.leave)
         return member
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -60,15 +60,19 @@ async def join(
     config: Callable[[], BrokerConfig],
     failed: Callable[[BaseException], None],
     patience_s: float = 0.0,
+    admit: Callable[[str], Awaitable[None]] | None = None,
 ) -> ClusterMember:
     """Registers the broker (its epoch is assigned here), stands for election, and loads the metadata.
 
     `config` gives the broker's configuration as it is now. `failed` hears when metadata can no longer be
-    followed, after which the broker must not go on. Raises CoordinationError; NodeExists when another
+    followed, after which the broker must not go on. `admit` is awaited with the cluster's id before this broker does
+    anything in it, and may raise. Raises CoordinationError; NodeExists when another
     broker has this id, or when this one has been killed and its session is still alive after `patience_s`.
     """
     member = ClusterMember(world, coordination, node.id, config, failed)
     cluster_id = await _lay_out(coordination, world.random)
+    if admit is not None:
+        await admit(cluster_id)
     await _register(world, coordination, node, patience_s)
     await member.controller.campaign()
     member.image.cluster_id = cluster_id

@@ -24,6 +24,8 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
     for line in _entries(data):
         topic, partition, offset = line.split(" ")
         offsets[TopicPartition(topic, int(partition))] = int(offset)
+        if not 0 <= int(offset) < 1 << 63:
+            raise ValueError(f"offset {offset} of {topic}-{partition}")
     return offsets
 
 

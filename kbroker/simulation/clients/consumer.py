@@ -8,7 +8,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from kbroker.simulation.clients.bootstrap import NO_EPOCH, NO_ID, AbsentError, Cluster
@@ -85,12 +85,18 @@ class Consumer:
 
     def assign(self, positions: Mapping[Place, int | Position], reason: str = "assign") -> None:
         """Read these partitions from these offsets, and no others."""
-        self.positions = {place: at if isinstance(at, Position) else Position(at) for place, at in positions.items()}
+        self.positions = {
+            place: replace(at) if isinstance(at, Position) else Position(at) for place, at in positions.items()
+        }
         self._history.happened(self._process, Assign(self._offsets(), reason))
 
     def seek(self, place: Place, offset: int) -> None:
         self.positions[place] = Position(offset)
         self._history.happened(self._process, Assign(self._offsets(), "seek"))
+
+    def committable(self) -> dict[Place, tuple[int, int]]:
+        """What may be committed: (offset, leader epoch or -1), behind what was given to the application."""
+        return {place: (position.offset, position.epoch) for place, position in self.positions.items()}
 
     def close(self) -> None:
         self.cluster.close()

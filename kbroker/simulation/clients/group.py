@@ -97,7 +97,7 @@ class Member:
 
     async def commit(self) -> bool:
         """Commit where it stands; one attempt. Gives whether it is known to be done."""
-        positions = {place: (at.offset, at.epoch) for place, at in self.consumer.positions.items()}
+        positions = self.consumer.committable()
         if not positions or not self._owns:
             return False
         # As of now: while the coordinator is looked for, a heartbeat may be told that the generation is over.

@@ -94,6 +94,35 @@ class GroupOffsets:
         return found
 
 
+class Bookmarks:
+    """Offsets of a consumer that keeps them in a group and is no member of it."""
+
+    def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._offsets = GroupOffsets(cluster, history, process, group)
+        self._coordinator: Connection | None = None
+
+    async def read(self, places: Iterable[Place]) -> dict[Place, At]:
+        """-1 for nothing. Raises OSError, RefusedError."""
+        return await self._offsets.committed(await self._find(), places)
+
+    async def keep(self, positions: Mapping[Place, At]) -> bool:
+        """One attempt to commit; gives whether it is known to be done."""
+        try:
+            error = await self._offsets.commit(await self._find(), Membership(), positions)
+        except OSError:
+            return False
+        if error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            self._coordinator = None
+        return error is ErrorCode.NONE
+
+    async def _find(self) -> Connection:
+        if self._coordinator is None or self._coordinator.lost:
+            self._coordinator = await self._cluster.coordinator(self._group)
+        return self._coordinator
+
+
 async def _commit(
     cluster: Cluster,
     coordinator: Connection,

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from random import Random
 
 from kbroker.simulation.clients.assignors import ASSIGNORS
-from kbroker.simulation.clients.bootstrap import Cluster
+from kbroker.simulation.clients.bootstrap import NO_EPOCH, Cluster
 from kbroker.simulation.clients.connection import Address
-from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
+from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig, Position
 from kbroker.simulation.clients.group import FencedError, Member, MemberConfig
+from kbroker.simulation.clients.group_offsets import Bookmarks
 from kbroker.simulation.clients.lane import NO_IDENTITY
-from kbroker.simulation.clients.offsets import EARLIEST, LATEST, list_offset
+from kbroker.simulation.clients.offsets import EARLIEST, LATEST, NO_OFFSET, RefusedError, list_offset
 from kbroker.simulation.clients.producer import ACKS_ALL, Producer, ProducerConfig
 from kbroker.simulation.clients.values import CorruptRecordError, Shape, Values
 from kbroker.simulation.clients.versions import newest, older
@@ -159,24 +160,31 @@ async def consume_assigned(
     committed_only: bool = False,
     restarts: float = 0.01,
     seeks: float = 0.01,
+    group: str | None = None,
+    commits: float = 0.05,
 ) -> None:
     """Poll partitions from their beginnings so many times; at times begin again as another consumer, or go
-    elsewhere. What cannot be read is noted and stepped over."""
+    elsewhere. What cannot be read is told and stepped over. With a group, of which it is no member, it commits at
+    times, and begins where it has committed."""
     done = 0
     while done < polls and not setting.stop.asked:
         config = ConsumerConfig.some(random, committed_only=committed_only)
         consumer = Consumer(setting.cluster(name, random), setting.history, name, random, config)
+        bookmarks = None if group is None else Bookmarks(consumer.cluster, setting.history, name, group)
         try:
-            starts = await _beginnings(setting, consumer.cluster, places)
+            starts = await _beginnings(setting, consumer.cluster, places, bookmarks)
             if starts is None:
                 return
             consumer.assign(starts)
             while done < polls and not setting.stop.asked and random.random() >= restarts:
                 done += 1
                 await _poll(setting, consumer, name)
+                if bookmarks is not None and random.random() < commits:
+                    await bookmarks.keep(consumer.committable())
                 if random.random() < seeks:
                     place = random.choice(places)
-                    consumer.seek(place, random.randint(starts[place], max(starts[place], _at(consumer, place))))
+                    at = _at(consumer, place)
+                    consumer.seek(place, random.randint(min(starts[place].offset, at), at))
         finally:
             consumer.close()
 
@@ -185,15 +193,21 @@ def _at(consumer: Consumer, place: Place) -> int:
     return consumer.positions[place].offset
 
 
-async def _beginnings(setting: Setting, cluster: Cluster, places: Sequence[Place]) -> dict[Place, int] | None:
+async def _beginnings(
+    setting: Setting, cluster: Cluster, places: Sequence[Place], bookmarks: Bookmarks | None
+) -> dict[Place, Position] | None:
     """None if the program is told to stop before they are known."""
-    found: dict[Place, int] = {}
+    found: dict[Place, Position] = {}
     while not setting.stop.asked:
         try:
+            await cluster.refresh(list(dict.fromkeys(topic for topic, _ in places)))
+            kept = {} if bookmarks is None else await bookmarks.read(places)
             for place in places:
-                if place not in found:
-                    found[place], _ = await list_offset(cluster, place, EARLIEST)
-        except OSError:
+                offset, epoch = kept.get(place, (NO_OFFSET, NO_EPOCH))
+                if offset == NO_OFFSET:
+                    offset, epoch = (await list_offset(cluster, place, EARLIEST))[0], NO_EPOCH
+                found[place] = Position(offset, epoch)
+        except (OSError, RefusedError):
             await cluster.rest()
         else:
             return found

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from kbroker.simulation.clients.workload import Setting, consume_assigned, consume_group, final_reads, produce
-from kbroker.simulation.history import Assign, Commit, Corrupt, Join, Note, Outcome, Poll, Send
+from kbroker.simulation.history import Assign, Commit, Committed, Corrupt, Join, Note, Outcome, Poll, Send
 from tests.unit.harness import HOST, PORT, Machine, story
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
 
@@ -45,7 +45,10 @@ async def all_kinds(program: Program, faults: list[Fault]) -> None:
         )
         for name, acks in (("p0", -1), ("p1", -1), ("p2", 1), ("p3", 0))
     ]
-    readers = [create(consume_assigned(setting, f"c{n}", program.random(f"c{n}"), PLACES, ENDLESS)) for n in range(2)]
+    readers = [
+        create(consume_assigned(setting, f"c{n}", program.random(f"c{n}"), PLACES, ENDLESS, group=group))
+        for n, group in enumerate((None, "alone"))
+    ]
     readers += [
         create(consume_group(setting, f"m{n}", program.random(f"m{n}"), "g", ["t"], ENDLESS, static=n / 2))
         for n in range(3)
@@ -90,7 +93,8 @@ def test_on_a_quiet_broker(seed: int) -> None:
     }
     assert final >= sent
     assert any(join.instance for join in program.actions(Join))
-    assert len(program.actions(Commit)) > 10
+    assert len([commit for commit in program.actions(Commit) if commit.group == "g"]) > 10
+    assert len([commit for commit in program.actions(Commit) if commit.member == ""]) > 3
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -124,6 +128,19 @@ async def test_what_cannot_be_read_is_told_and_stepped_over(machine: Machine) ->
     assert values == [0, 1, 2, 7, 8, 9, 10, 11]
     for cluster in program.clusters:
         cluster.close()
+
+
+@story
+async def test_who_is_no_member_begins_where_it_has_committed(machine: Machine) -> None:
+    program = Program(machine)
+    await (await machine.client()).create_topic("t")
+    await program.send(program.producer(), PLACE, 9)
+    setting = Setting(machine.loop, program.history, [(HOST, PORT)], old_versions=0)
+    for _ in range(2):
+        await consume_assigned(setting, "c", Random(5), [PLACE], 40, restarts=0, seeks=0, group="alone", commits=1)
+    assert [found.offsets for found in program.actions(Committed)] == [{PLACE: -1}, {PLACE: 9}]
+    assert [action.positions for action in program.actions(Assign)] == [{PLACE: 0}, {PLACE: 9}]
+    program.close()
 
 
 @story

@@ -18,9 +18,8 @@ from kbroker.simulation.history import Operation, Outcome, Place, Poll, Send
 
 def stale_polls(index: Index) -> Iterator[Anomaly]:
     """Walks through acknowledgements and beginnings of polls in their order."""
-    transactions = any(isinstance(one.action, Send) and one.action.transaction is not None for one in _sends(index))
     events = [(one.ended or 0, one) for one in _sends(index) if acknowledged(one) and _end(one)]
-    events += [(one.begun, one) for one in index.polls if _gave_nothing(one, transactions)]
+    events += [(one.begun, one) for one in index.polls if _gave_nothing(one, index.transactional)]
     latest: dict[Place, Operation] = {}
     for _, operation in sorted(events, key=lambda event: event[0]):
         action = operation.action

@@ -97,11 +97,13 @@ class Partition:
 
 @dataclass(slots=True)
 class Index:
-    """`senders`: who sent a value. `consuming`: each process's polls and assignments, in order."""
+    """`senders`: who sent a value. `transactional`: anything was sent in a transaction. `consuming`: each process's
+    polls and assignments, in order."""
 
     history: History
     partitions: dict[Place, Partition] = field(default_factory=dict)
     senders: dict[int, Operation] = field(default_factory=dict)
+    transactional: bool = False
     polls: list[Operation] = field(default_factory=list)
     consuming: dict[str, list[Operation]] = field(default_factory=dict)
     joins: list[Operation] = field(default_factory=list)
@@ -160,6 +162,7 @@ def _take(index: Index, operation: Operation) -> None:
         _take_poll(index, operation)
     elif isinstance(action, Send):
         index.partition(action.place).sends.append(operation)
+        index.transactional = index.transactional or action.transaction is not None
         for value in action.values:
             index.senders[value] = operation
     elif kind is Assign:

@@ -39,7 +39,7 @@ def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
     """With read_committed nobody sees a record before its transaction is being committed, the transaction itself
     included, nor ever one that was aborted (Jepsen: G1a and precommitted reads). With read_uncommitted all may see
     everything."""
-    if not any(isinstance(one.action, Send) and one.action.transaction is not None for one in index.senders.values()):
+    if not index.transactional:
         return
     ends = fates(index)
     commits = {number: _first_commit(found) for number, found in index.ends.items()}
@@ -91,6 +91,8 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
     Permitted: what a Loss or a deletion may have taken from one of its partitions, and batches that were not
     acknowledged, which may never have been a part of it.
     """
+    if not index.transactional:
+        return
     ends = fates(index)
     by_transaction: dict[int, list[tuple[Partition, Operation]]] = {}
     for partition in index.partitions.values():
@@ -98,8 +100,6 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
             transaction = operation.action.transaction if isinstance(operation.action, Send) else None
             if transaction is not None and ends.get(transaction) is Fate.EITHER:
                 by_transaction.setdefault(transaction, []).append((partition, operation))
-    if not by_transaction:
-        return
     final, reach = _final_reads(index)
     for transaction, sends in by_transaction.items():
         there = [one for _, one in sends if isinstance(one.action, Send) and final.keys() & set(one.action.values)]
@@ -152,6 +152,8 @@ def write_read_cycles(index: Index) -> Iterator[Anomaly]:
     that is read with read_committed was committed before, so reads alone cannot go in a circle. With read_uncommitted
     they can.
     """
+    if not index.transactional:
+        return
     edges: dict[int, dict[int, Operation]] = {}
     for operation, _, writer in _reads_of_transactions(index):
         assert isinstance(operation.action, Poll)

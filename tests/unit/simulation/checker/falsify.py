@@ -5,16 +5,11 @@ which a Loss or a deletion may have taken is no anomaly, and what the checker pe
 """
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from random import Random
 
 from kbroker.simulation.history import (
     Assign,
-    Commit,
-    Committed,
-    EndTransaction,
     History,
-    Join,
     Loss,
     Operation,
     Outcome,
@@ -214,6 +209,28 @@ def a_poll_is_forgotten(history, random):
     return True
 
 
+@way("stale poll")
+def a_poll_gives_nothing(history, random):
+    """Although what it gave had been acknowledged before it began."""
+    kept = kept_sends(history)
+    candidates = []
+    for operation in of(history, Poll):
+        reads = operation.action.reads
+        if operation.action.committed_only or operation.outcome is not Outcome.OK or not reads:
+            continue
+        values, place = {read.value for read in reads}, reads[0].place
+        before = [one for one in kept if one.ended < operation.begun and one.action.place == place]
+        if any(values.issuperset(one.action.values) for one in before):
+            candidates.append(operation)
+    found = pick(random, candidates)
+    if found is None:
+        return False
+    for read in reversed(found.action.reads):
+        found.action.positions[read.place] = read.offset
+    found.action.reads.clear()
+    return True
+
+
 @way(
     "lost write", "inconsistent offsets", "unreadable at the end", "duplicate", "skipped records", "reset over records"
 )
@@ -232,135 +249,16 @@ def a_loss_took_more_than_it_says(history, random):
                 or any(value in finals for value in send.action.values)
             ):
                 continue
-            only = spared(history, place, loss.ended) and not any(
-                one.begun < loss.begun and one.ended > send.begun
-                for one in history.operations
-                if isinstance(one.action, Trim | Loss)
-            )
-            if only:
-                candidates.append((loss, place, send.action.base_offset + len(send.action.values)))
+            end = send.action.base_offset + len(send.action.values)
+            others = [one for one in of(history, Loss) if one is not loss and one.begun > send.begun]
+            trims = [one for one in of(history, Trim) if one.action.place == place and one.ended > send.begun]
+            if not trims and all(one.action.floors[place] >= end for one in others):
+                candidates.append((loss, place, end))
     found = pick(random, candidates)
     if found is None:
         return False
     loss, place, floor = found
     loss.action.floors[place] = floor
-    return True
-
-
-@way("lost commit")
-def a_commit_is_forgotten(history, random):
-    """Nothing had been lost that could excuse it."""
-    losses = of(history, Loss)
-    first = min((one.ended for one in of(history, Commit) if one.outcome is Outcome.OK), default=None)
-    reads = [
-        one
-        for one in of(history, Committed)
-        if first is not None and one.begun > first and one.ended is not None
-        if not any(first < loss.begun < one.ended for loss in losses)
-    ]
-    found = pick(random, reads)
-    if found is None:
-        return False
-    found.action.offsets = dict.fromkeys(found.action.offsets, -1)
-    return True
-
-
-@way("unknown commit")
-def an_offset_is_read_that_nobody_committed(history, random):
-    found = pick(random, (one for one in of(history, Committed) if one.ended is not None))
-    if found is None:
-        return False
-    found.action.offsets = dict.fromkeys(found.action.offsets, 777)
-    return True
-
-
-@way("stale commit")
-def an_old_member_commits(history, random):
-    losses, joins = of(history, Loss), of(history, Join)
-    commits = [
-        one
-        for one in of(history, Commit)
-        if one.outcome is Outcome.OK and not any(loss.begun < one.ended for loss in losses)
-        if any(
-            join.outcome is Outcome.OK and join.ended < one.begun and join.action.generation == one.action.generation
-            for join in joins
-        )
-    ]
-    found = pick(random, commits)
-    if found is None:
-        return False
-    found.action.generation -= 1
-    return True
-
-
-@way("double assignment")
-def two_members_have_a_partition(history, random):
-    joins = [one for one in of(history, Join) if one.outcome is Outcome.OK and one.action.partitions]
-    losses = of(history, Loss)
-    found = pick(
-        random,
-        (
-            (a, b)
-            for a, b in pairwise(joins)
-            if a.action.generation == b.action.generation and a.process != b.process
-            if not any(a.begun < loss.begun < b.ended for loss in losses)
-        ),
-    )
-    if found is None:
-        return False
-    found[1].action.partitions = found[0].action.partitions
-    return True
-
-
-@way("backward generation")
-def a_generation_comes_again(history, random):
-    losses, joins = of(history, Loss), [one for one in of(history, Join) if one.outcome is Outcome.OK]
-    commits = [one for one in of(history, Commit) if one.outcome is not Outcome.FAILED]
-    found = pick(
-        random,
-        (
-            one
-            for one in joins
-            if any(commit.begun < one.begun for commit in commits)
-            if any(
-                other.ended < one.begun and not any(other.begun < loss.begun < one.ended for loss in losses)
-                for other in joins
-            )
-        ),
-    )
-    if found is None:
-        return False
-    found.action.generation = 0
-    return True
-
-
-@way("aborted read", "pre-committed read")
-def a_transaction_had_been_aborted(history, random):
-    """Whose records were read with read_committed."""
-    read = {read.value for one in of(history, Poll) if one.action.committed_only for read in one.action.reads}
-    seen = {one.action.transaction for one in of(history, Send) if read & set(one.action.values)}
-    found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in seen))
-    if found is None:
-        return False
-    found.action.commit, found.outcome = False, Outcome.OK
-    return True
-
-
-@way("lost write", "torn transaction", "skipped records")
-def a_transaction_had_been_committed(history, random):
-    """Whose records nobody was given."""
-    finals = final_reads(history)
-    fully = {place for one in of(history, Poll) if one.begun > history.final for place in one.action.positions}
-    missing = {
-        one.action.transaction
-        for one in of(history, Send)
-        if one.action.transaction is not None and not finals.keys() & set(one.action.values)
-        if one.action.place in fully and spared(history, one.action.place, one.begun)
-    }
-    found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in missing))
-    if found is None:
-        return False
-    found.action.commit, found.outcome = True, Outcome.OK
     return True
 
 

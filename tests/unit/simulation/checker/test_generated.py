@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kbroker.simulation.checker import check, render
 from kbroker.simulation.history import Assign, Loss, Outcome, Poll, Send
-from tests.unit.simulation.checker.falsify import WAYS
+from tests.unit.simulation.checker.falsify_groups import WAYS
 from tests.unit.simulation.checker.model import Model
 from tests.unit.simulation.checker.story import kinds
 
@@ -36,15 +36,18 @@ def test_a_falsified_history(name, seed, turns, synced, losses, transactions):
         assert expected & set(found), f"{name} gave {found}"
 
 
-def test_each_way_is_found_often():
-    """Most histories can be falsified in each way, so that the test above does test."""
+# What they need is not in every history.
+RARE = ("a_loss_took_more_than_it_says", "a_transaction_had_been_aborted", "a_transaction_had_been_committed")
+
+
+def test_each_way_can_be_gone_often():
+    """So that the test above does test."""
     done = dict.fromkeys(WAYS, 0)
-    for seed in range(12):
+    for seed in range(60):
         for name, (falsify, _) in WAYS.items():
-            history = Model(seed, 400, synced=True, losses=seed % 2 == 0, transactions=seed % 3 == 0).history
-            done[name] += falsify(history, Random(seed))
-    for name in ("a_loss_took_more_than_it_says", "a_transaction_had_been_aborted"):
-        assert done.pop(name) >= 0
+            if name in RARE or seed < 15:
+                history = Model(seed, 250, synced=False, losses=seed % 2 == 0, transactions=seed % 3 == 0).history
+                done[name] += falsify(history, Random(seed))
     assert {name: count for name, count in done.items() if count < 2} == {}
 
 

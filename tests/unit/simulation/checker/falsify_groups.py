@@ -1,0 +1,125 @@
+"""Ways to make a right history wrong, of groups and transactions; WAYS has those of falsify.py too."""
+
+from itertools import pairwise
+
+from kbroker.simulation.history import Commit, Committed, EndTransaction, Join, Loss, Outcome, Poll, Send
+from tests.unit.simulation.checker.falsify import WAYS, final_reads, of, pick, spared, way
+
+__all__ = ["WAYS"]
+
+
+@way("lost commit")
+def a_commit_is_forgotten(history, random):
+    """Nothing had been lost that could excuse it."""
+    losses = of(history, Loss)
+    first = min((one.ended for one in of(history, Commit) if one.outcome is Outcome.OK), default=None)
+    reads = [
+        one
+        for one in of(history, Committed)
+        if first is not None and one.begun > first and one.ended is not None
+        if not any(first < loss.begun < one.ended for loss in losses)
+    ]
+    found = pick(random, reads)
+    if found is None:
+        return False
+    found.action.offsets = dict.fromkeys(found.action.offsets, -1)
+    return True
+
+
+@way("unknown commit")
+def an_offset_is_read_that_nobody_committed(history, random):
+    found = pick(random, (one for one in of(history, Committed) if one.ended is not None))
+    if found is None:
+        return False
+    found.action.offsets = dict.fromkeys(found.action.offsets, 777)
+    return True
+
+
+@way("stale commit")
+def an_old_member_commits(history, random):
+    losses, joins = of(history, Loss), of(history, Join)
+    commits = [
+        one
+        for one in of(history, Commit)
+        if one.outcome is Outcome.OK and not any(loss.begun < one.ended for loss in losses)
+        if any(
+            join.outcome is Outcome.OK and join.ended < one.begun and join.action.generation == one.action.generation
+            for join in joins
+        )
+    ]
+    found = pick(random, commits)
+    if found is None:
+        return False
+    found.action.generation -= 1
+    return True
+
+
+@way("double assignment")
+def two_members_have_a_partition(history, random):
+    joins = [one for one in of(history, Join) if one.outcome is Outcome.OK and one.action.partitions]
+    losses = of(history, Loss)
+    found = pick(
+        random,
+        (
+            (a, b)
+            for a, b in pairwise(joins)
+            if a.action.generation == b.action.generation and a.process != b.process
+            if not any(a.begun < loss.begun < b.ended for loss in losses)
+        ),
+    )
+    if found is None:
+        return False
+    found[1].action.partitions = found[0].action.partitions
+    return True
+
+
+@way("backward generation")
+def a_generation_comes_again(history, random):
+    losses, joins = of(history, Loss), [one for one in of(history, Join) if one.outcome is Outcome.OK]
+    commits = [one for one in of(history, Commit) if one.outcome is not Outcome.FAILED]
+    found = pick(
+        random,
+        (
+            one
+            for one in joins
+            if any(commit.begun < one.begun for commit in commits)
+            if any(
+                other.ended < one.begun and not any(other.begun < loss.begun < one.ended for loss in losses)
+                for other in joins
+            )
+        ),
+    )
+    if found is None:
+        return False
+    found.action.generation = 0
+    return True
+
+
+@way("aborted read", "pre-committed read")
+def a_transaction_had_been_aborted(history, random):
+    """Whose records were read with read_committed."""
+    read = {read.value for one in of(history, Poll) if one.action.committed_only for read in one.action.reads}
+    seen = {one.action.transaction for one in of(history, Send) if read & set(one.action.values)}
+    found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in seen))
+    if found is None:
+        return False
+    found.action.commit, found.outcome = False, Outcome.OK
+    return True
+
+
+@way("lost write", "torn transaction", "skipped records")
+def a_transaction_had_been_committed(history, random):
+    """Whose records nobody was given."""
+    finals = final_reads(history)
+    fully = {place for one in of(history, Poll) if one.begun > history.final for place in one.action.positions}
+    missing = {
+        one.action.transaction
+        for one in of(history, Send)
+        if one.action.transaction is not None and not finals.keys() & set(one.action.values)
+        if one.action.place in fully and spared(history, one.action.place, one.begun)
+    }
+    found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in missing))
+    if found is None:
+        return False
+    found.action.commit, found.outcome = True, Outcome.OK
+    return True

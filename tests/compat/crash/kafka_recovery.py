@@ -1,0 +1,81 @@
+"""Apache Kafka's own recovery (KafkaRecovery.java) and kbroker's, asked about the same damaged directories."""
+
+import json
+import subprocess
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kbroker.model import KafkaError
+from protocol.records.batch import parse_header
+from scripts.benchmark.peers import kafka_classpath
+from tests.unit.storage.damage import Copy
+from tests.unit.storage.harness import NOW
+
+SOURCE = Path(__file__).with_name("KafkaRecovery.java")
+# As KafkaRecovery.java has them.
+FETCH_BYTES = 1 << 20
+MOST_READS = 100
+
+
+class Case(NamedTuple):
+    """A directory, the checkpoint of its recovery point, whether the stop was clean."""
+
+    files: Mapping[str, bytes]
+    recovery_point: int = 0
+    clean: bool = False
+
+
+class Opened(NamedTuple):
+    """What a broker makes of a case; `error`: it cannot open the log. `reads`: (base offset, bytes, CRC-32) or an error
+    for a fetch at each offset."""
+
+    error: str | None
+    start: int = 0
+    end: int = 0
+    producers: Sequence[Sequence[int]] = ()
+    epochs: Sequence[Sequence[int]] = ()
+    reads: Sequence[Any] = ()
+
+
+def ask_kafka(cases: Sequence[Case], directory: Path, index_interval: int) -> list[Opened]:
+    """Kafka's answers, from one JVM; the directories are made under `directory`."""
+    lines = []
+    for number, case in enumerate(cases):
+        path = directory / str(number) / "t-0"
+        path.mkdir(parents=True)
+        for name, data in case.files.items():
+            (path / name).write_bytes(data)
+        clean = str(case.clean).lower()
+        lines.append(f"{path}\t{case.recovery_point}\t0\t{clean}\t\t{index_interval}\t{NOW}\n")
+    classes = directory / "classes"
+    compiler = ["javac", "-proc:none", "-nowarn", "-d", str(classes), "-cp", kafka_classpath(), str(SOURCE)]
+    subprocess.run(compiler, check=True)
+    java = ["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{classes}:{kafka_classpath()}"]
+    done = subprocess.run([*java, "KafkaRecovery"], input="".join(lines), capture_output=True, text=True, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(cases), done.stderr[-2000:]
+    return [
+        Opened(answer["error"])
+        if "error" in answer
+        else Opened(None, answer["start"], answer["end"], answer["producers"], answer["epochs"], answer["reads"])
+        for answer in answers
+    ]
+
+
+def ask_kbroker(case: Case, copy: Copy) -> Opened:
+    copy.files = dict(case.files)
+    log = copy.make().open(case.recovery_point, case.clean)
+    reads: list[Any] = []
+    for offset in range(log.log_start_offset, min(log.log_end_offset, log.log_start_offset + MOST_READS)):
+        log.forget_positions()
+        try:
+            data = bytes(log.read_blocking(offset, FETCH_BYTES, log.log_end_offset))
+        except KafkaError as error:
+            reads.append(error.code.name)
+        else:
+            reads.append([parse_header(data).base_offset, len(data), zlib.crc32(data)])
+    producers = [[one.producer_id, one.last_sequence] for one in sorted(log.producers.active())]
+    epochs = [list(entry) for entry in log.epochs.entries]
+    return Opened(None, log.log_start_offset, log.log_end_offset, producers, epochs, reads)

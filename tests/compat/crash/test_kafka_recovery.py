@@ -1,0 +1,82 @@
+"""Apache Kafka's recovery and kbroker's leave the same of a damaged log, with the differences that stand here.
+
+`KBROKER_COMPAT_DAMAGE=all` asks about every byte and every bit; otherwise it is a tenth of them.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from protocol.records.batch import HEADER_SIZE
+from tests.compat.crash.kafka_recovery import Case, Opened, ask_kafka, ask_kbroker
+from tests.unit.storage.damage import Copy, Written, flipped, memory_lab, write
+
+ALL = os.environ.get("KBROKER_COMPAT_DAMAGE") == "all"
+INTERVAL = 200
+BATCHES = 12
+FIRST, MIDDLE, LAST = 0, 8, BATCHES - 1
+
+BASE_OFFSET = range(8 * 8)
+MAGIC = range(8 * 16, 8 * 17)
+
+
+@pytest.fixture
+def log() -> tuple[Copy, Written]:
+    if not (shutil.which("java") and shutil.which("mvn")):
+        pytest.skip("not run: Kafka's recovery needs Java 17 or newer, and Maven to fetch it")
+    lab = memory_lab(index_interval_bytes=INTERVAL)
+    log = lab.open()
+    written = write(log, BATCHES)
+    copy = Copy(lab)
+    copy.of_a_young_log()
+    return copy, written
+
+
+def some(cases: Iterator[tuple[str, int, bytes]]) -> list[tuple[str, int, bytes]]:
+    found = list(cases)
+    return found if ALL else Random(1).sample(found, len(found) // 10)
+
+
+def damages(written: Written) -> Iterator[tuple[str, int, bytes]]:
+    """(what, the batch that is damaged, the file)."""
+    data = written.data
+    for cut in range(written.ends[-4], len(data) + 1):
+        yield f"cut at {cut}", sum(end <= cut for end in written.ends), data[:cut]
+    for number in (FIRST, MIDDLE, LAST):
+        position, header = written.at[number]
+        for bit in range(8 * (HEADER_SIZE if not ALL else header.size)):
+            yield f"batch {number} bit {bit}", number, flipped(data, 8 * position + bit)
+
+
+def better(what: str, kafka: Opened, ours: Opened, written: Written, number: int) -> str | None:
+    """Why kbroker means to leave less, or more; None if it should be the same."""
+    _, _, bit = what.rpartition(" ")
+    valid_prefix = ours.error is None and ours.end == written.at[number][1].base_offset
+    if "bit" in what and int(bit) in BASE_OFFSET and valid_prefix:
+        return "Kafka cannot start, or keeps the batch at another offset; kbroker cuts before it"
+    if "bit" in what and int(bit) in MAGIC and valid_prefix and kafka.error is None:
+        return "Kafka takes any format from 2 on for 2"
+    return None
+
+
+@pytest.mark.feature("kill -9")
+@pytest.mark.client("kafka_tools")
+def test_the_same_is_left_of_a_damaged_log(log: tuple[Copy, Written], tmp_path: Path) -> None:
+    copy, written = log
+    (name,) = (name for name in copy.files if name.endswith(".log"))
+    asked = some(damages(written))
+    cases = [Case({**copy.files, name: data}) for _, _, data in asked]
+    answers = ask_kafka(cases, tmp_path, INTERVAL)
+    differences: dict[str, int] = {}
+    for (what, number, _), case, kafka in zip(asked, cases, answers, strict=True):
+        ours = ask_kbroker(case, copy)
+        if kafka != ours:
+            why = better(what, kafka, ours, written, number)
+            assert why is not None, (what, kafka, ours)
+            differences[why] = differences.get(why, 0) + 1
+    assert len(differences) == 2
+    assert not ALL or sorted(differences.values()) == [18, 192], differences

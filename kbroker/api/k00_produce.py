@@ -12,6 +12,7 @@ Transactions come later: a transactional request is refused for good, not retria
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Self
 
@@ -133,7 +134,17 @@ class Rest:
     """What is left of a request from the first batch on whose records take long to look into. The connection serves
     nothing more until it is through, so its batches keep their order; those of other connections go before."""
 
-    __slots__ = ("_acks", "_context", "_left", "_results", "_services", "_timeout_ms", "_unfinished", "_unsettled")
+    __slots__ = (
+        "_acks",
+        "_context",
+        "_held",
+        "_left",
+        "_results",
+        "_services",
+        "_timeout_ms",
+        "_unfinished",
+        "_unsettled",
+    )
 
     def __init__(
         self,
@@ -152,12 +163,15 @@ class Rest:
         self._results = results
         self._unsettled = unsettled
         # Why the first of them is not appended yet.
-        self._unfinished: Unfinished | None = unfinished
+        # Without its frames, which would keep the request's buffer.
+        self._unfinished: Unfinished | None = unfinished.with_traceback(None)
+        self._held = 0
         # (topic, its answers, partition, records)
-        self._left: list[tuple[str | bytes, list[PartitionResult], int, memoryview | None]] = []
+        self._left: deque[tuple[str | bytes, list[PartitionResult], int, memoryview | None]] = deque()
 
     def take(self, topics: list[TopicRecords], current: list[PartitionRecords], answers: list[PartitionResult]) -> Self:
         """`answers`: of those of the `current` topic's partitions that have theirs already."""
+        unfinished_size = len(current[len(answers)][1] or b"")
         place = next(place for place, (_, partitions) in enumerate(topics) if partitions is current)
         for key, partitions in topics[place:]:
             if partitions:
@@ -167,10 +181,13 @@ class Rest:
                 kept = memoryview(bytearray(records)) if self._left and records is not None else None
                 self._left.append((key, answers, index, kept))
             answers = []
+        self._held = unfinished_size + sum(len(records) for _, _, _, records in self._left if records is not None)
+        self._context.answers.hold(self._held)
         return self
 
     async def serve(self) -> Body | Pending | None:
-        for key, answers, index, records in self._left:
+        while self._left:
+            key, answers, index, records = self._left.popleft()
             try:
                 appended = await self._append(key, index, records)
             except KafkaError as error:
@@ -180,6 +197,7 @@ class Rest:
                 self._unsettled.append((answers, len(answers), appended))
             answers.append(_appended(index, appended))
         self._context.on_abandoned = None
+        self._context.answers.hold(-self._held)
         if self._unsettled and self._acks != 0:
             return _wait(self._services, self._context, self._results, self._unsettled, self._timeout_ms)
         return _answer(self._context, self._acks, self._results)

@@ -88,12 +88,16 @@ def find(plan: Plan, answer: Any, found: list[tuple[Any, ...]], path: tuple[tupl
 
 def note(context: RequestContext, plan: Plan, request: Message | None, answer: Message) -> None:
     """Tell who keeps count of the errors in an answer: those of one code as one, with what the first is about."""
-    first: dict[int, Outcome] = {}
+    found: list[tuple[Any, ...]] = []
+    find(plan, answer, found)
+    first: dict[int, tuple[Any, ...]] = {}
     counts: dict[int, int] = {}
-    for one in outcomes(plan, request, answer):
-        first.setdefault(one.code, one)
-        counts[one.code] = counts.get(one.code, 0) + 1
-    for code, one in first.items():
+    for path in found:
+        code = path[-1][1].error_code
+        first.setdefault(code, path)
+        counts[code] = counts.get(code, 0) + 1
+    for code, path in first.items():
+        one = _outcome(request, path)
         context.refused(code, one.message, counts[code], one.subject)
 
 

@@ -60,6 +60,10 @@ class Answers(Protocol):
         self, context: RequestContext, code: int, count: int, reason: str | None, subject: dict[str, object]
     ) -> None: ...
 
+    def hold(self, size: int) -> None:
+        """The request keeps so many bytes more (or fewer) beyond its handler's return."""
+        ...
+
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
 
 

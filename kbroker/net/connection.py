@@ -55,7 +55,7 @@ class Connection(Answering):
 
     __slots__ = (
         "_backlog", "_client_bytes", "_client_id", "_client_raw", "_client_size", "_filled", "_linger", "_partial",
-        "_reading", "_scheduled", "_starved", "_view", "_waiting_on", "holds", "host", "last_active_ns",
+        "_reading", "_scheduled", "_starved", "_view", "_waiting_on", "_working", "holds", "host", "last_active_ns",
         "peer",
     )  # fmt: skip
 
@@ -72,7 +72,8 @@ class Connection(Answering):
         # It is full, and there is no memory for more of it now.
         self._starved = False
         self._backlog = bytearray()
-        # Bytes of both.
+        # Bytes that the requests that are being served keep; and of all three.
+        self._working = 0
         self.holds = 0
         self._waiting_on: RequestContext | None = None
         self._scheduled = False
@@ -249,9 +250,16 @@ class Connection(Answering):
         return True
 
     def _count_held(self) -> None:
-        size = len(self._backlog) + (0 if self._partial is None else len(self._partial))
+        size = self._working + len(self._backlog) + (0 if self._partial is None else len(self._partial))
         by, self.holds = size - self.holds, size
         self.server.memory.changed(self, by, partial=self._partial is not None)
+
+    def hold(self, size: int) -> None:
+        """A request that is being served keeps so many bytes more."""
+        if self._transport is not None:
+            self._working += size
+            self.server.memory.working += size
+            self._count_held()
 
     def _serve(self, frame: memoryview) -> None:
         context = None
@@ -415,6 +423,8 @@ class Connection(Answering):
         self._backlog = bytearray()
         self._partial = None
         self._view = self.server.receive_view
+        self.server.memory.working -= self._working
+        self._working = 0
         self._count_held()
         self.server.memory.forget(self)
         pending, self._pending = self._pending, deque()

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from kbroker.net.connection import Connection
 
-LARGE = 24 * 1024 * 1024
+LARGE = 16 * 1024 * 1024
 # Kept for frames of at most SMALL_FRAME bytes.
-RESERVE = 16 * 1024 * 1024
+RESERVE = 8 * 1024 * 1024
 SMALL_FRAME = 64 * 1024
 LONGEST_S = 10.0
 # For a large frame so much longer.
@@ -36,6 +36,8 @@ class RequestMemory:
         mono_ns: Callable[[], int],
     ) -> None:
         self.held = 0
+        # Of that, what is kept by requests that are being served: they will be through by themselves.
+        self.working = 0
         self._soon = soon
         self._later = later
         self._mono_ns = mono_ns
@@ -63,10 +65,10 @@ class RequestMemory:
         return False
 
     def _allowed(self, connection: Connection, more: int, size: int) -> bool:
-        held = self.held + more
+        held = self.held + more - (0 if self._favoured is None else self._favoured.holds)
         if held <= LARGE or (size <= SMALL_FRAME and held <= LARGE + RESERVE):
             return True
-        if self._favoured is None:
+        if self._favoured is None and self.working <= LARGE:
             self._favoured = connection
         return self._favoured is connection
 

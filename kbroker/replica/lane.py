@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from kbroker.world import World
 
 # Batches that may be held decompressed at a time, and of them such as are larger than MEDIUM_DECOMPRESSED.
-MEDIUM_PLACES = 2
+MEDIUM_PLACES = 1
 LARGE_PLACES = 1
+# Slices that a batch gets as fast as the loop turns. One that has more to do than any usual one gets PACED_SLICES in a
+# ms: a loop that is never idle would be taken for a mere computation by the system's scheduler.
+QUICK_SLICES = 64
+PACED_SLICES = 2
+PACE_S = 0.001
 
 
 class Job:
     """One batch on its way. `done` gives it when it is validated, or raises KafkaError. `holds`: a place."""
 
-    __slots__ = ("asked", "done", "given", "holds", "work")
+    __slots__ = ("asked", "done", "given", "holds", "slices", "work")
 
     def __init__(self, unfinished: Unfinished, done: Future[Validated]) -> None:
         self.work: Work = unfinished.work
@@ -34,6 +39,7 @@ class Job:
         self.done = done
         self.given: Buffer | Exception | None = None
         self.holds: Places | None = None
+        self.slices = 0
 
     def give_up(self) -> None:
         """Nobody wants it any more."""
@@ -70,9 +76,7 @@ class Lane:
         asked = job.asked
         if asked is None:
             self._turns.append(job)
-            if not self._scheduled:
-                self._scheduled = True
-                self._world.loop.call_soon(self._turn)
+            self._schedule()
             return
         places = self._large if asked.large else self._medium
         if job.holds is not places:
@@ -90,34 +94,54 @@ class Lane:
         try:
             job.given = await self._world.offload(asked.work, *asked.arguments)
         except Exception as error:
-            job.given = error
+            # Its frames would keep what was to be decompressed.
+            job.given = error.with_traceback(None)
         job.asked = None
         self._go_on(job)
 
+    def _schedule(self) -> None:
+        if self._scheduled or not self._turns:
+            return
+        self._scheduled = True
+        if self._turns[0].slices < QUICK_SLICES:
+            self._world.loop.call_soon(self._turn)
+        else:
+            self._world.loop.call_later(PACE_S, self._turn)
+
     def _turn(self) -> None:
-        """One slice of one job."""
+        """A slice of the job whose turn it is."""
         self._scheduled = False
         job = self._turns.popleft()
+        paced = job.slices >= QUICK_SLICES
+        for _ in range(PACED_SLICES if paced else 1):
+            job.slices += 1
+            if not self._slice(job) or job.asked is not None:
+                break
+        else:
+            self._turns.append(job)
+        self._schedule()
+
+    def _slice(self, job: Job) -> bool:
+        """Whether there is more to do; a thing for a thread has been begun then."""
         given, job.given = job.given, None
         try:
             if job.done.cancelled():
                 job.work.close()
-                self._leave(job)
-            elif isinstance(given, Exception):
-                job.asked = job.work.throw(given)
-                self._go_on(job)
             else:
-                job.asked = job.work.send(given)
-                self._go_on(job)
+                job.asked = job.work.throw(given) if isinstance(given, Exception) else job.work.send(given)
+                if job.asked is not None:
+                    self._go_on(job)
+                return True
         except StopIteration as end:
-            self._leave(job)
             job.done.set_result(end.value)
         except Exception as error:
-            self._leave(job)
-            job.done.set_exception(error)
-        if self._turns and not self._scheduled:
-            self._scheduled = True
-            self._world.loop.call_soon(self._turn)
+            # Not with all that its frames hold.
+            error.__context__ = None
+            job.done.set_exception(error.with_traceback(None))
+        finally:
+            given = None
+        self._leave(job)
+        return False
 
     def _leave(self, job: Job) -> None:
         """Give up a place, to the first who waits for it."""

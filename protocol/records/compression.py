@@ -82,18 +82,31 @@ def decompress_untouched(codec: int, data: Buffer, max_size: int) -> memoryview:
     interpreter's lock, that goes back to the system when the result is let go."""
     from mmap import mmap
 
-    room = memoryview(mmap(-1, max_size))
+    memory = mmap(-1, max_size)
+    room = memoryview(memory)
+    try:
+        return room[: _decompress_into(codec, data, room)]
+    except BaseException:
+        # Whoever keeps the error, and so this frame, does not keep that.
+        room.release()
+        memory.close()
+        raise
+
+
+def _decompress_into(codec: int, data: Buffer, room: memoryview) -> int:
+    """Gives how many bytes of `room` were needed."""
     if codec == SNAPPY:
-        return room[: _decompress_snappy_into(data, room)]
+        return _decompress_snappy_into(data, room)
     if codec not in _STREAMS:
         raise MalformedError(f"unknown compression codec {codec}")
     name = _STREAMS[codec]
     try:
-        return room[: _module(name).decompress_into(data, room)]
+        written: int = _module(name).decompress_into(data, room)
     except Exception as error:
         if str(error) != _full(name):
             raise MalformedError(f"not valid {name}: {error}") from None
-        raise TooLargeError(f"more than {max_size} bytes when decompressed") from None
+        raise TooLargeError(f"more than {len(room)} bytes when decompressed") from None
+    return written
 
 
 def _module(name: str) -> "ModuleType":
@@ -170,11 +183,14 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytearray:
 def _decompress_snappy_into(data: Buffer, room: memoryview) -> int:
     """Gives how many bytes of `room` were needed."""
     pos = 0
-    for block, size in _snappy_blocks(data):
-        if size > len(room) - pos:
-            raise TooLargeError(f"more than {len(room)} bytes when decompressed")
+    blocks = list(_snappy_blocks(data))
+    # Every block says what it will be, and it will not be anything else.
+    if sum(size for _, size in blocks) > len(room):
+        raise TooLargeError(f"more than {len(room)} bytes when decompressed")
+    for block, size in blocks:
         try:
-            pos += _module("snappy").decompress_raw_into(block, room[pos : pos + size])
+            with room[pos : pos + size] as part:
+                pos += _module("snappy").decompress_raw_into(block, part)
         except Exception as error:
             raise MalformedError(f"not valid snappy: {error}") from None
     return pos

@@ -1,0 +1,211 @@
+"""One damaged log in each partition of a topic: what a real broker leaves of it, and what real clients get.
+
+`KBROKER_COMPAT_DAMAGE=all` makes a partition for every byte of the last three batches; otherwise for a sample.
+"""
+
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from random import Random
+from struct import Struct
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as ConfluentPartition
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from protocol.framing import decode_response_header, encode_request_header, frame
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.records.batch import HEADER_SIZE, build_batch, iter_headers
+from protocol.schema import decode, encode
+from tests.compat.crash.conftest import connected, create_topic
+from tests.compat.crash.kills import read_all, repaired
+from tests.compat.crash.line import Line
+from tests.compat.support import BrokerProcess
+
+ALL = os.environ.get("KBROKER_COMPAT_DAMAGE") == "all"
+BATCHES, RECORDS = 8, 3
+PRODUCE_VERSION = 9
+_SIZE = Struct(">i")
+
+Read = tuple[list[tuple[int, bytes]], bool]
+
+
+def value(number: int) -> bytes:
+    return b"value %d" % number
+
+
+def idempotent(number: int) -> bytearray:
+    now_ms = int(time.time() * 1000)
+    first = RECORDS * number
+    records = [(now_ms, b"k", value(first + index), ()) for index in range(RECORDS)]
+    return build_batch(records, producer_id=4_000_000_000, producer_epoch=0, base_sequence=first)
+
+
+class Connection:
+    """Says what it is told to, so that a batch can be sent twice."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), 20)
+        self._answers = self._socket.makefile("rb")
+
+    def produce(self, topic: str, partition: int, batch: bytes) -> tuple[int, int]:
+        """(error code, base offset)"""
+        data = PartitionProduceData(index=partition, records=batch)
+        topics = [TopicProduceData(name=topic, partition_data=[data])]
+        request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
+        head = encode_request_header(ProduceRequest.__options__["key"], PRODUCE_VERSION, 1, "damage")
+        self._socket.sendall(frame(head, encode(request, PRODUCE_VERSION)))
+        body = self._answers.read(_SIZE.unpack(self._answers.read(_SIZE.size))[0])
+        _, pos = decode_response_header(body, ProduceRequest.__options__["key"], PRODUCE_VERSION)
+        answer = decode(ProduceResponse, body, PRODUCE_VERSION, pos).responses[0].partition_responses[0]
+        return answer.error_code, answer.base_offset
+
+    def close(self) -> None:
+        self._answers.close()
+        self._socket.close()
+
+
+@contextmanager
+def damaged(
+    broker: BrokerProcess, line: Line, topic: str, partitions: int, *, clean: bool
+) -> Iterator[tuple[bytes, list[bytes], Callable[[int, bytes], None]]]:
+    """The bytes of a log, its batches as they were sent, and what writes a log to a partition; the broker is down
+    inside, and up again afterwards."""
+    # What is read when a log is opened after a clean stop lies behind the last index entry.
+    create_topic(connected(line), topic, partitions, {"index.interval.bytes": "100"})
+    sent = [bytes(idempotent(number)) for number in range(BATCHES)]
+    with closing(Connection(line.address)) as connection:
+        for number, batch in enumerate(sent):
+            assert connection.produce(topic, 0, batch) == (0, RECORDS * number)
+    if clean:
+        broker.stop()
+    else:
+        broker.kill()
+    source = broker.partition_dir(topic, 0)
+    (log,) = source.glob("*.log")
+
+    def write(partition: int, data: bytes) -> None:
+        target = source.with_name(f"{topic}-{partition}")
+        if clean:
+            for path in source.iterdir():
+                if path.name != log.name:
+                    shutil.copy(path, target / path.name)
+        (target / log.name).write_bytes(data)
+
+    yield log.read_bytes(), sent, write
+    broker.start()
+
+
+@pytest.mark.feature("kill -9")
+@pytest.mark.client("confluent_kafka")
+def test_cut_at_many_bytes_retries_are_stored_once(broker: BrokerProcess, line: Line, name: str) -> None:
+    size = len(idempotent(0))
+    cuts = [BATCHES * size - less for less in range(3 * size + 1)]
+    if not ALL:
+        cuts = sorted({*cuts[:: 3 * size], *cuts[::size], *Random(1).sample(cuts, 30)})
+    with damaged(broker, line, name, 1 + len(cuts), clean=False) as (data, sent, write):
+        ends = [position + header.size for position, header in iter_headers(data)]
+        for partition, cut in enumerate(cuts, 1):
+            write(partition, data[:cut])
+    said = "\n".join(repaired(broker))
+    read = read_all(line.address, name, 1 + len(cuts))
+    whole = [(number, b"k", value(number)) for number in range(RECORDS * BATCHES)]
+    with closing(Connection(line.address)) as connection:
+        for partition, cut in enumerate(cuts, 1):
+            survive = sum(end <= cut for end in ends)
+            assert read[partition] == whole[: RECORDS * survive], cut
+            valid = ends[survive - 1]
+            cut_off = re.search(rf"partition={name}-{partition} .*cut from {cut} to {valid} bytes", said)
+            assert (cut_off is not None) == (valid < cut), cut
+            for number in range(BATCHES - 5, BATCHES):
+                assert connection.produce(name, partition, sent[number]) == (0, RECORDS * number), cut
+    assert read_all(line.address, name, 1 + len(cuts)) == [whole] * (1 + len(cuts))
+    broker.restart()
+    assert repaired(broker) == []
+    assert read_all(line.address, name, 1 + len(cuts)) == [whole] * (1 + len(cuts))
+
+
+# Bits that a CRC covers, and the length, in a log that nobody checks: after a clean stop.
+FIELDS = {"length": (10, 12), "crc": (17, 21), "attributes": (22, 23), "delta": (23, 27), "producer": (43, 57)}
+DAMAGED = 4
+
+
+def by_kafka_python(address: str, topic: str, partition: int, start: int, end: int) -> Read:
+    found: list[tuple[int, bytes]] = []
+    with closing(KafkaConsumer(bootstrap_servers=address, auto_offset_reset="none", fetch_max_wait_ms=50)) as consumer:
+        tp = TopicPartition(topic, partition)
+        consumer.assign([tp])
+        consumer.seek(tp, start)
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline and (not found or found[-1][0] < end - 1):
+            try:
+                for record in consumer.poll(100).get(tp, ()):
+                    found.append((record.offset, record.value))
+            except KafkaError:
+                return found, True
+    return found, False
+
+
+def by_confluent(address: str, topic: str, partition: int, start: int, end: int) -> Read:
+    found: list[tuple[int, bytes]] = []
+    settings: dict[str, Any] = {"bootstrap.servers": address, "group.id": "damage", "check.crcs": True, "log_level": 2}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "auto.offset.reset": "error"})
+    try:
+        consumer.assign([ConfluentPartition(topic, partition, start)])
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline and (not found or found[-1][0] < end - 1):
+            message = consumer.poll(0.1)
+            if message is not None and message.error():
+                return found, True
+            if message is not None:
+                found.append((message.offset(), message.value()))
+    except KafkaException:
+        return found, True
+    finally:
+        consumer.close()
+    return found, False
+
+
+@pytest.mark.feature("kill -9")
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(by_kafka_python, marks=pytest.mark.client("kafka_python"), id="kafka_python"),
+        pytest.param(by_confluent, marks=pytest.mark.client("confluent_kafka"), id="confluent_kafka"),
+    ],
+)
+def test_clients_see_an_error_and_no_wrong_data(
+    broker: BrokerProcess, line: Line, name: str, read: Callable[..., Read]
+) -> None:
+    random = Random(2)
+    size = len(idempotent(0))
+    spots = [("body", random.randrange(8 * HEADER_SIZE, 8 * size)) for _ in range(20 if ALL else 2)]
+    for field, (start, end) in FIELDS.items():
+        spots += [(field, random.randrange(8 * start, 8 * end)) for _ in range(20 if ALL else 1)]
+    with damaged(broker, line, name, 1 + len(spots), clean=True) as (data, _, write):
+        position, header = list(iter_headers(data))[DAMAGED]
+        for partition, (_, bit) in enumerate(spots, 1):
+            bad = bytearray(data)
+            bad[position + bit // 8] ^= 0x80 >> bit % 8
+            write(partition, bytes(bad))
+    last = RECORDS * BATCHES
+    for partition, spot in enumerate(spots, 1):
+        found, error = read(line.address, name, partition, 0, last)
+        assert found == [(number, value(number)) for number in range(len(found))], spot
+        assert len(found) <= header.base_offset, spot
+        # To librdkafka a batch that is too long is one that was cut short: it asks again.
+        assert error or spot[0] == "length", spot
+        # What follows the damage can still be read.
+        following = header.next_offset
+        rest, error = read(line.address, name, partition, following, last)
+        assert not error, spot
+        assert rest == [(number, value(number)) for number in range(following, last)], spot
+    assert read(line.address, name, 0, 0, last) == ([(number, value(number)) for number in range(last)], False)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
+from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig, Position
 from kbroker.simulation.clients.producer import ProducerConfig
 from kbroker.simulation.clients.values import CorruptRecordError, Shape
 from kbroker.simulation.clients.versions import older
@@ -153,6 +153,19 @@ async def test_partitions_come_and_go_within_a_session(machine: Machine) -> None
     consumer.assign({})
     assert await consumer.poll() == []
     assert len(machine.broker.services.fetching.sessions.all()) == 1
+    program.close()
+
+
+@story
+async def test_where_to_begin_stays_with_whoever_said_so(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program, 1)
+    starts = {PLACE: Position(2)}
+    consumer = program.consumer()
+    consumer.assign(starts)
+    await read_until(consumer, 3)
+    assert starts == {PLACE: Position(2)}
+    assert consumer.committable() == {PLACE: (5, 0)}
     program.close()
 
 

@@ -148,6 +148,21 @@ async def test_a_broker_that_has_lost_the_sequence_is_told_a_new_epoch(machine: 
     program.close()
 
 
+@story
+async def test_a_refusal_that_may_come_after_the_append_decides_nothing(machine: Machine) -> None:
+    program = await started(machine)
+    producer = program.producer(config=ProducerConfig(delivery_timeout_s=1))
+    await program.send(producer, PLACE)
+    machine.partition("t").log.offline = "for the story"
+    operation = await program.send(producer, PLACE)
+    assert (operation.outcome, operation.detail) == (Outcome.UNKNOWN, "KAFKA_STORAGE_ERROR")
+    await machine.crash()
+    await machine.start()
+    assert (await program.send(producer, PLACE)).outcome is Outcome.OK
+    assert producer.identity[1] == 1
+    program.close()
+
+
 @story(message_max_bytes=2_000)
 async def test_what_is_refused_for_good_has_failed_and_the_rest_goes_on(machine: Machine) -> None:
     program = await started(machine)

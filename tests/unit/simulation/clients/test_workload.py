@@ -41,7 +41,7 @@ async def all_kinds(program: Program, faults: list[Fault]) -> None:
     create = machine.loop.create_task
     writers = [
         create(
-            produce(setting, name, program.random(name), program.values, PLACES, 80, idempotent=acks == -1, acks=acks)
+            produce(setting, name, program.random(name), program.values, PLACES, 50, idempotent=acks == -1, acks=acks)
         )
         for name, acks in (("p0", -1), ("p1", -1), ("p2", 1), ("p3", 0))
     ]
@@ -78,10 +78,9 @@ def told(seed: int, faults: list[Fault]) -> Program:
     return programs[0]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_on_a_quiet_broker(seed: int) -> None:
-    program = told(seed, [])
-    assert len(program.actions(Send)) + len(program.actions(Send, Outcome.UNKNOWN)) == 320
+def test_on_a_quiet_broker() -> None:
+    program = told(1, [])
+    assert len(program.actions(Send)) + len(program.actions(Send, Outcome.UNKNOWN)) == 200
     reasons = {one.detail for one in program.history.operations if one.outcome is Outcome.UNKNOWN}
     assert reasons <= {"no acknowledgement was asked for", "the producer was closed", "REBALANCE_IN_PROGRESS"}
     sent = {value for send in program.actions(Send) for value in send.values}
@@ -97,10 +96,10 @@ def test_on_a_quiet_broker(seed: int) -> None:
     assert len([commit for commit in program.actions(Commit) if commit.member == ""]) > 3
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_with_faults(seed: int) -> None:
     program = told(seed, [reset, cut, crash])
-    assert len(program.actions(Send)) > 150
+    assert len(program.actions(Send)) > 90
     assert any(operation.detail for operation in program.history.operations if not isinstance(operation.action, Note))
 
 

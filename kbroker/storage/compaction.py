@@ -41,7 +41,8 @@ class Candidate:
 def candidate(log: "Log", now_ms: int, limit: int) -> Candidate | None:
     """What could be compacted, None if nothing. `limit`: offsets from here on are not stable yet.
 
-    What is younger than min.compaction.lag.ms, and all that follows it, waits.
+    What is younger than min.compaction.lag.ms, and all that follows it, waits; so does what is not synced, as after a
+    crash: a power loss would take the latest record of a key, and the one before it would be gone.
     """
     if log.offline is not None:
         return None
@@ -53,7 +54,7 @@ def candidate(log: "Log", now_ms: int, limit: int) -> Candidate | None:
     oldest = now_ms
     for segment in log.segments:
         end = segment.end_offset
-        if end is None or end > limit:
+        if end is None or end > min(limit, log.recovery_point):
             break
         if end <= first_dirty:
             clean += segment.size

@@ -327,6 +327,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path) -> None:
         outcomes.add(len(found))
         assert log.log_end_offset == max(before) + 1
         assert [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))] == []
+        log.complete_flush(log.flush_blocking(log.log_end_offset))
         compact(log)
         assert records(log) == after
     else:

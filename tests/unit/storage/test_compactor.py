@@ -173,6 +173,7 @@ def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: in
         active = {one.producer_id: (one.producer_epoch, one.last_sequence) for one in log.producers.active()}
         assert active == model.producers
         log.cleaned_to = 0
+        log.complete_flush(log.flush_blocking(log.log_end_offset))
         assert compact(log, NOW + 2 * DAY)
         model.check(log)
         keys = [key for offset, (_, key, _) in records(log).items() if offset < log.cleaned_to]

@@ -388,7 +388,11 @@ class LogDirectory:
             timer.cancel()
         for task in list(self._tasks):
             await task
-        await self.write_checkpoints()
+        try:
+            await self.write_checkpoints()
+        except OSError as error:
+            log.warning("checkpoints could not be written", reason=error)
+            results.append(False)
         if all(results) and (self._found.clean or not self._unopened):
             await self._world.offload(checkpoints.write_clean_marker, self._world.disk, self.path, 0)
         else:

@@ -366,6 +366,8 @@ class ReplicaManager:
         self.upkeep.note_uncleaned(partition)
         if log.recovery_point < log.log_end_offset:
             self.upkeep.note_dirty(partition, self._world.clock.now_ms())
+        elif log.repairs:
+            self.upkeep.note_repaired(partition)
 
     def _lead(self, partition: Partition, image: PartitionImage) -> None:
         newer = image.leader_epoch > partition.state.leader_epoch

@@ -60,6 +60,11 @@ class Upkeep:
             self.uncleaned[partition] = None
         self._tell()
 
+    def note_repaired(self, partition: Partition) -> None:
+        """What recovery has made anew, in memory, is to be written with the next checkpoint."""
+        self.unchecked[partition] = None
+        self._tell()
+
     def note_uncleaned(self, partition: Partition) -> None:
         """It begins to serve, or its configs have changed: if it is compacted, look whether there is work to do."""
         if partition.log.config.compact:

@@ -14,7 +14,7 @@ from random import Random
 
 from kbroker.model import Buffer
 from kbroker.simulation.death import MachineDied
-from kbroker.simulation.disk_content import Content
+from kbroker.simulation.disk_content import Content, Worst
 from kbroker.simulation.disk_faults import Faults, fail
 from kbroker.simulation.disk_names import Change, Kind, NameJournal, parent_of
 from kbroker.world import Clock
@@ -27,7 +27,8 @@ Trace = Callable[[str, str, int], None]
 
 class SimDisk:
     """`cold`: the chance that a read without waiting finds nothing in memory. `capacity`: in bytes, None: no limit;
-    `used`: of these. `syncs` counts the syncs of files by path. `dead`: the machine is no more.
+    `used`: of these. `syncs` counts the syncs of files by path. `dead`: the machine is no more. `harsh`: a power loss
+    takes all that it may take, else it is a matter of the seed what.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class SimDisk:
         self.used = 0
         self.syncs: Counter[str] = Counter()
         self.dead = False
+        self.harsh = False
         self._names = NameJournal()
         self._locked: dict[str, None] = {}
         self._busy_ns = 0
@@ -75,13 +77,15 @@ class SimDisk:
         disk = SimDisk(
             self.clock, self.random, capacity=self.capacity, cold=self.cold, faults=self.faults, trace=self.trace
         )
+        disk.harsh = self.harsh
         names = self._names
         if ghost:
             self.dead = False
             self.trace = None
             self.faults = Faults(Random(0))
         if power:
-            names = NameJournal(names.after_power_loss(Random(self.random.getrandbits(64))))
+            random = Worst() if self.harsh else Random(self.random.getrandbits(64))
+            names = NameJournal(names.after_power_loss(random))
         elif ghost:
             names = names.copy()
         disk._names = names

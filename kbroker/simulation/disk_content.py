@@ -17,6 +17,13 @@ PAGE = 4096
 SECTOR = 512
 
 
+class Worst(Random):
+    """Of what may happen in a power loss, always the worst: nothing of what was not synced is there afterwards."""
+
+    def random(self) -> float:
+        return 0.0
+
+
 class Content:
     """An inode. `data` is what is read. The disk surely has `data[:clean_to]`, but for `holes`, and after it, as
     long as no sync has said otherwise, `removed`. `linked`: it has a name and so counts as used space.

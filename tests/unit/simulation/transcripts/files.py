@@ -1,0 +1,232 @@
+"""The disk: what lies on it, what happens to it. A segment's files are named by its base offset alone (orders-0/3.log);
+names are those below the data directory."""
+
+import posixpath
+import re
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from random import Random
+from typing import cast
+
+from kbroker.simulation.disk_faults import Operation
+from kbroker.simulation.logfiles import batches, durable_end
+from kbroker.simulation.machine import DATA
+from kbroker.state.producers import ProducerStates
+from kbroker.storage.indexes import OffsetIndex, TimeIndex
+from protocol.records.batch import HEADER_SIZE
+from tests.unit.simulation.transcripts.play import Play, shorten
+from tests.unit.simulation.transcripts.table import Table, seconds
+
+COMMANDS = Table()
+# What carries no information, or random ids.
+UNINTERESTING = ("partition.metadata", "meta.properties", ".lock", "coordination")
+
+
+def path_of(file: str) -> str:
+    """`orders-0/3.log` is /data/orders-0/00000000000000000003.log."""
+    name = re.sub(r"(?<![^/])(\d+)(?=\.)", lambda found: found[1].zfill(20), file)
+    return f"{DATA}/{name}"
+
+
+# Looking.
+
+
+@COMMANDS.add("ls <directory>")
+async def ls(play: Play, directory: str) -> list[str]:
+    """Files with their sizes."""
+    return [_listing(play, f"{DATA}/{directory}")]
+
+
+@COMMANDS.add("ls")
+async def ls_all(play: Play) -> list[str]:
+    """The data directory."""
+    return [_listing(play, DATA)]
+
+
+def _listing(play: Play, path: str) -> str:
+    disk = play.machine.disk
+    if not disk.isdir(path):
+        return "no such directory"
+    entries = []
+    for name in sorted(disk.listdir(path)):
+        full = f"{path}/{name}"
+        if name not in UNINTERESTING:
+            entries.append(f"{shorten(name)}/" if disk.isdir(full) else f"{shorten(name)} {disk.size(full)}")
+    return ", ".join(entries) or "empty"
+
+
+@COMMANDS.add("dump <file>")
+async def dump(play: Play, file: str) -> list[str]:
+    """What it says, entries on one line."""
+    disk, path = play.machine.disk, path_of(file)
+    if not disk.exists(path):
+        return ["no such file"]
+    show = DUMPS.get(posixpath.splitext(path)[1], _checkpoint)
+    return [" / ".join(show(bytes(disk.data(path)))) or "nothing"]
+
+
+def _log(data: bytes) -> list[str]:
+    return [
+        f"{header.base_offset} to {header.last_offset}, epoch {header.leader_epoch}" for header, _, _ in batches(data)
+    ]
+
+
+def _snapshot(data: bytes) -> list[str]:
+    return [
+        f"producer {producer.producer_id}, epoch {producer.producer_epoch}, sequence {producer.last_sequence}"
+        for producer in ProducerStates.from_snapshot(data).active()
+    ]
+
+
+def _index(data: bytes) -> list[str]:
+    return [f"{entry >> 32} at {entry & 0xFFFFFFFF}" for entry in OffsetIndex.decode(data).entries]
+
+
+def _times(data: bytes) -> list[str]:
+    index = TimeIndex.decode(data)
+    return [f"{offset}" for offset in index.offsets]
+
+
+def _checkpoint(data: bytes) -> list[str]:
+    return data.decode().splitlines()[2:]
+
+
+DUMPS: dict[str, Callable[[bytes], list[str]]] = {
+    ".log": _log,
+    ".snapshot": _snapshot,
+    ".index": _index,
+    ".timeindex": _times,
+}
+
+
+@COMMANDS.add("synced <partition>")
+async def synced(play: Play, partition: str) -> list[str]:
+    """The first offset that a power loss now would take."""
+    return [f"synced to {durable_end(play.machine.disk, f'{DATA}/{partition}')}"]
+
+
+# Damage.
+
+
+def _replace(play: Play, file: str, data: bytes) -> None:
+    """Whoever damages a file does it without the machine's knowledge, and for good."""
+    content = play.machine.disk.open(path_of(file), create=True)
+    content.truncate(0)
+    content.append(data)
+    content.fdatasync()
+
+
+def _data(play: Play, file: str) -> bytes:
+    return bytes(play.machine.disk.data(path_of(file)))
+
+
+@COMMANDS.add("cut <file> by <count> bytes")
+async def cut_by(play: Play, file: str, count: str) -> list[str]:
+    _replace(play, file, _data(play, file)[: -int(count)])
+    return []
+
+
+@COMMANDS.add("append <count> zeros to <file>")
+async def append_zeros(play: Play, count: str, file: str) -> list[str]:
+    _replace(play, file, _data(play, file) + bytes(int(count)))
+    return []
+
+
+@COMMANDS.add("append <count> bytes of garbage to <file>")
+async def append_garbage(play: Play, count: str, file: str) -> list[str]:
+    _replace(play, file, _data(play, file) + Random(file).randbytes(int(count)))
+    return []
+
+
+@COMMANDS.add("zero the last <count> bytes of <file>")
+async def zero_end(play: Play, count: str, file: str) -> list[str]:
+    _replace(play, file, _data(play, file)[: -int(count)] + bytes(int(count)))
+    return []
+
+
+@COMMANDS.add("flip a bit of batch <offset> in <file>")
+async def flip(play: Play, offset: str, file: str) -> list[str]:
+    """In the first byte of its records."""
+    data = bytearray(_data(play, file))
+    start = next((batch.start for batch in batches(data) if batch.header.base_offset == int(offset)), None)
+    if start is None:
+        return ["no such batch"]
+    data[start + HEADER_SIZE] ^= 1
+    _replace(play, file, bytes(data))
+    return []
+
+
+@COMMANDS.add("invariants do not hold from here")
+async def unsound(play: Play) -> list[str]:
+    """Something is damaged that the broker has no reason to look at."""
+    play.sound = False
+    return []
+
+
+@COMMANDS.add("fill <file> with garbage")
+async def fill(play: Play, file: str) -> list[str]:
+    """Of the size that it has."""
+    _replace(play, file, Random(file).randbytes(len(_data(play, file))))
+    return []
+
+
+@COMMANDS.add("empty <file>")
+async def empty(play: Play, file: str) -> list[str]:
+    _replace(play, file, b"")
+    return []
+
+
+@COMMANDS.add("copy <file> to <other>")
+async def copy(play: Play, file: str, other: str) -> list[str]:
+    _replace(play, other, _data(play, file))
+    return []
+
+
+@COMMANDS.add("rm <file>")
+async def remove(play: Play, file: str) -> list[str]:
+    play.machine.disk.unlink(path_of(file))
+    return []
+
+
+# A disk that fails.
+
+
+@COMMANDS.add("disk full")
+async def full(play: Play) -> list[str]:
+    """Not a byte more."""
+    play.machine.disk.capacity = play.machine.disk.used
+    return []
+
+
+@COMMANDS.add("disk full but for <count> bytes")
+async def nearly_full(play: Play, count: str) -> list[str]:
+    play.machine.disk.capacity = play.machine.disk.used + int(count)
+    return []
+
+
+@COMMANDS.add("disk has room")
+async def room(play: Play) -> list[str]:
+    play.machine.disk.capacity = None
+    return []
+
+
+@COMMANDS.add("syncs take <time>")
+async def slow_syncs(play: Play, time: str) -> list[str]:
+    """Longer than usual."""
+    play.machine.disk.faults.slow_sync_ns = round(1e9 * seconds(time))
+    return []
+
+
+@COMMANDS.add("page cache <state>")
+async def page_cache(play: Play, state: str) -> list[str]:
+    """`warm`: what is read is in memory; `cold`: it never is."""
+    play.machine.disk.cold = {"warm": 0.0, "cold": 1.0}[state]
+    return []
+
+
+@COMMANDS.add("next <operation> of <file> fails")
+async def fail_next(play: Play, operation: str, file: str) -> list[str]:
+    """Operations: read, write, sync."""
+    pattern = path_of(file)
+    play.machine.disk.faults.fail_next(cast("Operation", operation), lambda path: fnmatchcase(path, pattern))
+    return []

@@ -8,7 +8,7 @@ from struct import Struct
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.compat.crash.line import Line, Unanswered
+from tests.compat.crash.line import Line, Unanswered, find
 from tests.compat.crash.writers import VALUE, Ledger, Record, Writer
 from tests.compat.support import BrokerProcess, eventually
 
@@ -71,7 +71,7 @@ class Killer:
 
     def _in_log(self, topic: str, partitions: int) -> set[tuple[bytes, ...]]:
         files = [path for index in range(partitions) for path in self.broker.partition_dir(topic, index).glob("*.log")]
-        return {match.groups() for path in files for match in VALUE.finditer(path.read_bytes())}
+        return {match.groups() for path in files for match in find(VALUE, path.read_bytes())}
 
     def _catch(self, writer: Writer, topic: str, how: str) -> None:
         if how == FROZEN:

@@ -7,7 +7,7 @@ see as unanswered has been appended already, and every repetition after the rest
 import asyncio
 import re
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
@@ -15,11 +15,14 @@ from typing import Any
 from protocol.apis import ApiKey
 from protocol.framing import decode_request_header
 from protocol.messages.k00_produce import ProduceRequest
+from protocol.records.batch import body_of, iter_headers
+from protocol.records.compression import decompress
 from protocol.schema import decode
 
 _SIZE = Struct(">i")
 _API = Struct(">hhi")
 _CORRELATION = Struct(">i")
+MAX_BATCH = 64 << 20
 
 
 class Unanswered:
@@ -31,8 +34,8 @@ class Unanswered:
         self._frames = frames
 
     def find(self, pattern: re.Pattern[bytes]) -> set[tuple[bytes, ...]]:
-        """The groups of every match in the requests, whose records are not compressed."""
-        return {match.groups() for frame in self._frames for match in pattern.finditer(frame)}
+        """The groups of every match in the requests' records."""
+        return {match.groups() for frame in self._frames for data in _records(frame) for match in find(pattern, data)}
 
 
 @dataclass(eq=False)
@@ -175,6 +178,16 @@ async def _frame(reader: asyncio.StreamReader) -> bytes | None:
 
 
 def _batches(frame: bytes) -> int:
+    return len(_records(frame))
+
+
+def _records(frame: bytes) -> list[bytes]:
     header = decode_request_header(frame)
     request = decode(ProduceRequest, frame, header.version, header.body)
-    return sum(len(topic.partition_data) for topic in request.topic_data)
+    return [bytes(part.records or b"") for topic in request.topic_data for part in topic.partition_data]
+
+
+def find(pattern: re.Pattern[bytes], data: bytes) -> Iterator[re.Match[bytes]]:
+    """Every match in the records of whole batches, whatever their compression."""
+    for position, header in iter_headers(data):
+        yield from pattern.finditer(decompress(header.codec, body_of(data, position, header.size), MAX_BATCH))

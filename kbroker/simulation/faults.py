@@ -95,6 +95,20 @@ async def pause(stage: Stage, random: Random) -> None:
         stage.note("resumed")
 
 
+async def stall(stage: Stage, random: Random) -> None:
+    """A client gets no turn, perhaps for longer than its group waits for it; then it goes on with what it was at."""
+    client = random.choice(stage.clients)
+    if client.waiting is not None:
+        return
+    stage.note(f"{client.host} stalls")
+    client.pause()
+    try:
+        await asyncio.sleep(random.choice((0.1, 3.0, 20.0)) * random.random())
+    finally:
+        client.resume()
+        stage.note(f"{client.host} goes on")
+
+
 async def clock(stage: Stage, random: Random) -> None:
     """The wall clock jumps, forth or back, and is put right after some time."""
     skew_ms = random.choice((-HOUR_MS, HOUR_MS, -1000, 1000, 60_000)) * random.randint(1, 5)
@@ -250,8 +264,8 @@ def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) ->
         stage.history.happened("stage", Loss("bit rot", {place: batch.header.base_offset}))
 
 
-NODE: dict[str, Fault] = {"restart": restart, "kill": kill, "pause": pause}
-NETWORK: dict[str, Fault] = {"cut": cut, "clog": clog, "slow": slow, "reset": reset}
+NODE: dict[str, Fault] = {"restart": restart, "kill": kill, "pause": pause, "stall": stall}
+NETWORK: dict[str, Fault] = {"cut": cut, "clog": clog, "slow": slow, "reset": reset, "stall": stall}
 DISK: dict[str, Fault] = {"disk_error": disk_error, "full": full, "slow_disk": slow_disk}
 POWER: dict[str, Fault] = {"power": power}
 ROT: dict[str, Fault] = {"rot": rot}

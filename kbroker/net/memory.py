@@ -20,7 +20,7 @@ LARGE = 16 * 1024 * 1024
 # Kept for frames of at most SMALL_FRAME bytes.
 RESERVE = 8 * 1024 * 1024
 SMALL_FRAME = 64 * 1024
-LONGEST_S = 10.0
+LONGEST_S = 30.0
 # For a large frame so much longer.
 SLOWEST_BYTES_A_S = 1024 * 1024
 SWEEP_S = 1.0

@@ -41,7 +41,7 @@ RecordErrors = list[tuple[int, str | None]]
 
 MIB = 1 << 20
 # Bounds on what one batch makes us hold: its records decompressed, and the errors that we tell about them.
-MAX_DECOMPRESSED = 32 * MIB
+MAX_DECOMPRESSED = 24 * MIB
 MAX_RECORD_ERRORS = 1000
 # What is decompressed at once, by the codec, and what it may become. An empty member of gzip has twenty bytes and takes
 # 5 us, a block of zstd has three and takes 10 ns.

@@ -42,6 +42,7 @@ FEATURES = (
     "flights, end to end",
     "kill -9",
     "bad frames",
+    "hostile clients",
     "command line",
 )
 

@@ -90,7 +90,7 @@ def test_pieces_leave_a_few_at_a_time() -> None:
     sent: list[int] = []
     for number in range(5):
         turns.piece(lambda number=number: sent.append(number))  # type: ignore[misc]
-    for turn in (1, 2, 3):
+    for turn in range(1, 5 // PIECES_A_TURN + 1):
         assert len(desk.queue) == 1
         desk.queue.pop()()
         assert sent == list(range(min(5, turn * PIECES_A_TURN)))

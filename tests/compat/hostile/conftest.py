@@ -1,0 +1,26 @@
+"""One broker for all attacks, and one that is left alone, each with a bystander."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.compat.hostile.target import Target
+from tests.compat.support import need_own_broker, running_broker
+
+
+@pytest.fixture(scope="session")
+def shared_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    need_own_broker()
+    with (
+        running_broker(tmp_path_factory.mktemp("target")) as broker,
+        running_broker(tmp_path_factory.mktemp("left-alone")) as left_alone,
+    ):
+        found = Target(broker, left_alone)
+        yield found
+        found.end()
+        broker.stop()
+
+
+@pytest.fixture
+def target(shared_target: Target) -> Target:
+    return shared_target

@@ -1,0 +1,107 @@
+"""An attacker's socket: bytes as they are, or requests in the project's own codecs."""
+
+import socket
+from typing import TypeVar
+
+from protocol.framing import decode_response_header, encode_request_header, frame
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.messages.k19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.schema import Message, decode, encode
+
+M = TypeVar("M", bound=Message)
+
+TIMEOUT_S = 30
+CREATE_TOPICS_VERSION = 7
+PRODUCE_VERSION = 9
+
+
+class Peer:
+    """One connection. Requests are answered in turn."""
+
+    def __init__(self, bootstrap: str, client_id: str = "hostile", receive_buffer: int | None = None) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.client_id = client_id
+        self.socket = socket.socket()
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(TIMEOUT_S)
+        self.socket.connect((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, data: bytes | memoryview) -> bool:
+        """Whether the broker still took it."""
+        try:
+            self.socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def receive(self, size: int) -> bytes:
+        """So many bytes; fewer if the broker closes the connection first."""
+        data = bytearray()
+        while len(data) < size:
+            try:
+                part = self.socket.recv(size - len(data))
+            except ConnectionResetError:
+                part = b""
+            if not part:
+                break
+            data += part
+        return bytes(data)
+
+    def answer(self) -> bytes | None:
+        """The next answer, without its size; None if the connection is closed instead."""
+        head = self.receive(4)
+        if len(head) < 4:
+            return None
+        size = int.from_bytes(head, "big")
+        body = self.receive(size)
+        assert len(body) == size, "closed within an answer"
+        return body
+
+    def ask(self, request: Message, version: int, answer: type[M]) -> M:
+        key = request.__options__["key"]
+        assert self.send(framed(request, version, self.client_id)), "closed before"
+        body = self.answer()
+        assert body is not None, f"the connection was closed instead of answering {type(request).__name__}"
+        return decode(answer, body, version, decode_response_header(body, key, version)[1])
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def framed(request: Message, version: int, client_id: str = "hostile", correlation_id: int = 1) -> bytes:
+    key = request.__options__["key"]
+    return frame(encode_request_header(key, version, correlation_id, client_id), encode(request, version))
+
+
+def produce_request(topic: str, records: bytes, acks: int = -1, partition: int = 0) -> ProduceRequest:
+    data = [PartitionProduceData(index=partition, records=records)]
+    return ProduceRequest(acks=acks, timeout_ms=20_000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+
+
+def produced(peer: Peer, topic: str, records: bytes) -> int:
+    """The error code of a Produce."""
+    answer = peer.ask(produce_request(topic, records), PRODUCE_VERSION, ProduceResponse)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+def create_topic(bootstrap: str, name: str, partitions: int = 1, **configs: object) -> None:
+    """Configs: underscores for dots."""
+    rows = [CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in configs.items()]
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
+    with Peer(bootstrap, "setup") as peer:
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
+        answer = peer.ask(request, CREATE_TOPICS_VERSION, CreateTopicsResponse)
+    assert answer.topics[0].error_code == 0, answer

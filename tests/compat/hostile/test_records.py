@@ -1,0 +1,229 @@
+"""Records that are bombs, and headers of batches that lie, on topics whose records the broker has to look into.
+
+In the manner of CVE-2023-34455 and CVE-2023-43642 (snappy lengths that are believed) and of the bombs of every codec.
+"""
+
+import struct
+from itertools import product
+
+import cramjam
+import pytest
+from crc32c import crc32c
+
+from protocol.errors import ErrorCode
+from protocol.records.batch import assemble_batch, build_batch
+from protocol.records.compression import NAMES, compress
+from protocol.records.record import encode_record
+from tests.compat.hostile.peer import PRODUCE_VERSION, Peer, create_topic, framed, produce_request, produced
+from tests.compat.hostile.target import MIB, Target, pace
+
+pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
+
+NOW = 1_760_000_000_000
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+BOMB = 256 * MIB
+REFUSALS = {
+    ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_TIMESTAMP,
+}  # fmt: skip
+# The ways in which the broker comes to look into records.
+TOPICS = {
+    "compacted": {"cleanup_policy": "compact"},
+    "converted": {"compression_type": "zstd"},
+    "unpacked": {"compression_type": "uncompressed"},
+    "validated": {"kbroker_record_validation": "full"},
+    "stamped": {"message_timestamp_type": "LogAppendTime", "compression_type": "gzip"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def topics(shared_target: Target) -> None:
+    for name, configs in TOPICS.items():
+        create_topic(shared_target.bootstrap, name, max_message_bytes=8 * MIB, **configs)
+
+
+# Of these whatever codec comes.
+LOOKED_INTO = ("compacted", "unpacked", "validated")
+
+
+def packed(codec: int, body: bytes, count: int = 1, **fields: int) -> bytes:
+    head = {"last_offset_delta": count - 1, "base_timestamp": NOW, "max_timestamp": NOW, "attributes": codec} | fields
+    return bytes(assemble_batch(body, count=count, **head))
+
+
+def xerial(*blocks: bytes) -> bytes:
+    parts = (struct.pack(">i", len(block)) + block for block in blocks)
+    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(parts)
+
+
+def bombs() -> dict[str, tuple[int, bytes]]:
+    """Bodies of some KB to a few MB that become hundreds of MB and more."""
+    zeros = bytes(BOMB)
+    block = bytes(cramjam.snappy.compress_raw(bytes(2 * MIB)))
+    gzip = bytes(cramjam.gzip.compress(zeros))
+    zstd = bytes(cramjam.zstd.compress(zeros))
+    return {
+        "gzip": (GZIP, gzip),
+        "gzip of many members": (GZIP, bytes(cramjam.gzip.compress(bytes(MIB))) * 1000),
+        "gzip of members of nothing": (GZIP, bytes(cramjam.gzip.compress(b"")) * 100_000),
+        "gzip in gzip": (GZIP, bytes(cramjam.gzip.compress(gzip))),
+        "raw snappy": (SNAPPY, bytes(cramjam.snappy.compress_raw(bytes(100 * MIB)))),
+        "snappy of many blocks": (SNAPPY, xerial(*[block] * 60)),
+        "snappy that claims 4 GB": (SNAPPY, b"\xff\xff\xff\xff\x0f" + b"\xfe\x01\0" * 1000),
+        "lz4": (LZ4, bytes(cramjam.lz4.compress(zeros))),
+        "lz4 that claims 4 TB": (LZ4, b"\x04\x22\x4d\x18\x68\x40" + struct.pack("<Q", 2**42) + b"\0" + bytes(4)),
+        "zstd": (ZSTD, zstd),
+        "zstd of many frames": (ZSTD, bytes(cramjam.zstd.compress(bytes(8 * MIB))) * 2000),
+        "zstd with a window of 2 TB": (ZSTD, b"\x28\xb5\x2f\xfd\0\xf8" + b"\1\0\0"),
+        "zstd that claims 4 GB": (ZSTD, b"\x28\xb5\x2f\xfd\xa0\xff\xff\xff\xff" + b"\1\0\0"),
+        "zstd of blocks of nothing": (ZSTD, b"\x28\xb5\x2f\xfd\0\0" + bytes(3) * 700_000 + b"\1\0\0"),
+    }
+
+
+BOMBS = bombs()
+
+
+def refused(target: Target, topic: str, batch: bytes) -> None:
+    with Peer(target.bootstrap) as peer:
+        assert produced(peer, topic, batch) in REFUSALS
+
+
+@pytest.mark.parametrize("codec", NAMES[1:])
+def test_bombs(target: Target, codec: str) -> None:
+    found = [packed(number, body) for number, body in BOMBS.values() if NAMES[number] == codec]
+
+    def attack() -> None:
+        for number, batch in enumerate(found):
+            refused(target, LOOKED_INTO[number % 3], batch)
+            pace(100)
+
+    target.attacked(f"bombs of {codec}", attack)
+
+
+def test_many_bombs_at_once(target: Target) -> None:
+    """From 20 connections; what one bomb may take is not taken twenty times."""
+    batches = [packed(number, body) for number, body in BOMBS.values()]
+
+    def attack() -> None:
+        peers = [Peer(target.bootstrap) for _ in range(20)]
+        for number, peer in enumerate(peers):
+            batch = batches[number % len(batches)]
+            peer.send(framed(produce_request(LOOKED_INTO[number % 3], batch), PRODUCE_VERSION))
+            pace(50)
+        for peer in peers:
+            peer.answer()
+            peer.close()
+
+    target.attacked("20 bombs at once", attack)
+
+
+def test_millions_of_tiny_records(target: Target) -> None:
+    """A batch of some hundred bytes holds 150,000 records, each of which is looked at."""
+    record = b"\x0e\0\0\0\2k\1\0"
+    batch = packed(ZSTD, bytes(cramjam.zstd.compress(record * 150_000)), 150_000)
+    target.attacked("150,000 records in a batch", lambda: refused(target, "compacted", batch))
+
+
+def test_records_of_nothing_but_headers(target: Target) -> None:
+    headers = [(b"", None)] * 100_000
+    body = b"".join(encode_record(delta, 0, b"k", b"v", headers) for delta in range(50))
+    batch = packed(ZSTD, compress(ZSTD, body), 50, last_offset_delta=49)
+
+    def attack() -> None:
+        with Peer(target.bootstrap) as peer:
+            assert produced(peer, "converted", batch) == 0
+
+    target.attacked("5 million record headers", attack)
+
+
+def test_small_batches_that_are_work(target: Target) -> None:
+    """2,000 records each, from 10 connections, one after the other."""
+    records = [(NOW, b"k%d" % number, b"v", ()) for number in range(2000)]
+    batch = bytes(build_batch(records, codec=GZIP))
+
+    def attack() -> None:
+        peers = [Peer(target.bootstrap) for _ in range(10)]
+        for _ in range(5):
+            for peer in peers:
+                assert produced(peer, "converted", batch) == 0
+                pace(5)
+        for peer in peers:
+            peer.close()
+
+    target.attacked("2,000 records to convert, again and again", attack)
+
+
+# Headers.
+
+GOOD = bytes(build_batch([(NOW, b"k", b"v", ())]))
+FIELDS = {
+    "base_offset": (0, ">q"), "length": (8, ">i"), "leader_epoch": (12, ">i"), "magic": (16, ">b"),
+    "attributes": (21, ">h"), "last_offset_delta": (23, ">i"), "base_timestamp": (27, ">q"),
+    "max_timestamp": (35, ">q"), "producer_id": (43, ">q"), "producer_epoch": (51, ">h"),
+    "base_sequence": (53, ">i"), "count": (57, ">i"),
+}  # fmt: skip
+
+
+def altered(**changes: int) -> bytes:
+    made = bytearray(GOOD)
+    for name, value in changes.items():
+        struct.pack_into(FIELDS[name][1], made, FIELDS[name][0], value)
+    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
+def extremes(form: str) -> tuple[int, ...]:
+    bits = 8 * struct.calcsize(form)
+    return (2 ** (bits - 1) - 1, -(2 ** (bits - 1)), -1, 0, 1)
+
+
+def lying_headers() -> list[bytes]:
+    made = [altered(**{name: value}) for name, (_, form) in FIELDS.items() for value in extremes(form)]
+    counts = (2**31 - 1, -(2**31), 0, 2, 4_793_490)
+    made += [altered(count=count, last_offset_delta=delta) for count, delta in product(counts, (*counts, 2**31 - 2))]
+    made += [
+        altered(count=count, last_offset_delta=count - 1, attributes=codec)
+        for count in counts[3:]
+        for codec in range(8)
+    ]
+    made += [altered(producer_id=2**63 - 1, producer_epoch=2**15 - 1, base_sequence=2**31 - 1, max_timestamp=2**63 - 1)]
+    made += [altered(length=length) + GOOD for length in (-1, 0, 13, 48, 49, len(GOOD), 2**31 - 13)]
+    # Batches in each other, and after each other.
+    made += [
+        GOOD + GOOD,
+        GOOD[:40] + GOOD,
+        GOOD + GOOD[:40],
+        GOOD[:-1],
+        GOOD[:12],
+        b"",
+        altered(length=2 * len(GOOD) - 12) + GOOD,
+    ]
+    return made
+
+
+def test_headers_that_lie(target: Target) -> None:
+    """Whatever they say, in every place: refused, or stored as what it is, and everybody can read on."""
+    create_topic(target.bootstrap, "ordinary")
+    batches = lying_headers()
+    codes = set()
+
+    def attack() -> None:
+        for number, batch in enumerate(batches):
+            with Peer(target.bootstrap) as peer:
+                codes.add(produced(peer, ("ordinary", *TOPICS)[number % 6], batch))
+            pace()
+
+    target.attacked("headers of batches", attack)
+    assert len(codes) > 4
+
+
+def test_counts_that_the_records_contradict(target: Target) -> None:
+    record = encode_record(0, 0, b"k", b"v")
+    batches = [packed(codec, compress(codec, record), count) for codec in range(5) for count in (2, 1000, 4_000_000)]
+    batches += [packed(codec, compress(codec, record * 3), 2) for codec in range(5)]
+    batches += [
+        packed(NONE, body)
+        for body in (b"\xfe\xff\xff\xff\x0f" + bytes(30), b"\x28\0\0\0\xfe\xff\xff\xff\x0f" + bytes(30), b"\xff" * 50)
+    ]
+    for batch in batches:
+        refused(target, "validated", batch)

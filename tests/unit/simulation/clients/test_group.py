@@ -103,6 +103,21 @@ async def test_who_comes_after_reads_on_from_what_was_committed(machine: Machine
 
 
 @story
+async def test_what_was_read_is_committed_before_others_may_read_on(machine: Machine) -> None:
+    program = await started(machine)
+    await fill(program)
+    first = member(program, "first")
+    assert len(await work([first], 5)) == 30
+    second = member(program, "second")
+    assert await work([first, second], 20) == []
+    assert [len(owned(one)) for one in (first, second)] == [3, 3]
+    assert set((await in_group(program)).values()) == {5}
+    first.die()
+    second.die()
+    program.close()
+
+
+@story
 async def test_the_partitions_of_one_that_dies_go_to_the_others(machine: Machine) -> None:
     program = await started(machine)
     members = [member(program, f"m{number}") for number in range(2)]
@@ -142,7 +157,7 @@ async def test_a_generation_that_is_over_commits_nothing_more(machine: Machine) 
     await work([one], 5)
     one._heed(ErrorCode.UNKNOWN_MEMBER_ID)
     assert not await one.commit()
-    assert program.actions(Commit) == []
+    assert [operation for operation in program.history.operations if isinstance(operation.action, Commit)] == []
     one.die()
     program.close()
 

@@ -55,7 +55,7 @@ def _sync(segment: Segment) -> None:
 def finish_segment(log: "Log", segment: Segment, end_offset: int) -> None:
     """After a roll: sync the closed segment, write its indexes and the producer snapshot at its end."""
     persist = segment.persist_job(sync=True)
-    snapshot = _snapshot_job(log, end_offset)
+    snapshot = _snapshot_job(log, end_offset, sync=True)
     epochs = _epochs_job(log)
 
     def job() -> tuple[int, int]:
@@ -159,11 +159,12 @@ def _epochs_job(log: "Log") -> Callable[[], None]:
     return job
 
 
-def _snapshot_job(log: "Log", offset: int) -> Callable[[], None]:
+def _snapshot_job(log: "Log", offset: int, *, sync: bool = False) -> Callable[[], None]:
     """A job that writes the producers' state of now, at log end offset `offset`.
 
-    Snapshots between segments are of use only while they are the newest: older ones are removed. Not synced: each
-    has a CRC, and without one recovery reads more headers.
+    Snapshots between segments are of use only while they are the newest: older ones are removed. They need no sync:
+    each has a CRC, and without one recovery reads more headers. That of a segment's base is synced, since retention
+    may take the headers.
     """
     if not _needs_snapshot(log, offset):
         return _nothing
@@ -175,7 +176,7 @@ def _snapshot_job(log: "Log", offset: int) -> Callable[[], None]:
     disk, directory = log.disk, log.directory
 
     def job() -> None:
-        disk.write_atomic(names.segment_file(directory, offset, names.SNAPSHOT), data, sync=False)
+        disk.write_atomic(names.segment_file(directory, offset, names.SNAPSHOT), data, sync=sync)
         for old in stale:
             try:
                 disk.unlink(names.segment_file(directory, old, names.SNAPSHOT))

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
+from kbroker.events import Log as EventLog
 from kbroker.model import Buffer, KafkaError
 from kbroker.storage.indexes import WouldBlock
 from kbroker.storage.scan import STEP, sound_headers
@@ -19,6 +20,8 @@ from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
+
+events = EventLog("kbroker.storage")
 
 # Where a read ended: (next offset, segment, position). A table of fixed size, addressed by the offset.
 Hint = tuple[int, Segment, int]
@@ -162,6 +165,8 @@ def search(log: "Log", segment: Segment, offset: int, wait: bool) -> int:
     if not segment.rebuilt:
         rebuild_indexes(segment, log.config.index_interval_bytes, end_offset)
         found = _look_up(segment, offset, end_offset, wait)
+        what = "log damaged" if found is None else "index did not fit the log, rebuilt"
+        events.warning(what, partition=log.tp, file=segment.path(), offset=offset)
     if found is None:
         found = _past_damage(segment, offset, end_offset)
     if found is None:

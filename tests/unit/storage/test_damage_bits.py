@@ -105,7 +105,7 @@ def test_where_nobody_looks_for_damage_what_is_around_it_is_served(number: int, 
         # The snapshot knows the producer; no damaged header is believed instead.
         assert log.producers.check(written.at[-1][1]) is not None, bit
         assert refused(log, BATCHES + 1)
-        for offset in range(RECORDS * BATCHES):
+        for offset in range(max(0, hole.base_offset - 2 * RECORDS), hole.next_offset + 3 * RECORDS):
             log.forget_positions()
             in_hole = hole.base_offset <= offset < hole.next_offset
             with corrupt_if(in_hole):
@@ -154,3 +154,32 @@ def test_an_index_that_is_made_anew_leads_past_the_damage(damage: bytes) -> None
                 assert log.read_blocking(offset, 1, log.log_end_offset) == written.data[at : at + expected.size]
         assert log.offset_for_timestamp_blocking(NOW + 10 * (MIDDLE + 1), log.log_end_offset) is not None
         assert lab.close(log)
+
+
+@pytest.mark.parametrize("what", ["index", "log"])
+def test_damage_that_is_noticed_when_it_is_read_is_told_once(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    lab = memory_lab(index_interval_bytes=200)
+    log = lab.open()
+    written = write(log, 2 * BATCHES, roll_at=(BATCHES - 1,))
+    assert lab.close(log)
+    copy = Copy(lab)
+    data = log_data(lab)
+    index = f"{0:020d}.index"
+    if what == "log":
+        position = written.at[MIDDLE][0]
+        lab = copy.make(log=data[: position + 8] + b"\x7f" + data[position + 9 :])
+    else:
+        # Its middle entries lead to where no batch begins.
+        good = copy.files[index]
+        lab = copy.make(
+            **{index: good[:16] + b"".join(good[n : n + 7] + b"\x01" for n in range(16, 40, 8)) + good[40:]}
+        )
+    log = lab.open(log.log_end_offset, True)
+    assert log.repairs == []
+    for _ in range(2):
+        for offset in range(RECORDS * BATCHES):
+            log.forget_positions()
+            with corrupt_if(what == "log" and offset // RECORDS == MIDDLE):
+                log.read_blocking(offset, 1, log.log_end_offset)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("log damaged" if what == "log" else "index did not fit the log, rebuilt")

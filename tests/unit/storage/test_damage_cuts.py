@@ -27,7 +27,9 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
         assert lab.close(log)
     point = log.recovery_point
     copy = Copy(lab)
-    for cut in range(written.ends[-4], len(written.data) + 1):
+    # All of them where most is read again; with the last byte of a batch and the first of the next one elsewhere.
+    step = 1 if state in ("killed", "stopped") else 3
+    for cut in sorted({*range(written.ends[-4], len(written.data) + 1, step), *written.ends[-4:]}):
         lab = copy.make(log=written.data[:cut])
         log = lab.open(point, clean)
         valid = max(end for end in written.ends if end <= cut)

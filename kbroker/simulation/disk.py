@@ -121,10 +121,13 @@ class SimDisk:
         busy, self._busy_ns = self._busy_ns, 0
         return busy
 
-    def durable(self, path: str) -> bytes:
-        """What a power loss cannot take from the file of this name: its longest sure prefix."""
-        content = self._content(path)
-        return content.sure() if self._names.is_sure(posixpath.normpath(path), content) else b""
+    def durable(self, path: str, former: str = "") -> bytes:
+        """What a power loss cannot take from the file of this name: its longest sure prefix. `former`: another name by
+        which the next start knows it, too."""
+        content, path, former = self._content(path), posixpath.normpath(path), posixpath.normpath(former)
+        if self._names.is_sure(path, content) or self._names.is_sure_of_one(former, path, content):
+            return content.sure()
+        return b""
 
     def unwritten(self) -> list[str]:
         """Files of which a failed sync has declared pages clean that the disk does not have, sorted."""

@@ -148,6 +148,12 @@ class NameJournal:
             kind != "create" and (old == path or path.startswith(old + "/")) for kind, old, _, _ in self.pending
         )
 
+    def is_sure_of_one(self, former: str, path: str, content: Content) -> bool:
+        """Whether a power loss leaves the file one of these names: it had the former, and all that is not yet on the
+        disk is that it has been given this one."""
+        passing = [(old, target) for _, old, target, _ in self.pending if old in (former, path)]
+        return self.durable.files.get(former) is content and passing == [(former, path)]
+
     def sure(self) -> list[str]:
         """Names of files and directories that a power loss cannot take, sorted."""
         passing = self.durable.copy(_itself)

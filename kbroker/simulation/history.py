@@ -163,6 +163,8 @@ class History:
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.operations: list[Operation] = []
         self.final: int | None = None
+        # Told of each operation that has ended.
+        self.on_end: Callable[[Operation], None] | None = None
         self._now_ns = now_ns
         self._step = 0
 
@@ -181,6 +183,8 @@ class History:
         assert operation.ended is None
         operation.ended, operation.ended_ns = self._next(), self._now_ns()
         operation.outcome, operation.detail = outcome, detail
+        if self.on_end is not None:
+            self.on_end(operation)
 
     def happened(self, process: str, action: Action) -> Operation:
         """An operation that begins and ends at once."""

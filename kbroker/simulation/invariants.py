@@ -1,9 +1,10 @@
 """What must hold of a running broker at every moment, looked at from outside of it.
 
 Of each partition: log start <= LSO <= HW <= LEO; the leader is in the ISR; leader epoch, high watermark and log start
-do not go back while the process lives. Below the recovery point, and under flush.before.ack below the high watermark,
-the disk cannot lose anything. Of each log's bytes: batches have right CRCs and no gap between them, leader epochs do
-not go back, and the sequences of a producer's epoch have no gap and no repetition.
+do not go back while the process lives; the next process leads in a later epoch. Below the recovery point, and under
+flush.before.ack below the high watermark, the disk cannot lose anything, and nobody is told of more. Of each log's
+bytes: batches have right CRCs and no gap between them, leader epochs do not go back, and the sequences of a producer's
+epoch have no gap and no repetition.
 """
 
 from __future__ import annotations
@@ -37,13 +38,19 @@ class _Seen:
 
 class Invariants:
     """Of one machine. `check` is called between two callbacks of the loop, again and again; a new process is given
-    new ones."""
+    new ones, and what those `before` have seen."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, before: Invariants | None = None) -> None:
         self._machine = machine
+        # In which epoch a partition was led by the processes before.
+        self._led: dict[tuple[bytes, int], int] = {} if before is None else before.led()
         # By topic id: a topic of the same name is another one.
         self._seen: dict[tuple[bytes, int], _Seen] = {}
         self._logs: dict[tuple[bytes, int], LogWalk] = {}
+
+    def led(self) -> dict[tuple[bytes, int], int]:
+        """The last leader epoch of each partition."""
+        return {**self._led, **{key: seen.leader_epoch for key, seen in self._seen.items()}}
 
     def check(self, *, durability: bool = True) -> None:
         """Raises BrokenInvariant. `durability`: also what must have been synced, which takes longer."""
@@ -67,7 +74,12 @@ class Invariants:
             self._broken(place, f"log start, LSO, HW, LEO are {offsets}")
         if partition.is_leader and partition.state.local_id not in partition.state.isr:
             self._broken(place, f"the leader is not in the ISR {partition.state.isr}")
-        seen = self._seen.setdefault((partition.topic_id, place[1]), _Seen())
+        key = (partition.topic_id, place[1])
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Seen()
+            if partition.leader_epoch <= self._led.get(key, -1):
+                self._broken(place, f"it is led in epoch {partition.leader_epoch}, as by a process before")
         for name, value in (
             ("leader_epoch", partition.leader_epoch),
             ("high_watermark", partition.high_watermark),
@@ -86,6 +98,17 @@ class Invariants:
         end = durable_end(self._machine.disk, partition.log.directory)
         if claimed > end:
             self._broken(place, f"up to {claimed} it should be synced, but the disk may lose {end} and more")
+
+    def check_told(self, place: Place, end: int) -> None:
+        """A client has been told, by an acknowledgement or a record, that there is something below `end`; with
+        flush.before.ack it is synced then. (What the broker takes for synced is compared with the disk elsewhere.)"""
+        broker = self._machine.broker
+        services = None if broker is None else getattr(broker, "services", None)
+        partition = None if services is None else services.replicas.get(*place)
+        if partition is None or partition.closed or partition.log.offline is not None:
+            return
+        if partition.log.recovery_point < end:
+            self._broken(place, f"{end - 1} was told, and what is synced ends at {partition.log.recovery_point}")
 
     def _check_bytes(self, place: Place, partition: Partition) -> None:
         walk = self._logs.setdefault((partition.topic_id, place[1]), LogWalk())

@@ -7,7 +7,7 @@ from kbroker.coordinator.offsets_records import decode_record
 from kbroker.simulation.disk import SimDisk
 from kbroker.simulation.history import Place
 from kbroker.state.group.records import OffsetRecord
-from kbroker.storage.names import LOG, parse_partition_dir, parse_segment_file
+from kbroker.storage.names import LOG, SWAP, parse_partition_dir, parse_segment_file
 from protocol.errors import MalformedError
 from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of, parse_header
 from protocol.records.compression import decompress
@@ -64,7 +64,12 @@ def segments(disk: SimDisk, path: str) -> list[tuple[int, str]]:
 
 def durable_end(disk: SimDisk, path: str) -> int:
     """The first offset of a partition that a power loss now may take."""
-    return _end(disk, path, disk.durable)
+    return _end(disk, path, lambda segment: _durable(disk, segment))
+
+
+def _durable(disk: SimDisk, segment: str) -> bytes:
+    """What compaction has made counts as soon as it is there as `.swap`: the next start gives it its name."""
+    return disk.durable(segment, segment + SWAP)
 
 
 def _end(disk: SimDisk, path: str, read: Callable[[str], bytes | bytearray]) -> int:
@@ -88,7 +93,10 @@ def durable_ends(disk: SimDisk, directory: str) -> dict[Place, int]:
 
 def durable_commits(disk: SimDisk, directory: str) -> Commits:
     """The committed offsets that a power loss now cannot take, by group and partition; -1: it may take all."""
-    return {**dict.fromkeys(readable_commits(disk, directory), -1), **_commits(disk, directory, disk.durable)}
+    return {
+        **dict.fromkeys(readable_commits(disk, directory), -1),
+        **_commits(disk, directory, lambda path: _durable(disk, path)),
+    }
 
 
 def readable_commits(disk: SimDisk, directory: str) -> Commits:

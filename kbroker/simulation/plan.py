@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kbroker.simulation.faults import Fault
-from kbroker.simulation.scenarios import Scenario, broker_configs, topic_configs
+from kbroker.simulation.scenarios import Scenario, broker_configs, groups_configs, topic_configs
 
 MAX_PARTITIONS = 3
 
@@ -18,7 +18,8 @@ class Topic:
 @dataclass(slots=True)
 class Plan:
     """`troubles`: so many faults may be under way at a time, with `pause_s` seconds between them on average. `seconds`:
-    how long the programs run with faults."""
+    how long the programs run with faults. `groups_topic`: configs of __consumer_offsets. `trimmers`: programs that
+    delete records."""
 
     durable: bool
     coordination: bool
@@ -32,6 +33,8 @@ class Plan:
     readers: int
     members: int
     pause_between_sends_s: float
+    groups_topic: dict[str, str]
+    trimmers: int
 
     @classmethod
     def make(cls, scenario: Scenario, random: Random) -> "Plan":
@@ -57,4 +60,6 @@ class Plan:
             readers=random.randint(1, 2),
             members=random.randint(0, 3),
             pause_between_sends_s=random.choice((0.01, 0.05, 0.2)),
+            groups_topic=groups_configs(random, durable=scenario.durable),
+            trimmers=int(random.random() < 0.2),
         )

@@ -16,8 +16,9 @@ from kbroker.simulation.clients.workload import (
     consume_group,
     final_reads,
     produce,
+    trim,
 )
-from kbroker.simulation.history import Place
+from kbroker.simulation.history import Join, Outcome, Place
 from kbroker.simulation.host import HostLoop
 from kbroker.simulation.logfiles import GROUPS_TOPIC
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 GROUP = "group"
 # Until they are told to stop.
 ENDLESS = 1 << 60
+LOOKED_AT_EVERY_S = 0.2
 
 
 class Programs:
@@ -37,6 +39,8 @@ class Programs:
         self._stop = Stop()
         self._values = Values(1)
         self._running: list[asyncio.Future[Any]] = []
+        # The members of the group by name, each with what ends it.
+        self._members: dict[str, tuple[Stop, asyncio.Future[Any]]] = {}
 
     @property
     def places(self) -> list[Place]:
@@ -61,8 +65,8 @@ class Programs:
                     break
                 except OSError:
                     await cluster.rest()
-            if self._plan.durable:
-                await admin.alter_configs(GROUPS_TOPIC, {"flush.before.ack": "true"})
+            if self._plan.groups_topic:
+                await admin.alter_configs(GROUPS_TOPIC, self._plan.groups_topic)
         admin.close()
 
     def start(self) -> None:
@@ -93,12 +97,49 @@ class Programs:
         for number in range(plan.members):
             name = f"member{number}"
             host, random = self._stage.client(name), self._stage.random_for(name)
-            self._run(host, consume_group(self._setting(host), name, random, GROUP, list(plan.topics), ENDLESS))
+            stop = Stop()
+            setting = Setting(host, self._stage.history, self._stage.bootstrap, stop)
+            work = consume_group(setting, name, random, GROUP, list(plan.topics), ENDLESS)
+            self._members[name] = stop, host.run(work)
+        for number in range(plan.trimmers):
+            name = f"trimmer{number}"
+            host, random = self._stage.client(name), self._stage.random_for(name)
+            self._run(host, trim(self._setting(host), name, random, self.places))
 
     async def finish(self) -> None:
-        """Tell them to stop, and wait until each has."""
+        """Tell them to stop, and wait until each has; the group when it has shown that it gets over a loss."""
         self._stop.ask()
         await asyncio.gather(*self._running)
+        await self._outlive_a_member()
+        for stop, _ in self._members.values():
+            stop.ask()
+        await asyncio.gather(*(running for _, running in self._members.values()))
+
+    async def _outlive_a_member(self) -> None:
+        """One member dies without a word, and the others have all partitions among them in the end."""
+        for stop, _ in self._members.values():
+            stop.settled = True
+        left = list(self._members)
+        if len(left) > 1:
+            stop, running = self._members[left.pop()]
+            stop.ask()
+            await running
+        while left and not self._have_everything(left):
+            await asyncio.sleep(LOOKED_AT_EVERY_S)
+
+    def _have_everything(self, names: list[str]) -> bool:
+        """Whether these members, in the generation that each has joined last, have all partitions."""
+        last: dict[str, Join] = {}
+        for operation in reversed(self._stage.history.operations):
+            if len(last) == len(names):
+                break
+            if isinstance(operation.action, Join) and operation.process in names:
+                if operation.outcome is not Outcome.OK and operation.process not in last:
+                    return False
+                last.setdefault(operation.process, operation.action)
+        generations = {join.generation for join in last.values()}
+        places = {place for join in last.values() for place in join.partitions}
+        return len(last) == len(names) and len(generations) == 1 and places.issuperset(self.places)
 
     async def read_all(self) -> None:
         host = self._stage.client("final")

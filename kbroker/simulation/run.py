@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -80,10 +80,12 @@ def summarize(seed: int, scenario: str) -> Summary:
     return Summary(seed, scenario, report, result.digest, result.virtual_s, operations, process_time() - begun)
 
 
-def simulate(seed: int, scenario: str, *, trace: bool = False) -> Result:
-    """Play a seed of a scenario and judge it."""
+def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[Plan], None] | None = None) -> Result:
+    """Play a seed of a scenario and judge it. `shape` changes what the seed has planned."""
     plan = Plan.make(SCENARIOS[scenario], Random(f"{seed}/{scenario}/plan"))
-    stage = Stage(f"{seed}/{scenario}", plan.broker, coordination=plan.coordination)
+    if shape is not None:
+        shape(plan)
+    stage = Stage(f"{seed}/{scenario}", plan.broker, coordination=plan.coordination, durable=plan.durable)
     if trace:
         stage.universe.trace.lines = []
     failure = ""

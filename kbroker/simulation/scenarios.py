@@ -70,3 +70,13 @@ def topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
     if durable:
         configs["flush.before.ack"] = "true"
     return configs
+
+
+def groups_configs(random: Random, *, durable: bool) -> dict[str, str]:
+    """Of __consumer_offsets: sometimes it is compacted all the time."""
+    configs = {"flush.before.ack": "true"} if durable else {}
+    if random.random() < 0.5:
+        configs["internal.segment.bytes"] = str(random.choice((1, 4, 16)) * KIB)
+        configs["min.cleanable.dirty.ratio"] = random.choice(("0", "0.5"))
+        configs["file.delete.delay.ms"] = "1000"
+    return configs

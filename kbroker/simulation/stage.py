@@ -12,9 +12,9 @@ from kbroker.cluster.coordination import CoordinationError
 from kbroker.config.values import ConfigError
 from kbroker.model import KafkaError
 from kbroker.simulation.coordination import SimCoordination
-from kbroker.simulation.history import History, Loss
+from kbroker.simulation.history import History, Loss, Operation, Outcome, Poll, Send
 from kbroker.simulation.host import HostDied, HostLoop
-from kbroker.simulation.invariants import Invariants
+from kbroker.simulation.invariants import BrokenInvariant, Invariants
 from kbroker.simulation.logfiles import GROUPS_TOPIC, durable_commits, durable_ends, partitions
 from kbroker.simulation.loop import LATE_NS, SimLoop
 from kbroker.simulation.machine import DATA, PORT, Machine
@@ -40,9 +40,12 @@ class NotServing(AssertionError):
 
 
 class Stage:
-    """`history` is what happens on it. A broker that ends is started again, unless it is `down`."""
+    """`history` is what happens on it. A broker that ends is started again, unless it is `down`. `durable`: clients may
+    be told only of what is synced."""
 
-    def __init__(self, seed: object, configs: Mapping[str, str], *, coordination: bool = False) -> None:
+    def __init__(
+        self, seed: object, configs: Mapping[str, str], *, coordination: bool = False, durable: bool = False
+    ) -> None:
         self.seed = seed
         self.random = Random(f"{seed}/stage")
         self.universe = SimLoop(seed, LATE_NS)
@@ -59,6 +62,9 @@ class Stage:
         self.faults_over = False
         self._down = 0
         self._invariants: tuple[object, Invariants] = (None, Invariants(self.machine))
+        self._broken: BrokenInvariant | None = None
+        if durable:
+            self.history.on_end = self._check_told
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
@@ -141,11 +147,26 @@ class Stage:
             self.check_invariants(durability=number % DURABILITY_EVERY == 0)
             await asyncio.sleep(INVARIANTS_EVERY_S)
 
+    def _check_told(self, operation: Operation) -> None:
+        action = operation.action
+        try:
+            if isinstance(action, Send):
+                if operation.outcome is Outcome.OK and action.acks and action.base_offset is not None:
+                    self._invariants[1].check_told(action.place, action.base_offset + len(action.values))
+            elif isinstance(action, Poll):
+                for place, end in {read.place: read.offset + 1 for read in action.reads}.items():
+                    self._invariants[1].check_told(place, end)
+        except BrokenInvariant as broken:
+            # The client that has been told is not who should hear of it.
+            self._broken = self._broken or broken
+
     def check_invariants(self, *, durability: bool = True) -> None:
+        if self._broken is not None:
+            raise self._broken
         broker = self.machine.broker
         if broker is not None:
             if self._invariants[0] is not broker:
-                self._invariants = broker, Invariants(self.machine)
+                self._invariants = broker, Invariants(self.machine, self._invariants[1])
             self._invariants[1].check(durability=durability)
 
     async def until_serving(self, seconds: float = START_WITHIN_S) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.assignors import ASSIGNORS
 from kbroker.simulation.clients.bootstrap import NO_EPOCH, Cluster
 from kbroker.simulation.clients.connection import Address
@@ -34,9 +35,10 @@ MAX_STEP = 10_000
 
 @dataclass(slots=True)
 class Stop:
-    """Tells programs to come to an end."""
+    """Tells programs to come to an end. `settled`: members of groups stay what they are until then."""
 
     asked: bool = False
+    settled: bool = False
 
     def ask(self) -> None:
         self.asked = True
@@ -272,7 +274,7 @@ async def _be_member(
 ) -> int:
     """One life of a member; gives how often it has polled."""
     for done in range(polls):
-        if setting.stop.asked or random.random() < restarts:
+        if setting.stop.asked or (random.random() < restarts and not setting.stop.settled):
             return done
         try:
             await member.poll()
@@ -283,6 +285,26 @@ async def _be_member(
         if random.random() < commits:
             await member.commit()
     return polls
+
+
+# Deletion.
+
+
+async def trim(setting: Setting, name: str, random: Random, places: Sequence[Place], pause_s: float = 1.0) -> None:
+    """Delete the oldest records of one partition after another, few at a time."""
+    cluster = setting.cluster(name, random)
+    admin = Admin(cluster, setting.history, name)
+    while not setting.stop.asked:
+        place = random.choice(places)
+        try:
+            start, _ = await list_offset(cluster, place, EARLIEST)
+            end, _ = await list_offset(cluster, place, LATEST)
+        except OSError:
+            await cluster.rest()
+        else:
+            await admin.delete_records(place, random.randint(start, start + (end - start) // 3))
+            await asyncio.sleep(random.random() * 2 * pause_s)
+    admin.close()
 
 
 # The end.

@@ -158,7 +158,7 @@ async def flip(play: Play, offset: str, file: str) -> list[str]:
 
 @COMMANDS.add("invariants do not hold from here")
 async def unsound(play: Play) -> list[str]:
-    """Something is damaged that the broker has no reason to look at."""
+    """What follows is not as it should be, and the broker has no way to know."""
     play.sound = False
     return []
 

@@ -60,6 +60,8 @@ def line_of(event: Event) -> str:
     if "repair" in fields:
         # It names the file.
         fields.pop("partition", None)
+    # How long it took is a matter of the seed.
+    fields.pop("ms", None)
     parts = [str(value) if name in PLAIN_FIELDS else f"{name}={value}" for name, value in fields.items()]
     return shorten(f"{event.message}: {' '.join(parts)}" if parts else event.message)
 

@@ -131,14 +131,15 @@ async def producer_id(play: Play) -> list[str]:
 @COMMANDS.add("produce <partition> <values...>")
 async def produce(play: Play, partition: str, values: list[str]) -> list[str]:
     """One batch. `producer=7` `epoch=0` `sequence=0`: of an idempotent one; `at=-1h`: timestamps from now;
-    `size=n`: of each value; `acks=1`; `by=b`: another client than usual."""
+    `key=k`: of each record; `size=n`: of each value; `acks=1`; `by=b`: another client than usual."""
     (topic, index), (plain, named) = place(partition), options(values)
     producer = None
     if "producer" in named:
         producer = int(named["producer"]), int(named.get("epoch", 0)), int(named["sequence"])
     at_ms = play.machine.clock.now_ms() + round(1000 * seconds(named.get("at", "0s")))
     size = int(named.get("size", 0))
-    data = batch(*(value.encode() for value in plain), key=None, at_ms=at_ms, producer=producer, size=size)
+    key = named["key"].encode() if "key" in named else None
+    data = batch(*(value.encode() for value in plain), key=key, at_ms=at_ms, producer=producer, size=size)
 
     async def work(client: Client) -> str:
         answer = await client.produce(topic, data, index, acks=int(named.get("acks", -1)))

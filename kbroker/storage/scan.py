@@ -18,6 +18,9 @@ _unpack = HEADER.unpack_from
 
 _CRC_CHUNK = 1 << 20
 _HEADER_CHUNK = 1 << 12
+# CRCs computed in search of a batch after damage cover so many bytes for each that is there, and at least the others.
+_SEARCHED_PER_BYTE = 4
+_SEARCHED_AT_LEAST = 1 << 26
 
 
 def plausible(header: BatchHeader, room: int, first: int, end_offset: int) -> bool:
@@ -77,7 +80,11 @@ def _is_sound(file: DiskFile, position: int, header: BatchHeader, due: int, foll
 
 
 def _next_sound(file: DiskFile, start: int, end: int, first: int, end_offset: int) -> int | None:
-    """Where the next batch begins whose offsets can be and whose CRC is right, at whatever byte from `start` on."""
+    """Where the next batch begins whose offsets can be and whose CRC is right, at whatever byte from `start` on.
+
+    What was made to look like many batches is given up.
+    """
+    budget = _SEARCHED_AT_LEAST + _SEARCHED_PER_BYTE * (end - start)
     while end - start >= HEADER_SIZE:
         chunk = file.pread(min(_CRC_CHUNK, end - start), start)
         at = chunk.find(MAGIC, MAGIC_POS)
@@ -85,6 +92,9 @@ def _next_sound(file: DiskFile, start: int, end: int, first: int, end_offset: in
             position = start + at - MAGIC_POS
             header = _make(_unpack(chunk, at - MAGIC_POS))
             if plausible(header, end - position, first, end_offset):
+                budget -= header.size
+                if budget < 0:
+                    return None
                 scan = Scan(file, position, position + header.size, first, first, check_crc=True)
                 if any(True for _ in scan):
                     return position

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import warnings
 from asyncio.events import _set_running_loop
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Executor
 from contextvars import Context
 from random import Random
@@ -61,6 +62,20 @@ def _run_on(loop: HostLoop, handle: asyncio.Handle, run: Callable[[], None]) -> 
         _set_running_loop(loop.universe)
 
 
+def bury(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """End tasks that will never be run again, without a word about it."""
+    with warnings.catch_warnings():
+        # What they would have started was not.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            try:
+                task.get_coro().close()
+            except BaseException:
+                # It has wanted to do more than a dead process can.
+                continue
+
+
 class HostLoop(asyncio.BaseEventLoop):
     """One process of the host `host`. `busy_ns` says how long the disk was busy with what a thread has just done."""
 
@@ -107,13 +122,7 @@ class HostLoop(asyncio.BaseEventLoop):
     def forget(self) -> None:
         """At the end of a run: let go of what was left in the middle of something."""
         self.die()
-        for task in self._buried:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            try:
-                task.get_coro().close()
-            except BaseException:
-                # It has wanted to do more than a dead process can.
-                continue
+        bury(self._buried)
 
     def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Start something in this process; what it comes to is awaited outside of it, or HostDied."""

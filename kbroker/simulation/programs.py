@@ -93,7 +93,9 @@ class Programs:
         for number in range(plan.readers):
             name = f"reader{number}"
             host, random = self._stage.client(name), self._stage.random_for(name)
-            self._run(host, consume_assigned(self._setting(host), name, random, self.places, ENDLESS))
+            # Some keep their offsets in a group of their own, without being members of it.
+            group = f"{name}-offsets" if plan.members and random.random() < 0.5 else None
+            self._run(host, consume_assigned(self._setting(host), name, random, self.places, ENDLESS, group=group))
         for number in range(plan.members):
             name = f"member{number}"
             host, random = self._stage.client(name), self._stage.random_for(name)

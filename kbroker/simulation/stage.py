@@ -13,7 +13,7 @@ from kbroker.config.values import ConfigError
 from kbroker.model import KafkaError
 from kbroker.simulation.coordination import SimCoordination
 from kbroker.simulation.history import History, Loss, Operation, Outcome, Poll, Send
-from kbroker.simulation.host import HostDied, HostLoop
+from kbroker.simulation.host import HostDied, HostLoop, bury
 from kbroker.simulation.invariants import BrokenInvariant, Invariants
 from kbroker.simulation.logfiles import GROUPS_TOPIC, durable_commits, durable_ends, partitions
 from kbroker.simulation.loop import LATE_NS, SimLoop
@@ -209,6 +209,7 @@ class Stage:
         self.machine.forget()
         for loop in self.clients:
             loop.forget()
+        bury(asyncio.all_tasks(self.universe))
         self.universe.close()
 
     def _trace(self, *facts: object) -> None:

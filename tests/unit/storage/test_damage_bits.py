@@ -201,8 +201,8 @@ def test_what_only_looks_like_batches_is_not_searched_for_ever() -> None:
     assert lab.close(log)
     data = log_data(lab)
     lab = Copy(lab).make(log=data[: size + 8] + b"\x7f" + data[size + 9 :], **{f"{0:020d}.index": None})
-    log = lab.open(log.log_end_offset, True)
     begun = time.process_time()
+    log = lab.open(log.log_end_offset, True)
     with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
         log.read_blocking(1, 1, log.log_end_offset)
     assert time.process_time() - begun < 1

@@ -3,7 +3,7 @@
 After a clean stop indexes and snapshots are used as they are, and only the last few batches' headers are read.
 After an unclean one every batch from the recovery point on is read and its CRC checked; the log is cut at the first
 bad one, since what follows was never acknowledged as durable. Lost or damaged indexes, snapshots and epochs are made
-anew from the log. Nothing is synced here, and no file is written that is right already: opening a thousand
+anew from the log. Almost nothing is synced here, and no file is written that is right already: opening a thousand
 partitions is a matter of reading.
 """
 
@@ -162,13 +162,17 @@ class _Opening:
         segments = log.segments
         interval = log.config.index_interval_bytes
         ends = [segment.base_offset for segment in segments[1:]]
-        closed = sum(1 for end in ends if end <= trusted_to)
+        # The one that ends at the recovery point is looked at: what an earlier recovery has cut off there comes back if
+        # the power is lost before the next sync.
+        closed = sum(1 for end in ends if end < trusted_to)
         for segment, end in zip(segments[:closed], ends, strict=False):
             repair = load_closed(segment, end, interval)
             if repair is not None:
                 self.repairs.append(repair)
         for segment in segments[closed:]:
             self.repairs.extend(load_trusted(segment, trusted_to))
+            # Perhaps by a process that died before it could sync that.
+            segment.cut = not clean
         # Not known yet; a search takes every offset for possible.
         log.log_end_offset = ALL
         if not clean:
@@ -191,7 +195,7 @@ class _Opening:
             log.log_end_offset = max(loaded.next_offset, segment.base_offset)
             if last:
                 break
-            missing = self.gapless and not clean and ends[slot] > log.log_end_offset
+            missing = self.gapless and not clean and ends[slot] > max(log.log_end_offset, trusted_to)
             if loaded.cut or missing or ends[slot] < loaded.next_offset:
                 self._drop(segments[slot + 1 :], f"it follows the damage at offset {log.log_end_offset}")
                 log.segments = segments[: slot + 1]
@@ -203,6 +207,8 @@ class _Opening:
             self.repairs.append(f"{segment.path()}: removed, {reason}")
             self.log.snapshots.discard(segment.base_offset)
             _remove_files(segment)
+        # Else a power loss could bring them back, behind what is appended from now on.
+        self.log.disk.sync_dir(self.log.directory)
 
     def _start_again(self) -> None:
         """There is nothing, or it all lies before the log start: begin an empty segment there, as Kafka does."""

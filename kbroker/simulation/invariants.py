@@ -138,6 +138,11 @@ class LogWalk:
             if base < self._base or (compacted and base != log.active.base_offset):
                 continue
             if base > self._base:
+                if not compacted and self._next_offset not in (-1, base):
+                    if log.log_start_offset < base:
+                        return f"{path}: what comes before it ends at {self._next_offset}"
+                    # Deleted before it was looked at.
+                    self._sequences.clear()
                 self._base, self._position = base, 0
             data = machine.disk.data(path)
             for batch in batches(data, self._position):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.bootstrap import Cluster
+from kbroker.simulation.clients.group_offsets import Bookmarks
+from kbroker.simulation.clients.offsets import RefusedError
 from kbroker.simulation.clients.values import Values
 from kbroker.simulation.clients.workload import (
     Setting,
@@ -144,9 +146,25 @@ class Programs:
         return len(last) == len(names) and len(generations) == 1 and places.issuperset(self.places)
 
     async def read_all(self) -> None:
+        """Every record, and what the group has committed."""
         host = self._stage.client("final")
+        if self._plan.members:
+            await host.run(self._read_commits(host))
         late = await host.run(final_reads(self._setting(host), self._stage.random_for("final"), self.places))
         assert not late, f"not read to the end: {late}"
+
+    async def _read_commits(self, host: HostLoop) -> None:
+        setting = self._setting(host)
+        cluster = Cluster(host, setting.bootstrap, self._stage.random_for("final commits"), "final")
+        bookmarks = Bookmarks(cluster, setting.history, "final", GROUP)
+        while True:
+            try:
+                await cluster.refresh(list(self._plan.topics))
+                await bookmarks.read(self.places)
+                break
+            except (OSError, RefusedError):
+                await cluster.rest()
+        cluster.close()
 
     def _run(self, host: HostLoop, program: Coroutine[Any, Any, None]) -> None:
         self._running.append(host.run(program))

@@ -170,6 +170,11 @@ class Run:
         await stage.until_serving()
         stage.note("faults are over")
         await self._in_time(self._programs.finish(), "the programs' end")
+        if stage.random_for("the end").random() < 0.5:
+            # What was acknowledged outlives the process.
+            stage.note("kill -9 at the end")
+            stage.machine.kill()
+            await stage.until_serving()
         stage.history.begin_final_reads()
         await self._in_time(self._programs.read_all(), "the last reads")
         stage.check_invariants()

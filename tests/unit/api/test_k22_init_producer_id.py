@@ -1,9 +1,12 @@
 """InitProducerId: ids for idempotent producers, a final no to transactional ones."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from kbroker.cluster.producer_ids import AGAIN_S
+from kbroker.simulation.loop import SimLoop
 from protocol.apis import ApiKey
 from tests.unit.api.fakes import open_desk, run
 from tests.unit.cluster.fakes import MemoryDisk
@@ -48,6 +51,9 @@ def test_no_block_to_be_had():
         answer = await desk.ask(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)
         assert (answer.error_code, answer.producer_id) == (15, -1)
         disk.room = None
+        await asyncio.sleep(AGAIN_S)
         assert (await desk.ask(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)).producer_id == 0
 
-    run(story)
+    loop = SimLoop()
+    loop.run_until_complete(story())
+    loop.close()

@@ -1,0 +1,140 @@
+"""Mistakes in the group coordinator."""
+
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator import runtime
+from kbroker.coordinator.runtime import Runtime
+from kbroker.coordinator.shard import Shard
+from kbroker.model import KafkaError
+from kbroker.state.group import applying, commits, leaving
+from kbroker.storage import compactor
+from protocol.errors import ErrorCode
+from protocol.records.batch import iter_headers
+from tests.unit.simulation.mutations.mutation import mutation
+from tests.unit.simulation.mutations.shapes import broker, member_out_of_reach, only, short
+
+
+@mutation(
+    "A member that is out of its group may commit.",
+    scenario="network",
+    signs=("stale commit",),
+    shape=only(member_out_of_reach, pause_s=3.0, seconds=20.0, members=2, readers=1, producers=1),
+)
+def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
+    real = commits.check_commit
+
+    def check_commit(*arguments: Any) -> None:
+        try:
+            real(*arguments)
+        except KafkaError as error:
+            if error.code not in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+                raise
+
+    patch.setattr(commits, "check_commit", check_commit)
+
+
+@mutation(
+    "A commit is acknowledged before it is appended.",
+    scenario="disk",
+    signs=("lost commit",),
+    shape=only("full", members=3),
+)
+def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
+    real = Shard.write_shared
+
+    def write_shared(shard: Shard, group_id: str, records: Any, done: Any) -> None:
+        done(ErrorCode.NONE)
+        real(shard, group_id, records, lambda error: None)
+
+    patch.setattr(Shard, "write_shared", write_shared)
+
+
+@mutation(
+    "A commit counts although its append failed.",
+    scenario="disk",
+    signs=("lost commit",),
+    shape=only("full", "kill", troubles=3, members=3),
+)
+def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
+    def refused(self: Runtime[Any], writes: Any, codec: int, error: ErrorCode) -> None:
+        for write in writes:
+            for record in write.records:
+                self._machine.apply(record)
+            write.done(ErrorCode.NONE)
+
+    patch.setattr(Runtime, "_refused", refused)
+
+
+@mutation(
+    "A group that is loaded begins at generation 0.",
+    scenario="crash",
+    signs=("backward generation", "double assignment"),
+    shape=only("kill", members=3),
+)
+def generation_begins_anew(patch: pytest.MonkeyPatch) -> None:
+    real = applying.restore
+
+    def restore(record: Any) -> Any:
+        group = real(record)
+        group.generation = 0
+        return group
+
+    patch.setattr(applying, "restore", restore)
+
+
+@mutation(
+    "The last batch is not loaded.",
+    scenario="crash",
+    signs=("lost commit", "backward generation"),
+    shape=only("kill", members=3),
+)
+def load_misses_the_last_batch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(runtime, "iter_headers", lambda data: list(iter_headers(data))[:-1])
+
+
+@mutation("A member's session never ends.", scenario="calm", signs=("NotLive",), shape=short(members=2))
+def sessions_never_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leaving, "_session_over", lambda *_: None)
+
+
+@mutation(
+    "Compaction drops each key's newest record.",
+    scenario="crash",
+    signs=("lost commit", "backward generation"),
+    shape=broker(
+        only(
+            "kill",
+            "restart",
+            pause_s=1.0,
+            seconds=6.0,
+            members=3,
+            groups_topic={
+                "internal.segment.bytes": "1024",
+                "min.cleanable.dirty.ratio": "0",
+                "max.compaction.lag.ms": "500",
+            },
+        ),
+        log_cleaner_backoff_ms="100",
+    ),
+)
+def compaction_drops_the_newest(patch: pytest.MonkeyPatch) -> None:
+    real = compactor.latest_offsets
+
+    def latest_offsets(*arguments: Any) -> Any:
+        offsets, cleaned_to = real(*arguments)
+        return {key: offset + 1 for key, offset in offsets.items()}, cleaned_to
+
+    patch.setattr(compactor, "latest_offsets", latest_offsets)
+
+
+GROUPS = (
+    stale_member_commits,
+    commit_is_acknowledged_early,
+    commit_counts_although_refused,
+    generation_begins_anew,
+    load_misses_the_last_batch,
+    sessions_never_end,
+    compaction_drops_the_newest,
+)

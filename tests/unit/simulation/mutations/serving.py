@@ -1,0 +1,189 @@
+"""Mistakes in what clients are told: acknowledgements, duplicates, fetches, answers; and in what is known of topics."""
+
+from typing import Any
+
+import pytest
+
+from kbroker.cluster import controller
+from kbroker.cluster.journal import Journal
+from kbroker.model import KafkaError
+from kbroker.net.answering import Answering
+from kbroker.replica import fetch_reads, fetching
+from kbroker.replica.manager import Appended, ReplicaManager
+from kbroker.replica.partition import Partition
+from kbroker.state.producers import ProducerStates
+from protocol.errors import ErrorCode
+from tests.unit.simulation.mutations.mutation import mutation
+from tests.unit.simulation.mutations.shapes import only
+
+INVARIANT = "BrokenInvariant"
+
+
+# Acknowledgements.
+
+
+@mutation("Each 30th batch is acknowledged and never written.", scenario="calm", signs=("lost write",))
+def acknowledged_and_never_written(patch: pytest.MonkeyPatch) -> None:
+    real, count = ReplicaManager._append, 0
+
+    def append(manager: ReplicaManager, partition: Partition, *arguments: Any) -> int:
+        nonlocal count
+        count += 1
+        return partition.log.log_end_offset if count % 30 == 0 else real(manager, partition, *arguments)
+
+    patch.setattr(ReplicaManager, "_append", append)
+
+
+@mutation("A batch is acknowledged although its append failed.", scenario="disk", signs=("lost write",))
+def acknowledged_although_the_append_failed(patch: pytest.MonkeyPatch) -> None:
+    real = ReplicaManager._append
+
+    def append(manager: ReplicaManager, partition: Partition, *arguments: Any) -> int:
+        try:
+            return real(manager, partition, *arguments)
+        except KafkaError:
+            return partition.log.log_end_offset
+
+    patch.setattr(ReplicaManager, "_append", append)
+
+
+@mutation(
+    "Under flush.before.ack, what is not synced is acknowledged.",
+    scenario="durable",
+    signs=(INVARIANT, "unflushed acknowledgement"),
+)
+def unsynced_is_committed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "claim", lambda partition: partition.log.log_end_offset)
+
+
+@mutation(
+    "A retry of a batch that waits for its sync is answered at once.",
+    scenario="everything-durable",
+    signs=(INVARIANT,),
+    shape=only("slow_disk", "reset", producers=3, coordination=False),
+)
+def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
+    real = ReplicaManager.append
+
+    def append(manager: ReplicaManager, key: Any, index: int, *arguments: Any) -> Appended:
+        end_offset = manager.leader(key, index).log.log_end_offset
+        appended = real(manager, key, index, *arguments)
+        return appended._replace(settled=True) if appended.end_offset <= end_offset else appended
+
+    patch.setattr(ReplicaManager, "append", append)
+
+
+# Sequences.
+
+
+@mutation(
+    "A repeated batch is appended again.",
+    scenario="network",
+    signs=(INVARIANT,),
+    shape=only("reset", producers=3, pause_between_sends_s=0.01),
+)
+def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
+    real = ProducerStates.check
+    patch.setattr(ProducerStates, "check", lambda states, header: real(states, header) and None)
+
+
+@mutation(
+    "A repeated batch is answered with a wrong offset.",
+    scenario="network",
+    signs=("inconsistent offsets",),
+    shape=only("reset", producers=3, pause_between_sends_s=0.01),
+)
+def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
+    real = ProducerStates.check
+
+    def check(states: ProducerStates, header: Any) -> tuple[int, int, int] | None:
+        found = real(states, header)
+        return None if found is None else (found[0] + 1, *found[1:])
+
+    patch.setattr(ProducerStates, "check", check)
+
+
+@mutation("A batch whose sequence leaves a gap is taken.", scenario="power", signs=(INVARIANT,))
+def gaps_of_sequences_are_taken(patch: pytest.MonkeyPatch) -> None:
+    real = ProducerStates.check
+
+    def check(states: ProducerStates, header: Any) -> tuple[int, int, int] | None:
+        try:
+            return real(states, header)
+        except KafkaError as error:
+            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                return None
+            raise
+
+    patch.setattr(ProducerStates, "check", check)
+
+
+# Fetches.
+
+
+@mutation("A partition that had nothing is forgotten by its session.", scenario="calm", signs=("stale poll",))
+def session_forgets_the_silent(patch: pytest.MonkeyPatch) -> None:
+    def fall_silent(session: Any, fetched: Any, partition: Partition) -> None:
+        session.ready.pop(fetched, None)
+
+    patch.setattr(fetch_reads, "fall_silent", fall_silent)
+    patch.setattr(fetching, "fall_silent", fall_silent)
+
+
+# Answers.
+
+
+@mutation("An answer goes out before those to earlier requests.", scenario="durable", signs=("UnhandledError",))
+def answers_overtake(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Answering, "_deliver", lambda connection, context: connection._write(context))
+
+
+# Metadata.
+
+
+class _NeverSynced:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def fdatasync(self) -> None:
+        pass
+
+
+@mutation(
+    "The journal of the metadata is not synced.",
+    scenario="power",
+    signs=(INVARIANT, "ForeignDirectory", "NotServing", "lost write"),
+    shape=only("power"),
+)
+def metadata_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    real = Journal.append
+
+    def append(journal: Journal, ops: Any) -> None:
+        if not isinstance(journal._file, _NeverSynced):
+            journal._file = _NeverSynced(journal._file)  # type: ignore[assignment]
+        real(journal, ops)
+
+    patch.setattr(Journal, "append", append)
+
+
+@mutation("A broker that starts leads on in its old leader epoch.", scenario="power", signs=(INVARIANT,))
+def leader_epoch_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(controller, "_led_anew", lambda state: state)
+
+
+SERVING = (
+    acknowledged_and_never_written,
+    acknowledged_although_the_append_failed,
+    unsynced_is_committed,
+    retry_does_not_wait_for_the_sync,
+    duplicates_are_appended,
+    duplicates_are_answered_wrongly,
+    gaps_of_sequences_are_taken,
+    session_forgets_the_silent,
+    answers_overtake,
+    metadata_is_not_synced,
+    leader_epoch_stays,
+)

@@ -1,0 +1,286 @@
+"""Mistakes in how a log is written, recovered and read."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.model import KafkaError
+from kbroker.replica import fetch_reads, fetching
+from kbroker.replica.logs import LogDirectory
+from kbroker.state.producers import ProducerStates
+from kbroker.storage import checkpoints, loading, maintenance, recovery, retention
+from kbroker.storage.log import Log
+from kbroker.storage.rolling import set_limits
+from kbroker.storage.segment import Segment
+from protocol.errors import ErrorCode
+from tests.unit.simulation.mutations.mutation import mutation
+from tests.unit.simulation.mutations.shapes import broker, only, short, syncs_fail, topics
+
+INVARIANT = "BrokenInvariant"
+
+
+# Recovery.
+
+
+@mutation("After a crash the CRCs of batches are not checked.", scenario="rot", signs=(INVARIANT, "corrupt read"))
+def recovery_trusts_every_crc(patch: pytest.MonkeyPatch) -> None:
+    real = recovery.read_on
+
+    def read_on(*arguments: Any, check_crc: bool, **named: Any) -> loading.Loaded:
+        return real(*arguments, check_crc=False, **named)
+
+    patch.setattr(recovery, "read_on", read_on)
+
+
+@mutation(
+    "What producers had sent is forgotten with a stop.",
+    scenario="crash",
+    signs=(INVARIANT, "duplicate"),
+    shape=only("kill", producers=3, pause_between_sends_s=0.01),
+)
+def recovery_forgets_producers(patch: pytest.MonkeyPatch) -> None:
+    real = recovery.open_log
+
+    def open_log(*arguments: Any, **named: Any) -> Log:
+        log = real(*arguments, **named)
+        log.producers = ProducerStates()
+        return log
+
+    patch.setattr("kbroker.replica.logs.open_log", open_log)
+
+
+@mutation(
+    "A producer snapshot counts as read though it was not.",
+    scenario="crash",
+    signs=(INVARIANT, "duplicate"),
+    shape=only("cut", "restart", troubles=2, producers=3, pause_between_sends_s=0.01),
+)
+def recovery_skips_the_snapshot(patch: pytest.MonkeyPatch) -> None:
+    def from_snapshot(data: bytes, end_offset: int | None = None) -> ProducerStates:
+        return ProducerStates()
+
+    patch.setattr(ProducerStates, "from_snapshot", from_snapshot)
+
+
+class _Uncut:
+    """A file of which nothing is cut off."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def truncate(self, size: int) -> None:
+        pass
+
+
+@mutation("A torn tail stays in the file.", scenario="power", signs=(INVARIANT,))
+def recovery_leaves_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
+    real = recovery.read_on
+
+    def read_on(segment: Any, *arguments: Any, **named: Any) -> loading.Loaded:
+        segment.file = _Uncut(segment.file)
+        loaded = real(segment, *arguments, **named)
+        segment.file = segment.file._file
+        return loaded
+
+    patch.setattr(recovery, "read_on", read_on)
+
+
+@mutation("With a torn batch the one before it is cut off.", scenario="power", signs=("lost write",))
+def recovery_cuts_one_batch_too_many(patch: pytest.MonkeyPatch) -> None:
+    class Scan(loading.Scan):
+        def __iter__(self) -> Iterator[Any]:
+            last = None
+            for position, header in super().__iter__():
+                last = position, header
+                yield position, header
+            if self.fault is not None and last is not None and self._check_crc:
+                self.position, self.next_offset = last[0], last[1].base_offset
+
+    patch.setattr(loading, "Scan", Scan)
+
+
+@mutation(
+    "The mark of a clean stop stays for the starts to come.",
+    scenario="power",
+    signs=(INVARIANT,),
+    shape=only("restart", "kill"),
+)
+def clean_marker_is_kept(patch: pytest.MonkeyPatch) -> None:
+    def take(disk: Any, data_dir: str) -> bool:
+        return bool(disk.exists(f"{data_dir}/{checkpoints.names.CLEAN_SHUTDOWN}"))
+
+    patch.setattr(checkpoints, "take_clean_marker", take)
+
+
+@mutation(
+    "A stop leaves the mark of a clean one, but syncs nothing.",
+    scenario="power",
+    signs=(INVARIANT,),
+    shape=only("restart"),
+)
+def clean_marker_of_dirty_logs(patch: pytest.MonkeyPatch) -> None:
+    real = maintenance._write_job
+
+    def write_job(log: Log, end_offset: int, complete: bool = False) -> Any:
+        if not complete:
+            return real(log, end_offset)
+        return lambda: []
+
+    patch.setattr(maintenance, "_write_job", write_job)
+
+
+# Syncs.
+
+
+@mutation("A sync does nothing, and the recovery point moves.", scenario="power", signs=(INVARIANT,))
+def sync_does_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(maintenance, "_sync", lambda segment: None)
+
+
+@mutation("Names of new files are not synced.", scenario="durable", signs=(INVARIANT,))
+def names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    real = maintenance.sync_segments
+
+    def sync_segments(log: Log, up_to: int) -> None:
+        log.directory_synced = log.files_created
+        real(log, up_to)
+
+    patch.setattr(maintenance, "sync_segments", sync_segments)
+
+
+@mutation(
+    "A sync that failed is tried again as if nothing had been.",
+    scenario="disk",
+    signs=(INVARIANT,),
+    shape=topics(only(syncs_fail), flush_messages="2"),
+)
+def failed_sync_is_repeated(patch: pytest.MonkeyPatch) -> None:
+    real = maintenance._sync
+
+    def sync(segment: Any) -> None:
+        for _ in range(5):
+            try:
+                return real(segment)
+            except OSError:
+                continue
+        return real(segment)
+
+    patch.setattr(maintenance, "_sync", sync)
+
+
+@mutation(
+    "The recovery point that is written down is the end of the log.",
+    scenario="power",
+    signs=(INVARIANT, "lost write"),
+    shape=broker(only("power", "kill", members=0), log_flush_offset_checkpoint_interval_ms="100"),
+)
+def checkpoint_claims_too_much(patch: pytest.MonkeyPatch) -> None:
+    real = LogDirectory._marks
+
+    def marks(logs: LogDirectory) -> Any:
+        ends = {tp: one.log_end_offset for tp, one in logs._logs.items()}
+        return real(logs)._replace(recovery_points=ends)
+
+    patch.setattr(LogDirectory, "_marks", marks)
+
+
+# Appends.
+
+
+@mutation(
+    "What fits a full disk stays there, and the next batch comes behind it.",
+    scenario="disk",
+    signs=(INVARIANT,),
+    shape=only("full"),
+)
+def partial_write_is_not_cut_back(patch: pytest.MonkeyPatch) -> None:
+    def cut_back(log: Log, error: OSError) -> KafkaError:
+        log.full = True
+        set_limits(log)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+    patch.setattr(Log, "cut_back", cut_back)
+
+
+# Reads.
+
+
+@mutation(
+    "What was read of two partitions in a thread is mixed up.",
+    scenario="disk",
+    signs=("unsent value", "inconsistent offsets", "corrupt read", "AssertionError", "skipped records"),
+    shape=only("slow_disk", "restart"),
+)
+def cold_reads_are_mixed_up(patch: pytest.MonkeyPatch) -> None:
+    real = fetch_reads.read_cold_blocking
+    patch.setattr(fetching, "read_cold_blocking", lambda cold, budget: real(cold, budget)[::-1])
+
+
+@mutation(
+    "An index entry of the next offset is taken too.",
+    scenario="crash",
+    signs=("skipped records", "lost write"),
+    shape=topics(only("restart", "kill"), index_interval_bytes="0"),
+)
+def index_lookup_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    real = Segment.entry_at_offset
+    patch.setattr(Segment, "entry_at_offset", lambda segment, relative, wait: real(segment, relative + 1, wait))
+
+
+@mutation("Reads go on above the high watermark.", scenario="durable", signs=(INVARIANT, "unflushed read"))
+def reads_pass_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    real = Log._read_nowait
+
+    def read(log: Log, offset: int, max_bytes: int, max_offset: int, *flags: bool) -> Any:
+        return real(log, offset, max_bytes, log.log_end_offset, *flags)
+
+    patch.setattr(Log, "_read_nowait", read)
+
+
+# Deletion.
+
+
+@mutation("Retention removes a segment that is not due.", scenario="calm", signs=("lost write",))
+def retention_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
+    real = retention.expired
+
+    def expired(segments: Any, *arguments: Any) -> int:
+        return min(real(segments, *arguments) + 1, len(segments) - 1)
+
+    patch.setattr(retention, "expired", expired)
+
+
+@mutation(
+    "DeleteRecords takes the record that it should leave too.",
+    scenario="calm",
+    signs=("lost write",),
+    shape=short(trimmers=2),
+)
+def delete_records_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
+    real = Log.delete_records
+    patch.setattr(Log, "delete_records", lambda log, offset: real(log, offset + 1))
+
+
+STORAGE = (
+    recovery_trusts_every_crc,
+    recovery_forgets_producers,
+    recovery_skips_the_snapshot,
+    recovery_leaves_the_torn_tail,
+    recovery_cuts_one_batch_too_many,
+    clean_marker_is_kept,
+    clean_marker_of_dirty_logs,
+    sync_does_nothing,
+    names_are_not_synced,
+    failed_sync_is_repeated,
+    checkpoint_claims_too_much,
+    partial_write_is_not_cut_back,
+    cold_reads_are_mixed_up,
+    index_lookup_off_by_one,
+    reads_pass_the_high_watermark,
+    retention_takes_one_too_many,
+    delete_records_takes_one_too_many,
+)

@@ -1,0 +1,24 @@
+"""Proof that the simulation can fail: each planted fault is found, and the same seed finds nothing without it."""
+
+import pytest
+
+from kbroker.simulation.run import simulate
+from tests.unit.simulation.mutations.groups import GROUPS
+from tests.unit.simulation.mutations.mutation import Mutation, caught_by, signs_of
+from tests.unit.simulation.mutations.serving import SERVING
+from tests.unit.simulation.mutations.storage import STORAGE
+
+MUTATIONS = (*STORAGE, *SERVING, *GROUPS)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_planted_fault_is_caught(mutation: Mutation) -> None:
+    caught = caught_by(mutation)
+    assert caught is not None, f"nobody notices: {mutation.text}"
+    seed, signs = caught
+    assert set(signs) & set(mutation.signs), f"it ends otherwise than it should: {signs}"
+    assert signs_of(simulate(seed, mutation.scenario, shape=mutation.shape)) == [], "the fault is not needed for that"
+
+
+def test_each_has_a_name_of_its_own() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)

@@ -121,7 +121,7 @@ class Account:
         self.change({name: inode for name, inode in self.names.items() if name != path}, path)
 
     def permits(self, disk: SimDisk, killed: bool) -> bool:
-        found = {each: disk.read(each) for each in disk.find("")} | {d: None for d in walk(disk, "/")}
+        found = {each: disk.read(each) for each in disk.find("")} | dict.fromkeys(walk(disk, "/"))
         states = self.states[-1:] if killed else self.states[self.sure :]
         return any(self._is(state, found, killed) for state in states)
 

@@ -158,9 +158,6 @@ class LogDirectory:
         self._found = Found(clean, marks)
         self._unopened = {tp: topic_id for tp, topic_id, _ in wanted}
         opened = await self._open_together(wanted, self._config().num_recovery_threads_per_data_dir)
-        for one in opened:
-            for line in one.repairs:
-                report("log repaired", partition=one.tp, repair=line)
         known = {tp for tp, _, _ in wanted}
         if self._marks_outdated or any(tp not in known for part in marks[:3] for tp in part):
             self._marks_outdated = True
@@ -204,6 +201,8 @@ class LogDirectory:
         for one in opened:
             self._logs[one.tp] = one
             self._unopened.pop(one.tp, None)
+            for line in one.repairs:
+                log.warning("log repaired", partition=one.tp, repair=line)
         return opened
 
     def _read_marks(self, report: Report) -> tuple[bool, Marks]:

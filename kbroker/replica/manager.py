@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.cluster.image import TOPIC_RESOURCE
 from kbroker.cluster.turnstile import Turnstile
+from kbroker.events import Log as EventLog
 from kbroker.model import Buffer, KafkaError, TopicPartition
 from kbroker.replica.lane import Lane
 from kbroker.replica.logs import LogDirectory, Report, Wanted
@@ -57,6 +58,9 @@ class Departed:
     def add(self, partition: Partition) -> None:
         self.messages += partition.log.log_end_offset - partition.first_offset
         self.bytes_in += partition.bytes_in
+
+
+event_log = EventLog("kbroker.logs")
 
 
 def _must_sync(log: Log) -> bool:
@@ -267,16 +271,19 @@ class ReplicaManager:
             if self.node_id in image.replicas
         ]
         logs = await self.logs.open_all(assigned, report)
-        syncs = [self._world.loop.create_task(self._sync_recovered(log, report)) for log in logs if _must_sync(log)]
-        for sync in syncs:
-            await sync
+        await self._sync_recovered(logs)
         self._take_over(assigned, logs)
 
-    async def _sync_recovered(self, log: Log, report: Report) -> None:
+    async def _sync_recovered(self, logs: Iterable[Log]) -> None:
+        syncs = [self._world.loop.create_task(self._sync(log)) for log in logs if _must_sync(log)]
+        for sync in syncs:
+            await sync
+
+    async def _sync(self, log: Log) -> None:
         try:
             log.complete_flush(await self._world.offload(log.flush_blocking, log.log_end_offset))
         except OSError as error:
-            report("log offline until a restart", partition=log.tp, reason=error)
+            event_log.warning("log offline until a restart", partition=log.tp, reason=error)
 
     def _take_over(self, wanted: Iterable[Wanted], logs: Iterable[Log]) -> list[Log]:
         """Install the logs that were opened; note those that were not. Gives those whose topics have gone meanwhile."""
@@ -303,8 +310,9 @@ class ReplicaManager:
             await self._create(wanted)
 
     async def _create(self, wanted: Sequence[Wanted]) -> None:
-        gone = self._take_over(wanted, await self.logs.create_all(wanted))
-        await self.logs.delete_all(gone)
+        logs = await self.logs.create_all(wanted)
+        await self._sync_recovered(logs)
+        await self.logs.delete_all(self._take_over(wanted, logs))
 
     async def on_delta(self, delta: MetadataDelta) -> None:
         """Follow a change of the metadata image: deletions first, since a name may be taken again at once."""

@@ -204,6 +204,25 @@ async def test_a_log_that_could_be_opened_only_later(m: Machine) -> None:
 
 
 @story
+async def test_a_log_that_could_be_opened_only_later_is_synced_before_it_is_served(
+    m: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Consumers see what is synced, and nobody writes any more who would have it synced."""
+    client = await m.client()
+    await client.create_topic("t", flush_before_ack=True)
+    for n in range(20):
+        assert (await client.produce("t", batch(b"%d" % n))).error_code == 0
+    await m.crash()
+    m.disk.data(LOG).extend(b"torn")
+    m.disk.faults.fail_next("read", lambda path: path == LOG)
+    await m.start()
+    await asyncio.sleep(11)
+    assert await (await m.client()).read("t") == [b"%d" % n for n in range(20)]
+    assert m.partition("t").high_watermark == 20
+    assert "log repaired partition=t-0" in caplog.text
+
+
+@story
 async def test_a_log_that_could_be_opened_only_after_an_orderly_stop(m: Machine) -> None:
     """The stop is no clean one for this log, which nobody has recovered since the crash."""
     client = await m.client()

@@ -13,14 +13,14 @@ from kbroker.storage import compactor
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.simulation.mutations.mutation import mutation
-from tests.unit.simulation.mutations.shapes import broker, member_out_of_reach, only, short
+from tests.unit.simulation.mutations.shapes import broker, crash, member_out_of_reach, only, short
 
 
 @mutation(
     "A member that is out of its group may commit.",
     scenario="network",
     signs=("stale commit",),
-    shape=only(member_out_of_reach, pause_s=3.0, seconds=20.0, members=2, readers=1, producers=1),
+    shape=only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1),
 )
 def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
     real = commits.check_commit
@@ -71,7 +71,7 @@ def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
     "A group that is loaded begins at generation 0.",
     scenario="crash",
     signs=("backward generation", "double assignment"),
-    shape=only("kill", members=3),
+    shape=only(crash, pause_s=1.0, members=3, readers=1),
 )
 def generation_begins_anew(patch: pytest.MonkeyPatch) -> None:
     real = applying.restore
@@ -88,7 +88,7 @@ def generation_begins_anew(patch: pytest.MonkeyPatch) -> None:
     "The last batch is not loaded.",
     scenario="crash",
     signs=("lost commit", "backward generation"),
-    shape=only("kill", members=3),
+    shape=only(crash, pause_s=1.0, members=3, readers=1),
 )
 def load_misses_the_last_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(runtime, "iter_headers", lambda data: list(iter_headers(data))[:-1])

@@ -14,7 +14,7 @@ from kbroker.replica.partition import Partition
 from kbroker.state.producers import ProducerStates
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
-from tests.unit.simulation.mutations.shapes import only
+from tests.unit.simulation.mutations.shapes import blink, only, short
 
 INVARIANT = "BrokenInvariant"
 
@@ -22,7 +22,12 @@ INVARIANT = "BrokenInvariant"
 # Acknowledgements.
 
 
-@mutation("Each 30th batch is acknowledged and never written.", scenario="calm", signs=("lost write",))
+@mutation(
+    "Each 30th batch is acknowledged and never written.",
+    scenario="calm",
+    signs=("lost write", "inconsistent offsets", "NotLive"),
+    shape=short(),
+)
 def acknowledged_and_never_written(patch: pytest.MonkeyPatch) -> None:
     real, count = ReplicaManager._append, 0
 
@@ -34,7 +39,12 @@ def acknowledged_and_never_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaManager, "_append", append)
 
 
-@mutation("A batch is acknowledged although its append failed.", scenario="disk", signs=("lost write",))
+@mutation(
+    "A batch is acknowledged although its append failed.",
+    scenario="disk",
+    signs=("lost write", "unreadable at the end", "inconsistent offsets"),
+    shape=only("full", members=0, producers=3),
+)
 def acknowledged_although_the_append_failed(patch: pytest.MonkeyPatch) -> None:
     real = ReplicaManager._append
 
@@ -59,8 +69,8 @@ def unsynced_is_committed(patch: pytest.MonkeyPatch) -> None:
 @mutation(
     "A retry of a batch that waits for its sync is answered at once.",
     scenario="everything-durable",
-    signs=(INVARIANT,),
-    shape=only("slow_disk", "reset", producers=3, coordination=False),
+    signs=(INVARIANT, "stale poll"),
+    shape=only("slow_disk", "reset", producers=3, members=0, coordination=False),
 )
 def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
     real = ReplicaManager.append
@@ -80,7 +90,7 @@ def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
     "A repeated batch is appended again.",
     scenario="network",
     signs=(INVARIANT,),
-    shape=only("reset", producers=3, pause_between_sends_s=0.01),
+    shape=only("reset", "cut", troubles=2, producers=3, members=0),
 )
 def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStates.check
@@ -91,7 +101,7 @@ def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
     "A repeated batch is answered with a wrong offset.",
     scenario="network",
     signs=("inconsistent offsets",),
-    shape=only("reset", producers=3, pause_between_sends_s=0.01),
+    shape=only("reset", "cut", troubles=2, producers=3, members=0),
 )
 def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStates.check
@@ -103,7 +113,12 @@ def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerStates, "check", check)
 
 
-@mutation("A batch whose sequence leaves a gap is taken.", scenario="power", signs=(INVARIANT,))
+@mutation(
+    "A batch whose sequence leaves a gap is taken.",
+    scenario="power",
+    signs=(INVARIANT,),
+    shape=only(blink, producers=3, members=0),
+)
 def gaps_of_sequences_are_taken(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStates.check
 

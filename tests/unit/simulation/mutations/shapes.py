@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from kbroker.simulation.faults import CLOCK, DISK, NETWORK, NODE, POWER, ROT, Fault
+from kbroker.simulation.network_faults import ANY
 from kbroker.simulation.plan import Plan
 from kbroker.simulation.stage import Stage
 
@@ -58,6 +59,42 @@ def broker(shape: Shape, **configs: str) -> Shape:
         plan.broker.update({name.replace("_", "."): value for name, value in configs.items()})
 
     return shaped
+
+
+async def blink(stage: Stage, random: Random) -> None:
+    """The power fails, at times in the middle of a change of the disk, and is back at once."""
+    await _die(stage, random, power=True)
+
+
+async def crash(stage: Stage, random: Random) -> None:
+    """kill -9 in the same way."""
+    await _die(stage, random, power=False)
+
+
+async def _die(stage: Stage, random: Random, *, power: bool) -> None:
+    broker, machine = stage.machine.broker, stage.machine
+    if random.random() < 0.5:
+        machine.die_after(random.randrange(30), power=power)
+        await asyncio.sleep(0.2)
+        machine.disarm()
+    if broker is not None and machine.broker is broker:
+        if power:
+            machine.power_off()
+        else:
+            machine.kill()
+
+
+async def unheard_stop(stage: Stage, random: Random) -> None:
+    """An orderly stop of a broker whose last answers get lost."""
+    if not stage.serving or stage.machine.paused:
+        return
+    network, way = stage.network.faults, (stage.machine.name, ANY)
+    with stage.down():
+        network.cut(*way)
+        await asyncio.sleep(random.random() * 0.1)
+        if stage.serving:
+            await stage.machine.stop()
+        network.mend(*way)
 
 
 async def syncs_fail(stage: Stage, random: Random) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from kbroker.model import KafkaError
 from kbroker.replica import fetch_reads, fetching
-from kbroker.replica.logs import LogDirectory
 from kbroker.state.producers import ProducerStates
 from kbroker.storage import checkpoints, loading, maintenance, recovery, retention
 from kbroker.storage.log import Log
@@ -15,7 +14,15 @@ from kbroker.storage.rolling import set_limits
 from kbroker.storage.segment import Segment
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
-from tests.unit.simulation.mutations.shapes import broker, only, short, syncs_fail, topics
+from tests.unit.simulation.mutations.shapes import (
+    blink,
+    crash,
+    only,
+    short,
+    syncs_fail,
+    topics,
+    unheard_stop,
+)
 
 INVARIANT = "BrokenInvariant"
 
@@ -23,7 +30,12 @@ INVARIANT = "BrokenInvariant"
 # Recovery.
 
 
-@mutation("After a crash the CRCs of batches are not checked.", scenario="rot", signs=(INVARIANT, "corrupt read"))
+@mutation(
+    "After a crash the CRCs of batches are not checked.",
+    scenario="rot",
+    signs=(INVARIANT, "corrupt read"),
+    shape=only("rot", seconds=8.0, producers=3, members=0),
+)
 def recovery_trusts_every_crc(patch: pytest.MonkeyPatch) -> None:
     real = recovery.read_on
 
@@ -37,7 +49,7 @@ def recovery_trusts_every_crc(patch: pytest.MonkeyPatch) -> None:
     "What producers had sent is forgotten with a stop.",
     scenario="crash",
     signs=(INVARIANT, "duplicate"),
-    shape=only("kill", producers=3, pause_between_sends_s=0.01),
+    shape=only(crash, producers=3, members=0, pause_between_sends_s=0.01),
 )
 def recovery_forgets_producers(patch: pytest.MonkeyPatch) -> None:
     real = recovery.open_log
@@ -54,7 +66,7 @@ def recovery_forgets_producers(patch: pytest.MonkeyPatch) -> None:
     "A producer snapshot counts as read though it was not.",
     scenario="crash",
     signs=(INVARIANT, "duplicate"),
-    shape=only("cut", "restart", troubles=2, producers=3, pause_between_sends_s=0.01),
+    shape=only(unheard_stop, producers=3, members=0, pause_between_sends_s=0.01),
 )
 def recovery_skips_the_snapshot(patch: pytest.MonkeyPatch) -> None:
     def from_snapshot(data: bytes, end_offset: int | None = None) -> ProducerStates:
@@ -76,7 +88,7 @@ class _Uncut:
         pass
 
 
-@mutation("A torn tail stays in the file.", scenario="power", signs=(INVARIANT,))
+@mutation("A torn tail stays in the file.", scenario="power", signs=(INVARIANT,), shape=only(blink, members=0))
 def recovery_leaves_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
     real = recovery.read_on
 
@@ -89,7 +101,12 @@ def recovery_leaves_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "read_on", read_on)
 
 
-@mutation("With a torn batch the one before it is cut off.", scenario="power", signs=("lost write",))
+@mutation(
+    "With a torn batch the one before it is cut off.",
+    scenario="power",
+    signs=("lost write", "unreadable at the end"),
+    shape=topics(only(blink, members=0), flush_messages="2"),
+)
 def recovery_cuts_one_batch_too_many(patch: pytest.MonkeyPatch) -> None:
     class Scan(loading.Scan):
         def __iter__(self) -> Iterator[Any]:
@@ -107,7 +124,7 @@ def recovery_cuts_one_batch_too_many(patch: pytest.MonkeyPatch) -> None:
     "The mark of a clean stop stays for the starts to come.",
     scenario="power",
     signs=(INVARIANT,),
-    shape=only("restart", "kill"),
+    shape=only(unheard_stop, crash, members=0, producers=3),
 )
 def clean_marker_is_kept(patch: pytest.MonkeyPatch) -> None:
     def take(disk: Any, data_dir: str) -> bool:
@@ -141,7 +158,12 @@ def sync_does_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(maintenance, "_sync", lambda segment: None)
 
 
-@mutation("Names of new files are not synced.", scenario="durable", signs=(INVARIANT,))
+@mutation(
+    "Names of new files are not synced.",
+    scenario="durable",
+    signs=(INVARIANT,),
+    shape=topics(only(members=1), internal_segment_bytes="2048"),
+)
 def names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     real = maintenance.sync_segments
 
@@ -170,22 +192,6 @@ def failed_sync_is_repeated(patch: pytest.MonkeyPatch) -> None:
         return real(segment)
 
     patch.setattr(maintenance, "_sync", sync)
-
-
-@mutation(
-    "The recovery point that is written down is the end of the log.",
-    scenario="power",
-    signs=(INVARIANT, "lost write"),
-    shape=broker(only("power", "kill", members=0), log_flush_offset_checkpoint_interval_ms="100"),
-)
-def checkpoint_claims_too_much(patch: pytest.MonkeyPatch) -> None:
-    real = LogDirectory._marks
-
-    def marks(logs: LogDirectory) -> Any:
-        ends = {tp: one.log_end_offset for tp, one in logs._logs.items()}
-        return real(logs)._replace(recovery_points=ends)
-
-    patch.setattr(LogDirectory, "_marks", marks)
 
 
 # Appends.
@@ -276,7 +282,6 @@ STORAGE = (
     sync_does_nothing,
     names_are_not_synced,
     failed_sync_is_repeated,
-    checkpoint_claims_too_much,
     partial_write_is_not_cut_back,
     cold_reads_are_mixed_up,
     index_lookup_off_by_one,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
 from kbroker.events import Log
+from kbroker.net.answering import LAST_OF_DATA
 from kbroker.net.connection import Connection
 from kbroker.net.memory import RequestMemory
 from kbroker.net.pace import Pace
@@ -46,7 +47,7 @@ class Server:
         self.write_high_water = WRITE_HIGH_WATER
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER))
         self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER]
-        self.turns = Turns(world.loop.call_soon, world.loop.call_later)
+        self.turns = Turns(world.loop.call_soon, world.loop.call_later, self._data_ns)
         self.memory = RequestMemory(world.loop.call_soon, world.loop.call_later, world.clock.mono_ns)
         # In the order in which they came.
         self.connections: dict[Connection, None] = {}
@@ -119,6 +120,10 @@ class Server:
             task.cancel()
         self.memory.stop()
         self.refusals.stop()
+
+    def _data_ns(self) -> int:
+        """What Produce and Fetch have taken since the start."""
+        return sum(stats.total_ns for stats in self.dispatch.stats() if stats.api_key <= LAST_OF_DATA)
 
     # What connections call.
 

@@ -2,7 +2,8 @@
 
 A request that has kept the loop for longer than HEAVY_NS is followed by a time of REST times as much in which only
 Produce and Fetch are served at once. All else waits its turn, in order. A client that asks for a million partitions
-over and over so takes a third of the broker and not all of it.
+over and over so takes a third of the broker and not all of it. Where nobody produces or fetches meanwhile, there is
+nothing to be kept free for.
 
 Large answers are read and sent a piece at a time, and so many pieces in one turn of the loop, whoever they are for.
 """
@@ -24,14 +25,18 @@ PIECES_A_TURN = 1
 
 
 class Turns:
-    """`resting`: something heavy has just been done."""
+    """`resting`: something heavy has just been done. `data`: a number that grows with each Produce and Fetch that is
+    answered."""
 
     def __init__(
         self,
         soon: Callable[[Callable[[], None]], object],
         later: Callable[[float, Callable[[], None]], TimerHandle],
+        data: Callable[[], int],
     ) -> None:
         self.resting = False
+        self._data = data
+        self._data_seen = 0
         self._soon = soon
         self._later = later
         self._waiting: deque[Callable[[], None]] = deque()
@@ -40,7 +45,8 @@ class Turns:
 
     def heavy(self, ns: int) -> None:
         """A request took so long."""
-        if not self.resting:
+        seen, self._data_seen = self._data_seen, self._data()
+        if not self.resting and self._data_seen != seen:
             self.resting = True
             self._later(min(REST * ns / 1e9, LONGEST_REST_S), self._rested)
 

@@ -1,5 +1,7 @@
 """After a heavy request only Produce and Fetch go on at once; pieces of answers leave a few at a time."""
 
+from itertools import repeat
+
 from kbroker.net.turns import PIECES_A_TURN, Turns
 from tests.unit.net.wire import Desk, Wire
 
@@ -33,6 +35,19 @@ def test_what_follows_a_heavy_request_waits() -> None:
     rest(wire)
     wire.desk.run()
     assert bodies(wire) == [b"1", b"2", b"3"]
+    assert wire.desk.delayed == []
+
+
+def test_nothing_waits_where_nobody_produces_or_fetches() -> None:
+    wire = Wire()
+    wire.desk.data = repeat(1)
+    wire.receive(wire.frame(HEAVY, b"1") + wire.frame(LIGHT, b"2"))
+    wire.desk.run()
+    assert bodies(wire) == [b"1"], "there was some before it"
+    rest(wire)
+    wire.receive(wire.frame(HEAVY, b"3") + wire.frame(LIGHT, b"4"))
+    wire.desk.run()
+    assert bodies(wire) == [b"1", b"2", b"3", b"4"]
     assert wire.desk.delayed == []
 
 
@@ -86,7 +101,7 @@ def test_a_large_request_that_arrives_in_parts_waits_too() -> None:
 
 def test_pieces_leave_a_few_at_a_time() -> None:
     desk = Desk()
-    turns = Turns(desk.soon, desk.later)
+    turns = Turns(desk.soon, desk.later, lambda: 0)
     sent: list[int] = []
     for number in range(5):
         turns.piece(lambda number=number: sent.append(number))  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import count
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any, cast
@@ -95,7 +96,9 @@ class Desk:
         self.now = 0
         self.windows: list[Callable[[], None]] = []
         self.stats: dict[int, RequestStats] = {}
-        self.turns = Turns(self.soon, self.later)
+        # How often a Produce or a Fetch is taken to have been answered, each time one looks.
+        self.data = count(1)
+        self.turns = Turns(self.soon, self.later, lambda: next(self.data))
         self.memory = RequestMemory(self.soon, self.window, self.mono_ns)
         self.refusals = Refusals(lambda: self.now // 1_000_000, self.window)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly
 from kbroker.simulation.checker.commits import committed_offsets
+from kbroker.simulation.checker.deletions import deleted_records
 from kbroker.simulation.checker.freshness import stale_polls
 from kbroker.simulation.checker.groups import fencing
 from kbroker.simulation.checker.index import Index, index_of
@@ -46,6 +47,7 @@ def _data(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     if durable:
         yield from unflushed_acknowledgements(index)
         yield from unflushed_reads(index)
+    yield from deleted_records(index)
     yield from corrupt_reads(index)
     yield from unsent_values(index)
     seen = index.sightings(

@@ -16,6 +16,7 @@ from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
 from tests.unit.simulation.mutations.shapes import (
     blink,
+    broker,
     crash,
     only,
     short,
@@ -271,6 +272,21 @@ def delete_records_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "delete_records", lambda log, offset: real(log, offset + 1))
 
 
+@mutation(
+    "What was deleted is back after a crash.",
+    scenario="crash",
+    signs=("deleted record",),
+    shape=broker(only(crash, trimmers=2, members=0), log_retention_check_interval_ms="300000"),
+)
+def log_start_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    real = recovery.open_log
+
+    def open_log(*arguments: Any, log_start_offset: int, **named: Any) -> Log:
+        return real(*arguments, **named)
+
+    patch.setattr("kbroker.replica.logs.open_log", open_log)
+
+
 STORAGE = (
     recovery_trusts_every_crc,
     recovery_forgets_producers,
@@ -288,4 +304,5 @@ STORAGE = (
     reads_pass_the_high_watermark,
     retention_takes_one_too_many,
     delete_records_takes_one_too_many,
+    log_start_is_forgotten,
 )

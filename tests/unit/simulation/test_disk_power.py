@@ -436,3 +436,17 @@ def test_a_seed_decides(clock):
         return [(path, left.read(path)) for path in left.find("")] + [left.listdir("/d"), left.take_busy_ns()]
 
     assert run(1) == run(1) != run(2)
+
+
+def test_a_file_on_its_way_to_another_name_is_durable_under_one_of_them(disk):
+    file = synced_file(disk, b"0123456789", "/d/f.swap")
+    disk.rename("/d/f.swap", "/d/f")
+    assert disk.durable("/d/f") == b""
+    assert disk.durable("/d/f", "/d/f.swap") == b"0123456789"
+    assert losses(disk, names) == {("/d/f",), ("/d/f.swap",)}
+    file.append(b"more")
+    assert disk.durable("/d/f", "/d/f.swap") == b"0123456789"
+    disk.rename("/d/f", "/d/g")
+    assert disk.durable("/d/g", "/d/f") == b""
+    disk.sync_dir("/d")
+    assert disk.durable("/d/g") == b"0123456789"

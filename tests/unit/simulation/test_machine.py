@@ -191,3 +191,38 @@ def test_partitions_are_found_by_their_directories():
         assert partitions(s.machine.disk, DATA) == {("t", 0): f"{DATA}/t-0"}
 
     story(tell)
+
+
+def test_the_next_process_leads_in_a_later_epoch():
+    async def tell(s: Story) -> None:
+        await s.machine.start()
+        await s.produce(1)
+        first = Invariants(s.machine)
+        first.check()
+        s.machine.kill()
+        broker = await s.machine.start()
+        second = Invariants(s.machine, first)
+        second.check()
+        partition = broker.services.replicas.get("t", 0)
+        assert second.led() == {(partition.topic_id, 0): partition.leader_epoch}
+        # As if it had been led in this epoch before.
+        with pytest.raises(BrokenInvariant, match="led in epoch"):
+            Invariants(s.machine, second).check()
+
+    story(tell)
+
+
+def test_nobody_is_told_of_what_is_not_synced():
+    async def tell(s: Story) -> None:
+        broker = await s.machine.start()
+        await s.produce(10)
+        log = broker.services.replicas.get("t", 0).log
+        log.flush_blocking(4)
+        log.complete_flush(4)
+        invariants = Invariants(s.machine)
+        invariants.check_told(("t", 0), 4)
+        with pytest.raises(BrokenInvariant, match="4 was told, and what is synced ends at 4"):
+            invariants.check_told(("t", 0), 5)
+        invariants.check_told(("other", 0), 5)
+
+    story(tell)

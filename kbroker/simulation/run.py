@@ -125,14 +125,15 @@ def _said(error: BaseException) -> str:
 
 
 class _HistoryHandler(logging.Handler):
-    """The broker's log, as notes in the history."""
+    """The broker's log, as notes in the history. Without tracebacks: where the code lies, and Python's words for it,
+    differ from machine to machine, and the notes are part of the run's hash."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(logging.WARNING)
         self._stage = stage
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._stage.history.note("broker log", self.format(record))
+        self._stage.history.note("broker log", record.getMessage())
 
 
 @contextmanager

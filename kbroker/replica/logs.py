@@ -1,16 +1,18 @@
-"""The data directory: which logs are in it, how they are opened and removed, and its checkpoints."""
+"""The data directory: which logs are in it, how they are opened, removed and closed."""
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kbroker.config import BrokerConfig
 from kbroker.config.topic import TopicConfig
 from kbroker.config.values import ConfigError
 from kbroker.events import Log as EventLog
 from kbroker.model import KafkaError, TopicPartition
+from kbroker.replica.background import BackgroundWork
+from kbroker.replica.marks import NOTHING, Checkpoints, Found, Marks, Report
 from kbroker.storage import checkpoints, names
 from kbroker.storage.backend import DiskLock
 from kbroker.storage.identity import FILE as IDENTITY_FILE
@@ -19,38 +21,12 @@ from kbroker.storage.log import Log
 from kbroker.storage.recovery import open_log
 
 if TYPE_CHECKING:
-    from asyncio import Future, Task, TimerHandle
+    from asyncio import Future
 
     from kbroker.world import World
 
-T = TypeVar("T")
 # A partition to open: where, the topic's id, its config overrides.
 Wanted = tuple[TopicPartition, bytes, Mapping[str, str]]
-# Hears of an event: its message, and its fields by keyword.
-Report = Callable[..., None]
-
-
-class Marks(NamedTuple):
-    """The checkpoints: offsets of the partitions that have them. `complete`: whether the recovery points are those of
-    the last process, and not lost."""
-
-    recovery_points: Mapping[TopicPartition, int]
-    start_offsets: Mapping[TopicPartition, int]
-    cleaned: Mapping[TopicPartition, int]
-    complete: bool = True
-
-
-class Found(NamedTuple):
-    """What a start has found: whether the last stop was clean, and the checkpoints."""
-
-    clean: bool
-    marks: Marks
-
-
-# Of a log that is new.
-NOTHING = Found(True, Marks({}, {}, {}))
-
-
 log = EventLog("kbroker.logs")
 # Logs opened by one job of a thread: jobs are few, and the threads still share the work.
 OPEN_TOGETHER = 16
@@ -76,14 +52,11 @@ class LogDirectory:
         # Logs that are on disk and could not be opened yet, and what is to be known for that.
         self._unopened: dict[TopicPartition, bytes] = {}
         self._found = NOTHING
-        # The checkpoints on disk have offsets of logs that are gone. They must be written before there are logs of
-        # the same names, whose records would lie below the start of the old ones.
-        self._marks_outdated = False
-        self._tasks: dict[Task[None], None] = {}
-        self._delayed: set[TimerHandle] = set()
+        self._checkpoints = Checkpoints(
+            world, path, lambda: self._found.marks.updated(self._logs.values(), self._unopened)
+        )
+        self._background = BackgroundWork(world)
         self._complaints: set[tuple[object, ...]] = set()
-        self._marks_wanted: list[Future[None]] = []
-        self._marking: Task[None] | None = None
 
     # The directory as a whole.
 
@@ -153,25 +126,17 @@ class LogDirectory:
         A log that cannot be opened is left out, so that the others serve.
         """
         offload = self._world.offload
-        clean, marks = await offload(self._read_marks, report)
+        self._found = await offload(self._checkpoints.take_blocking, report)
         await offload(self._tidy, wanted, report)
-        self._found = Found(clean, marks)
         self._unopened = {tp: topic_id for tp, topic_id, _ in wanted}
         opened = await self._open_together(wanted, self._config().num_recovery_threads_per_data_dir)
-        known = {tp for tp, _, _ in wanted}
-        if self._marks_outdated or any(tp not in known for part in marks[:3] for tp in part):
-            self._marks_outdated = True
-            await self._mark_in_time()
-        elif not marks.complete:
-            self._spawn(self._mark_in_time())
+        if self._checkpoints.outdated or not self._found.marks.only_of({tp for tp, _, _ in wanted}):
+            self._checkpoints.outdated = True
+            await self._checkpoints.write_if_possible()
+        elif not self._found.marks.complete:
+            # From now on the recovery points are known, to the first crash too.
+            self._background.spawn(self._checkpoints.write_if_possible())
         return opened
-
-    async def _mark_in_time(self) -> None:
-        """From now on the recovery points are known, to the first crash too."""
-        try:
-            await self.write_checkpoints()
-        except OSError as error:
-            log.warning("checkpoints could not be written, tried again later", reason=error)
 
     async def create_all(self, wanted: Sequence[Wanted]) -> list[Log]:
         """Make the logs of new partitions, or open those that could not be opened yet, but for those that cannot be."""
@@ -179,10 +144,10 @@ class LogDirectory:
             if self._unopened.get(tp, topic_id) != topic_id:
                 # The topic is gone, and this is another of its name.
                 del self._unopened[tp]
-                self._marks_outdated = True
-        if self._marks_outdated:
-            await self._mark_in_time()
-        return [] if self._marks_outdated else await self._open_together(wanted, len(wanted))
+                self._checkpoints.outdated = True
+        if self._checkpoints.outdated:
+            await self._checkpoints.write_if_possible()
+        return [] if self._checkpoints.outdated else await self._open_together(wanted, len(wanted))
 
     async def _open_together(self, wanted: Sequence[Wanted], at_once: int) -> list[Log]:
         groups = [wanted[first : first + OPEN_TOGETHER] for first in range(0, len(wanted), OPEN_TOGETHER)]
@@ -204,22 +169,6 @@ class LogDirectory:
             for line in one.repairs:
                 log.warning("log repaired", partition=one.tp, repair=line)
         return opened
-
-    def _read_marks(self, report: Report) -> tuple[bool, Marks]:
-        disk = self._world.disk
-        clean = checkpoints.take_clean_marker(disk, self.path)
-        marks = []
-        # It is there from the first start on, so it was lost if it is not.
-        complete = disk.exists(f"{self.path}/{names.RECOVERY_POINTS}")
-        for name in (names.RECOVERY_POINTS, names.LOG_START_OFFSETS, names.CLEANER_OFFSETS):
-            try:
-                marks.append(checkpoints.read_offsets(disk, self.path, name))
-            except (ValueError, IndexError) as error:
-                report("checkpoint damaged, logs are read from their start", file=name, reason=error)
-                marks.append({})
-                clean = complete = False
-        points, starts, cleaned = marks
-        return clean, Marks(points, starts, cleaned, complete)
 
     def _tidy(self, wanted: Sequence[Wanted], report: Report) -> None:
         """Finish deletions that a stop has interrupted, and put aside logs that are nobody's."""
@@ -243,7 +192,7 @@ class LogDirectory:
             directory = names.partition_dir(self.path, tp)
             if self._is_of_another(directory, topic_id):
                 self._put_aside(directory, tp, log.warning)
-                self._marks_outdated = True
+                self._checkpoints.outdated = True
                 found = NOTHING
             return self._open(wanted, *found)
         except (OSError, KafkaError) as error:
@@ -284,7 +233,7 @@ class LogDirectory:
             self._world.clock.now_ms(),
             log_start_offset=marks.start_offsets.get(tp, 0),
             checkpointed=marks.complete,
-            background=self.background,
+            background=self._background,
             random=self._world.random,
         )
         opened.cleaned_to = min(marks.cleaned.get(tp, 0), opened.active.base_offset)
@@ -297,8 +246,8 @@ class LogDirectory:
         for one in logs:
             if self._logs.get(one.tp) is one:
                 del self._logs[one.tp]
-                self._marks_outdated = True
-            await self._close(one, clean=False)
+                self._checkpoints.outdated = True
+            await self._closing(one, clean=False)
         if not logs:
             return
         moves = [(one.directory, names.deleted_dir(self.path, one.tp, self._unique())) for one in logs]
@@ -308,7 +257,7 @@ class LogDirectory:
         except OSError as error:
             log.warning("checkpoints still name deleted logs", reason=error)
         remove = [(path,) for _, path in moves]
-        self.background(
+        self._background(
             lambda: self._each(self._world.disk.rmtree, remove), _ignore, logs[0].config.file_delete_delay_ms
         )
 
@@ -324,69 +273,17 @@ class LogDirectory:
     def _unique(self) -> str:
         return f"{self._world.random.getrandbits(128):032x}"
 
-    # Checkpoints.
+    # Checkpoints, and the end.
 
     async def write_checkpoints(self) -> None:
-        """Write the recovery points and log start offsets of all logs, durably. Raises OSError.
-
-        One write runs at a time: two would share a temporary file, and the older could replace the newer. Who asks
-        during a write waits for the next one, together with all others who do.
-        """
-        loop = self._world.loop
-        written = loop.create_future()
-        self._marks_wanted.append(written)
-        if self._marking is None:
-            self._marking = loop.create_task(self._mark())
-        await written
-
-    async def _mark(self) -> None:
-        while self._marks_wanted:
-            wanted, self._marks_wanted = self._marks_wanted, []
-            outdated, self._marks_outdated = self._marks_outdated, False
-            failure: Exception | None = None
-            try:
-                await self._world.offload(self._write_marks, self._marks())
-            except Exception as error:
-                failure = error
-                self._marks_outdated |= outdated
-            for written in wanted:
-                if written.done():
-                    continue
-                if failure is None:
-                    written.set_result(None)
-                else:
-                    written.set_exception(failure)
-        self._marking = None
-
-    def _marks(self) -> Marks:
-        """Those of all logs; of one that could not be opened, those that were found."""
-        old = self._found.marks
-        points, starts, cleaned = (
-            {tp: part[tp] for tp in self._unopened if tp in part}
-            for part in (old.recovery_points, old.start_offsets, old.cleaned)
-        )
-        logs = self._logs.items()
-        points.update((tp, one.recovery_point) for tp, one in logs)
-        starts.update((tp, one.log_start_offset) for tp, one in logs if one.log_start_offset > 0)
-        cleaned.update((tp, one.cleaned_to) for tp, one in logs if one.cleaned_to > 0)
-        return Marks(points, starts, cleaned)
-
-    def _write_marks(self, marks: Marks) -> None:
-        disk = self._world.disk
-        checkpoints.write_offsets(disk, self.path, names.RECOVERY_POINTS, marks.recovery_points)
-        checkpoints.write_offsets(disk, self.path, names.LOG_START_OFFSETS, marks.start_offsets)
-        if marks.cleaned or disk.exists(f"{self.path}/{names.CLEANER_OFFSETS}"):
-            checkpoints.write_offsets(disk, self.path, names.CLEANER_OFFSETS, marks.cleaned)
+        """Write the recovery points and log start offsets of all logs, durably. Raises OSError."""
+        await self._checkpoints.write()
 
     async def close_all(self, logs: Sequence[Log]) -> None:
         """Sync and close every log; the mark of a clean stop is left only when all of it worked."""
         closings = [self._closing(one, clean=True) for one in logs]
         results = [await closing for closing in closings]
-        # The next start does what was left for later.
-        for timer in self._delayed:
-            timer.cancel()
-        for task in list(self._tasks):
-            await task
+        await self._background.finish()
         try:
             await self.write_checkpoints()
         except OSError as error:
@@ -406,33 +303,6 @@ class LogDirectory:
 
         one.close(clean, done)
         return closed
-
-    async def _close(self, one: Log, clean: bool) -> bool:
-        return await self._closing(one, clean)
-
-    # Background work of logs.
-
-    def background(self, job: Callable[[], T], then: Callable[[T], None], delay_ms: int = 0) -> None:
-        """What storage/chores.py asks for: a job in a thread, its result on the loop."""
-        if delay_ms > 0:
-
-            def begin() -> None:
-                self._delayed.discard(timer)
-                self.background(job, then)
-
-            timer = self._world.loop.call_later(delay_ms / 1000, begin)
-            self._delayed.add(timer)
-            return
-        self._spawn(self._run(job, then))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._world.loop.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-
-    async def _run(self, job: Callable[[], T], then: Callable[[T], None]) -> None:
-        result: Awaitable[T] = self._world.offload(job)
-        then(await result)
 
 
 def _ignore(_: object) -> None:

@@ -14,7 +14,8 @@ from kbroker.cluster.turnstile import Turnstile
 from kbroker.events import Log as EventLog
 from kbroker.model import Buffer, KafkaError, TopicPartition
 from kbroker.replica.lane import Lane
-from kbroker.replica.logs import LogDirectory, Report, Wanted
+from kbroker.replica.logs import LogDirectory, Wanted
+from kbroker.replica.marks import Report
 from kbroker.replica.partition import Committed, Partition, acknowledged_by_sync
 from kbroker.replica.records import Unfinished, Validated
 from kbroker.replica.upkeep import Upkeep

@@ -88,6 +88,17 @@ class Partition:
             default=-1,
         )
 
+    def undecided_trim(self, offset: int, until: int) -> bool:
+        """Whether a deletion of this offset began before the step `until` and never was answered: it may have been,
+        and may have been undone."""
+        return any(
+            isinstance(trim.action, Trim)
+            and not 0 <= trim.action.before <= offset
+            and trim.begun < until
+            and trim.outcome is not Outcome.OK
+            for trim in self.trims
+        )
+
     def known_between(self, low: int, high: int) -> list[int]:
         """The offsets from `low` to before `high` that have been seen to hold a record."""
         if self._known is None:

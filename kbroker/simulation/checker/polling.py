@@ -4,7 +4,8 @@ What Kafka permits. An Assign begins anew: after a seek where the program wants,
 committed, which may be behind what this member has read (at least once) or ahead of it (others have read on). So
 between polls with such an Assign nothing follows; inside of what one assignment gives everything does. A reset is
 different: the program has not asked for it, the broker has said that the position is out of range. It may go
-backwards only after a Loss, and forwards only over what was deleted or lost.
+backwards only after a Loss, and forwards only over what was deleted or lost. A deletion that was never answered may be
+undone by a crash: somebody who was told in between that a position is out of range goes back to where the log begins.
 
 Offsets need not follow one another: control batches and aborted transactions take some. A jump is an anomaly when it
 passes a record that certainly was there.
@@ -80,7 +81,8 @@ class _Consumer:
         elif stood.proven:
             partition = self._index.partition(place)
             until = NEVER if operation.ended is None else operation.ended
-            if not partition.cut_between(stood.next - 1, stood.since.begun, until):
+            lost = partition.cut_between(stood.next - 1, stood.since.begun, until)
+            if not lost and not partition.undecided_trim(stood.next, until):
                 self._wrong(
                     "unfounded reset",
                     f"was told that offset {stood.next} of {name(place)} is out of range and went back to {position}, "

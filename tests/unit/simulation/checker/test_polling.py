@@ -231,6 +231,12 @@ def test_a_reset_backwards():
     assert reset(0, happens=lambda story: story.loss(2)).kinds() == ["unfounded reset"]
 
 
+def test_a_reset_backwards_after_a_deletion_that_a_crash_has_undone():
+    assert reset(0, happens=lambda story: story.trim(3, UNKNOWN)).kinds() == []
+    assert reset(0, happens=lambda story: story.trim(2, UNKNOWN)).kinds() == ["unfounded reset"]
+    assert "unfounded reset" in reset(0, happens=lambda story: story.trim(3)).kinds()
+
+
 def test_a_reset_from_where_the_program_has_put_it():
     story = written(10)
     story.assign(100, reason="seek")

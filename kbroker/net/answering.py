@@ -1,14 +1,16 @@
-"""The answering half of a connection: in the order of the requests, no faster than the client takes them."""
+"""The answering half of a connection: what handlers give is sent in the order of the requests, no faster than the
+client takes it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, cast
 
-from kbroker.api.services import RequestContext
+from kbroker.api.services import PENDING, Body, Pending, RequestContext
 from kbroker.metrics import FIRST_BITS
 from kbroker.model import Buffer
 from kbroker.net.sending import Sending
@@ -28,7 +30,7 @@ LAST_OF_DATA = 1
 class Answering(asyncio.BufferedProtocol):
     """What `Connection` is besides taking frames."""
 
-    __slots__ = ("_paused", "_pending", "_sending", "_serving", "_transport", "_unsent", "server")
+    __slots__ = ("_paused", "_pending", "_sending", "_serving", "_transport", "_unsent", "_waiting_on", "server")
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -36,6 +38,8 @@ class Answering(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         # Requests that are not answered yet, or whose answers wait for those before them.
         self._pending: deque[RequestContext] = deque()
+        # The one of them that lets nothing more be served until it is answered.
+        self._waiting_on: RequestContext | None = None
         # The answer that is being read while it is sent; those after it wait.
         self._sending: Sending | None = None
         self._paused = False
@@ -50,6 +54,12 @@ class Answering(asyncio.BufferedProtocol):
 
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
         raise NotImplementedError
+
+    def _failed(self, error: Exception, context: RequestContext | None) -> None:
+        """A request cannot be read, or met a mistake of ours: close."""
+        raise NotImplementedError
+
+    # What the client takes.
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it asks: serve nothing more for it until it has."""
@@ -72,6 +82,67 @@ class Answering(asyncio.BufferedProtocol):
         size = transport.get_write_buffer_size() if transport is not None and self._paused else 0
         self.server.unsent(size - self._unsent)
         self._unsent = size
+
+    # What handlers give.
+
+    def _take_result(self, context: RequestContext, result: object, overlaps: bool) -> None:
+        if result is None:
+            return
+        if result is PENDING:
+            if context.body is not None:
+                # It was answered while its handler still ran.
+                self._deliver(context)
+                return
+            self._pending.append(context)
+            if not overlaps:
+                self._waiting_on = context
+            return
+        if isinstance(result, bytes | list):
+            context.body = result
+            self._deliver(context)
+            return
+        self._pending.append(context)
+        self._waiting_on = context
+        self.server.spawn(self._await(context, cast("Awaitable[Body | Pending | None]", result)))
+
+    async def _await(self, context: RequestContext, result: Awaitable[Body | Pending | None]) -> None:
+        try:
+            body = await result
+        except Exception as error:
+            self._failed(error, context)
+            return
+        if body is None:
+            self._unanswered(context)
+        elif not isinstance(body, Pending):
+            context.respond(body)
+
+    def _unanswered(self, context: RequestContext) -> None:
+        """It is through, and gets no answer."""
+        if self._transport is not None:
+            self._pending.remove(context)
+            self._waiting_on = None
+            self._write_pending()
+            self._continue_soon()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer is owed: such a connection is not idle."""
+        return bool(self._pending) or self._sending is not None
+
+    def _stop_answering(self) -> None:
+        """Nothing is answered from now on, and handlers need not wait for anything any more."""
+        self._paused = False
+        if self._sending is not None:
+            self._sending.stop()
+            self._sending = None
+        self._count_unsent()
+        self._waiting_on = None
+        pending, self._pending = self._pending, deque()
+        for context in pending:
+            if context.body is None and context.on_abandoned is not None:
+                context.on_abandoned()
+
+    # What is sent.
 
     def _write_pending(self) -> None:
         while self._sending is None and self._pending and self._pending[0].body is not None:

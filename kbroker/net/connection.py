@@ -4,25 +4,24 @@ Requests of a connection are served one at a time, as in Kafka, which clients re
 overlap while it waits for its acknowledgement; answers still leave in the order of the requests.
 
 Memory: whole frames are served in place from one receive buffer that all connections share (a read fills it and is
-consumed before the loop does anything else). A frame that is not whole yet gets a buffer that grows with what has
-arrived, never with what its length claims. What arrives while nothing may be served is kept in a backlog, up to which
-reading goes on; answers that the client does not take are counted by the server, and while there are too many of them
-nothing more is served. What all connections hold of both kinds is bounded too (memory.py).
+consumed before the loop does anything else). What has to be kept, a frame that is not whole yet or what arrives while
+nothing may be served, is in holdings.py. Answers that the client does not take are counted by the server, and while
+there are too many of them nothing more is served.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, cast
 
 from kbroker.api.dispatch import Refused
-from kbroker.api.services import PENDING, Body, Pending, RequestContext
+from kbroker.api.services import RequestContext
 from kbroker.model import Buffer
 from kbroker.net.answering import LAST_OF_DATA, Answering
+from kbroker.net.holdings import HEADER_END, Holdings
 from kbroker.net.memory import LARGE
 from kbroker.net.refusals import api_name
 from protocol.errors import MalformedError
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
 _LENGTH = Struct(">i")
 _HEADER = Struct(">hhih")
 _KEY_END = 6
-# Where the fields of a request's header end that every one has.
-_HEADER_END = 4 + _HEADER.size
-_FIRST_BUFFER = 16 * 1024
-_SPARE_WHILE_SCARCE = 1024
 _MAX_BACKLOG = 32 * 1024
 _MAX_OVERLAPPING = 64
 # Then it is other connections' turn.
@@ -54,9 +49,8 @@ class Connection(Answering):
     """The protocol object of one accepted socket. `host` is the client's address, `peer` that and its port."""
 
     __slots__ = (
-        "_backlog", "_client_bytes", "_client_id", "_client_raw", "_client_size", "_filled", "_linger", "_partial",
-        "_reading", "_scheduled", "_starved", "_view", "_waiting_on", "_working", "holds", "host", "last_active_ns",
-        "peer",
+        "_client_bytes", "_client_id", "_client_raw", "_client_size", "_holdings", "_linger", "_reading", "_scheduled",
+        "host", "last_active_ns", "peer",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -65,18 +59,9 @@ class Connection(Answering):
         self.peer = "?"
         # Monotonic; when bytes arrived or an answer that was waited for left.
         self.last_active_ns = 0
-        # A frame that is not whole yet: `_filled` bytes of `_view`, which is its buffer.
-        self._partial: bytearray | None = None
-        self._view = server.receive_view
-        self._filled = 0
-        # It is full, and there is no memory for more of it now.
-        self._starved = False
-        self._backlog = bytearray()
-        # Bytes that the requests that are being served keep; and of all three.
-        self._working = 0
-        self.holds = 0
-        self._waiting_on: RequestContext | None = None
+        self._holdings = Holdings(self, server.memory)
         self._scheduled = False
+        # The backlog is not full.
         self._reading = True
         self._linger: asyncio.TimerHandle | None = None
         # The last request's client id as it came, its size, and what takes as much out of a frame.
@@ -104,21 +89,38 @@ class Connection(Answering):
         self.server.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._partial is None:
-            if self._waiting_on is not None or self.server.memory.held > LARGE:
+        partial = self._holdings.partial
+        if partial is None:
+            server = self.server
+            if self._waiting_on is not None or server.memory.held > LARGE:
                 # What comes now has to be kept.
-                return self.server.small_receive_view
-            return self.server.receive_view
-        return self._view[self._filled :]
+                return server.small_receive_view
+            return server.receive_view
+        return partial[self._holdings.filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active_ns = self.server.mono_ns()
-        if self._partial is None:
-            self._receive(self.server.receive_view[:nbytes])
-            return
-        self._filled += nbytes
-        if self._filled == len(self._view):
-            self._partial_filled()
+        server, holdings = self.server, self._holdings
+        self.last_active_ns = server.mono_ns()
+        view = holdings.partial
+        if view is None:
+            view = server.receive_view[:nbytes]
+        else:
+            holdings.filled += nbytes
+            if holdings.filled < len(view) or not self._end_partial(view):
+                return
+        # As `_blocked`, which costs a call.
+        if (
+            self._waiting_on is not None
+            or holdings.backlog
+            or self._serving
+            or self._paused
+            or self._sending is not None
+            or len(self._pending) >= _MAX_OVERLAPPING
+            or server.turns.resting
+        ) and self._must_wait(view):
+            self._keep(view)
+        else:
+            self._consume(view)
 
     def eof_received(self) -> bool:
         return False
@@ -134,45 +136,33 @@ class Connection(Answering):
             or len(self._pending) >= _MAX_OVERLAPPING
         )
 
-    def _receive(self, view: memoryview) -> None:
-        # As `_blocked`, which costs a call.
-        if (
-            self._waiting_on is not None
-            or self._backlog
-            or self._serving
-            or self._paused
-            or self._sending is not None
-            or len(self._pending) >= _MAX_OVERLAPPING
-            or self.server.turns.resting
-        ) and self._must_wait(view):
-            self._backlog += view
-            self._count_held()
-            if len(self._backlog) >= _MAX_BACKLOG and self._reading and self._transport is not None:
-                self._transport.pause_reading()
-                self._reading = False
-            return
-        self._consume(view)
-
     def _must_wait(self, view: memoryview) -> bool:
         """Whether something is in the way of what has arrived, and if it is only the others' turn, see to it."""
-        if self._blocked or self._backlog or self._serving:
+        if self._blocked or self._holdings.backlog or self._serving:
             return True
         if not _is_control(view):
             return False
         self._continue_soon()
         return True
 
+    def _keep(self, view: memoryview) -> None:
+        self._holdings.keep(view)
+        if len(self._holdings.backlog) >= _MAX_BACKLOG and self._reading and self._transport is not None:
+            self._transport.pause_reading()
+            self._reading = False
+
     def _consume(self, view: memoryview) -> None:
         """Serve the whole frames of `view` in turn; what is left waits in the backlog or as a partial frame."""
         pos, end = 0, len(view)
         frames = 0
-        turns = self.server.turns
+        server = self.server
+        turns = server.turns
         self._serving = True
         while end - pos >= 4 and self._transport is not None:
             length: int = _LENGTH.unpack_from(view, pos)[0]
-            if not 0 <= length <= self.server.max_request_bytes:
+            if not 0 <= length <= server.max_request_bytes:
                 reason = "frame too large" if length > 0 else "malformed frame"
-                self.close(reason, size=length, limit=self.server.max_request_bytes)
+                self.close(reason, size=length, limit=server.max_request_bytes)
                 break
             if end - pos - 4 < length:
                 break
@@ -181,25 +171,17 @@ class Connection(Answering):
             self._serve(frame)
             frames += 1
             if pos < end and (self._blocked or frames == _FRAMES_A_TURN or turns.resting):
-                self._backlog += view[pos:end]
-                self._count_held()
+                self._holdings.keep(view[pos:end])
                 pos = end
                 if not self._blocked:
                     self._continue_soon()
         self._serving = False
         if pos < end and self._transport is not None:
-            self._keep_partial(view[pos:end])
+            self._begin_partial(view[pos:end])
 
-    def _keep_partial(self, rest: memoryview) -> None:
-        have = len(rest)
-        need = 4 + _LENGTH.unpack_from(rest, 0)[0] if have >= 4 else 4
-        if have < _HEADER_END:
-            room = _HEADER_END
-        elif self._refuses(rest):
-            return
-        else:
-            room = have + _SPARE_WHILE_SCARCE if self.server.memory.scarce else max(_FIRST_BUFFER, 2 * have)
-        self._set_partial(rest, min(need, room))
+    def _begin_partial(self, rest: memoryview) -> None:
+        if len(rest) < HEADER_END or not self._refuses(rest):
+            self._holdings.begin(rest)
 
     def _refuses(self, rest: memoryview) -> bool:
         """Whether the beginning of a frame says already that it will not be served: the rest is not waited for."""
@@ -211,55 +193,25 @@ class Connection(Answering):
             return True
         return False
 
-    def _set_partial(self, rest: memoryview, size: int) -> None:
-        have = len(rest)
-        self._partial = bytearray(size)
-        self._partial[:have] = rest
-        self._view = memoryview(self._partial)
-        self._filled = have
-        self._count_held()
-
-    def _partial_filled(self) -> None:
-        """The buffer of the partial frame is full: it was the length, a part, or the whole of it."""
-        partial = self._view
+    def _end_partial(self, partial: memoryview) -> bool:
+        """Its buffer is full, of the length, a part, or the whole of it. Gives whether it ends with this; if it does
+        not it gets a larger one."""
         length: int = _LENGTH.unpack_from(partial, 0)[0]
         if len(partial) < length + 4 <= self.server.max_request_bytes + 4:
-            if len(partial) <= _HEADER_END:
-                self._keep_partial(partial)
-            elif not self.grow() and self._transport is not None:
-                self._starved = True
+            if len(partial) <= HEADER_END:
+                self._begin_partial(partial)
+            elif not self._holdings.grow() and self._transport is not None:
                 self._transport.pause_reading()
-            return
-        self._partial = None
-        self._view = self.server.receive_view
-        self._count_held()
-        self._receive(partial)
-
-    def grow(self) -> bool:
-        """Make the buffer of the partial frame larger, if there is memory for it, and read on."""
-        partial = self._view
-        have = len(partial)
-        size = min(4 + _LENGTH.unpack_from(partial, 0)[0], 2 * have)
-        if not self.server.memory.may_grow(self, size - have, size):
             return False
-        self._set_partial(partial, size)
-        if self._starved:
-            self._starved = False
-            if self._reading and self._transport is not None:
-                self._transport.resume_reading()
+        self._holdings.end()
         return True
 
-    def _count_held(self) -> None:
-        size = self._working + len(self._backlog) + (0 if self._partial is None else len(self._partial))
-        by, self.holds = size - self.holds, size
-        self.server.memory.changed(self, by, partial=self._partial is not None)
+    def read_on(self) -> None:
+        """There is memory again for more of the frame that is not whole."""
+        if self._reading and self._transport is not None:
+            self._transport.resume_reading()
 
-    def hold(self, size: int) -> None:
-        """A request that is being served keeps so many bytes more."""
-        if self._transport is not None:
-            self._working += size
-            self.server.memory.working += size
-            self._count_held()
+    # Requests.
 
     def _serve(self, frame: memoryview) -> None:
         context = None
@@ -305,46 +257,10 @@ class Connection(Answering):
             self.server.refusals.failed(self.peer, self._client_id, context, error)
             self.close("internal error", context)
 
-    def _take_result(self, context: RequestContext, result: object, overlaps: bool) -> None:
-        if result is None:
-            return
-        if result is PENDING:
-            if context.body is not None:
-                # It was answered while its handler still ran.
-                self._deliver(context)
-                return
-            self._pending.append(context)
-            if not overlaps:
-                self._waiting_on = context
-            return
-        if isinstance(result, bytes | list):
-            context.body = result
-            self._deliver(context)
-            return
-        self._pending.append(context)
-        self._waiting_on = context
-        self.server.spawn(self._await(context, cast("Awaitable[Body | Pending | None]", result)))
-
-    async def _await(self, context: RequestContext, result: Awaitable[Body | Pending | None]) -> None:
-        try:
-            body = await result
-        except Exception as error:
-            self._failed(error, context)
-            return
-        if body is None:
-            self._unanswered(context)
-        elif not isinstance(body, Pending):
-            context.respond(body)
-
-    def _unanswered(self, context: RequestContext) -> None:
-        """It is through, and gets no answer."""
+    def hold(self, size: int) -> None:
+        """A request that is being served keeps so many bytes more."""
         if self._transport is not None:
-            self._pending.remove(context)
-            self._waiting_on = None
-            self._write_pending()
-            self._continue_soon()
-
-    # Answers.
+            self._holdings.work(size)
 
     def answered(self, context: RequestContext) -> None:
         """A pending request has its body now: send what is ready, in the order of the requests."""
@@ -355,14 +271,16 @@ class Connection(Answering):
             self._waiting_on = None
         self._write_pending()
         # Never at once: this may be in the middle of another connection's append.
-        if self._backlog or not self._reading:
+        if self._holdings.backlog or not self._reading:
             self._continue_soon()
+
+    # What has waited.
 
     def _continue_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             turns = self.server.turns
-            if turns.resting and (_is_control(self._backlog) or not self._backlog):
+            if turns.resting and (_is_control(self._holdings.backlog) or not self._holdings.backlog):
                 turns.wait(self._continue)
             else:
                 self.server.soon(self._continue)
@@ -370,15 +288,14 @@ class Connection(Answering):
     def _continue(self) -> None:
         """Something that blocked is over: serve what has arrived meanwhile, then read on."""
         self._scheduled = False
-        if self._backlog and not self._blocked and self._transport is not None:
+        holdings = self._holdings
+        if holdings.backlog and not self._blocked and self._transport is not None:
             # As in Kafka, the time of a request begins when those before it let it.
             self.last_active_ns = self.server.mono_ns()
-            backlog, self._backlog = self._backlog, bytearray()
-            self._count_held()
-            self._consume(memoryview(backlog))
-        if not self._reading and not self._backlog and not self._blocked and self._transport is not None:
+            self._consume(memoryview(holdings.take_backlog()))
+        if not self._reading and not holdings.backlog and not self._blocked and self._transport is not None:
             self._reading = True
-            if not self._starved:
+            if not holdings.starved:
                 self._transport.resume_reading()
 
     # The end.
@@ -414,25 +331,5 @@ class Connection(Answering):
     def _leave(self) -> None:
         """Nothing is served or answered from now on."""
         self._transport = None
-        self._paused = False
-        if self._sending is not None:
-            self._sending.stop()
-            self._sending = None
-        self._count_unsent()
-        self._waiting_on = None
-        self._backlog = bytearray()
-        self._partial = None
-        self._view = self.server.receive_view
-        self.server.memory.working -= self._working
-        self._working = 0
-        self._count_held()
-        self.server.memory.forget(self)
-        pending, self._pending = self._pending, deque()
-        for context in pending:
-            if context.body is None and context.on_abandoned is not None:
-                context.on_abandoned()
-
-    @property
-    def waiting(self) -> bool:
-        """Whether an answer is owed: such a connection is not idle."""
-        return bool(self._pending) or self._sending is not None
+        self._holdings.drop()
+        self._stop_answering()

@@ -1,5 +1,5 @@
-"""What requests take that are not served yet: frames that are not whole, and what arrives while a client may not be
-served. It is bounded for all connections together, however many announce large requests and leave it at that.
+"""What requests take that are not served yet, or not to their end (holdings.py): it is bounded for all connections
+together, however many announce large requests and leave it at that.
 
 Up to LARGE bytes a frame's buffer grows as it arrives; beyond that only small frames' do, and that of one connection at
 a time, so that there is always one that can be finished. The others are not read from until there is room. While
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from kbroker.net.connection import Connection
+    from kbroker.net.holdings import Holdings
 
 LARGE = 16 * 1024 * 1024
 # Kept for frames of at most SMALL_FRAME bytes.
@@ -42,51 +42,50 @@ class RequestMemory:
         self._later = later
         self._mono_ns = mono_ns
         # The connection that may go beyond the bounds.
-        self._favoured: Connection | None = None
+        self._favoured: Holdings | None = None
         # Those that wait, in order.
-        self._waiting: dict[Connection, None] = {}
-        # Since when connections have had a frame that is not whole (monotonic), by connection.
-        self._begun: dict[Connection, int] = {}
+        self._waiting: dict[Holdings, None] = {}
+        # Since when connections have had a frame that is not whole (monotonic).
+        self._begun: dict[Holdings, int] = {}
         self._timer: TimerHandle | None = None
 
     @property
     def scarce(self) -> bool:
         return self.held > LARGE
 
-    def may_grow(self, connection: Connection, more: int, size: int) -> bool:
-        """Whether the buffer of its frame may become `size` bytes, by `more`; else `connection.grow` is called when it
-        may."""
-        if self._allowed(connection, more, size):
-            self._waiting.pop(connection, None)
+    def may_grow(self, holdings: Holdings, more: int, size: int) -> bool:
+        """Whether the buffer of its frame may become `size` bytes, by `more`; else its `grow` is called when it may."""
+        if self._allowed(holdings, more, size):
+            self._waiting.pop(holdings, None)
             return True
-        self._waiting.setdefault(connection)
+        self._waiting.setdefault(holdings)
         if self._timer is None:
             self._timer = self._later(SWEEP_S, self._sweep)
         return False
 
-    def _allowed(self, connection: Connection, more: int, size: int) -> bool:
-        held = self.held + more - (0 if self._favoured is None else self._favoured.holds)
+    def _allowed(self, holdings: Holdings, more: int, size: int) -> bool:
+        held = self.held + more - (0 if self._favoured is None else self._favoured.size)
         if held <= LARGE or (size <= SMALL_FRAME and held <= LARGE + RESERVE):
             return True
         if self._favoured is None and self.working <= LARGE:
-            self._favoured = connection
-        return self._favoured is connection
+            self._favoured = holdings
+        return self._favoured is holdings
 
-    def changed(self, connection: Connection, by: int, *, partial: bool) -> None:
-        """What a connection holds has grown or shrunk. `partial`: it has a frame that is not whole."""
+    def changed(self, holdings: Holdings, by: int) -> None:
+        """What a connection holds has grown or shrunk."""
         self.held += by
-        if partial:
-            self._begun.setdefault(connection, self._mono_ns())
+        if holdings.partial is not None:
+            self._begun.setdefault(holdings, self._mono_ns())
         else:
-            self._begun.pop(connection, None)
-            if self._favoured is connection:
+            self._begun.pop(holdings, None)
+            if self._favoured is holdings:
                 self._favoured = None
         if by < 0 and self._waiting:
             self._soon(self._let_grow)
 
-    def forget(self, connection: Connection) -> None:
-        """It is closed, and holds nothing any more."""
-        self._waiting.pop(connection, None)
+    def forget(self, holdings: Holdings) -> None:
+        """Its connection is closed, and holds nothing any more."""
+        self._waiting.pop(holdings, None)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -101,9 +100,9 @@ class RequestMemory:
     def _sweep(self) -> None:
         self._timer = None
         now = self._mono_ns()
-        for connection, since in list(self._begun.items()):
-            longest_s = LONGEST_S + connection.holds / SLOWEST_BYTES_A_S
-            if self._waiting and connection not in self._waiting and now - since > longest_s * 1e9:
-                connection.close("request too slow while others wait for memory", size=connection.holds)
+        for holdings, since in list(self._begun.items()):
+            longest_s = LONGEST_S + holdings.size / SLOWEST_BYTES_A_S
+            if self._waiting and holdings not in self._waiting and now - since > longest_s * 1e9:
+                holdings.close("request too slow while others wait for memory")
         if self._waiting:
             self._timer = self._later(SWEEP_S, self._sweep)

@@ -134,7 +134,9 @@ async def test_appends_of_one_turn_share_an_answer(m: Machine) -> None:
     await asyncio.sleep(1)
     frames = [producer.encoded(producer.produce_request("t", {0: batch(b"v")}, acks=0), 9) for _ in range(5)]
     connection = next(iter(c for c in m.broker._server.connections if not c.waiting))
-    connection._receive(memoryview(bytearray(b"".join(frames))))
+    data = b"".join(frames)
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
     assert bases(await waiting) == {("t", 0): [0, 1, 2, 3, 4]}
 
 

@@ -184,7 +184,7 @@ def test_the_backlog_stops_the_reading_and_goes_on_in_order(wire):
     while wire.socket.reading:
         wire.receive(frames[sent])
         sent += 1
-    assert len(wire.connection._backlog) < net._MAX_BACKLOG + 1000
+    assert len(wire.connection._holdings.backlog) < net._MAX_BACKLOG + 1000
     wire.desk.answer()
     wire.desk.run()
     assert wire.socket.reading

@@ -28,6 +28,7 @@ from kbroker.coordinator.groups import GroupCoordinator
 from kbroker.events import Log
 from kbroker.net.listener import Server
 from kbroker.processes import Processes, RealClock
+from kbroker.replica.assignments import Assignments
 from kbroker.replica.cleaning import Cleaning
 from kbroker.replica.fetching import Fetching
 from kbroker.replica.housekeeping import Housekeeping
@@ -83,11 +84,12 @@ class Broker:
         member = await self._join(node, logs)
         replicas = ReplicaManager(self.world, node.id, member.image, logs)
         self._configure(member)
-        await replicas.start(log.warning)
-        self._started.append(replicas.stop)
-        member.listen(replicas.on_delta)
+        assignments = Assignments(self.world, replicas, member.image)
+        await assignments.start(log.warning)
+        self._started.append(assignments.stop)
+        member.listen(assignments.on_delta)
         self.services = self._services(member, replicas)
-        await self._start_rooms(member, replicas)
+        await self._start_rooms(member, replicas, assignments)
         await self._server.serve(self.services)
         # Before all else: requests are not answered by a broker that is half gone.
         self._started.append(self._server.stop)
@@ -135,27 +137,27 @@ class Broker:
             producer_ids=member.producer_ids,
         )
 
-    async def _start_rooms(self, member: ClusterMember, replicas: ReplicaManager) -> None:
+    async def _start_rooms(self, member: ClusterMember, replicas: ReplicaManager, assignments: Assignments) -> None:
         groups = self.services.groups
         member.listen(groups.on_delta)
-        member.listen(lambda delta: self._on_delta(member, replicas, delta))
+        member.listen(lambda delta: self._on_delta(member, assignments, delta))
         await groups.start()
         self._started.append(groups.stop)
-        housekeeping = Housekeeping(self.world, replicas, lambda: self.config)
+        housekeeping = Housekeeping(self.world, replicas, assignments, lambda: self.config)
         housekeeping.start()
         self._started.append(housekeeping.stop)
         cleaning = Cleaning(self.world, replicas, lambda: self.config)
         cleaning.start()
         self._started.append(cleaning.stop)
 
-    async def _on_delta(self, member: ClusterMember, replicas: ReplicaManager, delta: MetadataDelta) -> None:
+    async def _on_delta(self, member: ClusterMember, assignments: Assignments, delta: MetadataDelta) -> None:
         """Dynamic broker configs take effect: the brokers' common ones, and this broker's over them."""
         own = str(self.config.node_id)
         if any(ConfigResource(BROKER_RESOURCE, name) in delta.configs for name in ("", own)):
             self._configure(member)
             self.services.config = self.config
             self._server.configure(self.config)
-            replicas.reconfigure()
+            assignments.reconfigure()
 
     def _configure(self, member: ClusterMember) -> None:
         common = member.image.overrides(BROKER_RESOURCE, "")

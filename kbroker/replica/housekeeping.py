@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kbroker.config import BrokerConfig
 from kbroker.events import Log
 from kbroker.model import KafkaError
+from kbroker.replica.assignments import Assignments
 from kbroker.replica.manager import ReplicaManager
 from kbroker.replica.partition import Partition
 from kbroker.replica.rounds import Round, gently
@@ -30,7 +31,13 @@ REOPENING_ROUND_MS = 10_000
 class Housekeeping:
     """All rounds of one broker."""
 
-    def __init__(self, world: World, replicas: ReplicaManager, config: Callable[[], BrokerConfig]) -> None:
+    def __init__(
+        self,
+        world: World,
+        replicas: ReplicaManager,
+        assignments: Assignments,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
         self._world = world
         self._replicas = replicas
         upkeep = self._upkeep = replicas.upkeep
@@ -47,7 +54,7 @@ class Housekeeping:
             Round(world, "flushing", lambda: FLUSH_ROUND_MS, self.flush, lambda: upkeep.dirty or upkeep.full),
             Round(world, "checkpointing", checkpoint_ms, self.checkpoint, lambda: upkeep.unchecked),
             Round(world, "retention", retention_ms, self.retain),
-            Round(world, "opening", lambda: REOPENING_ROUND_MS, replicas.open_missing, lambda: upkeep.missing),
+            Round(world, "opening", lambda: REOPENING_ROUND_MS, assignments.open_missing, lambda: upkeep.missing),
         ]
 
     def start(self) -> None:

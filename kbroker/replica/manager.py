@@ -1,26 +1,21 @@
-"""The partitions that this broker holds, and everything that is done to them.
+"""The partitions that this broker holds, and what is done to them by those who use them.
 
-It follows the metadata image: creates, opens and deletes logs as topics come and go. Handlers append and read
-through it; coordinators write their internal topics through it; housekeeping works on its logs.
+Handlers append and read through it; coordinators write their internal topics through it; housekeeping works on its
+logs. Which partitions there are is the business of assignments.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.cluster.image import TOPIC_RESOURCE
-from kbroker.cluster.turnstile import Turnstile
-from kbroker.events import Log as EventLog
 from kbroker.model import Buffer, KafkaError, TopicPartition
 from kbroker.replica.lane import Lane
-from kbroker.replica.logs import LogDirectory, Wanted
-from kbroker.replica.marks import Report
-from kbroker.replica.partition import Committed, Partition, acknowledged_by_sync
+from kbroker.replica.logs import LogDirectory
+from kbroker.replica.partition import Committed, Partition
 from kbroker.replica.records import Unfinished, Validated
 from kbroker.replica.upkeep import Upkeep
 from kbroker.replica.validation import validate
-from kbroker.state.partition import PartitionState
 from kbroker.state.purgatory import Operation, Purgatory
 from protocol.errors import ErrorCode
 from protocol.fetch_wire import TopicKey
@@ -29,8 +24,7 @@ from protocol.records.batch import BatchHeader, parse_header
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from kbroker.cluster.image import MetadataDelta, MetadataImage, PartitionImage, TopicImage
-    from kbroker.storage.log import Log
+    from kbroker.cluster.image import MetadataImage
     from kbroker.world import World
 
 ACKS_ALL = -1
@@ -61,15 +55,6 @@ class Departed:
         self.bytes_in += partition.bytes_in
 
 
-event_log = EventLog("kbroker.logs")
-
-
-def _must_sync(log: Log) -> bool:
-    """Recovery has read what an earlier process wrote, which is perhaps not on the disk yet. Where consumers see only
-    what is, it is synced before they are served: a high watermark does not go back."""
-    return acknowledged_by_sync(log.config) and log.recovery_point < log.log_end_offset
-
-
 class ReplicaManager:
     """Partitions by name and by topic id, and the purgatory of the requests that wait on them."""
 
@@ -87,9 +72,6 @@ class ReplicaManager:
         self._topics: dict[TopicKey, dict[int, Partition]] = {}
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
-        # Logs are opened and removed for one reason at a time.
-        self._changing = Turnstile(world.loop)
-        self._stopped = False
 
     # Lookup.
 
@@ -117,6 +99,29 @@ class ReplicaManager:
                 return ErrorCode.KAFKA_STORAGE_ERROR
         unknown_id = isinstance(key, bytes) and key not in self._metadata.topic_by_id
         return ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    # What is here.
+
+    def add(self, partition: Partition) -> None:
+        """It is found from now on."""
+        tp = partition.tp
+        self.partitions[tp] = partition
+        for key in (tp.topic, partition.topic_id):
+            self._topics.setdefault(key, {})[tp.partition] = partition
+
+    def hide(self, topic_id: bytes, topic: str) -> list[Partition]:
+        """The topic is deleted: requests do not find its partitions any more. Gives them, to be removed."""
+        hidden = self._topics.pop(topic_id, {})
+        if self._topics.get(topic) is not None and all(p.topic_id == topic_id for p in self._topics[topic].values()):
+            del self._topics[topic]
+        return list(hidden.values())
+
+    async def remove(self, partition: Partition) -> None:
+        """It leaves this broker. Afterwards nothing is under way that writes into its directory."""
+        self.partitions.pop(partition.tp, None)
+        self.departed.add(partition)
+        partition.close()
+        await self.upkeep.forget(partition)
 
     # Appends.
 
@@ -261,157 +266,10 @@ class ReplicaManager:
         if deadline_ms is not None and (self._timer is None or deadline_ms < self._timer_ms):
             self._arm(deadline_ms)
 
-    # Metadata.
-
-    async def start(self, report: Report) -> None:
-        """Open the logs of every partition that the metadata image assigns to this broker."""
-        assigned = [
-            (TopicPartition(topic.name, index), topic.topic_id, topic.configs)
-            for topic in self._metadata.topics.values()
-            for index, image in enumerate(topic.partitions)
-            if self.node_id in image.replicas
-        ]
-        logs = await self.logs.open_all(assigned, report)
-        await self._sync_recovered(logs)
-        self._take_over(assigned, logs)
-
-    async def _sync_recovered(self, logs: Iterable[Log]) -> None:
-        syncs = [self._world.loop.create_task(self._sync(log)) for log in logs if _must_sync(log)]
-        for sync in syncs:
-            await sync
-
-    async def _sync(self, log: Log) -> None:
-        try:
-            log.complete_flush(await self._world.offload(log.flush_blocking, log.log_end_offset))
-        except OSError as error:
-            event_log.warning("log offline until a restart", partition=log.tp, reason=error)
-
-    def _take_over(self, wanted: Iterable[Wanted], logs: Iterable[Log]) -> list[Log]:
-        """Install the logs that were opened; note those that were not. Gives those whose topics have gone meanwhile."""
-        missing = {tp: topic_id for tp, topic_id, _ in wanted}
-        gone = []
-        for log in logs:
-            del missing[log.tp]
-            topic = self._metadata.topic_by_id.get(log.topic_id)
-            if topic is None:
-                gone.append(log)
-            else:
-                self._install(log, topic)
-        self.upkeep.note_missing(missing)
-        return gone
-
-    async def open_missing(self) -> None:
-        """Try again to open the logs that could not be opened."""
-        async with self._changing:
-            if self._stopped:
-                return
-            topics, missing = self._metadata.topic_by_id, self.upkeep.missing
-            wanted = [(tp, known, topics[known].configs) for tp, known in missing.items() if known in topics]
-            missing.clear()
-            await self._create(wanted)
-
-    async def _create(self, wanted: Sequence[Wanted]) -> None:
-        logs = await self.logs.create_all(wanted)
-        await self._sync_recovered(logs)
-        await self.logs.delete_all(self._take_over(wanted, logs))
-
-    async def on_delta(self, delta: MetadataDelta) -> None:
-        """Follow a change of the metadata image: deletions first, since a name may be taken again at once."""
-        async with self._changing:
-            if self._stopped:
-                return
-            for topic in delta.deleted:
-                await self._remove(topic.topic_id, topic.name)
-            await self._create(
-                [
-                    (change.tp, change.topic_id, self._metadata.topic_by_id[change.topic_id].configs)
-                    for change in delta.partitions
-                    if change.old is None
-                    and change.new is not None
-                    and self.node_id in change.new.replicas
-                    and change.topic_id in self._metadata.topic_by_id
-                ]
-            )
-        for change in delta.partitions:
-            partition = self.partitions.get(change.tp)
-            if change.old is not None and change.new is not None and partition is not None:
-                self._lead(partition, change.new)
-        changed = {resource.name for resource in delta.configs if resource.type == TOPIC_RESOURCE}
-        if changed:
-            self.reconfigure(changed)
-
-    def reconfigure(self, topics: Container[str] | None = None) -> None:
-        """Configs have changed, the broker's (None) or some topics': logs get their new values, read at each use."""
-        for tp, partition in self.partitions.items():
-            if topics is not None and tp.topic not in topics:
-                continue
-            topic = self._metadata.topic_by_id.get(partition.topic_id)
-            if topic is None:
-                continue
-            config = self.logs.topic_config(topic.name, topic.configs)
-            if config == partition.log.config:
-                continue
-            partition.log.set_config(config)
-            partition.flush_before_ack = acknowledged_by_sync(config)
-            self.upkeep.note_uncleaned(partition)
-            # Whether acknowledgements wait for a sync may have changed under those who wait.
-            partition.advance()
-
-    def _install(self, log: Log, topic: TopicImage) -> None:
-        """A log that was opened or created begins to serve. Alone in sync, all that it claims is committed."""
-        image = topic.partitions[log.tp.partition]
-        partition = Partition(
-            log,
-            PartitionState(self.node_id, image.leader_epoch, image.isr, log.log_start_offset),
-            self.upkeep.request_flush,
-            is_leader=image.leader == self.node_id,
-            internal=topic.internal,
-        )
-        partition.advance()
-        self.partitions[log.tp] = partition
-        for key in (log.tp.topic, log.topic_id):
-            self._topics.setdefault(key, {})[log.tp.partition] = partition
-        self._epoch_started(partition)
-        self.upkeep.note_uncleaned(partition)
-        if log.recovery_point < log.log_end_offset:
-            self.upkeep.note_dirty(partition, self._world.clock.now_ms())
-        elif log.repairs:
-            self.upkeep.note_repaired(partition)
-
-    def _lead(self, partition: Partition, image: PartitionImage) -> None:
-        newer = image.leader_epoch > partition.state.leader_epoch
-        partition.state.become_leader(image.leader_epoch, image.isr)
-        partition.is_leader = image.leader == self.node_id
-        if newer:
-            self._epoch_started(partition)
-        if not partition.is_leader:
-            partition.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    @staticmethod
-    def _epoch_started(partition: Partition) -> None:
-        if partition.is_leader:
-            partition.log.epochs.assign(partition.state.leader_epoch, partition.log.log_end_offset)
-
-    async def _remove(self, topic_id: bytes, name: str) -> None:
-        removed = self._topics.pop(topic_id, {})
-        if self._topics.get(name) is not None and all(p.topic_id == topic_id for p in self._topics[name].values()):
-            del self._topics[name]
-        for partition in removed.values():
-            self.partitions.pop(partition.tp, None)
-            self.departed.add(partition)
-            partition.close()
-            await self.upkeep.forget(partition)
-        for tp in [tp for tp, known in self.upkeep.missing.items() if known == topic_id]:
-            del self.upkeep.missing[tp]
-        await self.logs.delete_all([partition.log for partition in removed.values()])
-
     async def stop(self) -> None:
-        """Fail what waits, sync and close every log, and leave the mark of a clean stop."""
-        async with self._changing:
-            self._stopped = True
+        """Fail what waits, and let the syncs that are under way end."""
         if self._timer is not None:
             self._timer.cancel()
         for partition in self.partitions.values():
             partition.close()
         await self.upkeep.flushed()
-        await self.logs.close_all([partition.log for partition in self.partitions.values()])

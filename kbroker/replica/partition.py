@@ -1,7 +1,10 @@
 """A partition that this broker holds: its log, its leadership, and who waits for it."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kbroker.config.topic import TopicConfig
 from kbroker.model import Buffer, KafkaError, TopicPartition
@@ -10,6 +13,9 @@ from kbroker.state.partition import PartitionState
 from kbroker.storage.log import Log
 from protocol.errors import ErrorCode
 from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
+
+if TYPE_CHECKING:
+    from kbroker.cluster.image import PartitionImage
 
 Committed = Callable[[ErrorCode], None]
 
@@ -48,7 +54,7 @@ class Partition:
         self,
         log: Log,
         state: PartitionState,
-        request_flush: Callable[["Partition"], None],
+        request_flush: Callable[[Partition], None],
         *,
         is_leader: bool = True,
         internal: bool = False,
@@ -86,6 +92,21 @@ class Partition:
     def last_stable_offset(self) -> int:
         """min(first open transaction, high watermark); without transactions it is the high watermark."""
         return self.state.high_watermark
+
+    def begin_epoch(self) -> None:
+        """What is appended from now on is of the leader epoch that has come."""
+        if self.is_leader:
+            self.log.epochs.assign(self.state.leader_epoch, self.log.log_end_offset)
+
+    def follow(self, image: PartitionImage, node_id: int) -> None:
+        """The metadata image has changed: perhaps the leader, which this broker (`node_id`) is or is not."""
+        newer = image.leader_epoch > self.state.leader_epoch
+        self.state.become_leader(image.leader_epoch, image.isr)
+        self.is_leader = image.leader == node_id
+        if newer:
+            self.begin_epoch()
+        if not self.is_leader:
+            self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def append(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
         """Append one validated batch as leader; gives its base offset. Raises KafkaError(KAFKA_STORAGE_ERROR)."""

@@ -153,7 +153,7 @@ async def test_losing_the_leadership_fails_those_who_wait(m: Machine) -> None:
     produced = client.post_produce("t", batch(b"a"))
     fetched = other.post_fetch({("t", 0): 0}, max_wait_ms=100_000)
     await asyncio.sleep(1)
-    m.broker.services.replicas._lead(m.partition("t"), PartitionImage(2, 5, [1, 2], [1, 2]))
+    m.partition("t").follow(PartitionImage(2, 5, [1, 2], [1, 2]), node_id=1)
     assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (await fetched).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -237,10 +237,11 @@ class ReplicaManager:
         if offset > partition.log.log_start_offset:
             partition.log.delete_records(offset)
             partition.wake(0)
-            try:
-                await self.logs.write_checkpoints()
-            except OSError as error:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        # Also when it was deleted before: who asked first may have been told that it could not be written down.
+        try:
+            await self.logs.write_checkpoints()
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return partition.log.log_start_offset
 
     # Waiting.

@@ -7,6 +7,7 @@ import pytest
 
 from kbroker.simulation.disk import SimDisk
 from kbroker.storage.checkpoints import decode_offsets
+from protocol.errors import ErrorCode
 from tests.unit.client import batch
 from tests.unit.harness import Machine, story
 
@@ -253,3 +254,17 @@ async def test_a_checkpoint_does_not_forget_a_log_that_cannot_be_opened(m: Machi
     await m.start()
     log = m.partition("t").log
     assert (log.log_start_offset, log.recovery_point) == (3, 20)
+
+
+@story
+async def test_a_repeated_deletion_is_durable_when_it_is_answered(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    for n in range(10):
+        await client.produce("t", batch(b"%d" % n))
+    m.disk.faults.fail_next("write", lambda path: "log-start-offset" in path)
+    assert (await client.delete_records("t", 3))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    assert await client.delete_records("t", 3) == (0, 3)
+    await m.crash()
+    await m.start()
+    assert m.partition("t").log.log_start_offset == 3

@@ -1,21 +1,21 @@
 """A file system in memory: the Disk and DiskFile of storage/backend.py, that loses what a real one may lose.
 
 Failures are the OSErrors that a kernel gives. When it is full, a write takes what fits and the next one fails.
-disk_content.py says what of a file survives a power loss, disk_names.py what of the names; disk_faults.py has what
-goes wrong before that. Operations take no time by themselves: they add up in `take_busy_ns`.
+disk_file.py is an open file. disk_content.py says what of a file survives a power loss, disk_names.py what of the
+names; disk_faults.py has what goes wrong before that. Operations take no time by themselves: they add up in `busy_ns`.
 """
 
 import errno
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
-from kbroker.model import Buffer
 from kbroker.simulation.death import MachineDied
 from kbroker.simulation.disk_content import Content, Worst
 from kbroker.simulation.disk_faults import Faults, fail
+from kbroker.simulation.disk_file import SimFile, SimLock
 from kbroker.simulation.disk_names import Change, Kind, NameJournal, parent_of
 from kbroker.world import Clock
 
@@ -27,8 +27,9 @@ Trace = Callable[[str, str, int], None]
 
 class SimDisk:
     """`cold`: the chance that a read without waiting finds nothing in memory. `capacity`: in bytes, None: no limit;
-    `used`: of these. `syncs` counts the syncs of files by path. `dead`: the machine is no more. `harsh`: a power loss
-    takes all that it may take, else it is a matter of the seed what.
+    `used`: of these. `syncs` counts the syncs of files by path. `busy_ns`: how long the operations took, until it is
+    taken. `dead`: the machine is no more. `harsh`: a power loss takes all that it may take, else it is a matter of the
+    seed what.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class SimDisk:
         self.harsh = False
         self._names = NameJournal()
         self._locked: dict[str, None] = {}
-        self._busy_ns = 0
+        self.busy_ns = 0
         self._fuse: int | None = None
         self._on_death: Callable[[], None] = lambda: None
 
@@ -68,6 +69,11 @@ class SimDisk:
     def disarm(self) -> None:
         """What `die_after` has planned does not come to pass."""
         self._fuse = None
+
+    @property
+    def dies_next(self) -> bool:
+        """Whether the machine dies at the next change."""
+        return self._fuse == 0
 
     def after_crash(self, power: bool = False, *, ghost: bool = False) -> "SimDisk":
         """What the next start finds: all that was written or, after a power loss, one of the states that the disk may
@@ -103,8 +109,8 @@ class SimDisk:
         if self.dead:
             raise MachineDied
 
-    def _before(self, operation: str, path: str, size: int = 0) -> None:
-        """Each change begins with this, when it is sure that it can be made."""
+    def before(self, operation: str, path: str, size: int = 0) -> None:
+        """Each change begins with this, those of open files too, when it is sure that it can be made."""
         if self.dead:
             raise MachineDied
         if self._fuse is not None:
@@ -118,7 +124,7 @@ class SimDisk:
 
     def take_busy_ns(self) -> int:
         """How long the operations since the last call took, in virtual nanoseconds."""
-        busy, self._busy_ns = self._busy_ns, 0
+        busy, self.busy_ns = self.busy_ns, 0
         return busy
 
     def durable(self, path: str, former: str = "") -> bytes:
@@ -155,7 +161,7 @@ class SimDisk:
 
     # Files.
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> "SimFile":
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
         self._check()
         path = posixpath.normpath(path)
         content = self._names.current.files.get(path)
@@ -171,7 +177,7 @@ class SimDisk:
         self._check()
         content = self._content(path)
         self.faults.before_read(path)
-        self._busy_ns += self.faults.read_ns()
+        self.busy_ns += self.faults.read_ns()
         return bytes(content.data)
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
@@ -277,14 +283,14 @@ class SimDisk:
         self._check()
         if not self.isdir(path):
             fail(errno.ENOENT, path)
-        self._before("sync_dir", path)
-        self._busy_ns += self.faults.sync_ns()
+        self.before("sync_dir", path)
+        self.busy_ns += self.faults.sync_ns()
         self.faults.before_sync(path)
         self._names.sync(posixpath.normpath(path))
 
     def _change(self, kind: Kind, path: str, target: str = "", content: Content | None = None) -> None:
-        self._before(kind, path)
-        self._busy_ns += self.faults.name_ns()
+        self.before(kind, path)
+        self.busy_ns += self.faults.name_ns()
         self._names.change(Change(kind, path, target, content))
 
     def _create(self, path: str) -> Content:
@@ -317,7 +323,7 @@ class SimDisk:
             content.linked = False
             self.used -= len(content.data)
 
-    def _room_for(self, size: int, path: str) -> int:
+    def room_for(self, size: int, path: str) -> int:
         """How much of `size` bytes can be written."""
         if self.capacity is not None and self.used + size > self.capacity:
             self.faults.injected["no space"] += 1
@@ -326,7 +332,7 @@ class SimDisk:
             return self.capacity - self.used
         return size
 
-    def lock(self, path: str) -> "SimLock":
+    def lock(self, path: str) -> SimLock:
         self._check()
         path = posixpath.normpath(path)
         if path in self._locked:
@@ -334,102 +340,3 @@ class SimDisk:
         self.open(path, create=True)
         self._locked[path] = None
         return SimLock(self._locked, path)
-
-
-class SimFile:
-    """An open file. Writes go to its end."""
-
-    __slots__ = ("_content", "_disk", "_path", "_writable")
-
-    def __init__(self, disk: SimDisk, path: str, content: Content, writable: bool) -> None:
-        self._disk = disk
-        self._path = path
-        self._content: Content | None = content
-        self._writable = writable
-
-    def append(self, data: Buffer, /) -> int:
-        content, disk = self._open(writing=True), self._disk
-        size = len(data)
-        if size:
-            disk.faults.before_write(self._path)
-            size = disk._room_for(disk.faults.part_of(size), self._path)
-        if disk._fuse == 0:
-            # The machine dies in the middle of it.
-            self._grow(content, memoryview(data)[: disk.random.randint(0, size)])
-        disk._before("write", self._path, size)
-        self._grow(content, data if size == len(data) else memoryview(data)[:size])
-        content.mtime_ms = disk.clock.now_ms()
-        return size
-
-    def _grow(self, content: Content, data: Buffer) -> None:
-        content.append(data)
-        if content.linked:
-            self._disk.used += len(data)
-
-    def appendv(self, parts: Sequence[Buffer], /) -> int:
-        return self.append(b"".join(parts))
-
-    def pread(self, size: int, offset: int, /) -> bytes:
-        content, disk = self._open(), self._disk
-        disk.faults.before_read(self._path)
-        if disk.cold and disk.random.random() < disk.cold:
-            disk._busy_ns += disk.faults.read_ns()
-        return bytes(memoryview(content.data)[offset : offset + size])
-
-    def pread_reused(self, size: int, offset: int, /) -> bytes:
-        return self.pread(size, offset)
-
-    def pread_nowait(self, size: int, offset: int, /) -> bytes | None:
-        content, disk = self._open(), self._disk
-        if disk.cold and disk.random.random() < disk.cold:
-            return None
-        return bytes(memoryview(content.data)[offset : offset + size])
-
-    def truncate(self, size: int, /) -> None:
-        content, disk = self._open(writing=True), self._disk
-        disk._before("truncate", self._path, size)
-        before = len(content.data)
-        content.truncate(size)
-        if content.linked:
-            disk.used += size - before
-
-    def size(self) -> int:
-        return len(self._open().data)
-
-    def fdatasync(self) -> None:
-        content, disk = self._open(), self._disk
-        disk._before("sync", self._path)
-        disk._busy_ns += disk.faults.sync_ns()
-        disk.syncs[self._path] += 1
-        try:
-            disk.faults.before_sync(self._path)
-        except OSError:
-            content.fail_sync()
-            raise
-        content.sync()
-
-    def forget_clean(self, offset: int, /) -> None:
-        self._open().forget_clean(offset)
-
-    def start_writeback(self, offset: int, size: int, /) -> None:
-        """Pages may reach the disk at any time here."""
-
-    def close(self) -> None:
-        self._content = None
-
-    def _open(self, *, writing: bool = False) -> Content:
-        if self._disk.dead:
-            raise MachineDied
-        content = self._content
-        if content is None or (writing and not self._writable):
-            fail(errno.EBADF)
-        return content
-
-
-class SimLock:
-    def __init__(self, locked: dict[str, None], path: str) -> None:
-        self._locked = locked
-        self._path = path
-
-    def close(self) -> None:
-        self._locked.pop(self._path, None)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kbroker.simulation.disk import SimFile
+from kbroker.simulation.disk_file import SimFile
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse
 from tests.unit.client import Client, bases, batch, by_place, errors, records_of, values_of

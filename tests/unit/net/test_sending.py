@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from kbroker.net.sending import PIECE_BYTES
-from kbroker.simulation.disk import SimFile
+from kbroker.simulation.disk_file import SimFile
 from protocol.errors import ErrorCode
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.client import Client, batch, records_of, values_of

@@ -10,16 +10,9 @@ from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.bootstrap import Cluster
 from kbroker.simulation.clients.group_offsets import Bookmarks
 from kbroker.simulation.clients.offsets import RefusedError
+from kbroker.simulation.clients.reading import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.values import Values
-from kbroker.simulation.clients.workload import (
-    Setting,
-    Stop,
-    consume_assigned,
-    consume_group,
-    final_reads,
-    produce,
-    trim,
-)
+from kbroker.simulation.clients.workload import Setting, Stop, produce, trim
 from kbroker.simulation.history import Join, Outcome, Place
 from kbroker.simulation.host import HostLoop
 from kbroker.simulation.logfiles import GROUPS_TOPIC

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.clients.workload import Setting, consume_assigned, consume_group, final_reads, produce
+from kbroker.simulation.clients.reading import consume_assigned, consume_group, final_reads
+from kbroker.simulation.clients.workload import Setting, produce
 from kbroker.simulation.history import Assign, Commit, Committed, Corrupt, Join, Note, Outcome, Poll, Send
 from tests.unit.harness import HOST, PORT, Machine, story
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until

@@ -214,7 +214,7 @@ class Connection(Answering):
     # Requests.
 
     def _serve(self, frame: memoryview) -> None:
-        context = None
+        context, server = None, self.server
         try:
             api_key, version, correlation_id, size = _HEADER.unpack_from(frame, 0)
             pos = 10
@@ -230,14 +230,15 @@ class Connection(Answering):
                     self._client_raw = raw
                 pos += size
             client_id = self._client_id if size > 0 else (None if size < 0 else "")
-            api = self.server.dispatch.find(api_key, version)
+            dispatch = server.dispatch
+            api = dispatch.find(api_key, version)
             if api.flexible:
-                pos = pos + 1 if frame[pos] == 0 else self.server.dispatch.skip_tags(frame, pos)
+                pos = pos + 1 if frame[pos] == 0 else dispatch.skip_tags(frame, pos)
             stats = api.stats
             stats.requests += 1
             stats.bytes_in += len(frame)
             context = RequestContext(self, version, correlation_id, client_id, api, self.last_active_ns)
-            result = api.serve(self.server.services, context, frame, pos)
+            result = api.serve(server.services, context, frame, pos)
         except Refused as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
             return

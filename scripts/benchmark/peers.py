@@ -149,7 +149,8 @@ class Kafka(Peer):
             "share.coordinator.state.topic.min.isr=1\n"
             "group.initial.rebalance.delay.ms=0\n"
         )
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Not one that begins with a dash: the tool takes it for an option.
+        cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         subprocess.run(
             java("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c",
                  str(self.directory / "server.properties")),

@@ -16,7 +16,7 @@ from kbroker.events import Log
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.state.group.deadlines import Deadlines
 from kbroker.state.group.syncing import heartbeat
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, MalformedError
 
 if TYPE_CHECKING:
     from asyncio import Future, Task, TimerHandle
@@ -33,6 +33,8 @@ T = TypeVar("T")
 log = Log("kbroker.groups")
 
 MINUTE_MS = 60_000
+# After a partition could not be read.
+LOAD_AGAIN_S = 5.0
 
 
 def java_hash(text: str) -> int:
@@ -58,6 +60,8 @@ class GroupCoordinator:
         self._config = config
         self._shards: dict[int, Shard] = {}
         self._loads: dict[int, Task[None]] = {}
+        # Partitions of which the log has said that they cannot be loaded.
+        self._unloaded: dict[int, None] = {}
         # Of every group with something due, when.
         self._deadlines: Deadlines[str] = Deadlines()
         self._timer: TimerHandle | None = None
@@ -120,10 +124,21 @@ class GroupCoordinator:
         try:
             await shard.runtime.load()
         except KafkaError as error:
-            log.error("groups cannot be loaded", partition=shard.runtime.tp, reason=error)
+            tp = shard.runtime.tp
+            if tp.partition not in self._unloaded:
+                self._unloaded[tp.partition] = None
+                log.error("groups cannot be loaded", partition=tp, reason=error)
             shard.runtime.close(error.code)
+            if not isinstance(error.__cause__, MalformedError):
+                self._world.loop.call_later(LOAD_AGAIN_S, self._load_again, shard)
         else:
+            self._unloaded.pop(shard.runtime.tp.partition, None)
             shard.start()
+
+    def _load_again(self, shard: Shard) -> None:
+        """The log may have been opened meanwhile."""
+        if self._shards.get(shard.runtime.tp.partition) is shard:
+            self._take_over(shard.runtime.tp)
 
     def _give_up(self, index: int) -> None:
         shard = self._shards.pop(index, None)

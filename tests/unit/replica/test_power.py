@@ -8,7 +8,14 @@ import pytest
 from kbroker.simulation.disk import SimDisk
 from kbroker.storage.checkpoints import decode_offsets
 from protocol.errors import ErrorCode
-from tests.unit.client import batch
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.unit.client import Client, batch
 from tests.unit.harness import Machine, story
 
 JOURNAL = "/data/coordination/coordination.journal"
@@ -221,6 +228,32 @@ async def test_a_log_that_could_be_opened_only_later_is_synced_before_it_is_serv
     assert await (await m.client()).read("t") == [b"%d" % n for n in range(20)]
     assert m.partition("t").high_watermark == 20
     assert "log repaired partition=t-0" in caplog.text
+
+
+async def commit(client: Client) -> int:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    topics = [OffsetCommitRequestTopic(name="t", partitions=[partition])]
+    answer = await client.ask(OffsetCommitRequest(group_id="g", topics=topics), 8, OffsetCommitResponse)
+    return answer.topics[0].partitions[0].error_code
+
+
+@story
+async def test_groups_whose_log_could_be_opened_only_later_are_served(m: Machine) -> None:
+    """They were taken for lost until the next start."""
+    client = await m.client()
+    await client.create_topic("t")
+    # Whoever looks for the coordinator makes the topic.
+    await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 6, FindCoordinatorResponse)
+    await asyncio.sleep(1)
+    assert await commit(client) == ErrorCode.NONE
+    await m.crash()
+    m.disk.faults.fail_next("read", lambda path: path.startswith("/data/__consumer_offsets-0/"))
+    await m.start()
+    client = await m.client()
+    await asyncio.sleep(1)
+    assert await commit(client) == ErrorCode.NOT_COORDINATOR
+    await asyncio.sleep(20)
+    assert await commit(client) == ErrorCode.NONE
 
 
 @story

@@ -62,7 +62,9 @@ def _kio_value(value: Any, field: Any) -> Any:
     if kind in ("timedelta_i32", "timedelta_i64"):
         return timedelta(milliseconds=value)
     if kind == "datetime_i64":
-        return None if value == -1 else _EPOCH + timedelta(milliseconds=value)
+        # kio takes -1 for "no time" only where a field may be absent.
+        optional = type(None) in getattr(field.type, "__args__", ())
+        return None if value == -1 and optional else _EPOCH + timedelta(milliseconds=value)
     if kind == "uuid":
         return UUID(bytes=value) if value != ZERO_UUID else None
     return value

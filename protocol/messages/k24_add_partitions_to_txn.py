@@ -1,0 +1,54 @@
+"""AddPartitionsToTxn: partitions become part of a producer's transaction (KIP-98).
+
+2: PRODUCER_FENCED may be answered.
+3: flexible.
+4: several transactions, and asking without adding, between brokers (KIP-890).
+5: TRANSACTION_ABORTABLE may be answered; producers of transactions v2 do not send it (KIP-890).
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, row
+
+
+class AddPartitionsToTxnTopic(Struct):
+    name: str = row("string", "0+")
+    partitions: list[int] = row(["int32"], "0+")
+
+
+class AddPartitionsToTxnTransaction(Struct):
+    transactional_id: str = row("string", "4+")
+    producer_id: int = row("int64", "4+")
+    producer_epoch: int = row("int16", "4+")
+    verify_only: bool = row("bool", "4+")
+    topics: list[AddPartitionsToTxnTopic] = row([AddPartitionsToTxnTopic], "4+")
+
+
+class AddPartitionsToTxnRequest(Message, key=24, kind="request", versions="0-5", flexible="3+"):
+    transactions: list[AddPartitionsToTxnTransaction] = row([AddPartitionsToTxnTransaction], "4+")
+    v3_and_below_transactional_id: str = row("string", "0-3")
+    v3_and_below_producer_id: int = row("int64", "0-3")
+    v3_and_below_producer_epoch: int = row("int16", "0-3")
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = row([AddPartitionsToTxnTopic], "0-3")
+
+
+class AddPartitionsToTxnPartitionResult(Struct):
+    partition_index: int = row("int32", "0+")
+    partition_error_code: int = row("int16", "0+")
+
+
+class AddPartitionsToTxnTopicResult(Struct):
+    name: str = row("string", "0+")
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = row([AddPartitionsToTxnPartitionResult], "0+")
+
+
+class AddPartitionsToTxnResult(Struct):
+    transactional_id: str = row("string", "4+")
+    topic_results: list[AddPartitionsToTxnTopicResult] = row([AddPartitionsToTxnTopicResult], "4+")
+
+
+class AddPartitionsToTxnResponse(Message, key=24, kind="response", versions="0-5", flexible="3+"):
+    throttle_time_ms: int = row("int32", "0+")
+    error_code: int = row("int16", "4+", ignorable=True)
+    results_by_transaction: list[AddPartitionsToTxnResult] = row([AddPartitionsToTxnResult], "4+")
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = row([AddPartitionsToTxnTopicResult], "0-3")

@@ -4,9 +4,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kbroker.model import TopicPartition
+from kbroker.state.txn.marker import Marker
 from protocol.errors import ErrorCode
 
+__all__ = ["GROUP_TOPIC", "TRANSACTION_TOPIC", "Config", "InternalLog", "Marker", "MarkerWriter"]
+
 GROUP_TOPIC = "__consumer_offsets"
+TRANSACTION_TOPIC = "__transaction_state"
 
 
 class InternalLog(Protocol):
@@ -27,6 +31,16 @@ class InternalLog(Protocol):
     def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
         """About `size` bytes of whole batches from `offset` or from the log's start, b"" at its end. Called in a
         thread.
+        """
+        ...
+
+
+class MarkerWriter(Protocol):
+    """Who brings the end of a transaction to a partition, whoever keeps it."""
+
+    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+        """Append the marker; done(NONE) when the high watermark has passed it (and a group's offsets are
+        applied), else done(error). `done` may be called at once. Never raises.
         """
         ...
 

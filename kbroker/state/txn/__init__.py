@@ -1,0 +1,1 @@
+"""Transactions as decisions over plain state: no clock, no log, no network."""

@@ -140,6 +140,7 @@ _ROWS = (
     Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
     Api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER),
+    Api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0),
     Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
     Api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
     Api(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0),

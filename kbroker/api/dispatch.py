@@ -46,6 +46,7 @@ STEMS: dict[ApiKey, str] = {
     ApiKey.DELETE_GROUPS: "k42_delete_groups",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "k44_incremental_alter_configs",
     ApiKey.OFFSET_DELETE: "k47_offset_delete",
+    ApiKey.UPDATE_FEATURES: "k57_update_features",
     ApiKey.DESCRIBE_CLUSTER: "k60_describe_cluster",
     ApiKey.DESCRIBE_PRODUCERS: "k61_describe_producers",
     ApiKey.LIST_CONFIG_RESOURCES: "k74_list_config_resources",

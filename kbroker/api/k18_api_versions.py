@@ -4,19 +4,28 @@
 - A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the versions of
 ApiVersions,
   so that the client can ask again.
-- No features are named: those that Kafka finalizes (metadata.version, transaction.version, group.version)
-promise
-  what this broker does not do yet, and clients take their absence for "not supported".
+- Features (KIP-584): transaction.version, supported and finalized. Kafka's other ones (metadata.version, group.version,
+  ...) promise what this broker does not do, and clients take their absence for "not supported". A supported feature
+  whose lowest level is 0 is not told before version 4, which earlier clients could not read; one that is finalized at
+  level 0 is not told at all.
 """
 
 import re
 
 from kbroker.api.services import RequestContext, Services
+from kbroker.state.features import SUPPORTED
 from protocol.apis import APIS, Api, ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.k18_api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.k18_api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 FIRST_WITH_SOFTWARE = 3
+FIRST_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
 
@@ -25,7 +34,21 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=[_versions(api) for api in APIS.values()])
+    features = services.metadata.features
+    return ApiVersionsResponse(
+        api_keys=[_versions(api) for api in APIS.values()],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=supported.lowest, max_version=supported.highest)
+            for name, supported in SUPPORTED.items()
+            if supported.lowest > 0 or context.version >= FIRST_WITH_LEVEL_0
+        ],
+        finalized_features_epoch=features.epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in features.levels.items()
+            if level > 0
+        ],
+    )
 
 
 def unsupported() -> ApiVersionsResponse:

@@ -37,6 +37,7 @@ from kbroker.state.controller import (
     plan_partitions,
     plan_topic,
 )
+from kbroker.state.features import FeatureUpdate, updated
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -247,6 +248,14 @@ class Controller:
             data = znodes.encode(wanted)
             op = Delete(path) if not wanted else Set(path, data) if current else Create(path, data)
             await self._writer.commit([op])
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None:
+        """Other levels of finalized features, all or none. Raises KafkaError."""
+        async with self._turn:
+            await self._writer.prepare()
+            features = updated(self._image.features, updates)
+            if features != self._image.features and not validate_only:
+                await self._writer.commit([Set(znodes.FEATURES, znodes.encode_features(features))])
 
     async def auto_create(self, name: str) -> TopicImage:
         """The topic, made with the broker's defaults if it is absent; internal ones as they must be."""

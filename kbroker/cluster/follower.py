@@ -25,6 +25,7 @@ from kbroker.cluster.image import (
 )
 from kbroker.cluster.turnstile import Turnstile
 from kbroker.model import NO_LEADER, TopicPartition
+from kbroker.state.features import INITIAL
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
@@ -116,7 +117,9 @@ class MetadataFollower:
 
     async def _all_paths(self) -> list[str]:
         roots = (znodes.PARTITIONS, znodes.TOPICS, *znodes.CONFIG_ROOTS)
-        return [f"{root}/{name}" for root in roots for name in await self._coordination.children(root)]
+        return [f"{root}/{name}" for root in roots for name in await self._coordination.children(root)] + [
+            znodes.FEATURES
+        ]
 
     def _known_paths(self) -> Iterable[str]:
         yield from map(znodes.chunk_path, self.chunks)
@@ -132,6 +135,10 @@ class MetadataFollower:
             parent, _, name = path.rpartition("/")
             if parent == znodes.TOPICS:
                 self._absorb_topic(name, None if data is None else znodes.decode_topic(name, data), touched)
+            elif path == znodes.FEATURES:
+                features = INITIAL if data is None else znodes.decode_features(data)
+                if features != self.image.features:
+                    delta.features = features
             elif parent != znodes.PARTITIONS:
                 overrides: dict[str, str] = {} if data is None else znodes.decode(path, data)
                 resource = znodes.config_resource(path)

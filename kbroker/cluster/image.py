@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.model import NO_LEADER, TopicPartition
+from kbroker.state.features import INITIAL, Features
 
 # Config resource types, as DescribeConfigs and AlterConfigs number them.
 TOPIC_RESOURCE = 2
@@ -85,11 +86,12 @@ class MetadataDelta:
     brokers: dict[int, BrokerNode | None] = field(default_factory=dict)
     controller_id: int | None = None
     cluster_id: str | None = None
+    features: Features | None = None
 
     def __bool__(self) -> bool:
         return bool(
             self.deleted or self.created or self.updated or self.configs or self.brokers
-            or self.controller_id is not None or self.cluster_id is not None
+            or self.controller_id is not None or self.cluster_id is not None or self.features is not None
         )  # fmt: skip
 
 
@@ -103,6 +105,7 @@ class MetadataImage:
     def __init__(self) -> None:
         self.cluster_id = ""
         self.controller_id = NO_LEADER
+        self.features = INITIAL
         self.brokers: dict[int, BrokerNode] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topic_by_id: dict[bytes, TopicImage] = {}
@@ -132,6 +135,8 @@ class MetadataImage:
             self.controller_id = delta.controller_id
         if delta.cluster_id is not None:
             self.cluster_id = delta.cluster_id
+        if delta.features is not None:
+            self.features = delta.features
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """The config overrides of a resource, {} when there are none. For brokers, "" names the common

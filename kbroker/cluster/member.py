@@ -14,6 +14,7 @@ from kbroker.cluster.follower import MetadataFollower
 from kbroker.cluster.image import BrokerNode, Listener, MetadataImage
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.events import Log
+from kbroker.state.features import INITIAL
 
 if TYPE_CHECKING:
     from random import Random
@@ -93,11 +94,16 @@ async def _lay_out(coordination: Coordination, random: Random) -> str:
             Create(znodes.BROKER_EPOCH, b""),
             Create(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": 0})),
             Create(znodes.CHANGES, znodes.encode_changes(znodes.Changes())),
+            Create(znodes.FEATURES, znodes.encode_features(INITIAL)),
             Create(znodes.PRODUCER_IDS, znodes.encode({"next": 0})),
             *(Create(path, b"") for path in empty),
         ]
         with suppress(NodeExists):  # another broker of the cluster was first
             await coordination.multi(ops)
+    elif await coordination.exists(znodes.FEATURES) is None:
+        # Laid out before there were features.
+        with suppress(NodeExists):
+            await coordination.create(znodes.FEATURES, znodes.encode_features(INITIAL))
     node = await coordination.get(znodes.CLUSTER_ID)
     return str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"])
 

@@ -9,6 +9,7 @@
     /kbroker/topics/NAME           {"id": hex, "internal": bool}
     /kbroker/partitions/N          {topic id in hex: {partition: state}}, at most 128 partitions in all
     /kbroker/configs/KIND/NAME     {config: value}; KIND is topics, brokers, client-metrics or groups
+    /kbroker/features              {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids          {"next": first id of the next block}
 
 `changes` is what brokers watch. Each write of the controller adds one number with the paths that it touched
@@ -33,6 +34,7 @@ from kbroker.cluster.image import (
     ConfigResource,
     PartitionImage,
 )
+from kbroker.state.features import Features
 
 ROOT = "/kbroker"
 CLUSTER_ID = f"{ROOT}/cluster-id"
@@ -44,6 +46,7 @@ CHANGES = f"{ROOT}/changes"
 TOPICS = f"{ROOT}/topics"
 PARTITIONS = f"{ROOT}/partitions"
 CONFIGS = f"{ROOT}/configs"
+FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
 
 CONFIG_KINDS = {
@@ -123,6 +126,17 @@ def decode_broker(node_id: int, data: bytes) -> BrokerNode:
     with _reading(path):
         fields = decode(path, data)
         return BrokerNode(node_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
+
+
+def encode_features(features: Features) -> bytes:
+    return encode({"epoch": features.epoch, "levels": dict(features.levels)})
+
+
+def decode_features(data: bytes) -> Features:
+    with _reading(FEATURES):
+        fields = decode(FEATURES, data)
+        levels = {str(name): int(level) for name, level in fields["levels"].items()}
+        return Features(int(fields["epoch"]), levels)
 
 
 @dataclass(slots=True)

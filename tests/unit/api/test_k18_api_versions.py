@@ -19,8 +19,12 @@ def test_the_table_is_told(version: int):
         assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [
             (api.key, api.min, api.max) for api in APIS.values()
         ]
-        assert answer.supported_features == []
-        assert answer.finalized_features == []
+        supported = [(row.name, row.min_version, row.max_version) for row in answer.supported_features]
+        finalized = [(row.name, row.min_version_level, row.max_version_level) for row in answer.finalized_features]
+        # A lowest level of 0 cannot be read by clients of version 3.
+        assert supported == ([("transaction.version", 0, 2)] if version == 4 else [])
+        assert finalized == ([("transaction.version", 2, 2)] if version >= 3 else [])
+        assert answer.finalized_features_epoch == (0 if version >= 3 else -1)
 
     run(story)
 

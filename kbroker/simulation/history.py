@@ -23,7 +23,9 @@ class Send:
     """One batch. `base_offset`: what the broker answered. `order`: of this producer's batches for the partition, in
     which the application sent them; a retry is the same Send. `transaction`: which of the run's, if any.
     `idempotent`: the broker must neither double nor reorder it. `attempted`: the history's step when the request that
-    was answered was sent, so that the answer to a retry vouches for what the broker has then (None: the first)."""
+    was answered was sent, so that the answer to a retry vouches for what the broker has then (None: the first).
+    `made_of`: of a program that transforms what its `group` reads, the record (partition and offset) that each value
+    was made of."""
 
     place: Place
     values: tuple[int, ...]
@@ -33,6 +35,8 @@ class Send:
     base_offset: int | None = None
     transaction: int | None = None
     attempted: int | None = None
+    group: str = ""
+    made_of: tuple[tuple[Place, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -106,6 +110,8 @@ class Committed:
 
 @dataclass(slots=True)
 class EndTransaction:
+    """The end of a transaction is asked for, once or until there is an answer."""
+
     transaction: int
     commit: bool
 
@@ -215,8 +221,8 @@ def show(operation: Operation) -> str:
 
 def _said(action: Action) -> str:
     match action:
-        case Send(place, values, order, base_offset=base):
-            return f"send {_name(place)} #{order} {list(values)} -> {base}"
+        case Send(place, values, order, base_offset=base, transaction=transaction):
+            return f"send {_name(place)} #{order} {list(values)}{_in(transaction)} -> {base}"
         case Poll(reads, positions):
             return f"poll {_reads(reads)} now at {_positions(positions)}"
         case Corrupt(place, offset, reason):
@@ -225,8 +231,8 @@ def _said(action: Action) -> str:
             return f"assign ({reason}) {_positions(positions)}"
         case Join(group, member, generation, partitions):
             return f"join {group} {member} generation {generation}: {', '.join(map(_name, partitions)) or 'nothing'}"
-        case Commit(group, _, generation, offsets):
-            return f"commit {group} generation {generation} {_positions(offsets)}"
+        case Commit(group, _, generation, offsets, transaction):
+            return f"commit {group} generation {generation} {_positions(offsets)}{_in(transaction)}"
         case Committed(group, offsets):
             return f"committed of {group}: {_positions(offsets)}"
         case EndTransaction(transaction, commit):
@@ -238,6 +244,10 @@ def _said(action: Action) -> str:
             return f"LOSS {reason}: durable below {_positions(floors)}; commits {commits or 'none'}"
         case Note(text):
             return text
+
+
+def _in(transaction: int | None) -> str:
+    return "" if transaction is None else f" in transaction {transaction}"
 
 
 def _name(place: Place) -> str:

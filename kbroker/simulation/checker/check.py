@@ -29,6 +29,7 @@ from kbroker.simulation.checker.offsets import (
 )
 from kbroker.simulation.checker.polling import polls
 from kbroker.simulation.checker.transactions import torn_transactions, uncommitted_reads, write_read_cycles
+from kbroker.simulation.checker.transforming import transformed_once
 from kbroker.simulation.history import History
 
 
@@ -38,7 +39,12 @@ def check(history: History, *, durable: bool, durable_groups: bool | None = None
     __consumer_offsets, where that differs. Takes 5 to 20 us an operation, by how many records it holds."""
     index = index_of(history)
     groups = durable if durable_groups is None else durable_groups
-    return [*_data(index, durable=durable), *committed_offsets(index, durable=groups), *fencing(index, durable=groups)]
+    return [
+        *_data(index, durable=durable),
+        *committed_offsets(index, durable=groups),
+        *fencing(index, durable=groups),
+        *transformed_once(index, durable=durable and groups),
+    ]
 
 
 def _data(index: Index, *, durable: bool) -> Iterator[Anomaly]:

@@ -14,7 +14,7 @@ from kbroker.simulation.checker.index import (
     end_of,
     since_of,
 )
-from kbroker.simulation.checker.transactions import Fate, fates
+from kbroker.simulation.checker.transactions import Fate, fates, final_committed_reads
 from kbroker.simulation.history import Corrupt, Operation, Outcome, Place, Poll, Send
 
 
@@ -118,11 +118,13 @@ def _last_left(partition: Partition, operation: Operation) -> int:
 
 
 def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
-    """Faults are over and somebody reads everything: to the end of what was acknowledged."""
+    """Faults are over and somebody reads everything: to the end of what was acknowledged. Who reads only what is
+    committed comes as far, for no transaction is left open."""
     if index.history.final is None:
         return
+    reach = final_committed_reads(index)[1] if index.transactional else {}
     for partition in index.partitions.values():
-        end = partition.final_end
+        end = min(partition.final_end, reach.get(partition.place, partition.final_end))
         beyond = [one for one in partition.sends if _lies_beyond(partition, one, end)]
         if beyond:
             finals = [one for one in index.polls if one.begun > index.history.final and _asks(one, partition.place)]

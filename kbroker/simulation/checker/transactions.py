@@ -100,7 +100,7 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
             transaction = operation.action.transaction if isinstance(operation.action, Send) else None
             if transaction is not None and ends.get(transaction) is Fate.EITHER:
                 by_transaction.setdefault(transaction, []).append((partition, operation))
-    final, reach = _final_reads(index)
+    final, reach = final_committed_reads(index)
     for transaction, sends in by_transaction.items():
         there = [one for _, one in sends if isinstance(one.action, Send) and final.keys() & set(one.action.values)]
         gone = [one for partition, one in sends if one not in there and _should_be_there(partition, one, reach)]
@@ -115,7 +115,7 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
             )
 
 
-def _final_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Place, int]]:
+def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Place, int]]:
     """The values that the final polls with read_committed gave, and up to where they came."""
     values: dict[int, None] = {}
     reach: dict[Place, int] = {}

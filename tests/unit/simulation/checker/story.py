@@ -112,8 +112,8 @@ class Story:
     def committing(self, offset: int, member: str = "", generation: int = -1, place: Place = P, **more) -> Operation:
         return self.history.begin(member or "admin", Commit("g", member, generation, {place: offset}, **more))
 
-    def committed(self, offset: int) -> None:
-        self.history.happened("asker", Committed("g", {P: offset}))
+    def committed(self, offset: int, outcome: Outcome = OK) -> None:
+        self.done(self.history.begin("asker", Committed("g", {P: offset})), outcome)
 
     # What happens to all.
 

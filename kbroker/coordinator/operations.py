@@ -5,6 +5,7 @@ An operation may have waited for its turn, so it looks at the shard and the grou
 
 from collections.abc import Callable, Sequence
 
+from kbroker.coordinator.batching import Producer
 from kbroker.coordinator.shard import Shard, ignore
 from kbroker.model import KafkaError
 from kbroker.state.group import commits
@@ -141,12 +142,40 @@ def run_commit(
     if error is not ErrorCode.NONE or not offsets:
         done(error)
         return
-    records = [OffsetRecord(OffsetKey(group_id, topic, partition), offset) for topic, partition, offset in offsets]
-    shard.write_shared(group_id, records, done)
+    shard.write_shared(group_id, _offset_records(group_id, offsets), done)
+
+
+def run_commit_in_transaction(
+    shard: Shard,
+    group_id: str,
+    member_id: str,
+    instance_id: str | None,
+    generation: int,
+    producer: Producer,
+    offsets: Sequence[tuple[str, int, CommittedOffset]],
+    done: Done,
+) -> None:
+    error = shard.inactive()
+    if error is ErrorCode.NONE:
+        try:
+            commits.check_commit_in_transaction(shard.get(group_id), member_id, instance_id, generation)
+        except KafkaError as refusal:
+            error = refusal.code
+    if error is not ErrorCode.NONE or not offsets:
+        done(error)
+        return
+    shard.write_shared(group_id, _offset_records(group_id, offsets), done, producer)
+
+
+def _offset_records(group_id: str, offsets: Sequence[tuple[str, int, CommittedOffset]]) -> list[OffsetRecord]:
+    return [OffsetRecord(OffsetKey(group_id, topic, partition), offset) for topic, partition, offset in offsets]
 
 
 def run_delete_group(shard: Shard, group_id: str, done: Done) -> None:
-    """Alone: a commit under way would come back as a group without members after a restart."""
+    """Alone: a commit under way would come back as a group without members after a restart.
+
+    Offsets that are pending go as well, as in Kafka: when their transactions commit, nothing comes of it.
+    """
     error = shard.inactive()
     if error is ErrorCode.NONE:
         try:
@@ -156,8 +185,7 @@ def run_delete_group(shard: Shard, group_id: str, done: Done) -> None:
     if error is not ErrorCode.NONE:
         done(error)
         return
-    offsets = shard.groups.offsets.get(group_id) or GroupOffsets()
-    records = offset_tombstones(group_id, [(topic, partition) for topic, partition, _ in offsets])
+    records = offset_tombstones(group_id, shard.groups.partitions_of(group_id))
     shard.write_alone(group_id, [*records, GroupTombstone(group_id)], done)
 
 
@@ -168,7 +196,9 @@ def run_delete_offsets(
     reply: Callable[[list[ErrorCode]], None],
     fail: Done,
 ) -> None:
-    """`reply` gets each partition's result. Deleting an offset that is not there is no error."""
+    """`reply` gets each partition's result. Deleting an offset that is not there is no error; what is pending is
+    deleted too.
+    """
     error = shard.inactive()
     if error is not ErrorCode.NONE:
         fail(error)
@@ -182,8 +212,8 @@ def run_delete_offsets(
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else ErrorCode.NONE for topic, _ in partitions
     ]
     allowed = [one for one, refused in zip(partitions, errors, strict=True) if refused is ErrorCode.NONE]
-    offsets = shard.groups.offsets.get(group_id) or GroupOffsets()
-    there = [one for one in allowed if offsets.get(*one) is not None]
+    known = set(shard.groups.partitions_of(group_id))
+    there = [one for one in allowed if one in known]
     if there:
         tombstones = offset_tombstones(group_id, there)
         shard.write_alone(
@@ -195,21 +225,24 @@ def run_delete_offsets(
 
 def run_forget_topics(shard: Shard, group_id: str, names: Sequence[str]) -> None:
     """The topics are deleted: members or not, their offsets mean nothing any more."""
-    offsets = shard.groups.offsets.get(group_id) or GroupOffsets()
-    there = [(name, partition) for name in names for partition in offsets.topics.get(name, {})]
+    there = [one for one in shard.groups.partitions_of(group_id) if one[0] in names]
     if there and shard.inactive() is ErrorCode.NONE:
         shard.write_alone(group_id, offset_tombstones(group_id, there), ignore)
 
 
 def run_cleanup(shard: Shard, group_id: str, retention_ms: int) -> None:
-    """Forget offsets whose time is over, and the group with its last offset, when it has no members."""
+    """Forget offsets whose time is over, and the group with its last offset, when it has no members.
+
+    A partition whose offset is pending keeps the one that it has, and its group, however old.
+    """
     group = shard.get(group_id)
     if group is None or shard.inactive() is not ErrorCode.NONE:
         return
     offsets = shard.groups.offsets.get(group_id) or GroupOffsets()
-    gone = expired(group, offsets, retention_ms, shard.now().wall_ms)
+    pending = set(shard.groups.pending.of_group(group_id))
+    gone = [one for one in expired(group, offsets, retention_ms, shard.now().wall_ms) if one not in pending]
     records: list[Record] = list(offset_tombstones(group_id, gone))
-    left = sum(len(partitions) for partitions in offsets.topics.values()) - len(gone)
+    left = len(shard.groups.partitions_of(group_id)) - len(gone)
     if left == 0 and group.state is GroupState.EMPTY and not group.pending_joins:
         records.append(GroupTombstone(group_id))
     if records:

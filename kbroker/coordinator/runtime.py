@@ -6,6 +6,9 @@ answer.
 Decisions see committed state only. Writes pipeline: a batch does not wait for the one before it to be
 committed. When an append that was accepted can no longer be committed, the partition is no longer ours to
 write, and all that is under way fails; it is loaded again when this broker is elected again.
+
+What transactions write, and their ends, go the same way; the state takes them in with their producer and their place
+in the log, in operation as while loading.
 """
 
 from collections import deque
@@ -13,21 +16,18 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from kbroker.coordinator.ports import InternalLog
+from kbroker.coordinator.batching import NOBODY, Done, Producer, Write, build, gather
+from kbroker.coordinator.ports import InternalLog, Marker
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.world import World
 from protocol.errors import ErrorCode, MalformedError
-from protocol.records.batch import NewRecord, body_of, build_batch, iter_headers
+from protocol.records.batch import body_of, iter_headers
 from protocol.records.compression import decompress
 from protocol.records.control import COMMIT, control_type
 from protocol.records.record import iter_records
 
 R = TypeVar("R")
-Done = Callable[[ErrorCode], None]
 
-# What a record costs in a batch besides key and value, at most; and the batch's header.
-RECORD_OVERHEAD = 32
-BATCH_OVERHEAD = 128
 # A batch of the coordinators is small; this bounds what a corrupt one can cost while loading.
 MAX_LOADED_BATCH = 64 << 20
 LOADED_A_TURN = 2_000
@@ -40,15 +40,15 @@ class Status(Enum):
 
 
 class Loaded(NamedTuple, Generic[R]):
-    """A record while loading: its offset, and the producer id when a transaction wrote it, else -1."""
+    """A record of the log: its offset, and the producer id when a transaction wrote it, else -1."""
 
     record: R
     offset: int
     producer_id: int
 
 
-class Marker(NamedTuple):
-    """The end of a transaction while loading."""
+class Ended(NamedTuple):
+    """The end of a producer's transaction in the log."""
 
     producer_id: int
     committed: bool
@@ -64,11 +64,13 @@ class Machine(Protocol[R]):
         ...
 
     def apply(self, record: R) -> None:
-        """A record that this broker wrote is committed."""
+        """A record that this broker wrote outside of transactions is committed."""
         ...
 
-    def load(self, item: Loaded[R] | Marker) -> None:
-        """Something of the log, in order, before the partition becomes active."""
+    def load(self, item: Loaded[R] | Ended) -> None:
+        """Something of the log, in order: all of it before the partition becomes active, then what is committed of
+        transactions.
+        """
         ...
 
     def lost(self, error: ErrorCode) -> None:
@@ -89,12 +91,6 @@ class Limits(NamedTuple):
     load_bytes: int = 5 << 20
 
 
-class _Write(NamedTuple, Generic[R]):
-    records: Sequence[R]
-    encoded: list[NewRecord]
-    done: Done
-
-
 class Runtime(Generic[R]):
     """The log's side of one coordinator partition."""
 
@@ -113,9 +109,9 @@ class Runtime(Generic[R]):
         self._log = log
         self._machine = machine
         self._limits = limits
-        self._queue: list[_Write[R]] = []
+        self._queue: list[Write[R]] = []
         # Appended and not yet committed: (log end offset after it, its writes), oldest first.
-        self._appended: deque[tuple[int, list[_Write[R]]]] = deque()
+        self._appended: deque[tuple[int, list[Write[R]]]] = deque()
 
     # Loading.
 
@@ -131,7 +127,7 @@ class Runtime(Generic[R]):
                 return
             await self._take_in(items)
 
-    async def _take_in(self, items: Sequence[Loaded[R] | Marker]) -> None:
+    async def _take_in(self, items: Sequence[Loaded[R] | Ended]) -> None:
         """With turns of the loop between, since others are served meanwhile."""
         for number, item in enumerate(items):
             if number % LOADED_A_TURN == LOADED_A_TURN - 1:
@@ -146,17 +142,17 @@ class Runtime(Generic[R]):
         if self.status is Status.LOADING:
             self.status = Status.ACTIVE
 
-    def _read_blocking(self, offset: int) -> tuple[int, list[Loaded[R] | Marker]]:
+    def _read_blocking(self, offset: int) -> tuple[int, list[Loaded[R] | Ended]]:
         """One chunk of the log: (next offset, what it holds); -1 at the end."""
         data = self._log.read_internal_blocking(self.tp, offset, self._limits().load_bytes)
-        items: list[Loaded[R] | Marker] = []
+        items: list[Loaded[R] | Ended] = []
         next_offset = -1
         for pos, header in iter_headers(data):
             next_offset = header.next_offset
             body = decompress(header.codec, body_of(data, pos, header.size), MAX_LOADED_BATCH)
             for record in iter_records(body, header.count, header.base_timestamp):
                 if header.is_control:
-                    items.append(Marker(header.producer_id, control_type(record.key) == COMMIT))
+                    items.append(Ended(header.producer_id, control_type(record.key) == COMMIT))
                     continue
                 found = self._machine.decode(record.key, record.value)
                 if found is not None:
@@ -166,40 +162,38 @@ class Runtime(Generic[R]):
 
     # Writing.
 
-    def write(self, records: Sequence[R], done: Done) -> None:
-        """Append records, at least one, together. `done` is called after they are applied, or with the
-        reason why they never will be.
+    def write(self, records: Sequence[R], done: Done, producer: Producer = NOBODY) -> None:
+        """Append records, at least one, together; within a transaction when they have a producer. `done` is called
+        after they are applied, or with the reason why they never will be.
         """
         now_ms = self._world.clock.now_ms()
-        encoded: list[NewRecord] = [(now_ms, *self._machine.encode(record), ()) for record in records]
+        encoded = [(now_ms, *self._machine.encode(record), ()) for record in records]
+        self._enqueue(Write(records, encoded, done, producer))
+
+    def write_marker(self, marker: Marker, done: Done) -> None:
+        """Append the end of a transaction, after what was written before it."""
+        self._enqueue(Write((), (), done, marker=marker))
+
+    def _enqueue(self, write: Write[R]) -> None:
         if not self._queue:
             linger_ms = self._limits().linger_ms
             if linger_ms > 0:
                 self._world.loop.call_later(linger_ms / 1000, self._flush)
             else:
                 self._world.loop.call_soon(self._flush)
-        self._queue.append(_Write(records, encoded, done))
+        self._queue.append(write)
 
     def _flush(self) -> None:
         queue, self._queue = self._queue, []
         max_bytes, codec, *_ = self._limits()
-        batch: list[_Write[R]] = []
-        size = BATCH_OVERHEAD
-        for write in queue:
-            more = sum(len(key or b"") + len(value or b"") + RECORD_OVERHEAD for _, key, value, _ in write.encoded)
-            if batch and size + more > max_bytes:
-                self._append(batch, codec)
-                batch, size = [], BATCH_OVERHEAD
-            batch.append(write)
-            size += more
-        if batch:
-            self._append(batch, codec)
+        for writes in gather(queue, max_bytes):
+            self._append(writes, codec)
 
-    def _append(self, writes: list[_Write[R]], codec: int) -> None:
+    def _append(self, writes: list[Write[R]], codec: int) -> None:
         if self.status is not Status.ACTIVE:
             _settle(writes, ErrorCode.NOT_COORDINATOR)
             return
-        batch = build_batch([record for write in writes for record in write.encoded], codec=codec)
+        batch = build(writes, codec, self._world.clock.now_ms())
         try:
             end_offset = self._log.append_internal(self.tp, batch)
         except KafkaError as error:
@@ -208,7 +202,7 @@ class Runtime(Generic[R]):
         self._appended.append((end_offset, writes))
         self._log.on_committed(self.tp, end_offset, lambda error: self._committed(end_offset, error))
 
-    def _refused(self, writes: list[_Write[R]], codec: int, error: ErrorCode) -> None:
+    def _refused(self, writes: list[Write[R]], codec: int, error: ErrorCode) -> None:
         """Nothing was appended. A batch that is too large may be so because of one write: try each alone."""
         if error is ErrorCode.MESSAGE_TOO_LARGE and len(writes) > 1:
             for write in writes:
@@ -223,11 +217,23 @@ class Runtime(Generic[R]):
             self.close(coordinator_error(error))
             return
         while self._appended and self._appended[0][0] <= end_offset:
-            _, writes = self._appended.popleft()
+            end, writes = self._appended.popleft()
+            place = end - sum(len(write.records) for write in writes)
             for write in writes:
-                for record in write.records:
-                    self._machine.apply(record)
+                self._apply(write, place)
+                place += len(write.records)
                 write.done(ErrorCode.NONE)
+
+    def _apply(self, write: Write[R], place: int) -> None:
+        """`place`: the offset of its first record."""
+        if write.marker is not None:
+            self._machine.load(Ended(write.marker.producer_id, write.marker.committed))
+        elif write.producer is NOBODY:
+            for record in write.records:
+                self._machine.apply(record)
+        else:
+            for number, record in enumerate(write.records):
+                self._machine.load(Loaded(record, place + number, write.producer.producer_id))
 
     def close(self, error: ErrorCode) -> None:
         """Stop: all that is under way fails."""
@@ -242,7 +248,7 @@ class Runtime(Generic[R]):
         self._machine.lost(error)
 
 
-def _settle(writes: Sequence[_Write[R]], error: ErrorCode) -> None:
+def _settle(writes: Sequence[Write[R]], error: ErrorCode) -> None:
     for write in writes:
         write.done(error)
 

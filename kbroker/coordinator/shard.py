@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from kbroker.coordinator.batching import NOBODY, Producer
 from kbroker.coordinator.in_time import InTime
 from kbroker.coordinator.offsets_records import decode_record, encode_record
-from kbroker.coordinator.ports import Config, InternalLog
-from kbroker.coordinator.runtime import Limits, Loaded, Marker, Runtime, Status
+from kbroker.coordinator.ports import Config, InternalLog, Marker
+from kbroker.coordinator.runtime import Ended, Limits, Loaded, Runtime, Status
 from kbroker.model import TopicPartition
 from kbroker.state.group import applying
 from kbroker.state.group.gate import Gate
 from kbroker.state.group.group import ClassicGroup
 from kbroker.state.group.offsets import GroupOffsets
+from kbroker.state.group.pending import Partition, PendingOffset, PendingOffsets
 from kbroker.state.group.rebalance import prepare
 from kbroker.state.group.records import GroupRecord, GroupTombstone, OffsetRecord, Record
 from kbroker.state.group.requests import JoinAnswer, Now, SyncAnswer, Write
@@ -27,12 +29,16 @@ def ignore(_: ErrorCode) -> None:
 
 @dataclass(slots=True)
 class Groups:
-    """What is known of the partition's groups. Every group with offsets or members is in `by_id`."""
+    """What is known of the partition's groups. Every group with offsets, pending ones too, or members is in `by_id`."""
 
     by_id: dict[str, ClassicGroup] = field(default_factory=dict)
     offsets: dict[str, GroupOffsets] = field(default_factory=dict)
-    # While loading: offsets of transactions that have not ended, by producer id.
-    in_transaction: dict[int, list[OffsetRecord]] = field(default_factory=dict)
+    pending: PendingOffsets = field(default_factory=PendingOffsets)
+
+    def partitions_of(self, group_id: str) -> list[Partition]:
+        """Of which partitions a group has offsets, committed or pending."""
+        offsets = self.offsets.get(group_id) or GroupOffsets()
+        return list(dict.fromkeys([*((topic, index) for topic, index, _ in offsets), *self.pending.of_group(group_id)]))
 
 
 class Shard:
@@ -112,8 +118,9 @@ class Shard:
 
         self.runtime.write(records, settled)
 
-    def write_shared(self, group_id: str, records: Sequence[Record], done: Done) -> None:
-        """Write offsets; other commits of the group may overtake nothing but need not wait.
+    def write_shared(self, group_id: str, records: Sequence[Record], done: Done, producer: Producer = NOBODY) -> None:
+        """Write offsets, within a transaction when there is a producer; other commits of the group may overtake
+        nothing but need not wait.
 
         `done` is called after offsets.commit.timeout.ms at the latest, as if there were no coordinator. What was
         written may be committed later; a commit can be repeated.
@@ -127,7 +134,14 @@ class Shard:
             gate.unshare()
             self._close_gate(group_id, gate)
 
-        self.runtime.write(records, settled)
+        self.runtime.write(records, settled, producer)
+
+    def write_marker(self, marker: Marker, done: Done) -> None:
+        """Write the end of a transaction, whose offsets count or are forgotten when it is committed.
+
+        Nobody waits for it: until then they are pending, for deletions and expiry too.
+        """
+        self.runtime.write_marker(marker, done)
 
     def _gate(self, group_id: str) -> Gate:
         gate = self._gates.get(group_id)
@@ -160,38 +174,52 @@ class Shard:
             else:
                 applying.apply(group, record)
 
-    def _apply_offset(self, record: OffsetRecord) -> None:
-        key, offsets = record.key, self.groups.offsets.get(record.key.group_id)
-        if record.value is None:
+    def _apply_offset(self, record: OffsetRecord, place: int | None = None) -> None:
+        """`place`: where in the log it is, if that is not after all that was applied before."""
+        key, value = record.key, record.value
+        offsets = self.groups.offsets.get(key.group_id)
+        if value is None:
+            self.groups.pending.forget(key)
             if offsets is not None:
                 offsets.remove(key.topic, key.partition)
                 if not offsets:
                     del self.groups.offsets[key.group_id]
             return
+        if self.groups.pending:
+            self.groups.pending.overtake(key, place)
         if offsets is None:
             offsets = self.groups.offsets[key.group_id] = GroupOffsets()
-        offsets.put(key.topic, key.partition, record.value)
-        if key.group_id not in self.groups.by_id:
-            # A simple group: it commits offsets and never has members.
-            self.groups.by_id[key.group_id] = ClassicGroup(key.group_id)
+        offsets.put(key.topic, key.partition, value)
+        self._ensure(key.group_id)
+
+    def _ensure(self, group_id: str) -> None:
+        """A group that commits offsets and never has members is known too: a simple group."""
+        if group_id not in self.groups.by_id:
+            self.groups.by_id[group_id] = ClassicGroup(group_id)
 
     def _forget(self, group_id: str) -> None:
         group = self.groups.by_id.pop(group_id, None)
         if group is not None:
             self._bury(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def load(self, item: Loaded[Record] | Marker) -> None:
-        """One thing of the log. Offsets of a transaction count when it has committed."""
-        if isinstance(item, Marker):
-            records = self.groups.in_transaction.pop(item.producer_id, [])
-            for record in records if item.committed else ():
-                self._apply_offset(record)
+    def load(self, item: Loaded[Record] | Ended) -> None:
+        """One thing of the log, when it is read anew; and what transactions write, as it is committed."""
+        if isinstance(item, Ended):
+            self._end_transaction(item)
         elif isinstance(item.record, GroupRecord):
             self.groups.by_id[item.record.group_id] = applying.restore(item.record)
-        elif isinstance(item.record, OffsetRecord) and item.producer_id != -1:
-            self.groups.in_transaction.setdefault(item.producer_id, []).append(item.record)
+        elif isinstance(item.record, OffsetRecord) and item.producer_id != -1 and item.record.value is not None:
+            pending = PendingOffset(item.record.key, item.record.value, item.offset)
+            self.groups.pending.add(item.producer_id, pending)
+            self._ensure(pending.key.group_id)
         else:
             self.apply(item.record)
+
+    def _end_transaction(self, ended: Ended) -> None:
+        """A group of which nothing is left stays, as in Kafka, until the next look for what has expired."""
+        counting = self.groups.pending.end(ended.producer_id)
+        for pending in counting if ended.committed else ():
+            self._apply_offset(OffsetRecord(pending.key, pending.offset), pending.place)
 
     def start(self) -> None:
         """Loading is done: members have a session's time to show themselves.
@@ -238,5 +266,9 @@ class Shard:
     def groups_with_offsets(self, topics: Iterable[str]) -> list[str]:
         """Every group that has offsets of one of the topics, committed or on their way."""
         wanted = set(topics)
-        found = [one for one, offsets in self.groups.offsets.items() if wanted & offsets.topics.keys()]
-        return found + [group_id for group_id in self._gates if group_id not in self.groups.offsets]
+        found = dict.fromkeys(one for one, offsets in self.groups.offsets.items() if wanted & offsets.topics.keys())
+        pending = self.groups.pending
+        found |= dict.fromkeys(
+            one for one in pending.groups() if any(topic in wanted for topic, _ in pending.of_group(one))
+        )
+        return [*found, *(group_id for group_id in self._gates if group_id not in found)]

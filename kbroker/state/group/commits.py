@@ -1,4 +1,4 @@
-"""Who may commit and delete offsets."""
+"""Who may commit offsets, within transactions or not, and delete them."""
 
 from kbroker.model import KafkaError
 from kbroker.state.group.group import ClassicGroup
@@ -29,6 +29,27 @@ def check_commit(
         # The member knows the new generation but has no assignment in it yet.
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     group.keep_session(member, now.mono_ms)
+
+
+def check_commit_in_transaction(
+    group: ClassicGroup | None, member_id: str, instance_id: str | None, generation: int
+) -> None:
+    """Raise KafkaError unless a transaction may write offsets of the group (KIP-447).
+
+    Other than with an ordinary commit, clients may not know their member and generation (versions before 3), a
+    rebalance does not keep out who is of the generation, and it is no heartbeat.
+    """
+    if group is None:
+        if generation >= 0:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        return
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return
+    if generation < 0 and member_id == UNKNOWN_MEMBER and instance_id is None:
+        return
+    group.check_member(member_id, instance_id)
+    if generation != group.generation:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
 
 def check_offset_delete(group: ClassicGroup | None) -> ClassicGroup:

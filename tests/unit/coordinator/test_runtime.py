@@ -4,12 +4,15 @@ import asyncio
 
 import pytest
 
-from kbroker.coordinator.runtime import LOADED_A_TURN, Limits, Loaded, Marker, Runtime, Status
+from kbroker.coordinator.batching import NOBODY, Producer
+from kbroker.coordinator.ports import Marker
+from kbroker.coordinator.runtime import LOADED_A_TURN, Ended, Limits, Loaded, Runtime, Status
 from kbroker.model import KafkaError, TopicPartition
 from protocol.errors import ErrorCode
-from protocol.records.batch import TRANSACTIONAL, build_batch
+from protocol.records.batch import TRANSACTIONAL, BatchHeader, body_of, build_batch, parse_header
 from protocol.records.compression import ZSTD
-from protocol.records.control import EndMarker, build_end_marker
+from protocol.records.control import EndMarker, build_end_marker, parse_end_marker
+from protocol.records.record import iter_records
 from tests.unit.coordinator.harness import MemoryLog, VirtualLoop, virtual_world
 
 TP = TopicPartition("__toy", 0)
@@ -20,7 +23,7 @@ class Toy:
 
     def __init__(self) -> None:
         self.applied: list[str] = []
-        self.loaded: list[Loaded[str] | Marker] = []
+        self.loaded: list[Loaded[str] | Ended] = []
         self.lost_with: ErrorCode | None = None
 
     def encode(self, record: str) -> tuple[bytes, bytes | None]:
@@ -33,7 +36,7 @@ class Toy:
     def apply(self, record: str) -> None:
         self.applied.append(record)
 
-    def load(self, item: Loaded[str] | Marker) -> None:
+    def load(self, item: Loaded[str] | Ended) -> None:
         self.loaded.append(item)
 
     def lost(self, error: ErrorCode) -> None:
@@ -51,8 +54,15 @@ class Stage:
         if active:
             self.runtime.activate()
 
-    def write(self, *records: str) -> None:
-        self.runtime.write(records, lambda error: self.answers.append((records[0], error)))
+    def write(self, *records: str, producer: Producer = NOBODY) -> None:
+        self.runtime.write(records, lambda error: self.answers.append((records[0], error)), producer)
+
+    def end(self, producer_id: int, *, committed: bool = True) -> None:
+        marker = Marker(producer_id, 0, committed, 3, 1)
+        self.runtime.write_marker(marker, lambda error: self.answers.append((f"end of {producer_id}", error)))
+
+    def headers(self) -> list[BatchHeader]:
+        return [parse_header(batch) for batch in self.log.batches.get(TP, [])]
 
     def load(self) -> None:
         self.loop.run_until_complete(self.runtime.load())
@@ -180,6 +190,70 @@ def test_a_late_commit_after_closing_changes_nothing(stage: Stage) -> None:
     assert (stage.toy.applied, stage.answers) == ([], [("a", ErrorCode.NOT_COORDINATOR)])
 
 
+def test_what_transactions_write_has_batches_of_its_own_in_order(stage: Stage) -> None:
+    seven, eight = Producer(7, 0), Producer(8, 2)
+    stage.write("a")
+    stage.write("b", "c", producer=seven)
+    stage.write("d", producer=seven)
+    stage.write("e", producer=eight)
+    stage.end(7)
+    stage.end(8, committed=False)
+    stage.write("f")
+    stage.write("g")
+    stage.loop.settle()
+    headers = [(one.producer_id, one.producer_epoch, one.is_transactional, one.count) for one in stage.headers()]
+    assert headers == [
+        (-1, -1, False, 1), (7, 0, True, 3), (8, 2, True, 1), (7, 0, True, 1), (8, 0, True, 1), (-1, -1, False, 2),
+    ]  # fmt: skip
+    assert [one.is_control for one in stage.headers()] == [False, False, False, True, True, False]
+    assert all(one.base_sequence == -1 for one in stage.headers())
+    assert [error for _, error in stage.answers] == [ErrorCode.NONE] * 8
+    assert stage.toy.applied == ["a", "f", "g"]
+    assert stage.toy.loaded == [
+        Loaded("b", 1, 7), Loaded("c", 2, 7), Loaded("d", 3, 7), Loaded("e", 4, 8), Ended(7, True), Ended(8, False),
+    ]  # fmt: skip
+
+
+def test_the_end_of_a_transaction_is_a_marker_as_kafka_writes_it(stage: Stage) -> None:
+    stage.end(7, committed=False)
+    stage.loop.settle()
+    (batch,) = stage.log.batches[TP]
+    header = parse_header(batch)
+    (record,) = iter_records(body_of(batch, 0, header.size), 1, header.base_timestamp)
+    assert parse_end_marker(record.key, record.value) == EndMarker(False, 3)
+    assert header.base_timestamp == stage.runtime._world.clock.now_ms()
+
+
+def test_transactions_are_taken_in_when_they_are_committed_and_as_loading_finds_them(stage: Stage) -> None:
+    stage.log.held = True
+    stage.write("a", producer=Producer(7, 0))
+    stage.end(7)
+    stage.loop.settle()
+    assert (stage.toy.loaded, stage.answers) == ([], [])
+    stage.log.commit(1)
+    assert (stage.toy.loaded, stage.answers) == ([Loaded("a", 0, 7)], [("a", ErrorCode.NONE)])
+    stage.log.commit()
+    again = Stage(active=False)
+    again.log.batches = stage.log.batches
+    again.load()
+    assert again.toy.loaded == stage.toy.loaded == [Loaded("a", 0, 7), Ended(7, True)]
+
+
+def test_a_marker_that_the_log_refuses_fails_alone(stage: Stage) -> None:
+    real = stage.log.append_internal
+
+    def append(tp: TopicPartition, batch: bytearray) -> int:
+        if parse_header(batch).producer_id == 7:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+        return real(tp, batch)
+
+    stage.log.append_internal = append  # type: ignore[method-assign]
+    stage.end(7)
+    stage.end(8)
+    stage.loop.settle()
+    assert stage.answers == [("end of 7", ErrorCode.INVALID_PRODUCER_EPOCH), ("end of 8", ErrorCode.NONE)]
+
+
 def test_loading_reads_every_batch_and_passes_over_unknown_kinds() -> None:
     stage = Stage(active=False)
     append = stage.log.append_internal
@@ -192,8 +266,8 @@ def test_loading_reads_every_batch_and_passes_over_unknown_kinds() -> None:
     assert stage.toy.loaded == [
         Loaded("a", 0, -1),
         Loaded("b", 2, 7),
-        Marker(7, True),
-        Marker(8, False),
+        Ended(7, True),
+        Ended(8, False),
         Loaded("c", 5, -1),
     ]
     assert stage.runtime.status is Status.LOADING

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli import config, configs, consume, doctor, groups, log_app, produce, start, topics
+from kbroker.cli import config, configs, consume, doctor, groups, log_app, produce, start, topics, transactions
 from kbroker.cli.complete import rejoin_words
 from kbroker.cli.errors import CliError, complain, explain, usage
 
@@ -83,6 +83,7 @@ app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")
 app.add_typer(log_app.app, name="log")
 app.command("doctor")(doctor.doctor)

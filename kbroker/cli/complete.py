@@ -30,6 +30,16 @@ def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
     return _starting(names, incomplete)
 
 
+def complete_transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Transactional ids."""
+
+    def ids(client: Any) -> list[str]:
+        listed = client.list_transactions().values()
+        return [row.transactional_id for rows in listed for row in rows]
+
+    return _starting(_asked(ctx, ids), incomplete)
+
+
 def complete_topic_configs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Topic configs, as `NAME=`; the tables in this package know them without a broker."""
     from kbroker.config.rows.topic import TOPIC_CONFIGS

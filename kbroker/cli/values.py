@@ -66,6 +66,18 @@ def duration_ms(text: str) -> int:
     )
 
 
+def span_text(span_ms: int) -> str:
+    """Milliseconds as `duration_ms` takes them, the two largest units of it: `1h30m`, `2m`, `250ms`."""
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, span_ms = divmod(span_ms, _UNITS[unit])
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+        if len(parts) == 2:
+            break
+    return "".join(parts) or "0ms"
+
+
 def moment_ms(text: str, now_ms: int) -> int:
     """A point in time as milliseconds since the epoch.
 

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.compat.cli.conftest import COMMAND, TIMEOUT_S, Kbroker
 
@@ -48,3 +49,9 @@ def test_topics_groups_and_configs_are_offered(bash: Kbroker, kbroker: Kbroker, 
     assert bash("groups", "reset-offsets", group, "--topic", f"{name}-a") == [f"{name}-a"]
     assert bash("configs", "get", "topic", name) == [f"{name}-a", f"{name}-b"]
     assert bash("configs", "set", "topic", f"{name}-a", "retention.b") == ["retention.bytes="]
+
+
+def test_transactional_ids_are_offered(bash: Kbroker, bootstrap: str, name: str) -> None:
+    Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{name}-id"}).init_transactions(30)
+    assert bash("transactions", "describe", name) == [f"{name}-id"]
+    assert bash("transactions", "terminate", name) == [f"{name}-id"]

@@ -41,6 +41,12 @@ def refused() -> Iterator[str]:
         ["configs", "set", "broker", "--default", "a=b"],
         ["configs", "unset", "group", "g", "--all"],
         ["configs", "list"],
+        ["transactions", "list"],
+        ["transactions", "describe", "id"],
+        ["transactions", "producers", "t"],
+        ["transactions", "find-hanging"],
+        ["transactions", "abort", "t:0", "--start-offset", "0"],
+        ["transactions", "terminate", "id"],
     ],
 )
 def test_no_broker_is_one_line(command: list[str], refused: str, capsys: pytest.CaptureFixture[str]) -> None:

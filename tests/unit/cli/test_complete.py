@@ -56,6 +56,8 @@ def completed(
         (["topics", "describe", ""], []),
         (["groups", "describe", ""], []),
         (["configs", "get", "broker", ""], []),
+        (["transactions", "f"], ["find-hanging"]),
+        (["transactions", "describe", ""], []),
     ],
 )
 def test_what_is_known_without_a_broker(

@@ -1,0 +1,216 @@
+"""`kbroker transactions` against a broker."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from kafka.admin import KafkaAdminClient
+from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer.transaction import InitProducerIdRequest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from tests.compat.cli.conftest import Kbroker
+from tests.compat.support import eventually
+
+pytestmark = pytest.mark.compat
+
+HOUR_MS = 3_600_000
+VERIFICATION = "transaction.partition.verification.enable"
+
+
+@pytest.fixture
+def transactional(bootstrap: str) -> Iterator[Callable[[str], Producer]]:
+    """transactional("id"): a producer that has its producer id; no transaction of it is left open."""
+    producers = []
+
+    def made(transactional_id: str) -> Producer:
+        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
+        producer.init_transactions(30)
+        producers.append(producer)
+        return producer
+
+    yield made
+    for producer in producers:
+        with suppress(KafkaException):  # none is open, or somebody else has ended it
+            producer.abort_transaction(10)
+
+
+def begun(producer: Producer, topic: str) -> None:
+    """One record in partition 0, in a transaction that stays open."""
+    producer.begin_transaction()
+    producer.produce(topic, b"v", partition=0)
+    assert producer.flush(30) == 0
+
+
+def test_an_open_transaction_is_listed_and_described(
+    kbroker: Kbroker, transactional: Callable[[str], Producer], name: str
+) -> None:
+    kbroker("topics", "create", name, "--partitions", "2")
+    producer = transactional(name)
+    [idle] = kbroker("transactions", "describe", name, "--json").json()
+    assert (idle["state"], idle["start_ms"], idle["duration_ms"], idle["partitions"]) == ("Empty", None, None, {})
+    begun(producer, name)
+
+    [row] = kbroker("transactions", "list", "--pattern", f"{name}.*", "--json").json()
+    assert (row["transactional_id"], row["state"]) == (name, "Ongoing")
+    [described] = kbroker("transactions", "describe", name, "--json").json()
+    assert described["producer_id"] == row["producer_id"]
+    assert described["coordinator"] == row["coordinator"]
+    assert described["timeout_ms"] == 60_000
+    assert described["partitions"] == {name: [0]}
+    assert abs(described["start_ms"] - time.time() * 1000) < HOUR_MS
+    [shown] = kbroker("transactions", "describe", name).out.splitlines()[1:]
+    assert shown.split()[:5] == [name, "Ongoing", str(row["producer_id"]), str(described["producer_epoch"]), "1m"]
+    assert shown.endswith(f"  {name}:0")
+
+    [at] = kbroker("transactions", "producers", name, "--json").json()
+    assert (at["partition"], at["producer_id"], at["start_offset"]) == (0, row["producer_id"], 0)
+    assert at["producer_epoch"] == described["producer_epoch"]
+    assert kbroker("consume", name, "--read-committed").out == ""
+    producer.commit_transaction(30)
+    # It is committed when that is decided; the markers come after that.
+    eventually(lambda: kbroker("consume", name, "--read-committed").out == "v\n", "the record is read")
+    [at] = kbroker("transactions", "producers", f"{name}:0", "--json").json()
+    assert at["start_offset"] is None
+    assert kbroker("transactions", "producers", f"{name}:1", "--json").json() == []
+
+
+def test_a_listing_is_filtered_by_the_broker(
+    kbroker: Kbroker, fails: Kbroker, transactional: Callable[[str], Producer], name: str
+) -> None:
+    kbroker("topics", "create", name, "--partitions", "1")
+    begun(transactional(f"{name}-open"), name)
+    transactional(f"{name}-idle")
+    numbers = {
+        row["transactional_id"]: str(row["producer_id"])
+        for row in kbroker("transactions", "list", "--pattern", f"{name}-.*", "--json").json()
+    }
+    assert sorted(numbers) == [f"{name}-idle", f"{name}-open"]
+
+    def listed(*filters: str) -> list[str]:
+        found = [row["transactional_id"] for row in kbroker("transactions", "list", "--json", *filters).json()]
+        return [found_id for found_id in found if found_id.startswith(name)]
+
+    assert listed("--state", "ongoing") == [f"{name}-open"]
+    assert listed("--state", "Empty", "--state", "Ongoing") == [f"{name}-idle", f"{name}-open"]
+    assert listed("--state", "PrepareAbort") == []
+    assert listed("--producer-id", numbers[f"{name}-idle"]) == [f"{name}-idle"]
+    assert listed("--longer-than", "0ms") == [f"{name}-open"]
+    assert listed("--longer-than", "1h") == []
+    assert listed("--pattern", f"{name}-id.e") == [f"{name}-idle"]
+    assert listed("--pattern", name) == []
+    refused = fails("transactions", "list", "--pattern", "(")
+    assert refused.status == 1
+    assert refused.err.endswith("(INVALID_REGULAR_EXPRESSION)\n")
+
+
+def test_what_is_not_there_is_one_line(kbroker: Kbroker, fails: Kbroker, name: str) -> None:
+    unknown = fails("transactions", "describe", name)
+    assert (unknown.status, unknown.out) == (1, "")
+    assert unknown.err == f"kbroker: transactional id {name}: Transactional id not found (TRANSACTIONAL_ID_NOT_FOUND)\n"
+    assert fails("transactions", "terminate", name).err == unknown.err
+    assert fails("transactions", "producers", name).err == f"kbroker: topic {name} does not exist\n"
+    kbroker("topics", "create", name, "--partitions", "1")
+    for arguments in (["producers", f"{name}:1"], ["find-hanging", "--topic", f"{name}:1"]):
+        assert fails("transactions", *arguments).err == f"kbroker: topic {name} has no partition 1: it has 1\n"
+    nothing = fails("transactions", "abort", f"{name}:0", "--start-offset", "3")
+    assert nothing.err == f"kbroker: {name}-0 has no open transaction that begins at offset 3\n"
+
+
+def test_a_producer_is_fenced_and_its_transaction_aborted(
+    kbroker: Kbroker, transactional: Callable[[str], Producer], name: str
+) -> None:
+    kbroker("topics", "create", name, "--partitions", "1")
+    producer = transactional(name)
+    begun(producer, name)
+    done = kbroker("transactions", "terminate", name)
+    assert done.out == f"{name}: its producer is fenced, its transaction aborted\n"
+    [described] = kbroker("transactions", "describe", name, "--json").json()
+    assert described["partitions"] == {}
+    assert kbroker("consume", name, "--read-committed").out == ""
+    assert kbroker("consume", name).out == "v\n"
+    [at] = kbroker("transactions", "producers", name, "--json").json()
+    assert at["start_offset"] is None
+    with pytest.raises(KafkaException, match=r"fenced|epoch"):
+        producer.commit_transaction(30)
+
+
+@pytest.fixture
+def unverified(kbroker: Kbroker) -> Iterator[None]:
+    """The broker takes transactional records without asking their coordinator, as those before Kafka 3.6 did."""
+    kbroker("configs", "set", "broker", "--default", f"{VERIFICATION}=false")
+    yield
+    kbroker("configs", "unset", "broker", "--default", VERIFICATION)
+
+
+def hang(bootstrap: str, topic: str) -> int:
+    """A record of an hour ago, in a transaction that no coordinator knows of; gives its producer id."""
+    client = KafkaAdminClient(bootstrap_servers=bootstrap)
+
+    def send(request: Any) -> Any:
+        async def answer() -> Any:
+            return await client._manager.send(request)
+
+        return client._manager.run(answer)
+
+    def initialized() -> Any:
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+        )
+        answer = send(request)
+        return answer if answer.error_code == 0 else None
+
+    try:
+        producer = eventually(initialized, "a producer id")
+        builder = DefaultRecordBatchBuilder(2, 0, True, producer.producer_id, producer.producer_epoch, 0, 1000)
+        builder.append(0, round(time.time() * 1000) - HOUR_MS, None, b"hanging", [])
+        Topic = ProduceRequest.TopicProduceData
+        partition = Topic.PartitionProduceData(index=0, records=bytes(builder.build()))
+        data = [Topic(name=topic, partition_data=[partition])]
+        # Since version 12 a Produce adds its partitions to the transaction.
+        request = ProduceRequest(transactional_id="-", acks=-1, timeout_ms=30_000, topic_data=data, max_version=8)
+        assert send(request).responses[0].partition_responses[0].error_code == 0
+    finally:
+        client.close()
+    return int(producer.producer_id)
+
+
+@pytest.mark.usefixtures("unverified")
+@pytest.mark.parametrize("by", ["start offset", "producer"])
+def test_a_hanging_transaction_is_found_and_ended(
+    kbroker: Kbroker, fails: Kbroker, transactional: Callable[[str], Producer], bootstrap: str, name: str, by: str
+) -> None:
+    kbroker("topics", "create", name, "--partitions", "1")
+    kbroker("produce", name, "before")
+    producer_id = hang(bootstrap, name)
+    kbroker("produce", name, "behind")
+    begun(transactional(name), name)  # open, and known to its coordinator
+    assert kbroker("consume", name, "--read-committed").out == "before\n"
+
+    [found] = kbroker("transactions", "find-hanging", "--topic", name, "--json").json()
+    assert (found["topic"], found["partition"], found["start_offset"]) == (name, 0, 1)
+    assert found["producer_id"] == producer_id
+    assert HOUR_MS <= found["silent_ms"] < 2 * HOUR_MS
+    assert found in [
+        {**row, "silent_ms": found["silent_ms"]}
+        for row in kbroker("transactions", "find-hanging", "--broker", "1", "--json").json()
+    ]
+    assert kbroker("transactions", "find-hanging", "--broker", "99", "--json").json() == []
+    assert kbroker("transactions", "find-hanging", "-t", name, "--max-transaction-timeout", "2h", "--json").json() == []
+    every = kbroker("transactions", "find-hanging", "--topic", name, "--max-transaction-timeout", "0ms")
+    assert [line.split()[:6] for line in every.out.splitlines()[1:]] == [[name, "0", str(producer_id), "0", "-", "1"]]
+    assert "kbroker transactions abort TOPIC:PARTITION --start-offset OFFSET" in every.err
+
+    how = ["--start-offset", "1"]
+    if by == "producer":
+        how = ["--producer-id", str(producer_id), "--producer-epoch", "0", "--coordinator-epoch", "-1"]
+    done = kbroker("transactions", "abort", f"{name}:0", *how)
+    assert done.out == f"{name}-0: aborted the transaction of producer {producer_id}, epoch 0\n"
+    assert kbroker("transactions", "find-hanging", "--topic", name, "--json").json() == []
+    assert kbroker("consume", name, "--read-committed").out == "before\nbehind\n"
+    if by == "start offset":
+        again = fails("transactions", "abort", f"{name}:0", *how)
+        assert again.err == f"kbroker: {name}-0 has no open transaction that begins at offset 1\n"

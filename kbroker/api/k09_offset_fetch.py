@@ -3,12 +3,14 @@
 - Null topics (from version 2 on) mean all that the group has committed; several groups at once from version 8 on;
   topic ids from version 10 on.
 - What was never committed is offset -1 and no error, whether the topic exists or not.
-- require_stable (version 7) also waits for commits that are being written; offsets of open transactions come with
-  transactions.
+- require_stable (version 7, KIP-447) waits for commits that are being written, and refuses partitions of which open
+  transactions have written offsets, one by one (UNSTABLE_OFFSET_COMMIT): clients ask again. A group's partitions that
+  have nothing but such offsets are not among all of them.
 - Errors are the group's, from version 2 on; version 1 has them in every partition.
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kbroker.api.services import RequestContext, Services
 from kbroker.cluster.image import MetadataImage
@@ -61,48 +63,56 @@ async def _fetch(
 ) -> OffsetFetchResponseGroup:
     try:
         offsets = await services.groups.offsets(group.group_id, after_commits=require_stable)
+        unstable = services.groups.pending_offsets(group.group_id) if require_stable else frozenset()
     except KafkaError as refusal:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=refusal.code)
-    offsets = offsets or GroupOffsets()
+    known = _Known(offsets or GroupOffsets(), unstable)
     by_id = version >= TOPIC_ID_VERSION
     if group.topics is None:
-        topics = _all_topics(services.metadata, offsets, by_id)
+        topics = _all_topics(services.metadata, known, by_id)
     elif by_id:
-        topics = [_topic_by_id(services.metadata, offsets, topic) for topic in group.topics]
+        topics = [_topic_by_id(services.metadata, known, topic) for topic in group.topics]
     else:
-        topics = [_topic_by_name(offsets, topic) for topic in group.topics]
+        topics = [_topic_by_name(known, topic) for topic in group.topics]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
 
-def _all_topics(metadata: MetadataImage, offsets: GroupOffsets, by_id: bool) -> list[OffsetFetchResponseTopics]:
+class _Known(NamedTuple):
+    """A group's committed offsets, and the (topic, partition)s of which the caller may not be told."""
+
+    offsets: GroupOffsets
+    unstable: frozenset[tuple[str, int]]
+
+
+def _all_topics(metadata: MetadataImage, known: _Known, by_id: bool) -> list[OffsetFetchResponseTopics]:
     topics = []
-    for name, partitions in offsets.topics.items():
+    for name, partitions in known.offsets.topics.items():
         image = metadata.topics.get(name)
         if by_id and image is None:
             # A deleted topic has no id to name it by.
             continue
         topic_id = ZERO_TOPIC_ID if image is None else image.topic_id
-        found = _partitions(partitions.items(), ErrorCode.NONE)
+        found = _partitions(known, name, partitions.items())
         topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=found))
     return topics
 
 
-def _topic_by_name(offsets: GroupOffsets, topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    found = offsets.topics.get(topic.name, {})
-    partitions = ((index, found.get(index, NEVER_COMMITTED)) for index in topic.partition_indexes)
-    return OffsetFetchResponseTopics(name=topic.name, partitions=_partitions(partitions, ErrorCode.NONE))
+def _topic_by_name(known: _Known, topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    found = known.offsets.topics.get(topic.name, {})
+    wanted = ((index, found.get(index, NEVER_COMMITTED)) for index in topic.partition_indexes)
+    return OffsetFetchResponseTopics(name=topic.name, partitions=_partitions(known, topic.name, wanted))
 
 
-def _topic_by_id(
-    metadata: MetadataImage, offsets: GroupOffsets, topic: OffsetFetchRequestTopics
-) -> OffsetFetchResponseTopics:
+def _topic_by_id(metadata: MetadataImage, known: _Known, topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
     image = metadata.topic_by_id.get(topic.topic_id)
-    found = {} if image is None else offsets.topics.get(image.name, {})
-    partitions = (
+    if image is None:
+        refused = [_partition(index, NEVER_COMMITTED, ErrorCode.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes]
+        return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=refused)
+    found = known.offsets.topics.get(image.name, {})
+    wanted = (
         (index, _of_topic(found.get(index, NEVER_COMMITTED), topic.topic_id)) for index in topic.partition_indexes
     )
-    error = ErrorCode.NONE if image is not None else ErrorCode.UNKNOWN_TOPIC_ID
-    return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=_partitions(partitions, error))
+    return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=_partitions(known, image.name, wanted))
 
 
 def _of_topic(offset: CommittedOffset, topic_id: bytes) -> CommittedOffset:
@@ -110,17 +120,26 @@ def _of_topic(offset: CommittedOffset, topic_id: bytes) -> CommittedOffset:
     return offset if offset.topic_id in (ZERO_TOPIC_ID, topic_id) else NEVER_COMMITTED
 
 
-def _partitions(found: Iterable[tuple[int, CommittedOffset]], error: ErrorCode) -> list[OffsetFetchResponsePartitions]:
+def _partitions(
+    known: _Known, topic: str, wanted: Iterable[tuple[int, CommittedOffset]]
+) -> list[OffsetFetchResponsePartitions]:
+    unstable = known.unstable
     return [
-        OffsetFetchResponsePartitions(
-            partition_index=index,
-            committed_offset=offset.offset,
-            committed_leader_epoch=offset.leader_epoch,
-            metadata=offset.metadata,
-            error_code=error,
-        )
-        for index, offset in found
+        _partition(index, NEVER_COMMITTED, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        if unstable and (topic, index) in unstable
+        else _partition(index, offset, ErrorCode.NONE)
+        for index, offset in wanted
     ]
+
+
+def _partition(index: int, offset: CommittedOffset, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        error_code=error,
+    )
 
 
 def _old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:

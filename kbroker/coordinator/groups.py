@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.coordinator import operations
+from kbroker.coordinator.alarm import Alarm
 from kbroker.coordinator.ports import GROUP_TOPIC
 from kbroker.coordinator.shard import Shard
 from kbroker.events import Log
 from kbroker.model import KafkaError, TopicPartition
-from kbroker.state.group.deadlines import Deadlines
 from kbroker.state.group.syncing import heartbeat
 from protocol.errors import ErrorCode, MalformedError
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from asyncio import Future, Task, TimerHandle
 
     from kbroker.cluster.image import MetadataDelta, MetadataImage
-    from kbroker.coordinator.ports import Config, InternalLog
+    from kbroker.coordinator.batching import Producer
+    from kbroker.coordinator.ports import Config, InternalLog, Marker
     from kbroker.state.group.group import ClassicGroup
     from kbroker.state.group.offsets import GroupOffsets
     from kbroker.state.group.records import CommittedOffset
@@ -35,6 +36,11 @@ log = Log("kbroker.groups")
 MINUTE_MS = 60_000
 # After a partition could not be read.
 LOAD_AGAIN_S = 5.0
+# What who writes markers is told instead of a coordinator's errors.
+NOT_COORDINATING = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
 
 
 def java_hash(text: str) -> int:
@@ -63,9 +69,7 @@ class GroupCoordinator:
         # Partitions of which the log has said that they cannot be loaded.
         self._unloaded: dict[int, None] = {}
         # Of every group with something due, when.
-        self._deadlines: Deadlines[str] = Deadlines()
-        self._timer: TimerHandle | None = None
-        self._timer_ms = 0
+        self._alarm: Alarm[str] = Alarm(world, self._expire)
         self._cleanup: TimerHandle | None = None
 
     # Which groups.
@@ -97,9 +101,9 @@ class GroupCoordinator:
         self._schedule_cleanup()
 
     async def stop(self) -> None:
-        for timer in (self._timer, self._cleanup):
-            if timer is not None:
-                timer.cancel()
+        self._alarm.stop()
+        if self._cleanup is not None:
+            self._cleanup.cancel()
         for index in list(self._shards):
             self._give_up(index)
 
@@ -218,6 +222,44 @@ class GroupCoordinator:
         )  # fmt: skip
         await _checked(done)
 
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        producer: Producer,
+        offsets: Sequence[tuple[str, int, CommittedOffset]],
+    ) -> None:
+        """Write offsets, given as (topic, partition, offset), that count when the producer's transaction commits."""
+        done: Future[ErrorCode] = self._world.loop.create_future()
+        shard = self._active(group_id)
+        shard.enter(
+            group_id,
+            partial(
+                operations.run_commit_in_transaction, shard, group_id, member_id, instance_id, generation, producer,
+                offsets, partial(_answer, done),
+            ),
+        )  # fmt: skip
+        await _checked(done)
+
+    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+        """A MarkerWriter for the partitions of __consumer_offsets. As in Kafka the transaction coordinator hears of a
+        coordinator that is not there or not loaded what it would hear of any partition.
+        """
+        shard = self._shards.get(tp.partition)
+        if shard is None:
+            known = self._metadata.partition(*tp) is not None
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif shard.inactive() is not ErrorCode.NONE:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            shard.write_marker(marker, lambda error: done(NOT_COORDINATING.get(error, error)))
+
+    def pending_offsets(self, group_id: str) -> frozenset[tuple[str, int]]:
+        """The partitions of which transactions that have not ended have written offsets."""
+        return frozenset(self._active(group_id).groups.pending.of_group(group_id))
+
     async def offsets(self, group_id: str, *, after_commits: bool) -> GroupOffsets | None:
         """A group's committed offsets. `after_commits`: with those that are being written now."""
         shard = self._active(group_id)
@@ -276,32 +318,12 @@ class GroupCoordinator:
     # Deadlines.
 
     def _moved(self, group: ClassicGroup) -> None:
-        """A group's next deadline may have changed. Groups without one cost nothing."""
-        next_ms = group.next_deadline_ms()
-        if next_ms is None:
-            self._deadlines.cancel(group.group_id)
-            return
-        self._deadlines.set(group.group_id, next_ms)
-        if self._timer is None or next_ms < self._timer_ms:
-            self._arm(next_ms)
+        self._alarm.set(group.group_id, group.next_deadline_ms())
 
-    def _arm(self, when_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ms = when_ms
-        delay_ms = max(0, when_ms - self._world.clock.mono_ms())
-        self._timer = self._world.loop.call_later(delay_ms / 1000, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        config, now_ms = self._config(), self._world.clock.mono_ms()
-        while (group_id := self._deadlines.pop_due(now_ms)) is not None:
-            shard = self._shards.get(self.partition_for(group_id))
-            if shard is not None:
-                shard.enter(group_id, partial(operations.run_expiry, shard, config, group_id))
-        next_ms = self._deadlines.next_ms()
-        if next_ms is not None and (self._timer is None or next_ms < self._timer_ms):
-            self._arm(next_ms)
+    def _expire(self, group_id: str) -> None:
+        shard = self._shards.get(self.partition_for(group_id))
+        if shard is not None:
+            shard.enter(group_id, partial(operations.run_expiry, shard, self._config(), group_id))
 
     # Retention.
 

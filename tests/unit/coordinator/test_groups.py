@@ -444,7 +444,7 @@ def test_a_heartbeat_costs_the_same_among_many_idle_groups(broker: Harness) -> N
     for i in range(2_000):
         shard.groups.by_id[f"idle-{i}"] = type(shard.groups.by_id["g"])(f"idle-{i}")
     assert heartbeat(broker, member_id) is ErrorCode.NONE
-    assert len(broker.groups._deadlines) == 1
+    assert len(broker.groups._alarm._deadlines) == 1
 
 
 def test_operations_on_a_group_of_another_broker_are_refused(make: Make) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from cases import Case, all_cases
 from compaction import compaction_cases
 from peers import Kafka, Kbroker, Peer, environment, kafka_classpath
+from transactions import transaction_cases
 
 
 def measure(case: Case, ours: Peer, theirs: Peer, rounds: int) -> dict[str, object]:
@@ -86,7 +87,8 @@ def main() -> int:
     kafka_classpath()
     base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
     ours, theirs = Kbroker(base / "kbroker"), Kafka(base / "kafka")
-    cases = [case for case in (*all_cases(), *compaction_cases()) if not args.only or args.only in case.name]
+    known = (*all_cases(), *compaction_cases(), *transaction_cases())
+    cases = [case for case in known if not args.only or args.only in case.name]
     results = []
     try:
         for peer in (ours, theirs):

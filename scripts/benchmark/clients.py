@@ -44,11 +44,12 @@ def produce(peer: Peer, topic: str, records: int, size: int, *properties: str, t
     return float(found[-1][1])
 
 
-def consume(peer: Peer, topic: str, records: int) -> float:
+def consume(peer: Peer, topic: str, records: int, *properties: str) -> float:
     """ConsumerPerformance; gives records per second without the time of joining the group."""
+    given = ["--command-property", *properties] if properties else []
     output = run(
         java("org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", peer.bootstrap, "--topic", topic,
-             "--num-records", str(records), "--hide-header", "--timeout", "60000")
+             "--num-records", str(records), "--hide-header", "--timeout", "60000", *given)
     )  # fmt: skip
     row = [part.strip() for part in output.strip().splitlines()[-1].split(",")]
     if int(row[4]) < records:
@@ -59,6 +60,12 @@ def consume(peer: Peer, topic: str, records: int) -> float:
 def fill(peer: Peer, topic: str, megabytes: int, keys: int) -> None:
     """Records of 100 B to 1 KiB with random ones of `keys` keys, the same for every server (Changelog.java)."""
     run(java(str(HERE / "Changelog.java"), peer.bootstrap, topic, str(megabytes), str(keys)))
+
+
+def transactions(peer: Peer, topic: str, producers: int, count: int, records: int, abort_every: int = 0) -> float:
+    """So many transactions of so many records of 100 bytes (Transactions.java); gives how many ended a second."""
+    numbers = map(str, (producers, count, records, abort_every))
+    return float(run(java(str(HERE / "Transactions.java"), peer.bootstrap, topic, *numbers)))
 
 
 def latency(peer: Peer, topic: str, mode: str, records: int, rate: int = 2000) -> tuple[float, float]:

@@ -1,0 +1,76 @@
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/** Transactions one after the other, each of so many records of 100 bytes, from so many producers at once.
+ *  Arguments: bootstrap topic producers transactions records abort-every (0: none is aborted), where transactions are
+ *  those of all producers together; a fifth of them more come before as warm-up, and none when some are aborted.
+ *  Prints one line: ended transactions per second. */
+public class Transactions {
+    public static void main(String[] args) throws Exception {
+        String bootstrap = args[0], topic = args[1];
+        int producers = Integer.parseInt(args[2]), each = Integer.parseInt(args[3]) / producers;
+        int records = Integer.parseInt(args[4]), abortEvery = Integer.parseInt(args[5]);
+        int warm = abortEvery > 0 ? 0 : each / 5;
+        long[] begun = new long[1], ended = new long[1];
+        CyclicBarrier start = new CyclicBarrier(producers, () -> begun[0] = System.nanoTime());
+        CyclicBarrier end = new CyclicBarrier(producers, () -> ended[0] = System.nanoTime());
+        ExecutorService threads = Executors.newFixedThreadPool(producers);
+        List<Future<?>> running = new ArrayList<>();
+        for (int number = 0; number < producers; number++) {
+            String id = topic + "-" + number;
+            running.add(threads.submit(() -> {
+                try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(config(bootstrap, id))) {
+                    producer.initTransactions();
+                    run(producer, topic, warm, records, 0);
+                    start.await();
+                    run(producer, topic, each, records, abortEvery);
+                    end.await();
+                }
+                return null;
+            }));
+        }
+        threads.shutdown();
+        // One that fails leaves the others at the barrier.
+        for (Future<?> one : running) {
+            try {
+                one.get();
+            } catch (Exception error) {
+                error.printStackTrace();
+                System.exit(1);
+            }
+        }
+        System.out.println(each * producers * 1e9 / (ended[0] - begun[0]));
+    }
+
+    static Map<String, Object> config(String bootstrap, String id) {
+        Map<String, Object> config = new HashMap<>();
+        config.put("bootstrap.servers", bootstrap);
+        config.put("transactional.id", id);
+        config.put("batch.size", 65536);
+        config.put("key.serializer", ByteArraySerializer.class.getName());
+        config.put("value.serializer", ByteArraySerializer.class.getName());
+        return config;
+    }
+
+    static void run(KafkaProducer<byte[], byte[]> producer, String topic, int count, int records, int abortEvery) {
+        for (int i = 1; i <= count; i++) {
+            producer.beginTransaction();
+            for (int record = 0; record < records; record++) producer.send(new ProducerRecord<>(topic, new byte[100]));
+            if (abortEvery > 0 && i % abortEvery == 0) {
+                producer.flush();  // else what is not sent yet is dropped by the client itself
+                producer.abortTransaction();
+            } else {
+                producer.commitTransaction();
+            }
+        }
+    }
+}

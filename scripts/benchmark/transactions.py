@@ -1,0 +1,44 @@
+"""Transactions' cases: how many of 100 records end in a second, and how fast read_committed reads past aborted ones."""
+
+from collections.abc import Callable
+
+from cases import Case, fresh_topic
+from clients import consume, transactions
+from peers import Peer
+
+PARTITIONS = 6
+RECORDS = 100
+# Read with isolation.level=read_committed: every tenth transaction was aborted.
+WRITTEN, RECORDS_WRITTEN, ABORT_EVERY = 8_000, 1_000, 10
+
+
+def ending(producers: int, count: int) -> Callable[[Peer], float]:
+    def measure(peer: Peer) -> float:
+        return transactions(peer, fresh_topic(peer, PARTITIONS), producers, count, RECORDS)
+
+    return measure
+
+
+class ReadingCommitted:
+    """Consumes a topic that each server was given once, written in transactions by eight producers at once."""
+
+    def __init__(self) -> None:
+        self.topics: dict[Peer, str] = {}
+
+    def prepare(self, peer: Peer) -> None:
+        topic = self.topics[peer] = fresh_topic(peer, PARTITIONS)
+        transactions(peer, topic, 8, WRITTEN, RECORDS_WRITTEN, ABORT_EVERY)
+
+    def measure(self, peer: Peer) -> float:
+        committed = (WRITTEN - WRITTEN // ABORT_EVERY) * RECORDS_WRITTEN
+        return consume(peer, self.topics[peer], committed, "isolation.level=read_committed")
+
+
+def transaction_cases() -> list[Case]:
+    reading = ReadingCommitted()
+    more = "more"
+    return [
+        Case("transactions of 100 records, 1 producer", "txn/s", more, 1.0, ending(1, 3_000)),
+        Case("transactions of 100 records, 8 producers", "txn/s", more, 1.0, ending(8, 8_000)),
+        Case("consume read_committed, 10% aborted", "records/s", more, 1.0, reading.measure, reading.prepare),
+    ]

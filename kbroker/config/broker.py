@@ -91,7 +91,12 @@ class BrokerConfig:
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
     socket_send_buffer_bytes: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
     transaction_max_timeout_ms: int
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
+    transaction_state_log_load_buffer_size: int
+    transaction_state_log_num_partitions: int
+    transactional_id_expiration_ms: int
 
     @classmethod
     def load(cls, static: Texts | None = None) -> "BrokerConfig":

@@ -7,7 +7,9 @@ from kbroker.model import TopicPartition
 from kbroker.state.txn.marker import Marker
 from protocol.errors import ErrorCode
 
-__all__ = ["GROUP_TOPIC", "TRANSACTION_TOPIC", "Config", "InternalLog", "Marker", "MarkerWriter"]
+__all__ = [
+    "GROUP_TOPIC", "TRANSACTION_TOPIC", "Config", "InternalLog", "Marker", "MarkerWriter", "TransactionConfig",
+]  # fmt: skip
 
 GROUP_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
@@ -76,3 +78,24 @@ class Config(Protocol):
     def offsets_topic_num_partitions(self) -> int: ...
     @property
     def node_id(self) -> int: ...
+
+
+class TransactionConfig(Protocol):
+    """The broker configs that the transaction coordinator follows (a BrokerConfig fits)."""
+
+    @property
+    def message_max_bytes(self) -> int: ...
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def transaction_abort_timed_out_transaction_cleanup_interval_ms(self) -> int: ...
+    @property
+    def transaction_max_timeout_ms(self) -> int: ...
+    @property
+    def transaction_remove_expired_transaction_cleanup_interval_ms(self) -> int: ...
+    @property
+    def transaction_state_log_load_buffer_size(self) -> int: ...
+    @property
+    def transaction_state_log_num_partitions(self) -> int: ...
+    @property
+    def transactional_id_expiration_ms(self) -> int: ...

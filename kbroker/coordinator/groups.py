@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.coordinator import operations
 from kbroker.coordinator.alarm import Alarm
+from kbroker.coordinator.owned import Owned
 from kbroker.coordinator.ports import GROUP_TOPIC
 from kbroker.coordinator.shard import Shard
 from kbroker.events import Log
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.state.group.syncing import heartbeat
-from protocol.errors import ErrorCode, MalformedError
+from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import Future, Task, TimerHandle
+    from asyncio import Future, TimerHandle
 
     from kbroker.cluster.image import MetadataDelta, MetadataImage
     from kbroker.coordinator.batching import Producer
@@ -34,22 +35,11 @@ T = TypeVar("T")
 log = Log("kbroker.groups")
 
 MINUTE_MS = 60_000
-# After a partition could not be read.
-LOAD_AGAIN_S = 5.0
 # What who writes markers is told instead of a coordinator's errors.
 NOT_COORDINATING = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
-
-
-def java_hash(text: str) -> int:
-    """String.hashCode of Java, without its sign: which partition a group has must not depend on the broker."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for pos in range(0, len(units), 2):
-        value = (31 * value + (units[pos] << 8 | units[pos + 1])) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
 
 
 class GroupCoordinator:
@@ -64,97 +54,47 @@ class GroupCoordinator:
         self._log = replicas
         self._metadata = metadata
         self._config = config
-        self._shards: dict[int, Shard] = {}
-        self._loads: dict[int, Task[None]] = {}
-        # Partitions of which the log has said that they cannot be loaded.
-        self._unloaded: dict[int, None] = {}
+        self._owned = Owned(
+            world,
+            metadata,
+            GROUP_TOPIC,
+            lambda: config().node_id,
+            lambda: config().offsets_topic_num_partitions,
+            self._make,
+        )
         # Of every group with something due, when.
         self._alarm: Alarm[str] = Alarm(world, self._expire)
         self._cleanup: TimerHandle | None = None
+
+    def _make(self, tp: TopicPartition, epoch: int) -> Shard:
+        return Shard(self._world, self._log, tp, epoch, self._config, self._moved)
 
     # Which groups.
 
     def partition_for(self, group_id: str) -> int:
         """The partition of __consumer_offsets that a group belongs to."""
-        topic = self._metadata.topics.get(GROUP_TOPIC)
-        count = len(topic.partitions) if topic is not None else self._config().offsets_topic_num_partitions
-        return java_hash(group_id) % count
-
-    def _shard(self, group_id: str) -> Shard:
-        shard = self._shards.get(self.partition_for(group_id))
-        if shard is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        return shard
-
-    def _active(self, group_id: str) -> Shard:
-        shard = self._shard(group_id)
-        error = shard.inactive()
-        if error is not ErrorCode.NONE:
-            raise KafkaError(error)
-        return shard
+        return self._owned.partition_for(group_id)
 
     async def start(self) -> None:
         """Take over the partitions that this broker leads, and begin to forget what expires."""
-        for tp, image in self._metadata.partitions():
-            if tp.topic == GROUP_TOPIC and image.leader == self._config().node_id:
-                self._take_over(tp)
+        self._owned.start()
         self._schedule_cleanup()
 
     async def stop(self) -> None:
         self._alarm.stop()
         if self._cleanup is not None:
             self._cleanup.cancel()
-        for index in list(self._shards):
-            self._give_up(index)
+        self._owned.stop()
 
     async def on_delta(self, delta: MetadataDelta) -> None:
         """Follow leaders and deletions. Loading goes on after this returns."""
-        for change in delta.partitions:
-            if change.tp.topic == GROUP_TOPIC:
-                ours = change.new is not None and change.new.leader == self._config().node_id
-                if not ours:
-                    self._give_up(change.tp.partition)
-                elif change.tp.partition not in self._shards:
-                    self._take_over(change.tp)
+        self._owned.on_delta(delta)
         if delta.deleted:
             self.on_topics_deleted([topic.name for topic in delta.deleted])
 
-    def _take_over(self, tp: TopicPartition) -> None:
-        shard = Shard(self._world, self._log, tp, self._config, self._moved)
-        self._shards[tp.partition] = shard
-        self._loads[tp.partition] = self._world.loop.create_task(self._load(shard))
-
-    async def _load(self, shard: Shard) -> None:
-        try:
-            await shard.runtime.load()
-        except KafkaError as error:
-            tp = shard.runtime.tp
-            if tp.partition not in self._unloaded:
-                self._unloaded[tp.partition] = None
-                log.error("groups cannot be loaded", partition=tp, reason=error)
-            shard.runtime.close(error.code)
-            if not isinstance(error.__cause__, MalformedError):
-                self._world.loop.call_later(LOAD_AGAIN_S, self._load_again, shard)
-        else:
-            self._unloaded.pop(shard.runtime.tp.partition, None)
-            shard.start()
-
-    def _load_again(self, shard: Shard) -> None:
-        """The log may have been opened meanwhile."""
-        if self._shards.get(shard.runtime.tp.partition) is shard:
-            self._take_over(shard.runtime.tp)
-
-    def _give_up(self, index: int) -> None:
-        shard = self._shards.pop(index, None)
-        self._loads.pop(index, None)
-        if shard is not None:
-            shard.runtime.close(ErrorCode.NOT_COORDINATOR)
-
     async def loaded(self, group_id: str) -> None:
         """Returns when the group's partition is loaded, if it is ours."""
-        load = self._loads.get(self.partition_for(group_id))
-        if load is not None:
-            await load
+        await self._owned.loaded(group_id)
 
     # Members.
 
@@ -163,20 +103,22 @@ class GroupCoordinator:
         if request.reason is not None:
             log.info("member joins", group=request.group_id, member=request.member_id or None, reason=request.reason)
         answer: Future[JoinAnswer] = self._world.loop.create_future()
-        shard = self._active(request.group_id)
+        shard = self._owned.active(request.group_id)
         shard.enter(request.group_id, partial(operations.run_join, shard, config, request, partial(_answer, answer)))
         return await answer
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         config = self._config()
         answer: Future[SyncAnswer] = self._world.loop.create_future()
-        shard = self._active(request.group_id)
+        shard = self._owned.active(request.group_id)
         shard.enter(request.group_id, partial(operations.run_sync, shard, config, request, partial(_answer, answer)))
         return await answer
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """While the group is being loaded nobody can be told to do anything: that is NONE."""
-        shard = self._shard(group_id)
+        shard = self._owned.at(self.partition_for(group_id))
+        if shard is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
         error = shard.inactive()
         if error is not ErrorCode.NONE:
             return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
@@ -195,7 +137,7 @@ class GroupCoordinator:
                 who = leaver.member_id or leaver.instance_id
                 log.info("member leaves", group=group_id, member=who, reason=leaver.reason)
         answer: Future[list[ErrorCode]] = self._world.loop.create_future()
-        shard = self._active(group_id)
+        shard = self._owned.active(group_id)
         reply, fail = partial(_answer, answer), partial(_fail, answer)
         shard.enter(group_id, partial(operations.run_leave, shard, config, group_id, leavers, reply, fail))
         return await answer
@@ -212,7 +154,7 @@ class GroupCoordinator:
     ) -> None:
         """Commit offsets, given as (topic, partition, offset)."""
         done: Future[ErrorCode] = self._world.loop.create_future()
-        shard = self._active(group_id)
+        shard = self._owned.active(group_id)
         shard.enter(
             group_id,
             partial(
@@ -233,7 +175,7 @@ class GroupCoordinator:
     ) -> None:
         """Write offsets, given as (topic, partition, offset), that count when the producer's transaction commits."""
         done: Future[ErrorCode] = self._world.loop.create_future()
-        shard = self._active(group_id)
+        shard = self._owned.active(group_id)
         shard.enter(
             group_id,
             partial(
@@ -247,7 +189,7 @@ class GroupCoordinator:
         """A MarkerWriter for the partitions of __consumer_offsets. As in Kafka the transaction coordinator hears of a
         coordinator that is not there or not loaded what it would hear of any partition.
         """
-        shard = self._shards.get(tp.partition)
+        shard = self._owned.at(tp.partition)
         if shard is None:
             known = self._metadata.partition(*tp) is not None
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -258,11 +200,11 @@ class GroupCoordinator:
 
     def pending_offsets(self, group_id: str) -> frozenset[tuple[str, int]]:
         """The partitions of which transactions that have not ended have written offsets."""
-        return frozenset(self._active(group_id).groups.pending.of_group(group_id))
+        return frozenset(self._owned.active(group_id).groups.pending.of_group(group_id))
 
     async def offsets(self, group_id: str, *, after_commits: bool) -> GroupOffsets | None:
         """A group's committed offsets. `after_commits`: with those that are being written now."""
-        shard = self._active(group_id)
+        shard = self._owned.active(group_id)
         if after_commits:
             turn: Future[ErrorCode] = self._world.loop.create_future()
             shard.enter(group_id, lambda: _answer(turn, shard.inactive()), alone=True)
@@ -272,7 +214,7 @@ class GroupCoordinator:
     async def delete_offsets(self, group_id: str, partitions: operations.Partitions) -> list[ErrorCode]:
         """Each partition's result."""
         answer: Future[list[ErrorCode]] = self._world.loop.create_future()
-        shard = self._active(group_id)
+        shard = self._owned.active(group_id)
         reply, fail = partial(_answer, answer), partial(_fail, answer)
         shard.enter(
             group_id,
@@ -283,7 +225,7 @@ class GroupCoordinator:
 
     def on_topics_deleted(self, names: Sequence[str]) -> None:
         """Forget the offsets of deleted topics."""
-        for shard in self._shards.values():
+        for shard in self._owned.all():
             shard.when_active(partial(self._forget_topics, shard, names))
 
     def _forget_topics(self, shard: Shard, names: Sequence[str]) -> None:
@@ -294,15 +236,15 @@ class GroupCoordinator:
 
     def group(self, group_id: str) -> ClassicGroup | None:
         """A group to look at."""
-        return self._active(group_id).get(group_id)
+        return self._owned.active(group_id).get(group_id)
 
     def shards(self) -> list[Shard]:
         """What is known of each of this broker's partitions, for who looks at all of it."""
-        return list(self._shards.values())
+        return self._owned.all()
 
     def all_groups(self) -> Iterable[ClassicGroup]:
         """This broker's groups; raises COORDINATOR_LOAD_IN_PROGRESS while not all are known."""
-        shards = list(self._shards.values())
+        shards = self._owned.all()
         if any(shard.inactive() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for shard in shards):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return (group for shard in shards for group in shard.groups.by_id.values())
@@ -310,7 +252,7 @@ class GroupCoordinator:
     async def delete(self, group_id: str) -> ErrorCode:
         """Delete an empty group with its offsets."""
         done: Future[ErrorCode] = self._world.loop.create_future()
-        shard = self._active(group_id)
+        shard = self._owned.active(group_id)
         operation = partial(operations.run_delete_group, shard, group_id, partial(_answer, done))
         shard.enter(group_id, operation, alone=True)
         return await done
@@ -321,7 +263,7 @@ class GroupCoordinator:
         self._alarm.set(group.group_id, group.next_deadline_ms())
 
     def _expire(self, group_id: str) -> None:
-        shard = self._shards.get(self.partition_for(group_id))
+        shard = self._owned.at(self.partition_for(group_id))
         if shard is not None:
             shard.enter(group_id, partial(operations.run_expiry, shard, self._config(), group_id))
 
@@ -331,14 +273,14 @@ class GroupCoordinator:
         interval_ms = self._config().offsets_retention_check_interval_ms
         self._cleanup = self._world.loop.call_later(interval_ms / 1000, self._clean_up, None)
 
-    def _clean_up(self, left: list[int] | None) -> None:
+    def _clean_up(self, left: list[Shard] | None) -> None:
         """One partition a turn of the loop, so that many groups do not hold up requests."""
-        left = list(self._shards) if left is None else left
+        left = self._owned.all() if left is None else left
         if not left:
             self._schedule_cleanup()
             return
-        shard = self._shards.get(left.pop())
-        if shard is not None and shard.inactive() is ErrorCode.NONE:
+        shard = left.pop()
+        if shard.inactive() is ErrorCode.NONE:
             retention_ms = self._config().offsets_retention_minutes * MINUTE_MS
             for group_id in list(shard.groups.by_id):
                 shard.enter(group_id, partial(operations.run_cleanup, shard, group_id, retention_ms), alone=True)

@@ -99,6 +99,10 @@ class Owned(Generic[S]):
             raise KafkaError(error)
         return shard
 
+    def at(self, index: int) -> S | None:
+        """Of a partition, if this broker leads it."""
+        return self._shards.get(index)
+
     def all(self) -> list[S]:
         return list(self._shards.values())
 

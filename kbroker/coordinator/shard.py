@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from kbroker.coordinator.batching import NOBODY, Producer
 from kbroker.coordinator.in_time import InTime
 from kbroker.coordinator.offsets_records import decode_record, encode_record
+from kbroker.coordinator.owned import inactive
 from kbroker.coordinator.ports import Config, InternalLog, Marker
 from kbroker.coordinator.runtime import Ended, Limits, Loaded, Runtime, Status
 from kbroker.model import TopicPartition
@@ -49,10 +50,12 @@ class Shard:
         world: World,
         log: InternalLog,
         tp: TopicPartition,
+        epoch: int,
         config: Callable[[], Config],
         moved: Callable[[ClassicGroup], None],
     ) -> None:
-        """`moved` is told of a group whose next deadline may have changed."""
+        """`epoch`: the partition's leader epoch. `moved` is told of a group whose next deadline may have changed."""
+        self.epoch = epoch
         self.groups = Groups()
         self._world = world
         self._config = config
@@ -76,9 +79,7 @@ class Shard:
 
     def inactive(self) -> ErrorCode:
         """Why operations may not run; NONE when they may."""
-        if self.runtime.status is Status.LOADING:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return ErrorCode.NOT_COORDINATOR if self.runtime.status is Status.CLOSED else ErrorCode.NONE
+        return inactive(self)
 
     def get(self, group_id: str) -> ClassicGroup | None:
         return self.groups.by_id.get(group_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.groups import java_hash
+from kbroker.coordinator.owned import java_hash
 from kbroker.coordinator.ports import GROUP_TOPIC
 from kbroker.model import KafkaError, TopicPartition
 from protocol.errors import ErrorCode
@@ -174,7 +174,7 @@ def test_groups_are_deleted_for_good(broker: Harness, make: Make) -> None:
     assert broker.call(DeleteGroupsRequest(groups_names=["g"]), 2).results[0].error_code == 0
     again = make(broker.log)
     assert again.call(ListGroupsRequest(), 5).groups == []
-    assert again.groups._shards[partition_of(again).partition].groups.offsets == {}
+    assert again.groups._owned._shards[partition_of(again).partition].groups.offsets == {}
 
 
 def test_what_apache_kafka_wrote_is_loaded(make: Make) -> None:
@@ -187,7 +187,7 @@ def test_what_apache_kafka_wrote_is_loaded(make: Make) -> None:
     groups = {group.group_id: group for group in broker.groups.all_groups()}
     assert {"txg"} <= set(groups) <= {"txg", "newg"}
     assert groups["txg"].generation >= 1
-    shard = next(shard for shard in broker.groups._shards.values() if "txg" in shard.groups.offsets)
+    shard = next(shard for shard in broker.groups._owned._shards.values() if "txg" in shard.groups.offsets)
     offset = shard.groups.offsets["txg"].get("t", 0)
     assert offset is not None
     assert offset.offset == 1
@@ -440,7 +440,7 @@ def test_a_group_that_nobody_joined_does_not_stay(broker: Harness) -> None:
 
 def test_a_heartbeat_costs_the_same_among_many_idle_groups(broker: Harness) -> None:
     member_id = only_member(broker, session_ms=60_000)
-    shard = broker.groups._shards[partition_of(broker).partition]
+    shard = broker.groups._owned._shards[partition_of(broker).partition]
     for i in range(2_000):
         shard.groups.by_id[f"idle-{i}"] = type(shard.groups.by_id["g"])(f"idle-{i}")
     assert heartbeat(broker, member_id) is ErrorCode.NONE

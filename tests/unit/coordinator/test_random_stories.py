@@ -156,7 +156,7 @@ class Story:
         assert all(client.task is None for client in self.clients)
         group = self.broker.groups.group("g")
         assert group is None or group.state is GroupState.EMPTY
-        shard = self.broker.groups._shards[self.broker.groups.partition_for("g")]
+        shard = self.broker.groups._owned._shards[self.broker.groups.partition_for("g")]
         assert not shard._gates
 
 

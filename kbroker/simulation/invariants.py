@@ -1,10 +1,11 @@
 """What must hold of a running broker at every moment, looked at from outside of it.
 
-Of each partition: log start <= LSO <= HW <= LEO; the leader is in the ISR; leader epoch, high watermark and log start
-do not go back while the process lives; the next process leads in a later epoch. Below the recovery point, and under
-flush.before.ack below the high watermark, the disk cannot lose anything, and nobody is told of more. Of each log's
-bytes: batches have right CRCs and no gap between them, leader epochs do not go back, and the sequences of a producer's
-epoch have no gap and no repetition.
+Of each partition: log start <= LSO <= HW <= LEO; the leader is in the ISR; leader epoch, high watermark, LSO and log
+start do not go back while the process lives; the next process leads in a later epoch. Below the recovery point, and
+under flush.before.ack below the high watermark, the disk cannot lose anything, and nobody is told of more. Of each
+log's bytes: batches have right CRCs and no gap between them, leader epochs do not go back, the sequences of a
+producer's epoch have no gap and no repetition, and the epochs of a producer do not go back. The LSO is where the first
+transaction begins that is open in these bytes, or whose end the high watermark has not passed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.simulation.history import Place
-from kbroker.simulation.logfiles import GROUPS_TOPIC, Batch, batches, durable_end, segments
-from protocol.records.batch import NO_PRODUCER_ID
+from kbroker.simulation.logfiles import INTERNAL, Batch, batches, durable_end, segments
+from protocol.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
@@ -33,6 +34,7 @@ class _Seen:
     def __init__(self) -> None:
         self.leader_epoch = -1
         self.high_watermark = 0
+        self.last_stable = 0
         self.log_start = 0
 
 
@@ -83,6 +85,7 @@ class Invariants:
         for name, value in (
             ("leader_epoch", partition.leader_epoch),
             ("high_watermark", partition.high_watermark),
+            ("last_stable", partition.last_stable_offset),
             ("log_start", log.log_start_offset),
         ):
             if value < getattr(seen, name):
@@ -115,6 +118,18 @@ class Invariants:
         fault = walk.go_on(self._machine, partition)
         if fault:
             self._broken(place, fault)
+        if place[0] not in INTERNAL:
+            self._check_stable(place, partition, walk)
+
+    def _check_stable(self, place: Place, partition: Partition, walk: LogWalk) -> None:
+        """Of transactions whose first batches were deleted before anybody looked the bytes tell nothing, so the LSO may
+        be lower than they say; higher never."""
+        high_watermark = partition.high_watermark
+        first = walk.first_unstable(high_watermark)
+        expected = high_watermark if first is None else max(first, partition.log.log_start_offset)
+        stable = partition.last_stable_offset
+        if stable > expected or (stable < expected and walk.whole):
+            self._broken(place, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
 
     def _broken(self, place: Place, what: str) -> None:
         raise BrokenInvariant(f"{self._machine.name}, {place[0]}-{place[1]}: {what}")
@@ -130,10 +145,21 @@ class LogWalk:
         self._leader_epoch = -1
         # By (producer id, epoch): the sequence to come.
         self._sequences: dict[tuple[int, int], int] = {}
+        self._epochs: dict[int, int] = {}
+        # Transactions: by producer id the first offset of one that is open; (first, end) of those that have ended.
+        self._open: dict[int, int] = {}
+        self._ended: list[tuple[int, int]] = []
+        # The log was seen from its very beginning.
+        self.whole = False
+
+    def first_unstable(self, high_watermark: int) -> int | None:
+        """Where the first transaction begins that is open, or of which the end is not committed; None: none is."""
+        self._ended = [one for one in self._ended if one[1] >= high_watermark]
+        return min([*self._open.values(), *(first for first, _ in self._ended)], default=None)
 
     def go_on(self, machine: Machine, partition: Partition) -> str | None:
         log = partition.log
-        compacted = partition.tp.topic == GROUPS_TOPIC
+        compacted = partition.tp.topic in INTERNAL
         for base, path in segments(machine.disk, log.directory):
             if base < self._base or (compacted and base != log.active.base_offset):
                 continue
@@ -142,7 +168,8 @@ class LogWalk:
                     if log.log_start_offset < base:
                         return f"{path}: what comes before it ends at {self._next_offset}"
                     # Deleted before it was looked at.
-                    self._sequences.clear()
+                    self._forget()
+                self.whole = self.whole or base == 0
                 self._base, self._position = base, 0
             data = machine.disk.data(path)
             for batch in batches(data, self._position):
@@ -153,19 +180,45 @@ class LogWalk:
                 return f"{path}: what begins at {self._position} is no batch, or a damaged one"
         return None
 
+    def _forget(self) -> None:
+        self._sequences.clear()
+        self._epochs.clear()
+        self._open.clear()
+        self.whole = False
+
     def _step(self, batch: Batch) -> str | None:
         header = batch.header
         if self._next_offset not in (-1, header.base_offset) and self._position:
             return f"offset {header.base_offset} follows on {self._next_offset - 1}"
         if header.leader_epoch < self._leader_epoch:
             return f"leader epoch {header.leader_epoch} after {self._leader_epoch}"
-        if header.producer_id != NO_PRODUCER_ID and not header.is_control:
-            producer = header.producer_id, header.producer_epoch
-            expected = self._sequences.get(producer)
-            if expected is not None and header.base_sequence != expected:
-                return f"producer {producer}: sequence {header.base_sequence}, expected {expected}"
-            self._sequences[producer] = (header.last_sequence + 1) % _SEQUENCES
+        if header.producer_id != NO_PRODUCER_ID:
+            fault = self._step_of_producer(header)
+            if fault:
+                return fault
         self._position = batch.end
         self._next_offset = header.next_offset
         self._leader_epoch = header.leader_epoch
+        return None
+
+    def _step_of_producer(self, header: BatchHeader) -> str | None:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if epoch < self._epochs.get(producer_id, -1):
+            return f"producer {producer_id}: epoch {epoch} after {self._epochs[producer_id]}"
+        self._epochs[producer_id] = epoch
+        if header.is_control:
+            first = self._open.pop(producer_id, None)
+            if first is not None:
+                self._ended.append((first, header.base_offset))
+            return None
+        if header.is_transactional:
+            self._open.setdefault(producer_id, header.base_offset)
+        elif producer_id in self._open:
+            return f"producer {producer_id}: a batch that is in no transaction, in the middle of one"
+        if header.base_sequence == NO_SEQUENCE:
+            return None
+        expected = self._sequences.get((producer_id, epoch))
+        if expected is not None and header.base_sequence != expected:
+            return f"producer {producer_id, epoch}: sequence {header.base_sequence}, expected {expected}"
+        self._sequences[producer_id, epoch] = (header.last_sequence + 1) % _SEQUENCES
         return None

@@ -1,6 +1,6 @@
 """What lies on a disk, read past the broker: the oracle for what a crash may take and for what must hold of a log."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from kbroker.coordinator.offsets_records import decode_record
@@ -11,12 +11,18 @@ from kbroker.storage.names import LOG, SWAP, parse_partition_dir, parse_segment_
 from protocol.errors import MalformedError
 from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of, parse_header
 from protocol.records.compression import decompress
+from protocol.records.control import COMMIT, control_type
 from protocol.records.crc import crc32c
-from protocol.records.record import iter_records
+from protocol.records.record import Record, iter_records
 
 Commits = dict[tuple[str, Place], int]
+# By producer id: of transactions that are open.
+_Pending = dict[int, Commits]
 
 GROUPS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+# Of which brokers write what nobody but they read; both are compacted.
+INTERNAL = (GROUPS_TOPIC, TRANSACTIONS_TOPIC)
 # What a batch's records may come to, decompressed, in a simulation.
 _MAX_RECORDS_BYTES = 1 << 26
 
@@ -88,7 +94,7 @@ def _end(disk: SimDisk, path: str, read: Callable[[str], bytes | bytearray]) -> 
 def durable_ends(disk: SimDisk, directory: str) -> dict[Place, int]:
     """`durable_end` of the partitions of clients' topics."""
     ends = {place: durable_end(disk, path) for place, path in partitions(disk, directory).items()}
-    return {place: end for place, end in ends.items() if place[0] != GROUPS_TOPIC}
+    return {place: end for place, end in ends.items() if place[0] not in INTERNAL}
 
 
 def durable_commits(disk: SimDisk, directory: str) -> Commits:
@@ -109,23 +115,37 @@ def _commits(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytear
     for place, path in partitions(disk, directory).items():
         if place[0] == GROUPS_TOPIC:
             end = _end(disk, path, read)
+            pending: _Pending = {}
             for _, segment in segments(disk, path):
-                _read_commits(read(segment), end, commits)
+                _read_commits(read(segment), end, commits, pending)
     return commits
 
 
-def _read_commits(data: bytes | bytearray, end: int, commits: Commits) -> None:
+def _read_commits(data: bytes | bytearray, end: int, commits: Commits, pending: _Pending) -> None:
     for batch in batches(data):
-        if batch.header.next_offset > end:
+        header = batch.header
+        if header.next_offset > end:
             return
-        if batch.header.is_control or batch.header.is_transactional:
+        body = decompress(header.codec, body_of(data, batch.start, header.size), _MAX_RECORDS_BYTES)
+        records = list(iter_records(body, header.count, header.base_timestamp))
+        if header.is_control:
+            written = pending.pop(header.producer_id, {})
+            if control_type(records[0].key) == COMMIT:
+                commits.update(written)
+        elif header.is_transactional:
+            pending.setdefault(header.producer_id, {}).update(_committed_by(records))
+        else:
+            commits.update(_committed_by(records))
+
+
+def _committed_by(records: Iterable[Record]) -> Commits:
+    commits: Commits = {}
+    for record in records:
+        try:
+            said = decode_record(record.key, record.value)
+        except MalformedError:
             continue
-        body = decompress(batch.header.codec, body_of(data, batch.start, batch.header.size), _MAX_RECORDS_BYTES)
-        for record in iter_records(body, batch.header.count, batch.header.base_timestamp):
-            try:
-                said = decode_record(record.key, record.value)
-            except MalformedError:
-                continue
-            if isinstance(said, OffsetRecord):
-                key = (said.key.group_id, (said.key.topic, said.key.partition))
-                commits[key] = -1 if said.value is None else said.value.offset
+        if isinstance(said, OffsetRecord):
+            key = (said.key.group_id, (said.key.topic, said.key.partition))
+            commits[key] = -1 if said.value is None else said.value.offset
+    return commits

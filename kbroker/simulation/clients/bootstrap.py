@@ -18,7 +18,7 @@ from protocol.messages.k03_metadata import (
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
-GROUP = 0
+GROUP, TRANSACTION = 0, 1
 SEVERAL_KEYS_VERSION = 4
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -181,12 +181,13 @@ class Cluster:
                 return self._any
         raise failure
 
-    async def coordinator(self, group: str) -> Connection:
-        """A connection of its own to a group's coordinator, for joining keeps one busy. Raises OSError."""
+    async def coordinator(self, name: str, kind: int = GROUP) -> Connection:
+        """A connection of its own to the coordinator of a group or transactional id, for joining keeps one busy. Raises
+        OSError."""
         connection = await self.any()
         several = connection.version(ApiKey.FIND_COORDINATOR) >= SEVERAL_KEYS_VERSION
-        names = {"coordinator_keys": [group]} if several else {"key": group}
-        answer = await connection.ask(FindCoordinatorRequest(key_type=GROUP, **names), FindCoordinatorResponse)
+        names = {"coordinator_keys": [name]} if several else {"key": name}
+        answer = await connection.ask(FindCoordinatorRequest(key_type=kind, **names), FindCoordinatorResponse)
         found = answer.coordinators[0] if several else answer
         if found.error_code:
             raise AbsentError(ErrorCode(found.error_code).name)

@@ -44,6 +44,8 @@ class Connection(asyncio.Protocol):
         self, loop: asyncio.AbstractEventLoop, client_id: str, caps: Mapping[int, int], timeout_s: float
     ) -> None:
         self.lost = False
+        # The levels of the features that are finalized, as far as the broker tells them.
+        self.features: dict[str, int] = {}
         self._loop = loop
         self._client_id = client_id
         self._caps = caps
@@ -111,6 +113,7 @@ class Connection(asyncio.Protocol):
             answer = await self.ask(request, ApiVersionsResponse, version=_FIRST_API_VERSIONS)
         if answer.error_code:
             raise LostError(ErrorCode(answer.error_code).name)
+        self.features = {one.name: one.max_version_level for one in answer.finalized_features}
         self._ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
 
     def close(self) -> None:

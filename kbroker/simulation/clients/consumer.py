@@ -76,6 +76,8 @@ class Consumer:
         self.config = config or ConsumerConfig()
         self.cluster = cluster
         self.positions: dict[Place, Position] = {}
+        # The one that what is read goes into.
+        self.transaction: int | None = None
         self._history = history
         self._process = process
         self._random = random
@@ -112,7 +114,7 @@ class Consumer:
         if not self.positions:
             await self.cluster.rest()
             return []
-        poll = Poll(committed_only=self.config.committed_only)
+        poll = Poll(committed_only=self.config.committed_only, transaction=self.transaction)
         operation = self._history.begin(self._process, poll)
         try:
             failures = await self._fetch(poll)

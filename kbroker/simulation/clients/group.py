@@ -14,7 +14,7 @@ from kbroker.simulation.clients.assignors import ASSIGNORS, assigned, assignment
 from kbroker.simulation.clients.bootstrap import Cluster
 from kbroker.simulation.clients.connection import Connection
 from kbroker.simulation.clients.consumer import Consumer, Position
-from kbroker.simulation.clients.group_offsets import GroupOffsets, Membership
+from kbroker.simulation.clients.group_offsets import At, GroupOffsets, Membership
 from kbroker.simulation.clients.offsets import (
     EARLIEST,
     NO_OFFSET,
@@ -42,7 +42,8 @@ class FencedError(Exception):
 
 @dataclass(slots=True)
 class MemberConfig:
-    """`instance_id` makes it a static member. `assignors` in the order of preference."""
+    """`instance_id` makes it a static member. `assignors` in the order of preference. `commits`: by itself, before it
+    joins again; who commits in transactions does not want that."""
 
     instance_id: str | None = None
     session_timeout_ms: int = 10_000
@@ -50,6 +51,7 @@ class MemberConfig:
     heartbeat_s: float = 2.0
     metadata_age_s: float = 6.0
     assignors: Sequence[str] = ("range", "roundrobin")
+    commits: bool = True
 
 
 class Member:
@@ -114,6 +116,17 @@ class Member:
         self._heed(error)
         return error is ErrorCode.NONE
 
+    def standing(self) -> tuple[Membership, dict[Place, At]]:
+        """Who commits what within a transaction; nothing if what it reads is not its own any more."""
+        who = Membership(self.generation, self.member_id, self.config.instance_id)
+        return who, self.consumer.committable() if self._owns else {}
+
+    async def rewind(self) -> None:
+        """Go back to what the group has committed, for what was made of the rest has been given up."""
+        if self._owns:
+            self._owns = False
+            await self._take_over(list(self.consumer.positions))
+
     async def leave(self) -> None:
         """Say goodbye, as well as that can be done now; a static member does so only if it will not come back."""
         self._stop_beating()
@@ -145,7 +158,8 @@ class Member:
             raise FencedError(self.config.instance_id)
         # What has been given to the application, before another member reads on from there. In the generation to come
         # it would be no more than a memory.
-        await self.commit()
+        if self.config.commits:
+            await self.commit()
         self._owns = False
         try:
             coordinator = await self._find()

@@ -50,7 +50,7 @@ class Batch:
 class Lane:
     """`window` are the batches without an outcome, in order. `resting` while it waits before another try."""
 
-    def __init__(self, place: Place, idempotent: bool, max_in_flight: int) -> None:
+    def __init__(self, place: Place, idempotent: bool, max_in_flight: int, attributes: int = 0) -> None:
         self.place = place
         self.window: list[Batch] = []
         self.in_flight = 0
@@ -58,6 +58,7 @@ class Lane:
         self.broken = False
         self.identity: Identity = NO_IDENTITY
         self.finding: asyncio.Task[Any] | None = None
+        self._attributes = attributes
         self._idempotent = idempotent
         self._max_in_flight = max_in_flight
         self._next_sequence = 0
@@ -95,6 +96,7 @@ class Lane:
             batch.data = build_batch(
                 batch.records,
                 codec=batch.codec,
+                attributes=self._attributes,
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 base_sequence=batch.sequence,

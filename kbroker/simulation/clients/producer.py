@@ -51,6 +51,12 @@ WITHOUT_EFFECT = SEQUENCE_BROKEN | {
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
 # The leader is another one, or the topic.
 STALE = frozenset(
@@ -90,6 +96,7 @@ class Producer:
         assert self.config.acks == ACKS_ALL or not self.config.idempotent
         self.cluster = cluster
         self.identity: Identity = NO_IDENTITY
+        self._transactional_id: str | None = None
         self._history = history
         self._process = process
         self._random = random
@@ -101,11 +108,14 @@ class Producer:
 
     def send(self, place: Place, values: tuple[int, ...]) -> "asyncio.Future[Operation]":
         """Send one batch. The future gives the ended operation; it never fails."""
+        return self._send(Send(place, values, 0, self.config.idempotent, self.config.acks))
+
+    def _send(self, action: Send) -> "asyncio.Future[Operation]":
+        place, values = action.place, action.values
         lane = self._lanes.get(place)
         if lane is None:
-            lane = self._lanes[place] = Lane(place, self.config.idempotent, self.config.max_in_flight)
-        order = lane.next_order()
-        action = Send(place, values, order, self.config.idempotent, self.config.acks)
+            lane = self._lanes[place] = self._new_lane(place)
+        action.order = order = lane.next_order()
         operation = self._history.begin(self._process, action)
         now = self._loop.time()
         content = records(values, EPOCH_MS + int(now * 1000), self.config.shape, self._random)
@@ -139,6 +149,9 @@ class Producer:
 
     # Sending.
 
+    def _new_lane(self, place: Place) -> Lane:
+        return Lane(place, self.config.idempotent, self.config.max_in_flight)
+
     def _go_on(self) -> None:
         """In the next turn, so that sends of this one share requests."""
         if not self._scheduled and not self._closed:
@@ -163,6 +176,8 @@ class Producer:
         for lane in self._lanes.values():
             if not lane.window or (batch := lane.next(self.identity)) is None:
                 continue
+            if not self._may_go(lane):
+                continue
             connection = self.cluster.leader_now(lane.place)
             if connection is None:
                 self._find(lane)
@@ -170,8 +185,15 @@ class Producer:
                 requests.setdefault(connection, []).append(batch)
         return requests
 
+    def _may_go(self, lane: Lane) -> bool:
+        """Whether batches may be sent to this partition now."""
+        return True
+
+    def _version(self, connection: Connection) -> int:
+        return connection.version(ApiKey.PRODUCE)
+
     def _post(self, connection: Connection, batches: list[Batch]) -> None:
-        version = connection.version(ApiKey.PRODUCE)
+        version = self._version(connection)
         topics: dict[str, TopicProduceData] = {}
         for batch in batches:
             name, index = batch.place
@@ -182,7 +204,10 @@ class Producer:
                 topic = topics[name] = TopicProduceData(name=name, topic_id=self.cluster.ids.get(name, bytes(16)))
             topic.partition_data.append(PartitionProduceData(index=index, records=data))
         request = ProduceRequest(
-            acks=self.config.acks, timeout_ms=self.config.broker_timeout_ms, topic_data=list(topics.values())
+            transactional_id=self._transactional_id,
+            acks=self.config.acks,
+            timeout_ms=self.config.broker_timeout_ms,
+            topic_data=list(topics.values()),
         )
 
         def take(frame: bytes | None, pos: int) -> None:

@@ -89,11 +89,11 @@ async def _poll(setting: Setting, consumer: Consumer, name: str) -> list[Read]:
     try:
         return await consumer.poll()
     except CorruptRecordError as error:
-        _step_over(setting, consumer, name, error)
+        step_over(setting, consumer, name, error)
         return []
 
 
-def _step_over(setting: Setting, consumer: Consumer, name: str, error: CorruptRecordError) -> None:
+def step_over(setting: Setting, consumer: Consumer, name: str, error: CorruptRecordError) -> None:
     at = consumer.positions[error.place].offset
     setting.history.happened(name, Corrupt(error.place, at, str(error)))
     to = error.next_offset if at < error.next_offset <= at + MAX_STEP else at + 1
@@ -150,7 +150,7 @@ async def _be_member(
         except FencedError:
             return done + 1
         except CorruptRecordError as error:
-            _step_over(setting, member.consumer, name, error)
+            step_over(setting, member.consumer, name, error)
         if random.random() < commits:
             await member.commit()
     return polls

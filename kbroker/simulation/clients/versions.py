@@ -44,3 +44,29 @@ def older(random: Random, *, static_members: bool = False) -> Caps:
         for named, last in _LAST_WITH_NAMES.items():
             caps[named] = min(caps[named], last)
     return caps
+
+
+# Of transactions of the first version: the newest of each that knows nothing of the second (KIP-890).
+_LAST_OF_VERSION_1 = {
+    ApiKey.PRODUCE: 11,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 4,
+    ApiKey.END_TXN: 4,
+    ApiKey.TXN_OFFSET_COMMIT: 4,
+}
+# With the group's generation (KIP-447), and reads that wait for open transactions.
+_LOWEST_IN_TRANSACTIONS = {
+    ApiKey.FIND_COORDINATOR: 1,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+    ApiKey.OFFSET_FETCH: 7,
+}
+
+
+def transactional(random: Random) -> Caps:
+    """A client of some earlier time that knows transactions of the first version."""
+    caps = older(random)
+    for key, lowest in _LOWEST_IN_TRANSACTIONS.items():
+        caps[key] = max(lowest, caps.get(key, lowest))
+    for key, last in _LAST_OF_VERSION_1.items():
+        caps[key] = min(caps.get(key, last), last)
+    return caps

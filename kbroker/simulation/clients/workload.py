@@ -17,7 +17,7 @@ from kbroker.simulation.clients.lane import NO_IDENTITY
 from kbroker.simulation.clients.offsets import EARLIEST, LATEST, list_offset
 from kbroker.simulation.clients.producer import ACKS_ALL, Producer, ProducerConfig
 from kbroker.simulation.clients.values import Shape, Values
-from kbroker.simulation.clients.versions import newest, older
+from kbroker.simulation.clients.versions import newest, older, transactional
 from kbroker.simulation.history import History, Operation, Outcome, Place
 from protocol.apis import ApiKey
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
@@ -50,9 +50,19 @@ class Setting:
     old_versions: float = 0.5
     timeout_s: float = 5.0
 
-    def cluster(self, name: str, random: Random, *, static_members: bool = False, patient: bool = False) -> Cluster:
+    def cluster(
+        self,
+        name: str,
+        random: Random,
+        *,
+        static_members: bool = False,
+        patient: bool = False,
+        in_transactions: bool = False,
+    ) -> Cluster:
         """Impatient clients ask again while the broker still works on what they have asked for."""
-        caps = older(random, static_members=static_members) if random.random() < self.old_versions else newest()
+        caps = newest()
+        if random.random() < self.old_versions:
+            caps = transactional(random) if in_transactions else older(random, static_members=static_members)
         timeout_s = self.timeout_s * (1.0 if patient else random.choice(PATIENCE))
         return Cluster(self.loop, self.bootstrap, random, name, caps=caps, timeout_s=timeout_s)
 
@@ -88,7 +98,7 @@ async def produce(
             acks=acks,
             max_in_flight=random.randint(1, 5),
             delivery_timeout_s=random.choice(PATIENCE) * delivery_timeout_s,
-            shape=Shape(max_padding, keys, _codecs(cluster, random)),
+            shape=Shape(max_padding, keys, codecs(cluster, random)),
             previous=previous if random.random() < 0.5 else NO_IDENTITY,
         )
         producer = Producer(cluster, setting.history, f"{name}.{lives}", random, config)
@@ -137,7 +147,7 @@ async def _send(
     return count
 
 
-def _codecs(cluster: Cluster, random: Random) -> Sequence[int]:
+def codecs(cluster: Cluster, random: Random) -> Sequence[int]:
     codecs = [NONE, GZIP, SNAPPY, LZ4]
     if cluster.caps.get(ApiKey.PRODUCE, FIRST_PRODUCE_WITH_ZSTD) >= FIRST_PRODUCE_WITH_ZSTD:
         codecs.append(ZSTD)

@@ -1,0 +1,50 @@
+"""When faults are over: wait until no transaction is open any more, and a group has transformed all that there is."""
+
+from collections.abc import Sequence
+
+from kbroker.simulation.clients.bootstrap import Cluster
+from kbroker.simulation.clients.group_offsets import Bookmarks
+from kbroker.simulation.clients.offsets import LATEST, RefusedError, list_offset
+from kbroker.simulation.history import History, Place
+from protocol.messages.k66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+# Of those that ListTransactions knows, the states of a transaction that is not over.
+OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+
+
+async def no_transaction_is_open(cluster: Cluster, places: Sequence[Place]) -> None:
+    """Until the coordinator has none, and no partition has one that its coordinator has forgotten."""
+    while True:
+        try:
+            connection = await cluster.any()
+            request = ListTransactionsRequest(state_filters=list(OPEN))
+            answer = await connection.ask(request, ListTransactionsResponse)
+            if not answer.error_code and not answer.transaction_states:
+                ends = [await _ends(cluster, place) for place in places]
+                if all(stable == end for stable, end in ends):
+                    return
+        except OSError:
+            pass
+        await cluster.rest()
+
+
+async def all_is_transformed(cluster: Cluster, history: History, group: str, places: Sequence[Place]) -> None:
+    """Until the group has committed the end of each partition."""
+    bookmarks = Bookmarks(cluster, history, "settling", group)
+    while True:
+        try:
+            await cluster.refresh(list(dict.fromkeys(topic for topic, _ in places)))
+            committed = await bookmarks.read(places)
+            ends = {place: await _ends(cluster, place) for place in places}
+            if all(stable == end == committed[place][0] or end == 0 for place, (stable, end) in ends.items()):
+                return
+        except (OSError, RefusedError):
+            pass
+        await cluster.rest()
+
+
+async def _ends(cluster: Cluster, place: Place) -> tuple[int, int]:
+    """The last stable offset and the high watermark. Raises OSError."""
+    stable, _ = await list_offset(cluster, place, LATEST, committed_only=True)
+    end, _ = await list_offset(cluster, place, LATEST)
+    return stable, end

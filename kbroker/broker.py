@@ -25,6 +25,8 @@ from kbroker.config import BrokerConfig
 from kbroker.config.acting import without_effect
 from kbroker.config.values import ConfigError
 from kbroker.coordinator.groups import GroupCoordinator
+from kbroker.coordinator.markers import Markers
+from kbroker.coordinator.transactions import TransactionCoordinator
 from kbroker.events import Log
 from kbroker.net.listener import Server
 from kbroker.processes import Processes, RealClock
@@ -125,6 +127,8 @@ class Broker:
 
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
         slots = self.config.max_incremental_fetch_session_cache_slots
+        groups = GroupCoordinator(self.world, replicas, member.image, lambda: self.config)
+        markers = Markers(replicas, groups)
         return Services(
             node_id=self.config.node_id,
             config=self.config,
@@ -133,16 +137,29 @@ class Broker:
             controller=member.controller,
             replicas=replicas,
             fetching=Fetching(self.world, replicas, slots, self.config.fetch_max_bytes),
-            groups=GroupCoordinator(self.world, replicas, member.image, lambda: self.config),
+            groups=groups,
+            transactions=TransactionCoordinator(
+                self.world,
+                replicas,
+                member.image,
+                lambda: self.config,
+                member.producer_ids,
+                markers,
+            ),
+            markers=markers,
             producer_ids=member.producer_ids,
         )
 
     async def _start_rooms(self, member: ClusterMember, replicas: ReplicaManager, assignments: Assignments) -> None:
-        groups = self.services.groups
+        groups, transactions = self.services.groups, self.services.transactions
         member.listen(groups.on_delta)
+        member.listen(transactions.on_delta)
         member.listen(lambda delta: self._on_delta(member, assignments, delta))
         await groups.start()
         self._started.append(groups.stop)
+        await transactions.start()
+        # Before the groups: what it completes goes to them.
+        self._started.append(transactions.stop)
         housekeeping = Housekeeping(self.world, replicas, assignments, lambda: self.config)
         housekeeping.start()
         self._started.append(housekeeping.stop)

@@ -7,19 +7,23 @@ Records are never decoded on an ordinary topic: a slice of the received frame go
 - A batch whose records have to be looked into and that takes long is worked off beside other requests; the rest of its
   request, and of its connection, waits.
 - From version 13 on topics are named by id (KIP-516).
-Transactions come later: a transactional request is refused for good, not retriably.
+- With a transactional id, see transactional_produce.py. A request without one that has a transactional batch is refused
+  whole, as Kafka does.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Self
 
+from kbroker.api import transactional_produce
 from kbroker.api.outcomes import partition_named
 from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
+from kbroker.api.transactional_produce import TransactionAppends, has_transactional
 from kbroker.model import KafkaError
-from kbroker.replica.manager import Appended
+from kbroker.replica.manager import Appended, ReplicaManager
 from kbroker.replica.records import Unfinished
 from kbroker.replica.validation import NotOneBatchError
 from kbroker.state.purgatory import Operation
@@ -46,20 +50,45 @@ _NOTHING: tuple[tuple[int, str | None], ...] = ()
 
 
 Unsettled = list[tuple[list[PartitionResult], int, Appended]]
+Appends = ReplicaManager | TransactionAppends
+Served = Body | Pending | None
 
 
-def serve(
-    services: Services, context: RequestContext, frame: memoryview, pos: int
-) -> Body | Pending | Awaitable[Body | Pending | None] | None:
+def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Served | Awaitable[Served]:
+    transactional_id, acks, timeout_ms, topics = decode_produce_request(frame, pos, context.version)
+    if acks not in (-1, 0, 1):
+        return _refuse_all(context, acks, topics, ErrorCode.INVALID_REQUIRED_ACKS, {"acks": acks})
+    if transactional_id is None:
+        # The batch of a single partition is refused by its append.
+        if (len(topics) > 1 or (topics and len(topics[0][1]) > 1)) and has_transactional(topics):
+            return _refuse_all(context, acks, topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {})
+        return produce(services, context, acks, timeout_ms, services.replicas, topics)
+    try:
+        return transactional_produce.serve(
+            services, context, transactional_id, topics, partial(produce, services, context, acks, timeout_ms)
+        )
+    except KafkaError as error:
+        return _refuse_all(context, acks, topics, error.code, {"transactional_id": transactional_id})
+
+
+def _refuse_all(
+    context: RequestContext, acks: int, topics: list[TopicRecords], code: ErrorCode, subject: dict[str, object]
+) -> Body | None:
+    context.refused(code, count=sum(len(parts) for _, parts in topics), subject=subject)
+    return _answer(context, acks, [(key, [_refused(index, code) for index, _ in parts]) for key, parts in topics])
+
+
+def produce(
+    services: Services,
+    context: RequestContext,
+    acks: int,
+    timeout_ms: int,
+    appends: Appends,
+    topics: list[TopicRecords],
+) -> Served | Awaitable[Served]:
+    """Append to every partition, in the order of the request, and answer."""
     version = context.version
-    transactional_id, acks, timeout_ms, topics = decode_produce_request(frame, pos, version)
-    if transactional_id is not None or acks not in (-1, 0, 1):
-        code = ErrorCode.INVALID_REQUIRED_ACKS
-        if transactional_id is not None:
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        context.refused(code, count=sum(len(parts) for _, parts in topics), subject={"acks": acks})
-        return _answer(context, acks, [(key, [_refused(index, code) for index, _ in parts]) for key, parts in topics])
-    append = services.replicas.append
+    append = appends.append
     now_ms = services.world.clock.now_ms()
     results: list[TopicResult] = []
     unsettled: Unsettled = []
@@ -72,7 +101,7 @@ def serve(
                 answers.append(_failed(services, context, key, index, error))
                 continue
             except Unfinished as unfinished:
-                rest = Rest(services, context, acks, timeout_ms, results, unsettled, unfinished)
+                rest = Rest(services, context, acks, timeout_ms, appends, results, unsettled, unfinished)
                 return rest.take(topics, partitions, answers).serve()
             if not appended.settled:
                 unsettled.append((answers, len(answers), appended))
@@ -136,6 +165,7 @@ class Rest:
 
     __slots__ = (
         "_acks",
+        "_appends",
         "_context",
         "_held",
         "_left",
@@ -152,6 +182,7 @@ class Rest:
         context: RequestContext,
         acks: int,
         timeout_ms: int,
+        appends: Appends,
         results: list[TopicResult],
         unsettled: Unsettled,
         unfinished: Unfinished,
@@ -160,6 +191,7 @@ class Rest:
         self._context = context
         self._acks = acks
         self._timeout_ms = timeout_ms
+        self._appends = appends
         self._results = results
         self._unsettled = unsettled
         # Why the first of them is not appended yet.
@@ -203,15 +235,15 @@ class Rest:
         return _answer(self._context, self._acks, self._results)
 
     async def _append(self, key: str | bytes, index: int, records: memoryview | None) -> Appended:
-        replicas, version = self._services.replicas, self._context.version
+        appends, version = self._appends, self._context.version
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is None:
             try:
                 now_ms = self._services.world.clock.now_ms()
-                return replicas.append(key, index, records, self._acks, version, now_ms)
+                return appends.append(key, index, records, self._acks, version, now_ms)
             except Unfinished as found:
                 unfinished = found
-        return await replicas.append_later(key, index, unfinished, self._acks, version, self._give_up)
+        return await appends.append_later(key, index, unfinished, self._acks, version, self._give_up)
 
     def _give_up(self, cancel: Callable[[], None]) -> None:
         """How to end the work if the client goes."""

@@ -1,16 +1,13 @@
-"""FindCoordinator (key 10), versions 0 to 6: which broker keeps a group.
+"""FindCoordinator (key 10), versions 0 to 6: which broker keeps a group, or a transactional id.
 
-- The first request makes __consumer_offsets. Kafka answers COORDINATOR_NOT_AVAILABLE meanwhile and the client comes
-  again; here the answer waits.
+- The first request makes __consumer_offsets, or __transaction_state. Kafka answers COORDINATOR_NOT_AVAILABLE meanwhile
+  and the client comes again; here the answer waits.
 - Several keys at once from version 4 on (KIP-699).
-- Transactional ids: transactions do not exist yet, and clients must learn so at once. The code that all of the Java
-  client, librdkafka and kafka-python take as final is TRANSACTIONAL_ID_AUTHORIZATION_FAILED: librdkafka goes on asking
-  after any other, for ever after COORDINATOR_NOT_AVAILABLE.
 - Share groups' keys and unknown key types are INVALID_REQUEST.
 """
 
 from kbroker.api.services import RequestContext, Services
-from kbroker.coordinator.ports import GROUP_TOPIC
+from kbroker.coordinator.ports import GROUP_TOPIC, TRANSACTION_TOPIC
 from kbroker.model import KafkaError
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -39,12 +36,10 @@ async def handle(
 
 
 async def _find(services: Services, key_type: int, key: str, no_error: str) -> Coordinator:
-    if key_type == TRANSACTION:
-        return _none(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "This broker does not support transactions.")
-    if key_type != GROUP:
+    if key_type not in (GROUP, TRANSACTION):
         return _none(key, ErrorCode.INVALID_REQUEST, f"This broker has no coordinators of key type {key_type}.")
     try:
-        leader = await _leader(services, key)
+        leader = await _leader(services, key_type, key)
     except KafkaError as refusal:
         return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message or "The coordinator is not available.")
     node = services.metadata.brokers.get(leader)
@@ -53,12 +48,15 @@ async def _find(services: Services, key_type: int, key: str, no_error: str) -> C
     return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_message=no_error)
 
 
-async def _leader(services: Services, group_id: str) -> int:
-    if GROUP_TOPIC not in services.metadata.topics:
-        await services.controller.ensure_internal_topic(GROUP_TOPIC)
-        # So that the client's next request does not find the group still being loaded.
-        await services.groups.loaded(group_id)
-    image = services.metadata.partition(GROUP_TOPIC, services.groups.partition_for(group_id))
+async def _leader(services: Services, key_type: int, key: str) -> int:
+    topic, coordinator = (
+        (GROUP_TOPIC, services.groups) if key_type == GROUP else (TRANSACTION_TOPIC, services.transactions)
+    )
+    if topic not in services.metadata.topics:
+        await services.controller.ensure_internal_topic(topic)
+        # So that the client's next request does not find its partition still being loaded.
+        await coordinator.loaded(key)
+    image = services.metadata.partition(topic, coordinator.partition_for(key))
     return NO_NODE if image is None else image.leader
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kbroker.cluster.producer_ids import ProducerIds
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.groups import GroupCoordinator
+    from kbroker.coordinator.markers import Markers
+    from kbroker.coordinator.transactions import TransactionCoordinator
     from kbroker.replica.fetching import Fetching
     from kbroker.replica.manager import ReplicaManager
     from kbroker.world import World
@@ -33,6 +35,8 @@ class Services:
     replicas: ReplicaManager
     fetching: Fetching
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    markers: Markers
     producer_ids: ProducerIds
     # Bytes of records given to consumers, by the topic's name or id as they ask with.
     bytes_out: dict[str | bytes, int] = field(default_factory=dict)

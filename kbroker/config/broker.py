@@ -36,6 +36,8 @@ class BrokerConfig:
     advertised_listeners: tuple[Endpoint, ...]
     log_dirs: tuple[str, ...]
 
+    add_partitions_to_txn_retry_backoff_max_ms: int
+    add_partitions_to_txn_retry_backoff_ms: int
     auto_create_topics_enable: bool
     background_threads: int
     broker_rack: str | None
@@ -93,6 +95,7 @@ class BrokerConfig:
     socket_send_buffer_bytes: int
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int
     transaction_max_timeout_ms: int
+    transaction_partition_verification_enable: bool
     transaction_remove_expired_transaction_cleanup_interval_ms: int
     transaction_state_log_load_buffer_size: int
     transaction_state_log_num_partitions: int

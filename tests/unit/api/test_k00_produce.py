@@ -108,19 +108,6 @@ async def test_several_partitions_and_errors_beside_successes(m: Machine) -> Non
 
 
 @story
-async def test_transactional_requests_are_refused_for_good(m: Machine) -> None:
-    client = await m.client()
-    await client.create_topic("t")
-    request = client.produce_request("t", {0: batch(b"a")})
-    request.transactional_id = "mine"
-    answer = await client.ask(request, 9, ProduceResponse)
-    code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
-    assert code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert not code.retriable
-    assert await client.read("t") == []
-
-
-@story
 async def test_topics_by_id(m: Machine) -> None:
     client = await m.client()
     old = await client.create_topic("t")

@@ -7,7 +7,7 @@ from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.unit.coordinator.harness import NODE, Harness
 
-GROUP, TRANSACTION, SHARE = 0, 1, 2
+GROUP, SHARE = 0, 2
 
 
 def find(broker: Harness, version: int, key: str = "g", key_type: int = GROUP) -> tuple[int, int, str, int, str | None]:
@@ -34,15 +34,9 @@ def test_every_version_finds_the_groups_coordinator(group_broker: Harness, versi
 @pytest.mark.parametrize("version", range(1, 7))
 @pytest.mark.parametrize(
     ("key_type", "error"),
-    [
-        # librdkafka gives up at this code only; at others it asks for ever.
-        (TRANSACTION, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        (SHARE, ErrorCode.INVALID_REQUEST),
-        (3, ErrorCode.INVALID_REQUEST),
-        (-1, ErrorCode.INVALID_REQUEST),
-    ],
+    [(SHARE, ErrorCode.INVALID_REQUEST), (3, ErrorCode.INVALID_REQUEST), (-1, ErrorCode.INVALID_REQUEST)],
 )
-def test_there_are_coordinators_of_groups_only(
+def test_there_are_coordinators_of_groups_and_transactions_only(
     group_broker: Harness, version: int, key_type: int, error: ErrorCode
 ) -> None:
     assert find(group_broker, version, key_type=key_type)[:4] == (error, -1, "", -1)

@@ -1,4 +1,4 @@
-"""InitProducerId: ids for idempotent producers, a final no to transactional ones."""
+"""InitProducerId: ids for idempotent producers and for transactional ids, which fence whoever had them."""
 
 import asyncio
 from typing import Any
@@ -30,8 +30,6 @@ def test_each_producer_gets_another_id(version: int):
         ({"producer_id": 7, "producer_epoch": 32767}, (0, 0, 0)),
         ({"producer_id": -1, "producer_epoch": 3}, (42, -1, -1)),
         ({"producer_id": 3, "producer_epoch": -1}, (42, -1, -1)),
-        ({"transactional_id": ""}, (42, -1, -1)),
-        ({"transactional_id": "t"}, (53, -1, -1)),
     ],
 )
 def test_what_a_producer_may_name(fields: dict[str, Any], expected: tuple[int, int, int]):

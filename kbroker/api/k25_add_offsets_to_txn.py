@@ -1,0 +1,26 @@
+"""AddOffsetsToTxn (key 25), versions 0 to 4: a group's offsets become part of a producer's open transaction.
+
+Clients of transactions version 2 (KIP-890) do not ask for it: TxnOffsetCommit adds them. As in Kafka the group is not
+looked at, and __consumer_offsets need not exist yet.
+"""
+
+from kbroker.api.fencing import fenced
+from kbroker.api.services import RequestContext, Services
+from kbroker.coordinator.ports import GROUP_TOPIC
+from kbroker.model import KafkaError, TopicPartition
+from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+FIRST_WITH_FENCED = 2
+
+
+async def handle(
+    services: Services, context: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))
+    try:
+        await services.transactions.add_partitions(
+            request.transactional_id, request.producer_id, request.producer_epoch, [partition], 0
+        )
+    except KafkaError as refusal:
+        return AddOffsetsToTxnResponse(error_code=fenced(refusal, context.version, FIRST_WITH_FENCED))
+    return AddOffsetsToTxnResponse()

@@ -1,0 +1,43 @@
+"""DescribeTransactions (key 65), version 0 (KIP-664): the last or open transaction of transactional ids."""
+
+from collections.abc import Iterable
+
+from kbroker.api.services import RequestContext, Services
+from kbroker.model import KafkaError, TopicPartition
+from protocol.messages.k65_describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+
+def handle(
+    services: Services, context: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[_described(services, id) for id in request.transactional_ids]
+    )
+
+
+def _described(services: Services, transactional_id: str) -> TransactionState:
+    try:
+        found = services.transactions.describe(transactional_id)
+    except KafkaError as refusal:
+        return TransactionState(error_code=refusal.code, transactional_id=transactional_id)
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state.label,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=_by_topic(found.partitions),
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[TopicData]:
+    topics: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return [TopicData(topic=name, partitions=indexes) for name, indexes in topics.items()]

@@ -1,15 +1,20 @@
 """Stories of the transaction coordinator: producers that begin, end, come again, are fenced, time out."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from kbroker.coordinator.ports import Marker
+from kbroker.coordinator.ports import TRANSACTION_TOPIC, Marker
+from kbroker.model import TopicPartition
 from kbroker.state.txn.states import TransactionState
 from kbroker.state.txn.transaction import Transaction
 from protocol.errors import ErrorCode
+from protocol.records.batch import iter_headers
+from tests.unit.coordinator.harness import MemoryLog
 from tests.unit.coordinator.transactions_harness import A0, A1, B0, TIMEOUT_MS, Harness
 
+LOG = Path(__file__).parent / "data" / "transactions-4.3.1.log"
 DAY_MS = 86_400_000
 OLD_CLIENT = 0
 
@@ -108,7 +113,8 @@ def test_no_marker_before_the_prepare_is_committed(h: Harness):
     producer = opened(h)
     h.log.held = True
     ending = h.start(h.transactions.end("t", *producer, True, 2))
-    assert not ending.done() and h.markers.asked == []
+    assert not ending.done()
+    assert h.markers.asked == []
     assert h.state() == "Ongoing"
     h.log.commit()
     h.loop.settle()
@@ -183,7 +189,7 @@ def test_transactions_that_end_together_share_appends(h: Harness):
     tasks = [h.loop.create_task(h.transactions.end(id, *one, True, 2)) for id, one in producers.items()]
     h.loop.settle()
     assert [task.result() for task in tasks] == [(one[0], 1) for one in producers.values()]
-    assert {tp: len(batches) - before[tp] for tp, batches in h.log.batches.items()} == {tp: 2 for tp in before}
+    assert {tp: len(batches) - before[tp] for tp, batches in h.log.batches.items()} == dict.fromkeys(before, 2)
 
 
 def test_a_client_that_went_away_leaves_its_request_behind(h: Harness):
@@ -268,7 +274,8 @@ def test_an_abort_of_an_empty_transaction_bumps_the_epoch(h: Harness):
     assert h.states() == ["Empty", "PrepareAbort", "CompleteAbort"]
     assert h.markers.written == []
     prepared = h.records()[1]
-    assert isinstance(prepared, Transaction) and prepared.start_ms == prepared.last_update_ms > 0
+    assert isinstance(prepared, Transaction)
+    assert prepared.start_ms == prepared.last_update_ms > 0
     assert h.abort((1000, 1)) == (1000, 2)
     h.add((1000, 2), A0)
     assert h.commit((1000, 2)) == (1000, 3)
@@ -492,14 +499,16 @@ def test_a_timeout_that_cannot_be_written_is_tried_again(h: Harness):
     assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 2))]
 
 
-def test_a_transaction_of_a_two_phase_commit_has_no_timeout(h: Harness):
+def test_a_transaction_of_a_two_phase_commit_has_no_timeout(make: Callable[..., Harness]):
+    h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
     opened(h)
     at_epoch(h, 0, TransactionState.ONGOING, timeout_ms=2**31 - 1)
     h.loop.pass_ms(30 * DAY_MS)
     assert h.state() == "Ongoing"
 
 
-def test_transactional_ids_expire(h: Harness, make: Callable[..., Harness]):
+def test_transactional_ids_expire(make: Callable[..., Harness]):
+    h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
     producer = opened(h)
     h.commit(producer)
     h.init("empty")
@@ -525,7 +534,8 @@ def test_what_is_open_does_not_expire(make: Callable[..., Harness]):
     assert (h.state(), h.state("marked")) == ("Ongoing", "PrepareCommit")
 
 
-def test_expiry_that_cannot_be_written_is_tried_again(h: Harness):
+def test_expiry_that_cannot_be_written_is_tried_again(make: Callable[..., Harness]):
+    h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
     h.init()
     h.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     h.loop.pass_ms(8 * DAY_MS)
@@ -557,7 +567,8 @@ def test_a_marker_is_sent_until_it_is_there(h: Harness, error: ErrorCode):
     assert h.commit(producer) == (1000, 1)
     h.loop.pass_ms(1000)
     assert h.state() == "PrepareCommit"
-    assert h.markers.asked.count(A0) == 1 and h.markers.asked.count(B0) == 4
+    assert h.markers.asked.count(A0) == 1
+    assert h.markers.asked.count(B0) == 4
     h.markers.errors.clear()
     h.loop.pass_ms(2000)
     assert h.state() == "CompleteCommit"
@@ -708,6 +719,23 @@ def test_while_loading_and_elsewhere(h: Harness):
     h.log.read_error = None
     h.loop.pass_ms(6000)
     assert h.init() == (1000, 0)
+
+
+def test_what_kafka_wrote_is_gone_on_with(make: Callable[..., Harness]):
+    """The log of Apache Kafka 4.3.1; "gone" had expired there."""
+    log = MemoryLog()
+    data = LOG.read_bytes()
+    log.batches[TopicPartition(TRANSACTION_TOPIC, 0)] = [
+        bytearray(data[pos : pos + header.size]) for pos, header in iter_headers(data)
+    ]
+    h = make(Harness(log))
+    assert {(one.transactional_id, one.state.label) for one in h.transactions.list()} == {
+        ("t", "CompleteCommit"), ("open", "Ongoing"), ("old", "Ongoing")
+    }  # fmt: skip
+    assert h.transactions.describe("open").partitions == {A1}
+    assert h.add((2, 0), A0, id="open") is None
+    assert h.commit((2, 0), id="open") == (2, 1)
+    assert h.commit((3, 0), id="old", version=OLD_CLIENT) == (3, 0)
 
 
 def test_a_topic_that_is_deleted_takes_its_transactions_along(h: Harness):

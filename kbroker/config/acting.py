@@ -52,6 +52,8 @@ ACTING_TOPIC_CONFIGS = frozenset(
 # Besides those that stand behind an acting topic config.
 _ACTING_BROKER_CONFIGS = frozenset(
     {
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        "add.partitions.to.txn.retry.backoff.ms",
         "advertised.listeners",
         "auto.create.topics.enable",
         "broker.id",
@@ -107,6 +109,16 @@ _ACTING_BROKER_CONFIGS = frozenset(
         "socket.receive.buffer.bytes",
         "socket.request.max.bytes",
         "socket.send.buffer.bytes",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "transaction.max.timeout.ms",
+        "transaction.partition.verification.enable",
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "transaction.state.log.load.buffer.size",
+        "transaction.state.log.min.isr",
+        "transaction.state.log.num.partitions",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.segment.bytes",
+        "transactional.id.expiration.ms",
     }
 )
 ACTING_BROKER_CONFIGS = _ACTING_BROKER_CONFIGS | {

@@ -98,7 +98,10 @@ class BrokerConfig:
     transaction_partition_verification_enable: bool
     transaction_remove_expired_transaction_cleanup_interval_ms: int
     transaction_state_log_load_buffer_size: int
+    transaction_state_log_min_isr: int
     transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_segment_bytes: int
     transactional_id_expiration_ms: int
 
     @classmethod

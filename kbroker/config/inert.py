@@ -9,7 +9,7 @@ from kbroker.config.names import base_name
 QUORUM = "kbroker has no metadata quorum"
 SECURITY = "there is no TLS, SASL, authorization or delegation token yet"
 REPLICATION = "there is one broker and no replication yet"
-TRANSACTIONS = "there are no transactions yet"
+TWO_PHASE = "no client can ask for it: the version of InitProducerId that does is not stable (KIP-939)"
 CLASSIC = "only groups of the classic protocol are served yet"
 TIERED = "there is no tiered storage"
 QUOTAS = "there are no quotas yet"
@@ -29,7 +29,7 @@ _REASONS = (
     (r"connections\.max\.reauth\.ms", SECURITY),
     (r"(remote|local)\..*|log\.local\..*|follower\.fetch\.last\.tiered\..*", TIERED),
     (r"(group\.)?(consumer|share|streams)\..*|group\.coordinator\.rebalance\.protocols", CLASSIC),
-    (r"(transaction|transactional|add\.partitions\.to\.txn)\..*", TRANSACTIONS),
+    (r"transaction\.two\.phase\.commit\..*", TWO_PHASE),
     (r"metadata\..*|controller\..*|initial\.broker\.registration\..*|broker\.(heartbeat|session)\..*", QUORUM),
     (
         r"(unclean\.leader|auto\.leader|leader\.imbalance|controlled\.shutdown|replica|num\.replica)\..*",

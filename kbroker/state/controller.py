@@ -340,13 +340,13 @@ def internal_topic(name: str, config: "BrokerConfig") -> TopicSpec:
         )
     return TopicSpec(
         name,
-        int(str(config.get("transaction.state.log.num.partitions"))),
-        int(str(config.get("transaction.state.log.replication.factor"))),
+        config.transaction_state_log_num_partitions,
+        config.transaction_state_log_replication_factor,
         configs=(
             ("cleanup.policy", "compact"),
             ("compression.type", "uncompressed"),
-            ("min.insync.replicas", str(config.get("transaction.state.log.min.isr"))),
-            ("segment.bytes", str(config.get("transaction.state.log.segment.bytes"))),
+            ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
+            ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
             ("unclean.leader.election.enable", "false"),
         ),
     )

@@ -136,7 +136,9 @@ def serve(
     if not appends.partitions:
         return produce(appends, topics)
     if version_2:
-        return asked.add_and_produce(topics, produce)
+        # The frame's buffer is somebody else's when this returns, before the coroutine has done its first step.
+        kept = [(key, [(index, copied(records)) for index, records in partitions]) for key, partitions in topics]
+        return asked.add_and_produce(kept, produce)
     asked.verify()
     return produce(appends, topics)
 
@@ -205,10 +207,9 @@ class Verification:
             if told[tp] is not ErrorCode.NONE:
                 self._appends.errors[place] = translated(told[tp], self._context.version)
 
-    async def add_and_produce(self, topics: list[TopicRecords], produce: Produce) -> Served:
-        """The connection serves nothing more until this is through, so its batches keep their order."""
-        # The frame's buffer is somebody else's when the handler returns.
-        kept = [(key, [(index, copied(records)) for index, records in partitions]) for key, partitions in topics]
+    async def add_and_produce(self, kept: list[TopicRecords], produce: Produce) -> Served:
+        """The connection serves nothing more until this is through, so its batches keep their order. `kept`: batches
+        that lie in no frame."""
         size = sum(len(records) for _, partitions in kept for _, records in partitions if records is not None)
         self._context.answers.hold(size)
         try:

@@ -1,0 +1,95 @@
+"""AddPartitionsToTxn: from clients for one transaction, from brokers for several, all partitions or none."""
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from tests.unit.api.transacting import codes, producer
+from tests.unit.harness import Machine, story
+
+NONE, UNKNOWN, NOT_TRIED = 0, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+
+
+@story
+@pytest.mark.parametrize("version", range(4))
+async def test_a_client_adds_partitions(m: Machine, version: int) -> None:
+    one = await producer(m, v2=False)
+    assert codes(await one.add({"a": [2, 0], "b": [0]}, version)) == {"a": {2: NONE, 0: NONE}, "b": {0: NONE}}
+    assert codes(await one.add({"a": [0]}, version)) == {"a": {0: NONE}}
+    described = await one.described()
+    assert described.transaction_state == "Ongoing"
+    assert [(topic.topic, topic.partitions) for topic in described.topics] == [("a", [0, 2]), ("b", [0])]
+
+
+@story
+@pytest.mark.parametrize("version", range(4))
+async def test_all_or_none(m: Machine, version: int) -> None:
+    one = await producer(m, v2=False)
+    wanted = {"a": [0, 3], "nope": [0], "__transaction_state": [0]}
+    assert codes(await one.add(wanted, version)) == {
+        "a": {0: NOT_TRIED, 3: UNKNOWN},
+        "nope": {0: UNKNOWN},
+        "__transaction_state": {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED},
+    }
+    assert (await one.described()).transaction_state == "Empty"
+
+
+@story
+async def test_of_nothing_nothing_is_told(m: Machine) -> None:
+    one = await producer(m, v2=False)
+    assert await one.add({}) == []
+    assert codes(await one.add({"a": []})) == {"a": {}}
+
+
+@story
+@pytest.mark.parametrize("version", range(4))
+async def test_a_fenced_producer_is_told_what_it_understands(m: Machine, version: int) -> None:
+    one = await producer(m, v2=False)
+    one.epoch -= 1
+    code = ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
+    assert codes(await one.add({"a": [0]}, version)) == {"a": {0: code}}
+
+
+@story
+async def test_who_is_not_known(m: Machine) -> None:
+    one = await producer(m, v2=False)
+    one.producer_id += 1
+    assert codes(await one.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
+    one.transactional_id = "nobody"
+    assert codes(await one.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
+    one.transactional_id = ""
+    assert codes(await one.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_REQUEST}}
+
+
+@story
+@pytest.mark.parametrize("version", [4, 5])
+async def test_brokers_ask_for_several_transactions(m: Machine, version: int) -> None:
+    one, other, third = [await producer(m, name) for name in ("one", "other", "third")]
+    third.transactional_id = "nobody"
+    request = AddPartitionsToTxnRequest(
+        transactions=[
+            one.transaction({"a": [0, 1]}),
+            one.transaction({"a": [0, 2], "b": [0]}, verify_only=True),
+            other.transaction({"a": [0], "b": [7]}),
+            other.transaction({"a": [1]}, verify_only=True),
+            third.transaction({"b": [0]}),
+        ]
+    )
+    answer = await one.client.ask(request, version, AddPartitionsToTxnResponse)
+    assert answer.error_code == 0
+    missing = int(ErrorCode.TRANSACTION_ABORTABLE)
+    assert [(row.transactional_id, codes(row.topic_results)) for row in answer.results_by_transaction] == [
+        ("one", {"a": {0: NONE, 1: NONE}}),
+        ("one", {"a": {0: NONE, 2: missing}, "b": {0: missing}}),
+        ("other", {"a": {0: NOT_TRIED}, "b": {7: UNKNOWN}}),
+        ("other", {"a": {1: missing}}),
+        ("nobody", {"b": {0: int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)}}),
+    ]
+
+
+@story
+@pytest.mark.parametrize("version", [4, 5])
+async def test_no_transactions_get_an_answer_too(m: Machine, version: int) -> None:
+    client = await m.client()
+    answer = await client.ask(AddPartitionsToTxnRequest(), version, AddPartitionsToTxnResponse)
+    assert (answer.error_code, answer.results_by_transaction) == (0, [])

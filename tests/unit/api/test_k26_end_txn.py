@@ -1,0 +1,56 @@
+"""EndTxn: the old way keeps the epoch, version 5 goes on with the next one (KIP-890)."""
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
+from tests.unit.api.transacting import producer
+from tests.unit.harness import Machine, story
+
+
+@story
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("committed", [True, False])
+async def test_the_old_way(m: Machine, version: int, committed: bool) -> None:
+    one = await producer(m, v2=False)
+    await one.add({"a": [0, 1]})
+    assert (await one.send("a", b"x")).error_code == 0
+    assert await one.end(committed, version) == 0
+    assert await one.completed() == ("CompleteCommit" if committed else "CompleteAbort")
+    # Said again, it is so still; the other way round it is not.
+    assert await one.end(committed, version) == 0
+    assert await one.end(not committed, version) == ErrorCode.INVALID_TXN_STATE
+    assert m.partition("a").last_stable_offset == m.partition("a").log.log_end_offset == 2
+
+
+@story
+@pytest.mark.parametrize("committed", [True, False])
+async def test_version_5_gives_the_next_epoch(m: Machine, committed: bool) -> None:
+    one = await producer(m)
+    before = one.producer_id, one.epoch
+    assert (await one.send("a", b"x")).error_code == 0
+    request = EndTxnRequest(transactional_id="t", producer_id=before[0], producer_epoch=before[1], committed=committed)
+    answer = await one.client.ask(request, 5, EndTxnResponse)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, before[0], before[1] + 1)
+    await one.completed()
+    again = await one.client.ask(request, 5, EndTxnResponse)
+    assert (again.error_code, again.producer_id, again.producer_epoch) == (0, before[0], before[1] + 1)
+    request.committed = not committed
+    other = await one.client.ask(request, 5, EndTxnResponse)
+    assert (other.error_code, other.producer_id, other.producer_epoch) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
+
+
+@story
+@pytest.mark.parametrize("version", range(6))
+async def test_misuse(m: Machine, version: int) -> None:
+    one = await producer(m, v2=version >= 5)
+    assert await one.commit(version) == ErrorCode.INVALID_TXN_STATE
+    one.epoch += 1
+    fenced = ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await one.commit(version) == fenced
+    one.producer_id += 1
+    assert await one.commit(version) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    one.transactional_id = "nobody"
+    assert await one.commit(version) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    one.transactional_id = ""
+    assert await one.commit(version) == ErrorCode.INVALID_REQUEST

@@ -1,0 +1,39 @@
+"""DescribeTransactions: what is open, since when, and where."""
+
+from protocol.errors import ErrorCode
+from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from tests.unit.api.transacting import TIMEOUT_MS, producer
+from tests.unit.harness import Machine, story
+
+
+@story
+async def test_from_empty_to_complete(m: Machine) -> None:
+    one = await producer(m)
+    described = await one.described()
+    assert (described.transaction_state, described.transaction_start_time_ms, described.topics) == ("Empty", -1, [])
+    assert (described.producer_id, described.producer_epoch) == (one.producer_id, one.epoch)
+    assert described.transaction_timeout_ms == TIMEOUT_MS
+    began_ms = m.now_ms
+    await one.send("b", b"x")
+    await one.send("a", b"x", partition=2)
+    await one.send("a", b"x")
+    described = await one.described()
+    assert described.transaction_state == "Ongoing"
+    assert began_ms <= described.transaction_start_time_ms <= m.now_ms
+    assert [(topic.topic, topic.partitions) for topic in described.topics] == [("a", [0, 2]), ("b", [0])]
+    await one.commit()
+    assert await one.completed() == "CompleteCommit"
+    described = await one.described()
+    assert (described.producer_epoch, described.topics) == (one.epoch, [])
+
+
+@story
+async def test_ids_that_are_none(m: Machine) -> None:
+    one = await producer(m)
+    request = DescribeTransactionsRequest(transactional_ids=["nobody", "", "t"])
+    answer = await one.client.ask(request, 0, DescribeTransactionsResponse)
+    assert [(row.transactional_id, row.error_code) for row in answer.transaction_states] == [
+        ("nobody", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
+        ("", ErrorCode.INVALID_REQUEST),
+        ("t", 0),
+    ]

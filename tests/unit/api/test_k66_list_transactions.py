@@ -1,0 +1,60 @@
+"""ListTransactions: by state, producer, duration and pattern."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.k66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tests.unit.api.transacting import producer
+from tests.unit.client import Client
+from tests.unit.harness import Machine, story
+
+
+async def listed(client: Client, version: int = 2, **filters: Any) -> tuple[list[str], dict[str, str]]:
+    """(unknown states, state by transactional id)"""
+    answer = await client.ask(ListTransactionsRequest(**filters), version, ListTransactionsResponse)
+    assert answer.error_code == 0
+    return answer.unknown_state_filters, {
+        row.transactional_id: row.transaction_state for row in answer.transaction_states
+    }
+
+
+@story
+@pytest.mark.parametrize("version", range(3))
+async def test_states_and_producers(m: Machine, version: int) -> None:
+    idle, busy = await producer(m, "idle"), await producer(m, "busy")
+    await busy.send("a", b"x")
+    client = idle.client
+    assert await listed(client, version) == ([], {"idle": "Empty", "busy": "Ongoing"})
+    assert await listed(client, version, state_filters=["Ongoing", "PrepareCommit"]) == ([], {"busy": "Ongoing"})
+    assert await listed(client, version, state_filters=["ongoing"]) == (["ongoing"], {})
+    assert await listed(client, version, state_filters=["nope", "Empty"]) == (["nope"], {"idle": "Empty"})
+    assert await listed(client, version, producer_id_filters=[busy.producer_id]) == ([], {"busy": "Ongoing"})
+    assert await listed(client, version, producer_id_filters=[12345]) == ([], {})
+
+
+@story
+@pytest.mark.parametrize("version", [1, 2])
+async def test_how_long_they_have_lasted(m: Machine, version: int) -> None:
+    idle, early, late = [await producer(m, name) for name in ("idle", "early", "late")]
+    await early.send("a", b"x")
+    await asyncio.sleep(5)
+    await late.send("a", b"x")
+    # What never began has lasted for ever, as in Kafka.
+    assert set((await listed(idle.client, version, duration_filter=4000))[1]) == {"idle", "early"}
+    assert set((await listed(idle.client, version, duration_filter=60_000))[1]) == {"idle"}
+    assert len((await listed(idle.client, version, duration_filter=-7))[1]) == 3
+
+
+@story
+async def test_patterns(m: Machine) -> None:
+    one, _ = await producer(m, "orders-1"), await producer(m, "orders-2")
+    assert set((await listed(one.client, transactional_id_pattern="orders-[2-9]"))[1]) == {"orders-2"}
+    assert set((await listed(one.client, transactional_id_pattern="orders"))[1]) == set()
+    assert len((await listed(one.client, transactional_id_pattern=""))[1]) == 2
+    answer = await one.client.ask(
+        ListTransactionsRequest(transactional_id_pattern="(?=o).*"), 2, ListTransactionsResponse
+    )
+    assert (answer.error_code, answer.transaction_states) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])

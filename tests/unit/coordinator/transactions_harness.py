@@ -105,8 +105,10 @@ class Harness:
         self.loop.close()
 
     def restarted(self, *, version: int = 2, **config: Any) -> "Harness":
-        """Another broker with the same log; this one dies as it is, with all its memory."""
-        return Harness(self.log, version=version, **config)
+        """Another broker with the same log, at the same time; this one dies as it is, with all its memory."""
+        again = Harness(self.log, version=version, **config)
+        again.world.clock.skew_ms += self.world.clock.now_ms() - again.world.clock.now_ms()  # type: ignore[attr-defined]
+        return again
 
     def run(self, awaitable: Awaitable[T]) -> T:
         async def wait() -> T:

@@ -5,7 +5,9 @@ from kbroker.model import KafkaError
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tests.unit.api.transacting import Producer
 from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.harness import Machine, story
 
 GROUP, SHARE = 0, 2
 
@@ -75,3 +77,21 @@ def test_a_topic_that_cannot_be_made_now_is_tried_again() -> None:
 def test_a_coordinator_that_is_down_is_not_available(group_broker: Harness) -> None:
     group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
     assert find(group_broker, 4)[:4] == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1)
+
+
+@story
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_the_coordinator_of_a_transactional_id(m: Machine, version: int) -> None:
+    """The first request makes __transaction_state, and the id can be used at once."""
+    one = Producer(await m.client())
+    assert await one.find(version) == m.broker.config.node_id
+    topic = m.broker.services.metadata.topics["__transaction_state"]
+    assert (topic.internal, len(topic.partitions)) == (True, 50)
+    assert topic.configs == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
+    assert await one.init() == 0

@@ -8,8 +8,11 @@ import pytest
 from kbroker.cluster.producer_ids import AGAIN_S
 from kbroker.simulation.loop import SimLoop
 from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
 from tests.unit.api.fakes import open_desk, run
+from tests.unit.api.transacting import Producer, producer
 from tests.unit.cluster.fakes import MemoryDisk
+from tests.unit.harness import Machine, story
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -55,3 +58,66 @@ def test_no_block_to_be_had():
     loop = SimLoop()
     loop.run_until_complete(story())
     loop.close()
+
+
+# Transactional ids.
+
+
+@story
+@pytest.mark.parametrize("version", range(6))
+async def test_each_call_bumps_the_epoch(m: Machine, version: int):
+    one = await producer(m)
+    first = one.producer_id, one.epoch
+    for bumps in (1, 2):
+        assert await one.init(version) == 0
+        assert (one.producer_id, one.epoch) == (first[0], first[1] + bumps)
+
+
+@story
+@pytest.mark.parametrize("version", range(3, 6))
+async def test_only_the_holder_goes_on(m: Machine, version: int):
+    one = await producer(m)
+    old = Producer(one.client, "t", True, one.producer_id, one.epoch)
+    assert await one.init(version, keep=True) == 0
+    assert one.epoch == old.epoch + 1
+    # Who asks again, because the answer was lost, gets it.
+    again = Producer(one.client, "t", True, old.producer_id, old.epoch)
+    assert await again.init(version, keep=True) == 0
+    assert again.epoch == one.epoch
+    assert await one.init(version) == 0
+    assert await old.init(version, keep=True) == (
+        ErrorCode.PRODUCER_FENCED if version >= 4 else ErrorCode.INVALID_PRODUCER_EPOCH
+    )
+
+
+@story
+@pytest.mark.parametrize("version", range(6))
+async def test_what_cannot_be_asked_for(m: Machine, version: int):
+    one = await producer(m)
+    for timeout_ms in (0, -1, 900_001):
+        assert await one.init(version, timeout_ms=timeout_ms) == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert await one.init(version, timeout_ms=900_000) == 0
+    one.transactional_id = ""
+    assert await one.init(version) == ErrorCode.INVALID_REQUEST
+
+
+@story
+async def test_an_id_without_its_epoch(m: Machine):
+    one = await producer(m)
+    for producer_id, epoch in ((-1, 3), (one.producer_id, -1)):
+        half = Producer(one.client, "t", True, producer_id, epoch)
+        assert await half.init(5, keep=True) == ErrorCode.INVALID_REQUEST
+
+
+@story
+@pytest.mark.parametrize("version", range(6))
+async def test_what_is_open_is_ended_first(m: Machine, version: int):
+    old = await producer(m)
+    await old.send("a", b"x")
+    new = Producer(old.client)
+    assert await new.init(version) == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert await new.completed() == "CompleteAbort"
+    assert await new.init(version) == 0
+    assert new.epoch > old.epoch
+    assert await old.commit() == ErrorCode.PRODUCER_FENCED
+    assert (await old.send("a", b"y")).error_code == ErrorCode.INVALID_PRODUCER_EPOCH

@@ -32,9 +32,10 @@ def batch(
     step_ms: int = 1,
     codec: str = "none",
     producer: tuple[int, int, int] = (-1, -1, -1),
+    transactional: bool = False,
 ) -> bytes:
     """A batch of (key, value) records; their times go up by `step_ms`. `producer`: id, epoch, base sequence."""
-    builder = DefaultRecordBatchBuilder(2, CODECS[codec], False, *producer, 1 << 20)
+    builder = DefaultRecordBatchBuilder(2, CODECS[codec], transactional, *producer, 1 << 20)
     for offset, (key, value) in enumerate(records or [(b"k", b"v")]):
         builder.append(offset, time_ms + offset * step_ms, key, value, [])
     return bytes(builder.build())
@@ -92,7 +93,16 @@ def _describe_one(data: bytes) -> str:
     names = [name for name in FIELDS if name not in ("crc", "length", "base_timestamp", "max_timestamp", "producer_id")]
     head = " ".join(f"{name}={field(data, name)}" for name in names)
     head += f" max_timestamp={_time(found.max_timestamp)} producer={'no' if found.producer_id < 0 else 'yes'}"
+    if field(data, "attributes") & CONTROL:
+        return head + ": " + ", ".join(f"{r.offset} {_marker(r.key, r.value)} at {_time(r.timestamp)}" for r in found)
     return head + ": " + ", ".join(f"{r.offset} {r.key!r}={r.value!r} at {_time(r.timestamp)}" for r in found)
+
+
+def _marker(key: bytes, value: bytes) -> str:
+    """The end of a transaction: version and type, and version and the coordinator's epoch, which is anything."""
+    assert len(value) == 6, value
+    assert int.from_bytes(value[2:], "big", signed=True) >= -1, value
+    return f"marker {key.hex()}={value[:2].hex()}<epoch>"
 
 
 def _time(ms: int) -> str:

@@ -29,20 +29,29 @@ class Difference(NamedTuple):
 
 
 NOT_SERVED = "an API that kbroker does not have yet"
-NO_FEATURES = "features are switched between Kafka's own versions; kbroker has none"
+NO_FEATURES = "features of Kafka's own metadata, or of groups that kbroker does not have yet"
 RETENTION = "two weeks are kept by default instead of one"
 OWN_CONFIG = "kbroker's own configs"
 NO_ELR = "Kafka pins min.insync.replicas where eligible leader replicas are on; kbroker does not have them yet"
-NO_TRANSACTIONS = "transactions come later; refused for good until then"
 SAYS_WHY = "kbroker says why, where Kafka has only the code"
 ALL_OF_THE_LOG = "a codec that does not exist is told as in the later versions"
 BOTH = "of two batches for one partition in one request Kafka drops one in silence; kbroker stores and tells both"
 WHOLE_BATCHES = "kbroker gives whole batches, never the beginning of one that does not fit"
 UNFORESEEN = "Kafka fails unforeseen; kbroker names the mistake"
 
+# Name, and the first version of ApiVersions that Kafka tells it in.
+FEATURES = {
+    "group.version": 3, "metadata.version": 3, "share.version": 3, "streams.version": 3, "kraft.version": 4,
+    "eligible.leader.replicas.version": 3,
+}  # fmt: skip
+OTHER_FEATURES = (
+    Difference(f"ApiVersions/all/*_features/{name}/*", NO_FEATURES, here=ABSENT, versions=(first, 99))
+    for name, first in FEATURES.items()
+)
+
 DIFFERENCES = (
     Difference("ApiVersions/all/api_keys/*", NOT_SERVED, here=ABSENT),
-    Difference("ApiVersions/all/*_features*", NO_FEATURES, versions=(3, 99)),
+    *OTHER_FEATURES,
     Difference("CreateTopics/*/configs/retention.ms/value", RETENTION, "604800000", "1209600000", (5, 99)),
     Difference("CreateTopics/one/*/configs/flush.before.ack/*", OWN_CONFIG, ABSENT, versions=(5, 99)),
     Difference("CreateTopics/one/*/configs/kbroker.*", OWN_CONFIG, ABSENT, versions=(5, 99)),
@@ -53,7 +62,6 @@ DIFFERENCES = (
     Difference("AlterConfigs/a broker, only validated/*", NO_ELR),
     Difference("IncrementalAlterConfigs/no such operation/*", UNFORESEEN),
     Difference("Metadata/neither id nor name/*error_code", UNFORESEEN, "UNKNOWN_SERVER_ERROR", versions=(12, 99)),
-    Difference("FindCoordinator/transaction/*", NO_TRANSACTIONS, versions=(1, 99)),
     Difference("FindCoordinator/share/*/error_message", SAYS_WHY, "", "<text>", (4, 99)),
     Difference("Produce/*/error_message", SAYS_WHY, None, "<text>", (8, 99)),
     Difference("Produce/a partition twice/*", BOTH, ABSENT, versions=(3, 99)),

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args, get_origin
 from uuid import UUID
 
@@ -38,7 +39,16 @@ def known_versions(api: str) -> list[int]:
 def entity(api: str, kind: str, version: int) -> Any:
     """kio's class of "request" or "response"."""
     module = import_module(f"kio.schema.{folder(api)}.v{version}.{kind}")
+    if (api, kind) == ("DescribeTransactions", "response"):
+        _as_number(module.TransactionState, "transaction_start_time")
     return getattr(module, api + kind.capitalize())
+
+
+def _as_number(cls: Any, name: str) -> None:
+    """Has kio read a time as a number: it refuses -1, which is no time."""
+    for found in fields(cls):
+        if found.name == name:
+            found.type, found.metadata = int, MappingProxyType({"kafka_type": "int64"})
 
 
 def api_key(api: str) -> int:

@@ -36,6 +36,9 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
     produced = [{**named, "partition_data": [{"index": 0, "records": values("a")}]}]
     fetched = each(fetch_offset=0, partition_max_bytes=1000)
     indexed = [{**named, "partition_indexes": [0]}]
+    transaction = {"transactional_id": "wire.nobody", "producer_id": 10**12, "producer_epoch": 0, "group_id": group}
+    added = {**transaction, "topics": [{"name": topic, "partitions": [0]}]}
+    marker = {"producer_id": 10**12, "topics": [{"name": topic, "partition_indexes": [9]}]}
     return {
         "ApiVersions": {"client_software_name": "wire", "client_software_version": "1"},
         "Produce": {"acks": -1, "timeout": 1000, "topic_data": produced},
@@ -69,6 +72,18 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "DescribeCluster": {},
         "DescribeProducers": {"topics": indexed},
         "ListConfigResources": {"resource_types": [2]},
+        "AddPartitionsToTxn": {"transactions": [added]} | {f"v3_and_below_{key}": added[key] for key in added},
+        "AddOffsetsToTxn": transaction,
+        "EndTxn": transaction,
+        "WriteTxnMarkers": {"markers": [marker]},
+        "TxnOffsetCommit": {**member, **transaction, **each(committed_offset=1, committed_metadata="m")},
+        "DescribeTransactions": {"transactional_ids": ["wire.nobody"]},
+        "ListTransactions": {
+            "state_filters": ["Dead"],
+            "producer_id_filters": [1],
+            "transactional_id_pattern": "wire.",
+        },
+        "UpdateFeatures": {"feature_updates": [{"feature": "wire.nothing", "max_version_level": 1}], "timeout": 1000},
         "DescribeTopicPartitions": {"topics": [{"name": topic}], "response_partition_limit": 10},
     }
 

@@ -20,19 +20,22 @@ ZERO_ID = "00000000-0000-0000-0000-000000000000"
 # What identifies an item of a list, in order of preference.
 IDENTITIES = (
     "name", "topic", "group_id", "resource_name", "partition_index", "partition", "index", "api_key", "key",
-    "member_id", "node_id", "broker_id", "batch_index", "producer_id", "topic_id", "log_dir", "topic_name",
+    "member_id", "node_id", "broker_id", "batch_index", "transactional_id", "producer_id", "topic_id", "log_dir",
+    "topic_name", "feature",
 )  # fmt: skip
 
 # Fields that are named in order of their appearance, with values that stay as they are.
 NUMBERED: dict[str, tuple[Any, ...]] = {
     "member_id": ("",), "leader": ("",), "producer_id": (-1,), "session_id": (0,),
 }  # fmt: skip
-CHOSEN = {"member_id", "producer_id", "session_id", "topic_id"}
+CHOSEN = {"member_id", "producer_id", "session_id", "topic_id", "coordinator_epoch"}
 NODES = {"node_id", "broker_id", "leader_id", "controller_id", "replica_nodes", "isr_nodes", "eligible_leader_replicas"}
 TEXTS = {"error_message", "documentation", "batch_index_error_message"}
 # Any number above zero is as good as another one.
-SIZES = {"total_bytes", "usable_bytes", "finalized_features_epoch"}
-TIMES = {"log_append_time", "last_timestamp"}
+SIZES = {"total_bytes", "usable_bytes"}
+# Any of these is as good as another one; a coordinator's is the leader epoch of a partition of __transaction_state.
+EPOCHS = {"coordinator_epoch", "finalized_features_epoch"}
+TIMES = {"log_append_time", "last_timestamp", "timestamp", "transaction_start_time"}
 AN_HOUR_MS = 3_600_000
 
 
@@ -96,7 +99,8 @@ class Normaliser:
         if isinstance(value, list):
             if field in self.shown:
                 value = [item for item in value if str(item[_identity(item)]) in self.shown[field]]
-            return [self._normal(field, item) for item in sorted(value, key=_order)]
+            items = sorted(value) if field == "partitions" and value and isinstance(value[0], int) else value
+            return [self._normal(field, item) for item in sorted(items, key=_order)]
         if isinstance(value, bytes):
             return self._text(describe(value)) if field == "records" else value.hex()
         if value is None or (field, value) in self._kept:
@@ -118,6 +122,8 @@ class Normaliser:
         if field in TEXTS and value:
             return "<text>"
         if field == "log_dir" or (field in SIZES and value > 0) or (field == "client_host" and value):
+            return f"<{field}>"
+        if field in EPOCHS and value >= 0:
             return f"<{field}>"
         if field in TIMES and abs(value - time.time() * 1000) < AN_HOUR_MS:
             return "<now>"

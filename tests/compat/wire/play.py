@@ -15,7 +15,7 @@ CLOSED = {"connection": "closed"}
 OWN_CONFIG = "kbroker.record.validation"  # of topics; a broker that has it is a kbroker
 RUN = secrets.token_hex(4)
 
-NAMES = ("name", "topic", "group_id", "resource_name")
+NAMES = ("name", "topic", "group_id", "resource_name", "transactional_id")
 
 Answer = dict[str, Any]
 
@@ -162,7 +162,11 @@ class Play:
 
     def do(self, api: str, **values: Any) -> Answer:
         """Asks any API in its highest version; fails on an error in the answer."""
-        answer = self.try_(api, **values)
+        return self.do_in(self.cluster.highest(api), api, **values)
+
+    def do_in(self, version: int, api: str, **values: Any) -> Answer:
+        """As `do`, in a version of the API."""
+        answer: Answer = entities.plain(self._others[0].ask(api, version, **values))
         codes = set(error_codes(answer))
         assert codes <= {"NONE"}, f"{api}: {codes} in {answer}"
         return answer
@@ -291,6 +295,6 @@ def now_ms() -> int:
 def error_codes(answer: Any) -> list[str]:
     """All error codes of a plain answer."""
     if isinstance(answer, dict):
-        found = [value for name, value in answer.items() if name == "error_code"]
+        found = [value for name, value in answer.items() if name in ("error_code", "partition_error_code")]
         return found + [code for value in answer.values() for code in error_codes(value)]
     return [code for item in answer for code in error_codes(item)] if isinstance(answer, list) else []

@@ -4,7 +4,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.compat.wire.play import Play
-from tests.compat.wire.stories import cluster, configs, fetch, groups, membership, produce, records, topics
+from tests.compat.wire.stories import (
+    cluster,
+    configs,
+    features,
+    fetch,
+    groups,
+    membership,
+    produce,
+    records,
+    topics,
+    transactional,
+    transactional_offsets,
+    transactions,
+)
 
 
 class Story(NamedTuple):
@@ -41,6 +54,14 @@ STORIES = {
     "ListGroups": Story("group admin", groups.list_groups),
     "DeleteGroups": Story("group admin", groups.delete_groups),
     "OffsetCommit": Story("commits", groups.offset_commit),
-    "OffsetFetch": Story("commits", groups.offset_fetch),
+    "OffsetFetch": Story("commits", transactional_offsets.offset_fetch),
     "OffsetDelete": Story("commits", groups.offset_delete),
+    "AddPartitionsToTxn": Story("transactions", transactions.add_partitions),
+    "AddOffsetsToTxn": Story("transactions", transactions.add_offsets),
+    "EndTxn": Story("transactions", transactions.end_txn),
+    "WriteTxnMarkers": Story("transactions", transactional.write_markers),
+    "TxnOffsetCommit": Story("transactions", transactional_offsets.commits),
+    "DescribeTransactions": Story("transactions", transactions.describe_transactions),
+    "ListTransactions": Story("transactions", transactions.list_transactions),
+    "UpdateFeatures": Story("cluster", features.update_features),
 }

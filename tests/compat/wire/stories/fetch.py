@@ -4,6 +4,7 @@ from uuid import UUID
 
 from tests.compat.wire.batches import values
 from tests.compat.wire.play import Answer, Play
+from tests.compat.wire.stories import transactional
 
 UNKNOWN_ID = UUID(int=1)
 EVERYTHING = 1 << 20
@@ -20,6 +21,7 @@ def story(play: Play) -> None:
     if play.version >= 7:
         sessions(play, topic)
     after_delete_records(play)
+    transactional.fetch(play)
 
 
 def wanted(play: Play, topic: str, *partitions: tuple[int, int], **more: int) -> dict[str, object]:

@@ -8,6 +8,7 @@ from tests.compat.wire import entities
 from tests.compat.wire.batches import CONTROL, T0, TRANSACTIONAL, batch, broken, legacy, values
 from tests.compat.wire.client import Closed, Connection
 from tests.compat.wire.play import Play, now_ms
+from tests.compat.wire.stories import transactional
 
 UNKNOWN_ID = UUID(int=1)
 NO_PRODUCER = 10**12  # an id that was never given out
@@ -23,6 +24,7 @@ def story(play: Play) -> None:
     damaged(play)
     kinds_of_topics(play)
     idempotent(play)
+    transactional.produce(play)
     without_answers(play)
 
 

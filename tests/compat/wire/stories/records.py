@@ -2,6 +2,7 @@
 
 from tests.compat.wire.batches import T0, values
 from tests.compat.wire.play import Play
+from tests.compat.wire.stories import transactional, transactions
 
 SPECIAL = {"latest": -1, "earliest": -2, "max timestamp": -3, "earliest local": -4, "latest tiered": -5,
            "earliest pending upload": -6, "no such special": -7}  # fmt: skip
@@ -33,6 +34,7 @@ def list_offsets(play: Play) -> None:
     play.ask("isolation level 2", replica_id=-1, isolation_level=2, topics=[{"name": topic, "partitions": [row]}])
     play.ask("debugging consumer", replica_id=-2, topics=[{"name": topic, "partitions": [row]}])
     play.ask("no topics", replica_id=-1, topics=[])
+    transactional.list_offsets(play)
 
 
 def offset_for_leader_epoch(play: Play) -> None:
@@ -80,6 +82,7 @@ def delete_records(play: Play) -> None:
     held = play.topic("held", cleanup_policy="compact")
     ask("a compacted topic", 0, name=held)
     play.note("log start", end_offset=play.end_offset(topic))
+    transactional.delete_records(play)
 
 
 def init_producer_id(play: Play) -> None:
@@ -94,6 +97,7 @@ def init_producer_id(play: Play) -> None:
     play.ask("an id without an epoch", **base, producer_id=first, producer_epoch=-1)
     play.ask("an epoch without an id", **base, producer_id=-1, producer_epoch=0)
     play.ask("empty transactional id", transactional_id="", transaction_timeout=60_000)
+    transactions.init_producer_id(play)
 
 
 def describe_producers(play: Play) -> None:
@@ -113,3 +117,4 @@ def describe_producers(play: Play) -> None:
     ask("invalid topic", 0, name="a b")
     ask("no partitions")
     play.ask("no topics", topics=[])
+    transactional.describe_producers(play)

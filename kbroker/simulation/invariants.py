@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.simulation.history import Place
 from kbroker.simulation.logfiles import INTERNAL, Batch, batches, durable_end, segments
-from protocol.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from protocol.records.batch import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
@@ -126,7 +126,9 @@ class Invariants:
         be lower than they say; higher never."""
         high_watermark = partition.high_watermark
         first = walk.first_unstable(high_watermark)
-        expected = high_watermark if first is None else max(first, partition.log.log_start_offset)
+        expected = high_watermark
+        if first is not None:
+            expected = min(high_watermark, max(first, partition.log.log_start_offset))
         stable = partition.last_stable_offset
         if stable > expected or (stable < expected and walk.whole):
             self._broken(place, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
@@ -151,6 +153,7 @@ class LogWalk:
         self._ended: list[tuple[int, int]] = []
         # The log was seen from its very beginning.
         self.whole = False
+        self._internal = False
 
     def first_unstable(self, high_watermark: int) -> int | None:
         """Where the first transaction begins that is open, or of which the end is not committed; None: none is."""
@@ -159,7 +162,7 @@ class LogWalk:
 
     def go_on(self, machine: Machine, partition: Partition) -> str | None:
         log = partition.log
-        compacted = partition.tp.topic in INTERNAL
+        compacted = self._internal = partition.tp.topic in INTERNAL
         for base, path in segments(machine.disk, log.directory):
             if base < self._base or (compacted and base != log.active.base_offset):
                 continue
@@ -215,7 +218,8 @@ class LogWalk:
             self._open.setdefault(producer_id, header.base_offset)
         elif producer_id in self._open:
             return f"producer {producer_id}: a batch that is in no transaction, in the middle of one"
-        if header.base_sequence == NO_SEQUENCE:
+        if self._internal:
+            # Coordinators count none: each of their batches begins at 0, as Apache Kafka's do.
             return None
         expected = self._sequences.get((producer_id, epoch))
         if expected is not None and header.base_sequence != expected:

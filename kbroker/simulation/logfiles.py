@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from kbroker.coordinator import transaction_records
 from kbroker.coordinator.offsets_records import decode_record
 from kbroker.simulation.disk import SimDisk
 from kbroker.simulation.history import Place
 from kbroker.state.group.records import OffsetRecord
+from kbroker.state.txn.states import TransactionState
+from kbroker.state.txn.transaction import Transaction
 from kbroker.storage.names import LOG, SWAP, parse_partition_dir, parse_segment_file
 from protocol.errors import MalformedError
 from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of, parse_header
@@ -112,30 +115,54 @@ def readable_commits(disk: SimDisk, directory: str) -> Commits:
 
 def _commits(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> Commits:
     commits: Commits = {}
+    prepared = _prepared(disk, directory, read)
     for place, path in partitions(disk, directory).items():
         if place[0] == GROUPS_TOPIC:
-            end = _end(disk, path, read)
             pending: _Pending = {}
-            for _, segment in segments(disk, path):
-                _read_commits(read(segment), end, commits, pending)
+            for header, records in _batches_of(disk, path, read):
+                _take_commits(header, records, commits, pending)
+            for producer_id in prepared:
+                commits.update(pending.get(producer_id, {}))
     return commits
 
 
-def _read_commits(data: bytes | bytearray, end: int, commits: Commits, pending: _Pending) -> None:
-    for batch in batches(data):
-        header = batch.header
-        if header.next_offset > end:
-            return
-        body = decompress(header.codec, body_of(data, batch.start, header.size), _MAX_RECORDS_BYTES)
-        records = list(iter_records(body, header.count, header.base_timestamp))
-        if header.is_control:
-            written = pending.pop(header.producer_id, {})
-            if control_type(records[0].key) == COMMIT:
-                commits.update(written)
-        elif header.is_transactional:
-            pending.setdefault(header.producer_id, {}).update(_committed_by(records))
-        else:
-            commits.update(_committed_by(records))
+def _prepared(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> list[int]:
+    """The producers whose transactions will be committed whatever happens, as __transaction_state has it."""
+    last: dict[str, Transaction] = {}
+    for place, path in partitions(disk, directory).items():
+        if place[0] == TRANSACTIONS_TOPIC:
+            for _, records in _batches_of(disk, path, read):
+                for record in records:
+                    said = transaction_records.decode_record(record.key, record.value)
+                    if isinstance(said, Transaction):
+                        last[said.transactional_id] = said
+    return [one.producer_id for one in last.values() if one.state is TransactionState.PREPARE_COMMIT]
+
+
+def _batches_of(
+    disk: SimDisk, path: str, read: Callable[[str], bytes | bytearray]
+) -> Iterator[tuple[BatchHeader, list[Record]]]:
+    """What can be read of a partition, decoded, up to where its log ends."""
+    end = _end(disk, path, read)
+    for _, segment in segments(disk, path):
+        data = read(segment)
+        for batch in batches(data):
+            header = batch.header
+            if header.next_offset > end:
+                break
+            body = decompress(header.codec, body_of(data, batch.start, header.size), _MAX_RECORDS_BYTES)
+            yield header, list(iter_records(body, header.count, header.base_timestamp))
+
+
+def _take_commits(header: BatchHeader, records: list[Record], commits: Commits, pending: _Pending) -> None:
+    if header.is_control:
+        written = pending.pop(header.producer_id, {})
+        if records and control_type(records[0].key) == COMMIT:
+            commits.update(written)
+    elif header.is_transactional:
+        pending.setdefault(header.producer_id, {}).update(_committed_by(records))
+    else:
+        commits.update(_committed_by(records))
 
 
 def _committed_by(records: Iterable[Record]) -> Commits:

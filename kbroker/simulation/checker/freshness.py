@@ -5,7 +5,8 @@ sent. A poll may give records of one partition and none of another, as sizes are
 at all, and did not fail, has been told that there is none. So a record that was acknowledged before it, at or behind
 its position, must not be.
 
-Not judged: polls with read_committed where there are transactions (one that is open holds back what comes after it).
+Not judged: polls with read_committed where there are transactions (one that is open holds back what comes after it),
+and polls that moved on without a record: they were given what is no record, the marks of transactions' ends.
 In a cluster a new leader may not know the high watermark yet; then this holds from the first time it does.
 """
 
@@ -13,13 +14,13 @@ from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
 from kbroker.simulation.checker.index import Index, Partition, acknowledged, since_of
-from kbroker.simulation.history import Operation, Outcome, Place, Poll, Send
+from kbroker.simulation.history import Assign, Operation, Outcome, Place, Poll, Send
 
 
 def stale_polls(index: Index) -> Iterator[Anomaly]:
     """Walks through acknowledgements and beginnings of polls in their order."""
     events = [(one.ended or 0, one) for one in _sends(index) if acknowledged(one) and _end(one)]
-    events += [(one.begun, one) for one in index.polls if _gave_nothing(one, index.transactional)]
+    events += [(one.begun, one) for one in _empty_polls(index)]
     latest: dict[Place, Operation] = {}
     for _, operation in sorted(events, key=lambda event: event[0]):
         action = operation.action
@@ -54,6 +55,24 @@ def _end(send: Operation) -> int:
     return (
         0 if action.base_offset is None or action.transaction is not None else action.base_offset + len(action.values)
     )
+
+
+def _empty_polls(index: Index) -> Iterator[Operation]:
+    """Those that were given nothing at all."""
+    for operations in index.consuming.values():
+        stood: dict[Place, int] = {}
+        for operation in operations:
+            action = operation.action
+            if isinstance(action, Poll):
+                moved = index.transactional and any(
+                    stood.get(place, at) != at for place, at in action.positions.items()
+                )
+                if not moved and _gave_nothing(operation, index.transactional):
+                    yield operation
+            if isinstance(action, Poll):
+                stood.update(action.positions)
+            elif isinstance(action, Assign):
+                stood = dict(action.positions)
 
 
 def _gave_nothing(poll: Operation, transactions: bool) -> bool:

@@ -61,6 +61,10 @@ class _Program:
     def stopped(self) -> bool:
         return self.setting.stop.asked
 
+    def happens(self, chance: float) -> bool:
+        """Not at the end, when all that is left has to be done."""
+        return self.random.random() < chance and not self.setting.stop.settled
+
     def new_producer(self) -> TransactionalProducer:
         """Each life has a name of its own."""
         random = self.random
@@ -78,7 +82,7 @@ class _Program:
         return TransactionalProducer(cluster, self.setting.history, name, random, self._transactional_id, config)
 
     async def hesitate(self) -> None:
-        if self.random.random() < self.habits.delays:
+        if self.happens(self.habits.delays):
             await asyncio.sleep(self.random.random() * self.random.choice(DELAYS_S))
 
     async def rest(self) -> None:
@@ -88,7 +92,7 @@ class _Program:
 
     async def end(self, producer: TransactionalProducer) -> bool:
         """Commit, mostly; gives whether it is committed. Raises FatalError."""
-        if self.random.random() >= self.habits.aborts:
+        if not self.happens(self.habits.aborts):
             try:
                 await producer.commit()
             except AbortableError:
@@ -138,7 +142,7 @@ async def _transact_once(program: _Program, producer: TransactionalProducer, pla
         if random.random() < 0.3:
             await done
         await program.hesitate()
-    if random.random() < program.habits.deaths:
+    if program.happens(program.habits.deaths):
         return False
     await program.end(producer)
     return True
@@ -181,6 +185,10 @@ def _new_member(program: _Program, group: str, topics: Sequence[str]) -> Member:
     random, setting = program.random, program.setting
     cluster = setting.cluster(program.name, random, in_transactions=True)
     config = ConsumerConfig.some(random, committed_only=True)
+    # What others write has to be transformed as quickly, in the end.
+    config.max_records = random.choice((20, 100, 500))
+    config.max_bytes = config.partition_max_bytes = random.choice((5_000, 100_000, 1 << 20))
+    config.min_bytes, config.max_wait_ms = random.choice((0, 1)), random.choice((10, 100))
     consumer = Consumer(cluster, setting.history, program.name, random, config)
     session_s = random.choice((6, 10))
     settings = MemberConfig(
@@ -211,7 +219,7 @@ async def _transform_once(
     producer.begin(number)
     _write_results(program, producer, group, reads, outputs)
     await program.hesitate()
-    if program.random.random() < program.habits.deaths:
+    if program.happens(program.habits.deaths):
         return False
     try:
         await send_offsets(producer, group, who, positions)

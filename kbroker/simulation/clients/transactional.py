@@ -338,6 +338,9 @@ class TransactionalProducer(Producer):
             super()._try_again(lane, batch, reason)
 
     def _give_up(self, lane: Lane, batch: Batch, reason: str, error: TransactionError | None = None) -> None:
+        if batch not in lane.window:
+            # With another one that was given up.
+            return
         super()._give_up(lane, batch, reason)
         if not self._closed:
             self.fail(error or AbortableError(reason))

@@ -30,7 +30,8 @@ REFUSED_PAUSE_S = 0.2
 
 @dataclass(slots=True)
 class Stop:
-    """Tells programs to come to an end. `settled`: members of groups stay what they are until then."""
+    """Tells programs to come to an end. `settled`: members of groups stay what they are until then, and nobody aborts
+    or dies any more."""
 
     asked: bool = False
     settled: bool = False

@@ -85,3 +85,18 @@ def test_open_transactions_hold_back(committed_only, kinds):
     story.send(10, at=1)
     story.poll(to=0, committed_only=committed_only)
     assert story.kinds() == kinds
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_poll_that_came_past_the_mark_of_a_transaction(moves):
+    """It was given something, though no record: that was all that fitted."""
+    story = Story()
+    story.assign({P: 0, Q: 0})
+    story.send(10, at=0, transaction=0)
+    story.end(0, commit=True)
+    story.poll((0, 10))
+    story.send(20, at=0, place=Q)
+    poll = story.polling()
+    poll.action.positions[Q] = 0
+    story.polled(poll, to=2 if moves else 1)
+    assert story.kinds() == ([] if moves else ["stale poll"])

@@ -18,6 +18,7 @@ Sample = Mapping[str, Any]
 FIRST_SERVED = {"Produce": 3}
 MAX_REQUEST = 100 * 1024 * 1024  # socket.request.max.bytes, by default
 HUGE = (2**31 - 1, 2**24)
+NOBODY = "wire.nobody"  # a transactional id
 UNKNOWN_TAG = bytes([1, 99, 3]) + b"any"
 
 
@@ -36,7 +37,7 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
     produced = [{**named, "partition_data": [{"index": 0, "records": values("a")}]}]
     fetched = each(fetch_offset=0, partition_max_bytes=1000)
     indexed = [{**named, "partition_indexes": [0]}]
-    transaction = {"transactional_id": "wire.nobody", "producer_id": 10**12, "producer_epoch": 0, "group_id": group}
+    transaction = {"transactional_id": NOBODY, "producer_id": 10**12, "producer_epoch": 0, "group_id": group}
     added = {**transaction, "topics": [{"name": topic, "partitions": [0]}]}
     marker = {"producer_id": 10**12, "topics": [{"name": topic, "partition_indexes": [9]}]}
     return {
@@ -77,7 +78,7 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "EndTxn": transaction,
         "WriteTxnMarkers": {"markers": [marker]},
         "TxnOffsetCommit": {**member, **transaction, **each(committed_offset=1, committed_metadata="m")},
-        "DescribeTransactions": {"transactional_ids": ["wire.nobody"]},
+        "DescribeTransactions": {"transactional_ids": [NOBODY]},
         "ListTransactions": {
             "state_filters": ["Dead"],
             "producer_id_filters": [1],
@@ -224,6 +225,14 @@ def note(play: Play, step: str, outcomes: dict[str, str]) -> None:
     play.note(step, closed=len(outcomes) - len(others), **others)
 
 
+def coordinated(play: Play) -> None:
+    """Returns when the transactional id of the samples has a coordinator, which does not know it."""
+    found = {"key_type": 1, "coordinator_keys": [NOBODY]}
+    play.until("FindCoordinator", lambda answer: error_codes(answer) == ["NONE"], **found)
+    unknown = ["TRANSACTIONAL_ID_NOT_FOUND"]
+    play.until("DescribeTransactions", lambda answer: error_codes(answer) == unknown, transactional_ids=[NOBODY])
+
+
 def tell(play: Play) -> None:
     """The story of an API's broken requests."""
     if play.version < FIRST_SERVED.get(play.api, 0):
@@ -231,6 +240,7 @@ def tell(play: Play) -> None:
     if (play.api, play.version) == ("Heartbeat", 0):
         tell_unframed(play)
     topic = play.topic("bad")
+    coordinated(play)
     sample = samples(topic, play.id(topic), play.group("bad"))[play.api]
     outcomes = {
         title: outcome(play.cluster.bootstrap, frame, play.api, play.version)

@@ -15,6 +15,8 @@ def find_coordinator(play: Play) -> None:
         if kind == 0 or play.version >= 1:
             play.ask_until(title, settled, key=group, coordinator_keys=[group], key_type=kind)
     play.ask("an empty key", key="", coordinator_keys=[""], key_type=0)
+    if play.version >= 1:
+        play.ask_until("an empty transactional id", settled, key="", coordinator_keys=[""], key_type=1)
     if play.version >= 4:
         play.ask("two keys", coordinator_keys=[group, play.name("h")], key_type=0)
         play.ask("no key", coordinator_keys=[], key_type=0)

@@ -223,9 +223,14 @@ class Verification:
         config, world = self._services.config, self._services.world
         patience_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
         deadline_ms = world.clock.mono_ms() + patience_ms
-        while self._appends.partitions:
+        while True:
+            # In one step with the question: the transaction before may have got its last markers since the request
+            # came, which end the guards that were given out before.
+            self.begin()
+            partitions = list(self._appends.partitions.values())
+            if not partitions:
+                return
             try:
-                partitions = list(self._appends.partitions.values())
                 await self._services.transactions.add_partitions(*self._producer, partitions, 2)
             except KafkaError as refusal:
                 if refusal.code is not ErrorCode.CONCURRENT_TRANSACTIONS or world.clock.mono_ms() >= deadline_ms:
@@ -236,7 +241,6 @@ class Verification:
             again = world.loop.create_future()
             world.loop.call_later(config.add_partitions_to_txn_retry_backoff_ms / 1000, again.set_result, None)
             await again
-            self.begin()
 
 
 def copied(records: memoryview | None) -> memoryview | None:

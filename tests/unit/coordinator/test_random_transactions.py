@@ -18,8 +18,8 @@ from kbroker.state.txn.transaction import Transaction
 from protocol.errors import ErrorCode
 from tests.unit.coordinator.transactions_harness import A0, A1, B0, Harness
 
-# The version of transactions that a transactional id's clients speak. To one of version 2 a transaction of version 0 can
-# look like its own, in Kafka too: its epoch is the next one.
+# The version of transactions that a transactional id's clients speak. To one of version 2 a transaction of version 0
+# can look like its own, in Kafka too: its epoch is the next one.
 VERSIONS = {"x": 2, "y": 2, "z": 0}
 PARTITIONS = (A0, A1, B0)
 ERRORS = (

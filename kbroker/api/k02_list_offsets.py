@@ -147,5 +147,5 @@ def _find_blocking(partition: Partition, time: int, end: int, answer: ListOffset
     except KafkaError as refusal:
         answer.error_code = refusal.code
         return
-    if found is not None:
+    if found is not None and found[0] < end:
         answer.offset, answer.timestamp, answer.leader_epoch = found

@@ -6,7 +6,7 @@ on is left to a thread: so partitions that are read from the disk get their turn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.model import Buffer, KafkaError
@@ -17,20 +17,27 @@ from protocol.fetch_wire import FetchRequest, FetchResult
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
+    from kbroker.storage.log import Log
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 Results = list[tuple[FetchPartition, FetchResult]]
+# (producer id, first offset) of aborted transactions, None when they were not asked for.
+Aborted = list[tuple[int, int]] | None
+# What a thread has read, or why it could not.
+Outcome = tuple[Buffer, Aborted] | KafkaError
 
 
 class ColdRead(NamedTuple):
-    """A read that is left to a thread: offsets from `offset` up to `upper`, at most `limit` bytes."""
+    """A read that is left to a thread: offsets from `offset` up to `upper`, at most `limit` bytes. `committed`: with
+    what was aborted among them."""
 
     fetched: FetchPartition
     partition: Partition
     offset: int
     upper: int
     limit: int
+    committed: bool
 
 
 class Found:
@@ -56,6 +63,7 @@ def read(
     `find` looks for the partition of one that has none; it raises KafkaError. What is not `ready` afterwards listens.
     """
     found = Found()
+    committed = request.isolation_level == READ_COMMITTED
     whole = not session.incremental
     for fetched in list(session.partitions.values() if whole else session.ready):
         if found.size >= budget and found.size and not whole:
@@ -74,25 +82,37 @@ def read(
             found.urgent = True
             found.results.append((fetched, _result(partition, fetched, request, b"")._replace(diverging=diverging)))
             continue
-        upper = partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
+        upper = partition.last_stable_offset if committed else partition.high_watermark
         limit = min(fetched.max_bytes, budget - found.size)
         if fetched.offset >= upper or (limit <= 0 and found.size):
             _take(found, session, fetched, partition, request, b"")
             continue
         data: Buffer | FileSlice | None = None
+        aborted: Aborted = None
         if not found.cold:
             try:
                 data = partition.log.read_or_place(fetched.offset, max(limit, 0), upper, not found.size)
+                if committed and data is not None:
+                    aborted = aborted_in(partition.log, fetched.offset, len(data), wait=False)
+                    if aborted is None:
+                        data = None
             except KafkaError as error:
                 found.urgent = True
                 found.results.append((fetched, failed(fetched, error.code)))
                 continue
         if data is None and not found.size:
-            found.cold.append(ColdRead(fetched, partition, fetched.offset, upper, limit))
+            found.cold.append(ColdRead(fetched, partition, fetched.offset, upper, limit, committed))
         else:
             # What is cold and comes after something that is not has its turn in the next answer.
-            _take(found, session, fetched, partition, request, data or b"")
+            _take(found, session, fetched, partition, request, data or b"", aborted)
     return found
+
+
+def aborted_in(log: Log, offset: int, size: int, wait: bool) -> Aborted:
+    """What a reader of committed records is told of aborted ones with `size` bytes; None: it would have to wait."""
+    aborted = log.aborted(offset, size, wait)
+    # Consumers sort them by themselves; Kafka gives them in this order too.
+    return [(one.producer_id, one.first_offset) for one in aborted] if aborted is not None else None
 
 
 def _check(partition: Partition, fetched: FetchPartition, request: FetchRequest) -> tuple[int, int] | None:
@@ -128,11 +148,12 @@ def _take(
     partition: Partition,
     request: FetchRequest,
     data: Buffer | FileSlice,
+    aborted: Aborted = None,
 ) -> None:
     """The partition's part of the answer, unless it would say what was said before."""
     if data or not session.incremental or fetched.told != told(partition):
         found.size += len(data)
-        found.results.append((fetched, _result(partition, fetched, request, data)))
+        found.results.append((fetched, _result(partition, fetched, request, data, aborted)))
     elif fetched.offset >= partition.high_watermark:
         fall_silent(session, fetched, partition)
 
@@ -144,40 +165,45 @@ def fall_silent(session: FetchSession, fetched: FetchPartition, partition: Parti
 
 
 def told(partition: Partition) -> tuple[int, int]:
-    """What an answer tells of a partition besides its records."""
+    """What an answer tells of a partition besides its records; the last stable offset moves only with these."""
     return partition.high_watermark, partition.log.log_start_offset
 
 
-def read_cold_blocking(cold: list[ColdRead], budget: int) -> list[Buffer | KafkaError]:
-    """Read in a thread, one after another until the budget is used: data or the error of as many as were read."""
-    outcomes: list[Buffer | KafkaError] = []
+def read_cold_blocking(cold: list[ColdRead], budget: int) -> list[Outcome]:
+    """Read in a thread, one after another until the budget is used: as many as were read."""
+    outcomes: list[Outcome] = []
     size = 0
-    for _, partition, offset, upper, limit in cold:
+    for _, partition, offset, upper, limit, committed in cold:
         room = min(limit, budget - size)
         if size and room <= 0:
             break
         try:
             data = partition.log.read_blocking(offset, max(room, 0), upper, not size)
+            aborted = aborted_in(partition.log, offset, len(data), wait=True) if committed else None
         except KafkaError as error:
             outcomes.append(error)
             continue
         size += len(data)
-        outcomes.append(data)
+        outcomes.append((data, aborted))
     return outcomes
 
 
-def take_cold(found: Found, session: FetchSession, request: FetchRequest, outcomes: list[Buffer | KafkaError]) -> None:
+def take_cold(found: Found, session: FetchSession, request: FetchRequest, outcomes: Sequence[Outcome]) -> None:
     """Add to what was found what the thread has read; those that it did not reach have their turn later."""
-    for number, (fetched, partition, _, _, _) in enumerate(found.cold):
-        outcome = outcomes[number] if number < len(outcomes) else b""
+    for number, cold in enumerate(found.cold):
+        outcome = outcomes[number] if number < len(outcomes) else (b"", None)
         if isinstance(outcome, KafkaError):
-            found.results.append((fetched, failed(fetched, outcome.code)))
+            found.results.append((cold.fetched, failed(cold.fetched, outcome.code)))
         else:
-            _take(found, session, fetched, partition, request, outcome)
+            _take(found, session, cold.fetched, cold.partition, request, *outcome)
 
 
 def _result(
-    partition: Partition, fetched: FetchPartition, request: FetchRequest, data: Buffer | FileSlice
+    partition: Partition,
+    fetched: FetchPartition,
+    request: FetchRequest,
+    data: Buffer | FileSlice,
+    aborted: Aborted = None,
 ) -> FetchResult:
     return FetchResult(
         fetched.index,
@@ -185,7 +211,7 @@ def _result(
         partition.state.high_watermark,
         partition.last_stable_offset,
         partition.log.log_start_offset,
-        [] if request.isolation_level == READ_COMMITTED else None,
+        aborted or [] if request.isolation_level == READ_COMMITTED else None,
         data,
     )
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from kbroker.events import Log
 from kbroker.model import KafkaError
-from kbroker.replica.fetch_reads import Found, Results, fall_silent, read, read_cold_blocking, take_cold, told
+from kbroker.replica.fetch_reads import (
+    READ_COMMITTED,
+    Found,
+    Results,
+    fall_silent,
+    read,
+    read_cold_blocking,
+    take_cold,
+    told,
+)
 from kbroker.state.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, FetchSessionCache
 from kbroker.state.purgatory import Operation
 from protocol.errors import ErrorCode
@@ -191,6 +200,10 @@ class Fetch:
         self._gained = 0
         self._enough = 0
         self._scheduled = False
+
+    @property
+    def read_committed(self) -> bool:
+        return self.request.isolation_level == READ_COMMITTED
 
     def wait(self, found: Found, enough: int) -> None:
         """For the disk; or until there are `enough` bytes, or the time is over."""

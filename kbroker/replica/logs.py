@@ -96,6 +96,10 @@ class LogDirectory:
         elif cluster_id is not None and found.cluster_id != cluster_id:
             raise ForeignDirectory(f"{self.path} is of cluster {found.cluster_id}; this broker is in {cluster_id}")
 
+    def verify_transactions(self) -> bool:
+        """transaction.partition.verification.enable"""
+        return self._config().transaction_partition_verification_enable
+
     def topic_config(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
         """Effective values of a topic's configs. What another version has stored and this one refuses is left out."""
         defaults = self._config().topic_defaults

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.model import Buffer, KafkaError, TopicPartition
 from kbroker.replica.lane import Lane
 from kbroker.replica.logs import LogDirectory
+from kbroker.replica.markers import Done, Markers
 from kbroker.replica.partition import Committed, Partition
 from kbroker.replica.records import Unfinished, Validated
 from kbroker.replica.upkeep import Upkeep
 from kbroker.replica.validation import validate
 from kbroker.state.purgatory import Operation, Purgatory
+from kbroker.state.txn.marker import Marker
+from kbroker.state.verification import Guard
+from kbroker.storage.transactions import MarkerBatch
 from protocol.errors import ErrorCode
 from protocol.fetch_wire import TopicKey
-from protocol.records.batch import BatchHeader, parse_header
+from protocol.records.batch import CONTROL, NO_SEQUENCE, TRANSACTIONAL, BatchHeader, parse_header
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -66,6 +70,7 @@ class ReplicaManager:
         self.upkeep = Upkeep(world)
         self.departed = Departed()
         self.lane = Lane(world)
+        self._markers = Markers(world, self._append_markers)
         self._world = world
         self._metadata = metadata
         # Both a topic's name and its id lead to its partitions: requests use either (KIP-516).
@@ -134,9 +139,14 @@ class ReplicaManager:
         version: int,
         now_ms: int,
         validated: Validated | None = None,
+        *,
+        transactional_id: str | None = None,
+        guard: Guard | None = None,
     ) -> Appended:
         """Append what a client produced; the buffer is only used during the call. Raises KafkaError, and Unfinished
-        for what `append_later` takes. `validated`: it has been looked into already.
+        for what `append_later` takes. `validated`: it has been looked into already. Without a `transactional_id` there
+        may be no transactional batches; `guard`: under which it was verified that this one may begin its transaction
+        here (Partition.begin_verification).
 
         Internal topics are their coordinators', as in Kafka.
         """
@@ -151,9 +161,16 @@ class ReplicaManager:
         if acks == ACKS_ALL and not partition.state.enough_in_sync(log.config.min_insync_replicas):
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         if validated is None:
-            validated = validate(records, log.config, now_ms, produce_version=version)
+            validated = validate(
+                records, log.config, now_ms, produce_version=version, transactional=transactional_id is not None
+            )
         batch, header, append_time_ms = validated
-        duplicate = log.producers.check(header) if header[9] >= 0 else None
+        if header[9] < 0:
+            duplicate = None
+        elif header[5] & TRANSACTIONAL:
+            duplicate = log.producers.check(header, guard, self.logs.verify_transactions())
+        else:
+            duplicate = log.producers.check(header)
         if duplicate is not None:
             base_offset, last_offset, append_time_ms = duplicate
             end_offset = last_offset + 1
@@ -172,6 +189,9 @@ class ReplicaManager:
         acks: int,
         version: int,
         give_up: Callable[[Callable[[], None]], None],
+        *,
+        transactional_id: str | None = None,
+        guard: Guard | None = None,
     ) -> Appended:
         """As `append`, for a batch that takes long to look into. `give_up` is told how that is ended early."""
         partition = self.find(key, index)
@@ -181,7 +201,10 @@ class ReplicaManager:
         if self.find(key, index) is not partition:
             # It was deleted meanwhile, and perhaps made anew with other configs.
             raise KafkaError(self.absence(key, index))
-        return self.append(key, index, None, acks, version, self._world.clock.now_ms(), validated)
+        now_ms = self._world.clock.now_ms()
+        return self.append(
+            key, index, None, acks, version, now_ms, validated, transactional_id=transactional_id, guard=guard
+        )
 
     def _append(self, partition: Partition, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
         """Gives the base offset."""
@@ -192,20 +215,54 @@ class ReplicaManager:
             self.upkeep.append_failed(partition)
             raise
         times = self.upkeep.dirty.get(partition)
-        if times is None:
-            self.upkeep.note_dirty(partition, now_ms)
+        if times is None or log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            self.upkeep.note_appended(partition, now_ms)
         else:
             times[1] = now_ms
-        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
-            self.upkeep.request_flush(partition)
         return base_offset
 
-    def append_internal(self, tp: TopicPartition, batch: bytearray) -> int:
-        """Append a batch that a coordinator built; gives the log end offset. Raises KafkaError."""
+    def append_internal(
+        self, tp: TopicPartition, batch: bytearray, *, guard: Guard | None = None, verify: bool = False
+    ) -> int:
+        """Append a batch that a coordinator built; gives the log end offset. Raises KafkaError.
+
+        A transactional one has a producer id and epoch and no sequence. With `verify` it is refused unless its
+        transaction is open here, or `guard` is what `begin_verification` gave and nothing has ended since.
+        """
         partition = self.leader(tp.topic, tp.partition)
         now_ms = self._world.clock.now_ms()
         header = parse_header(batch, 0)
+        if header[5] & TRANSACTIONAL and not header[5] & CONTROL and header[9] >= 0:
+            partition.log.producers.check_internal(header, guard, verify)
         return self._append(partition, batch, header, now_ms) + header.last_offset_delta + 1
+
+    def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> Guard | None:
+        """For a coordinator that is about to write what belongs to a transaction: taken before it is verified that the
+        partition is part of it, shown to `append_internal`. None if the transaction is open here. Raises KafkaError."""
+        partition = self.leader(tp.topic, tp.partition)
+        return partition.log.producers.begin_verification(producer_id, epoch, NO_SEQUENCE, False)
+
+    def write_marker(self, tp: TopicPartition, marker: Marker, done: Done) -> None:
+        """Append the end of a transaction to one of this broker's partitions, internal ones too.
+
+        `done` is told when the high watermark has passed it, or why it never will: INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS,
+        KAFKA_STORAGE_ERROR. What is asked for in one turn of the loop shares an append.
+        """
+        partition = self.find(tp.topic, tp.partition)
+        if partition is None:
+            done(self.absence(tp.topic, tp.partition))
+        else:
+            self._markers.write(partition, marker, done)
+
+    def _append_markers(self, partition: Partition, batches: list[MarkerBatch], now_ms: int) -> int:
+        try:
+            offset = partition.append_markers(batches, now_ms)
+        except KafkaError:
+            self.upkeep.append_failed(partition)
+            raise
+        self.upkeep.note_appended(partition, now_ms)
+        return offset
 
     def on_committed(self, tp: TopicPartition, offset: int, callback: Committed) -> None:
         """Call back when the high watermark has reached `offset`, or with the reason why it never will."""

@@ -10,7 +10,11 @@ from kbroker.config.topic import TopicConfig
 from kbroker.model import Buffer, KafkaError, TopicPartition
 from kbroker.state.fetch_session import FetchPartition
 from kbroker.state.partition import PartitionState
+from kbroker.state.transactions import NEVER
+from kbroker.state.verification import Guard
 from kbroker.storage.log import Log
+from kbroker.storage.reading import distance
+from kbroker.storage.transactions import MarkerBatch, append_markers
 from protocol.errors import ErrorCode
 from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
 
@@ -73,6 +77,7 @@ class Partition:
         self.flush_before_ack = acknowledged_by_sync(log.config)
         self.request_flush = request_flush
         self.fetchers: dict[FetchPartition, None] = {}
+        log.producers.transactions.high_watermark_at(state.high_watermark)
         # (offset, callback) in order of offset.
         self.waiting: deque[tuple[int, Committed]] = deque()
 
@@ -90,8 +95,12 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """min(first open transaction, high watermark); without transactions it is the high watermark."""
-        return self.state.high_watermark
+        """min(first open transaction, high watermark); without transactions it is the high watermark. An open one of
+        which records were deleted holds back from the log start on."""
+        unstable, high_watermark = self.log.producers.transactions.first_unstable, self.state.high_watermark
+        if unstable >= high_watermark:
+            return high_watermark
+        return min(max(unstable, self.log.log_start_offset), high_watermark)
 
     def begin_epoch(self) -> None:
         """What is appended from now on is of the leader epoch that has come."""
@@ -120,6 +129,25 @@ class Partition:
             self.advance()
         return base_offset
 
+    def append_markers(self, batches: list[MarkerBatch], now_ms: int) -> int:
+        """Append markers with one write; gives the offset of the first. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
+        offset = append_markers(self.log, batches, self.state.leader_epoch, now_ms)
+        size = sum([len(batch) for batch, _, _ in batches])
+        self.uncommitted += size
+        self.bytes_in += size
+        if self.flush_before_ack:
+            self.request_flush(self)
+        else:
+            self.advance()
+        return offset
+
+    def begin_verification(self, header: BatchHeader, tv2: bool) -> Guard | None:
+        """What to show with the append of a client's transactional batch once its coordinator has confirmed that this
+        partition is part of the transaction; None if that was done before. Raises KafkaError."""
+        return self.log.producers.begin_verification(
+            header.producer_id, header.producer_epoch, header.base_sequence, tv2
+        )
+
     def claim(self) -> int:
         """Up to where this broker says that it has the log: under flush.before.ack, up to where it is synced."""
         return self.log.recovery_point if self.flush_before_ack else self.log.log_end_offset
@@ -127,17 +155,33 @@ class Partition:
     def advance(self) -> None:
         """The claim may have grown: commit what can be, and wake who waits for it."""
         state = self.state
+        before = state.high_watermark
         if not state.advance(self.claim()):
             return
         size, self.uncommitted = self.uncommitted, 0
+        stable = None
+        if self.log.producers.transactions.first_unstable != NEVER:
+            stable = self._stabilize(before)
         waiting = self.waiting
         while waiting and waiting[0][0] <= state.high_watermark:
             waiting.popleft()[1](ErrorCode.NONE)
-        self.wake(size)
+        self.wake(size, stable)
 
-    def wake(self, size: int) -> None:
+    def _stabilize(self, before: int) -> int | None:
+        """The high watermark has moved from `before`. Gives how many bytes have become stable; 0 if it is not known, -1
+        if none have."""
+        transactions, log = self.log.producers.transactions, self.log
+        was = max(min(transactions.first_unstable, before), log.log_start_offset)
+        transactions.high_watermark_at(self.state.high_watermark)
+        now = self.last_stable_offset
+        return distance(log, was, now) if now > was else -1
+
+    def wake(self, size: int, stable: int | None = None) -> None:
         """Tell the fetch sessions that this partition has changed. Those in which nobody waits need be told once: it
-        is in their next answer, after which they listen again. So sessions that are left alone cost appends nothing."""
+        is in their next answer, after which they listen again. So sessions that are left alone cost appends nothing.
+
+        Who waits for committed records gains the `stable` bytes, none if that is -1; None: the same as others.
+        """
         if not self.fetchers:
             return
         fetchers, self.fetchers = self.fetchers, {}
@@ -146,7 +190,10 @@ class Partition:
             session.ready[fetched] = None
             if session.waiter is not None:
                 self.fetchers[fetched] = None
-                session.waiter.gained(size)
+                if stable is None or not session.waiter.read_committed:
+                    session.waiter.gained(size)
+                elif stable >= 0:
+                    session.waiter.gained(stable)
 
     def on_committed(self, offset: int, callback: Committed) -> None:
         """Call back when everything below `offset` is committed, or with the reason why it never will be."""

@@ -60,6 +60,17 @@ class Upkeep:
             self.uncleaned[partition] = None
         self._tell()
 
+    def note_appended(self, partition: Partition, now_ms: int) -> None:
+        """It was appended to at `now_ms`; a sync is begun if flush.messages asks for one."""
+        times = self.dirty.get(partition)
+        if times is None:
+            self.note_dirty(partition, now_ms)
+        else:
+            times[1] = now_ms
+        log = partition.log
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            self.request_flush(partition)
+
     def note_repaired(self, partition: Partition) -> None:
         """What recovery has made anew, in memory, is to be written with the next checkpoint."""
         self.unchecked[partition] = None

@@ -44,11 +44,19 @@ class NotOneBatchError(KafkaError):
     """What was sent is not one record batch, so that no log is asked about it."""
 
 
-def validate(records: memoryview | None, config: "TopicConfig", now_ms: int, *, produce_version: int) -> Validated:
+def validate(
+    records: memoryview | None,
+    config: "TopicConfig",
+    now_ms: int,
+    *,
+    produce_version: int,
+    transactional: bool = False,
+) -> Validated:
     """Check the records that a client produced to one partition, which must be one batch.
 
     Gives the batch as it is to be appended, in a writable buffer (that of `records`, when it is one and nothing
-    was converted), its header, and the log append time in ms, -1 if timestamps are the client's own.
+    was converted), its header, and the log append time in ms, -1 if timestamps are the client's own. `transactional`:
+    the request names its transactional id.
     Raises KafkaError with the code for the client, and Unfinished where the records have to be looked into and that
     takes longer than others may be kept waiting.
     """
@@ -63,7 +71,7 @@ def validate(records: memoryview | None, config: "TopicConfig", now_ms: int, *, 
         records = _only_batch(records)
         size = len(records)
     attributes = header[5]
-    if attributes & TRANSACTIONAL:
+    if attributes & TRANSACTIONAL and not transactional:
         # Only a request that names its transactional id may carry them, and is authorized by it.
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     codec = attributes & CODEC_MASK

@@ -167,7 +167,7 @@ def _install_one(log: "Log", cleaned: Cleaned, on_settled: Callable[[], None]) -
     def settle(segment: Segment, paths: list[str]) -> None:
         assert segment.index is not None
         assert segment.times is not None
-        segment.persisted((len(segment.index.entries), len(segment.times.timestamps)))
+        segment.persisted((len(segment.index.entries), len(segment.times.timestamps), len(segment.aborted)))
         retention.unlink_later(log, paths)
         on_settled()
 

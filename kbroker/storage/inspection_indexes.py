@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from kbroker.state.producers import SnapshotEntry, read_snapshot_entries, snapshot_entries
+from kbroker.state.producer_snapshot import SnapshotEntry, read_snapshot_entries, snapshot_entries
 from kbroker.storage.backend import DiskFile
 from kbroker.storage.inspection import Damage
 

@@ -17,7 +17,7 @@ _ENTRY = Struct(">ii")
 
 
 class Observer(Protocol):
-    def batch(self, header: BatchHeader) -> None:
+    def batch(self, segment: Segment, position: int, header: BatchHeader) -> None:
         """Told of each batch that is read while a log is opened, of some of them twice."""
         ...
 
@@ -232,7 +232,7 @@ def _read(
             return None
         expected = None
         segment.note_batch(position, header, interval)
-        observer.batch(header)
+        observer.batch(segment, position, header)
     # Even the first batch was not good.
     return None if expected is not None else scan
 

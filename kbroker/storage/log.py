@@ -6,32 +6,30 @@ appends (segment.py says why that is safe). Everything else that waits for the d
 
 from collections.abc import Callable
 from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC
-from struct import Struct
 from typing import TYPE_CHECKING, cast
 
 from kbroker.config.topic import TopicConfig
 from kbroker.model import Buffer, KafkaError, TopicPartition
 from kbroker.state.epochs import EpochCache
 from kbroker.state.producers import ProducerStates
-from kbroker.storage import lookup, maintenance, names, retention, rolling
+from kbroker.storage import lookup, maintenance, names, retention, rolling, transactions
+from kbroker.storage.aborted import AbortedTransaction
 from kbroker.storage.backend import Disk
 from kbroker.storage.checkpoints import encode_epochs
 from kbroker.storage.chores import Background, Chores
 from kbroker.storage.indexes import INDEX_ENTRY, TIME_ENTRY, WouldBlock
 from kbroker.storage.reading import HINT_SLOTS, Hint, read_slice, retry_gone
-from kbroker.storage.segment import Segment
+from kbroker.storage.segment import TAIL, Segment
 from kbroker.storage.slices import FileSlice
 from protocol.errors import ErrorCode
-from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
+from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, PREFIX, BatchHeader
+from protocol.records.control import EndMarker, find_end_marker
 
 if TYPE_CHECKING:
     from random import Random
 
-# What is at the start of a batch and outside its CRC: base offset, batch length, leader epoch.
-_PREFIX = Struct(">qii")
 # Dirty bytes of a segment after which the kernel is asked to begin writing them.
 WRITEBACK_BYTES = 8 << 20
-_TAIL = 64
 FULL = (ENOSPC, EDQUOT, EFBIG)
 
 
@@ -44,9 +42,9 @@ class Log:
     """
 
     __slots__ = (
-        "_append_epoch",
         "_offline",
         "active",
+        "append_epoch",
         "background",
         "chores",
         "cleaned_to",
@@ -63,6 +61,7 @@ class Log:
         "index_full",
         "index_interval",
         "jitter_ms",
+        "last_aborted",
         "log_end_offset",
         "log_start_offset",
         "producers",
@@ -95,6 +94,8 @@ class Log:
         self.tp = tp
         self.topic_id = topic_id
         self.config = config
+        # No transaction with a marker beyond this offset was aborted.
+        self.last_aborted = -1
         self.background = background
         self.chores = Chores(background, self.chore_failed)
         self.producers = ProducerStates()
@@ -115,7 +116,7 @@ class Log:
         self._offline: str | None = None
         self.random = random
         # The leader epoch of the last append; the content of the epochs' file, and as it was when it was synced.
-        self._append_epoch = -1
+        self.append_epoch = -1
         self.epochs_written = b""
         self.epochs_synced = b""
 
@@ -132,6 +133,7 @@ class Log:
     def start(self) -> None:
         """Begin to serve, when recovery has filled in segments and offsets."""
         self.forget_positions()
+        self.last_aborted = max([segment.aborted.last_offset for segment in self.segments])
         rolling.use(self, self.segments[-1])
 
     def forget_positions(self) -> None:
@@ -147,7 +149,7 @@ class Log:
         Raises KafkaError: KAFKA_STORAGE_ERROR when it could not be written (the file is as before),
         RECORD_LIST_TOO_LARGE when it exceeds segment.bytes.
         """
-        _, length, _, _, _, _, delta, _, timestamp, producer_id, _, _, _ = header
+        _, length, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, _ = header
         size = length + LENGTH_OVERHEAD
         base = self.log_end_offset
         last = base + delta
@@ -159,7 +161,7 @@ class Log:
             or now_ms > self.roll_now
         ):
             segment = rolling.prepare(self, size, timestamp, last, now_ms)
-        _PREFIX.pack_into(batch, 0, base, length, leader_epoch)
+        PREFIX.pack_into(batch, 0, base, length, leader_epoch)
         file = segment.file
         try:
             written = file.append(batch)  # type: ignore[union-attr]
@@ -172,26 +174,34 @@ class Log:
         _, offsets, positions = self.tail
         positions.append(position)
         offsets.append(base)
-        if len(offsets) >= 2 * _TAIL:
-            self.tail = (segment, offsets[_TAIL:], positions[_TAIL:])
+        if len(offsets) >= 2 * TAIL:
+            self.tail = (segment, offsets[TAIL:], positions[TAIL:])
         segment.size = position + size
         if timestamp > segment.max_timestamp:
             segment.max_timestamp = timestamp
             segment.max_timestamp_offset = last
         unindexed = segment.unindexed
         if unindexed > self.index_interval:
-            self._add_entry(segment, last, position)
+            self.add_entry(segment, last, position)
             segment.unindexed = size
         else:
             segment.unindexed = unindexed + size
         if producer_id >= 0:
-            self.producers.update(header, base)
-        if leader_epoch != self._append_epoch:
-            self._start_epoch(leader_epoch, base)
+            if attributes & CONTROL:
+                self.note_control(segment, header, base, find_end_marker(batch))
+            else:
+                self.producers.update(header, base)
+        if leader_epoch != self.append_epoch:
+            self.start_epoch(leader_epoch, base)
         self.log_end_offset = last + 1
         return base
 
-    def _add_entry(self, segment: Segment, last: int, position: int) -> None:
+    def note_control(self, segment: Segment, header: BatchHeader, base: int, marker: EndMarker | None) -> None:
+        """A control batch was appended to the active segment at offset `base`."""
+        transactions.note_control(self.producers, segment, header, base, marker)
+        self.last_aborted = max(self.last_aborted, segment.aborted.last_offset)
+
+    def add_entry(self, segment: Segment, last: int, position: int) -> None:
         segment.add_entry(last, position)
         assert segment.index is not None
         assert segment.times is not None
@@ -275,6 +285,18 @@ class Log:
         except OSError as error:
             raise self.read_failed(error) from error
 
+    def aborted(self, offset: int, size: int, wait: bool) -> list[AbortedTransaction] | None:
+        """The aborted transactions that who reads `size` bytes from `offset` on needs to know of, in order of their
+        markers. None: it would wait for the disk, so call it with `wait` in a thread. Raises KafkaError."""
+        if offset > self.last_aborted or not size:
+            return []
+        try:
+            return transactions.aborted_in(self, offset, size, wait)
+        except WouldBlock:
+            return None
+        except OSError as error:
+            raise self.read_failed(error) from error
+
     def offset_for_timestamp_blocking(self, timestamp: int, max_offset: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record below `max_offset` that is not earlier."""
         try:
@@ -333,8 +355,9 @@ class Log:
 
     # Leader epochs.
 
-    def _start_epoch(self, epoch: int, offset: int) -> None:
-        self._append_epoch = epoch
+    def start_epoch(self, epoch: int, offset: int) -> None:
+        """What is appended from here on is of this leader epoch."""
+        self.append_epoch = epoch
         if epoch >= 0:
             self.epochs.assign(epoch, offset)
             self.write_epochs()

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.storage import names
-from kbroker.storage.segment import Segment
+from kbroker.storage.segment import Counts, Segment
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
 
 # Segments whose indexes were written, with the counts of their entries.
-Written = list[tuple[Segment, tuple[int, int]]]
+Written = list[tuple[Segment, Counts]]
 
 
 def sync_segments(log: "Log", up_to: int) -> None:
@@ -54,22 +54,20 @@ def _sync(segment: Segment) -> None:
 
 def finish_segment(log: "Log", segment: Segment, end_offset: int) -> None:
     """After a roll: sync the closed segment, write its indexes and the producer snapshot at its end."""
-    persist = segment.persist_job(sync=True)
+    # Recovery learns of transactions from the newest snapshot on: what was aborted before it has to be in the indexes.
+    others = [one for one in log.segments if one.aborted.unwritten and one is not segment and one is not log.active]
+    persists = [(one, one.persist_job(sync=True)) for one in (*others, segment)]
     snapshot = _snapshot_job(log, end_offset, sync=True)
     epochs = _epochs_job(log)
 
-    def job() -> tuple[int, int]:
+    def job() -> Written:
         log.flush_blocking(end_offset)
         epochs()
-        counts = persist()
+        written = [(one, persist()) for one, persist in persists]
         snapshot()
-        return counts
+        return written
 
-    def then(counts: tuple[int, int]) -> None:
-        segment.persisted(counts)
-        log.complete_flush(end_offset)
-
-    log.chores.add(job, then)
+    log.chores.add(job, lambda written: _written(log, end_offset, written))
 
 
 def checkpoint(log: "Log", done: Callable[[], None] | None) -> None:

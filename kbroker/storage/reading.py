@@ -305,3 +305,17 @@ def retry_gone(log: "Log", offset: int, max_bytes: int, max_offset: int, min_one
         except SegmentGone:
             continue
     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "segments keep disappearing")
+
+
+def distance(log: "Log", start: int, end: int) -> int:
+    """Bytes from the batch with offset `start` to that with `end`, without waiting for the disk; 0 if that needs it."""
+    segments, hints = log.segments, log.hints
+    try:
+        first, position = find(log, segments, hints, start, False)
+        last, limit = (log.active, log.active.size)
+        if end < log.log_end_offset:
+            last, limit = find(log, segments, hints, end, False)
+    except (WouldBlock, KafkaError, OSError):
+        return 0
+    between = sum([one.size for one in segments if first.base_offset <= one.base_offset < last.base_offset])
+    return max(between - position + limit, 0)

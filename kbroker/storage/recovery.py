@@ -16,6 +16,7 @@ from kbroker.model import KafkaError, TopicPartition
 from kbroker.state.epochs import EpochCache
 from kbroker.state.producers import ProducerStates
 from kbroker.storage import checkpoints, names
+from kbroker.storage.aborted import AbortedIndex, cut_aborted, keep_aborted, load_aborted
 from kbroker.storage.backend import Disk
 from kbroker.storage.chores import Background
 from kbroker.storage.indexes import INDEX_ENTRY
@@ -25,14 +26,18 @@ from kbroker.storage.reading import end_of, search
 from kbroker.storage.scan import sound_headers
 from kbroker.storage.segment import Segment
 from kbroker.storage.swaps import finish_swaps
+from kbroker.storage.transactions import note_control
 from protocol.errors import ErrorCode
-from protocol.records.batch import TRANSACTIONAL, BatchHeader
+from protocol.records.batch import CONTROL, BatchHeader
+from protocol.records.control import find_end_marker
 
 if TYPE_CHECKING:
     from random import Random
 
 # Index entries before a producer snapshot whose batches are looked at again: at least as many batches, or 128 KiB.
 WINDOW_ENTRIES = 32
+# Bytes of a control batch that are looked at.
+_LARGEST_MARKER = 1 << 16
 
 
 def open_log(
@@ -106,6 +111,9 @@ class _Opening:
         self.listening = False
         # Whether each segment above the recovery point begins where the one before ends.
         self.gapless = False
+        # Segments that have an index of aborted transactions, and those of which it is damaged.
+        self.indexed: set[int] = set()
+        self.damaged: list[Segment] = []
 
     def run(self, recovery_point: int, clean: bool, log_start_offset: int) -> None:
         log = self.log
@@ -116,6 +124,7 @@ class _Opening:
         log.segments = [Segment(log.disk, log.directory, base, self.now_ms) for base in bases]
         log.log_start_offset = max([log_start_offset, *bases[:1]])
         self._load_epochs()
+        self._load_aborted(log.segments)
         self._load_producers(ALL if clean else recovery_point)
         self._load_segments(ALL if clean else recovery_point, clean)
         if not log.segments or log.log_end_offset < log.log_start_offset:
@@ -152,6 +161,8 @@ class _Opening:
         for base, name in others:
             if base not in known:
                 disk.unlink(f"{log.directory}/{name}")
+            elif name.endswith(names.TXN_INDEX):
+                self.indexed.add(base)
         return sorted(bases)
 
     # Segments.
@@ -225,6 +236,7 @@ class _Opening:
         if self.known > log.log_end_offset:
             self._load_producers(log.log_end_offset)
         self._replay(log.log_end_offset)
+        self._rebuild_aborted()
         for offset in [offset for offset in log.snapshots if offset > log.log_end_offset]:
             log.disk.unlink(names.segment_file(log.directory, offset, names.SNAPSHOT))
             log.snapshots.discard(offset)
@@ -233,16 +245,16 @@ class _Opening:
 
     # Producers and epochs.
 
-    def batch(self, header: BatchHeader) -> None:
+    def batch(self, segment: Segment, position: int, header: BatchHeader) -> None:
         if self.listening:
-            self._learn(header)
+            self._learn(segment, position, header)
 
-    def _learn(self, header: BatchHeader) -> None:
+    def _learn(self, segment: Segment, position: int, header: BatchHeader) -> None:
         base_offset = header[0]
         if base_offset >= self.known:
             self.known = base_offset + header[6] + 1
             if header[9] >= 0:
-                self.log.producers.update(header, base_offset)
+                _note(self.log.producers, segment, position, header)
         if header[2] > self.last_epoch:
             self.last_epoch = header[2]
             self.log.epochs.assign(self.last_epoch, base_offset)
@@ -251,13 +263,13 @@ class _Opening:
         """Learn from the headers of what lies between the producers' snapshot and `to`."""
         snapshot = self.known
         before = ProducerStates()
-        for header in _headers(self.log, self._window_start(), min(snapshot, to)):
-            if header[9] >= 0 and not header[5] & TRANSACTIONAL:
+        for _, _, header in _batches(self.log, self._window_start(), min(snapshot, to)):
+            if header[9] >= 0 and not header[5] & CONTROL:
                 before.update(header, header[0])
         self.log.producers.recall(before)
-        for header in _headers(self.log, snapshot, to):
+        for segment, position, header in _batches(self.log, snapshot, to):
             if header[0] >= snapshot:
-                self._learn(header)
+                self._learn(segment, position, header)
 
     def _window_start(self) -> int:
         """Some way before the snapshot, which has only the last batch of each producer.
@@ -286,21 +298,67 @@ class _Opening:
         return start
 
     def _load_producers(self, limit: int) -> None:
-        """The newest good snapshot of an offset up to `limit`; else the state at the log's start, which is empty."""
+        """The newest good snapshot of an offset up to `limit`; else the state at the log's start, which is empty.
+
+        What was aborted from there on is learnt anew: only up to a snapshot are the indexes of it known to be whole.
+        """
         log = self.log
-        log.producers = ProducerStates()
-        self.known = log.segments[0].base_offset if log.segments else 0
+        log.producers, self.known = self._newest_snapshot(limit)
+        for segment in log.segments:
+            self._keep_aborted(segment, self.known)
+
+    def _newest_snapshot(self, limit: int) -> tuple[ProducerStates, int]:
+        """The producers and the offset at which they were so."""
+        log = self.log
         for offset in sorted([offset for offset in log.snapshots if offset <= limit], reverse=True):
             path = names.segment_file(log.directory, offset, names.SNAPSHOT)
             try:
-                log.producers = ProducerStates.from_snapshot(log.disk.read(path), offset)
+                return ProducerStates.from_snapshot(log.disk.read(path), offset), offset
             except ValueError as error:
                 self.repairs.append(f"{path}: {error}; removed")
                 log.disk.unlink(path)
                 log.snapshots.discard(offset)
-            else:
-                self.known = offset
-                return
+        return ProducerStates(), log.segments[0].base_offset if log.segments else 0
+
+    # Aborted transactions.
+
+    def _load_aborted(self, segments: list[Segment]) -> None:
+        for segment, following in zip(segments, [*segments[1:], None], strict=False):
+            if segment.base_offset in self.indexed:
+                end = following.base_offset if following is not None else ALL
+                path = segment.path(names.TXN_INDEX)
+                try:
+                    segment.aborted = load_aborted(segment.disk, path, segment.base_offset, end)
+                except ValueError as error:
+                    self.repairs.append(f"{path}: {error}; rebuilt from the log")
+                    self.damaged.append(segment)
+
+    def _keep_aborted(self, segment: Segment, offset: int) -> None:
+        """Forget what was aborted by markers from `offset` on."""
+        aborted = segment.aborted
+        if aborted.last_offset < offset or segment in self.damaged:
+            return
+        if aborted.persisted:
+            path = segment.path(names.TXN_INDEX)
+            segment.aborted = keep_aborted(segment.disk, path, segment.base_offset, offset)
+        else:
+            segment.aborted = AbortedIndex()
+
+    def _rebuild_aborted(self) -> None:
+        """Of segments whose index is damaged, from the log, beginning at a snapshot before them."""
+        log = self.log
+        damaged, self.damaged = [one for one in self.damaged if one in log.segments], []
+        if not damaged:
+            return
+        producers, start = self._newest_snapshot(damaged[0].base_offset)
+        for segment in damaged:
+            cut_aborted(segment.disk, segment.path(names.TXN_INDEX), 0)
+            segment.aborted = AbortedIndex()
+        # The other segments have theirs already.
+        spare = Segment(log.disk, log.directory, 0, 0)
+        for segment, position, header in _batches(log, start, log.log_end_offset):
+            if header[9] >= 0 and header[0] >= start:
+                _note(producers, segment, position, header, None if segment in damaged else spare)
 
     def _load_epochs(self) -> None:
         log = self.log
@@ -323,7 +381,7 @@ class _Opening:
     def _rebuild_epochs(self) -> None:
         self.log.epochs = EpochCache()
         epoch = -1
-        for header in _headers(self.log, self.log.log_start_offset, self.log.log_end_offset):
+        for _, _, header in _batches(self.log, self.log.log_start_offset, self.log.log_end_offset):
             if header[2] > epoch:
                 epoch = header[2]
                 self.log.epochs.assign(epoch, header[0])
@@ -338,8 +396,19 @@ def _entry_on_disk(segment: Segment, slot: int) -> int:
     return int.from_bytes(data, "big") if len(data) == INDEX_ENTRY else 0
 
 
-def _headers(log: Log, start: int, end: int) -> Iterator[BatchHeader]:
-    """Headers of the batches that reach `start` and begin before `end`."""
+def _note(
+    producers: ProducerStates, segment: Segment, position: int, header: BatchHeader, index: Segment | None = None
+) -> None:
+    """Learn from a batch that has a producer id. `index`: whose index gets what it has aborted, if not `segment`'s."""
+    if header[5] & CONTROL:
+        batch = segment.open_blocking().pread(min(header.size, _LARGEST_MARKER), position)
+        note_control(producers, index or segment, header, header[0], find_end_marker(batch))
+    else:
+        producers.update(header, header[0])
+
+
+def _batches(log: Log, start: int, end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    """Where the batches are that reach `start` and begin before `end`, and their headers."""
     for segment in log.segments:
         done = segment.end_offset is not None and segment.end_offset <= start
         if done or segment.base_offset >= end or start >= end:
@@ -351,10 +420,10 @@ def _headers(log: Log, start: int, end: int) -> Iterator[BatchHeader]:
         headers = sound_headers(
             segment.open_blocking(), position, segment.size, segment.base_offset, end_of(log, segment)
         )
-        for _, header, _ in headers:
+        for position, header, _ in headers:
             if header[0] >= end:
                 return
-            yield header
+            yield segment, position, header
 
 
 def _remove_files(segment: Segment) -> None:
@@ -386,6 +455,7 @@ def truncate_blocking(log: Log, offset: int) -> None:
     last = Segment(log.disk, log.directory, old.base_offset, old.created_ms)
     last.cut = True
     opening = _Opening(log, old.created_ms)
+    last.aborted, last.aborted_file = old.aborted, None
     load_trusted(last, ALL)
     interval = log.config.index_interval_bytes
     loaded = read_on(last, interval, opening, check_crc=False, contiguous=False, following=None)

@@ -9,10 +9,11 @@ under way keeps its file.
 """
 
 from collections.abc import Callable
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 
 from kbroker.model import Buffer
 from kbroker.storage import names
+from kbroker.storage.aborted import ABORTED_ENTRY, AbortedIndex, AbortedTransaction
 from kbroker.storage.backend import Disk, DiskFile
 from kbroker.storage.indexes import (
     INDEX_ENTRY,
@@ -28,6 +29,11 @@ from kbroker.storage.indexes import (
 from kbroker.storage.slices import FileSlice
 from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
 
+# So many appends at least have their positions in memory.
+TAIL = 64
+# Entries of the offset index, the time index and the index of aborted transactions.
+Counts = tuple[int, int, int]
+
 
 class SegmentGone(Exception):
     """The segment left the log while a thread was about to open its files: look again in the list of segments."""
@@ -37,11 +43,14 @@ class Segment:
     """`size` in bytes; `end_offset` is set when the segment is closed and None while it is active.
 
     `index` and `times` are in memory while there are entries that the files do not hold yet; else they are None and
-    the files hold `index_count` and `times_count` entries. `retired`: no longer part of the log. `rebuilt`: its indexes
-    were made anew from the log, so what does not fit them now is damage to the log.
+    the files hold `index_count` and `times_count` entries. `aborted`: its index of aborted transactions. `retired`: no
+    longer part of the log. `rebuilt`: its indexes were made anew from the log, so what does not fit them now is damage
+    to the log.
     """
 
     __slots__ = (
+        "aborted",
+        "aborted_file",
         "base_offset",
         "created_ms",
         "cut",
@@ -79,6 +88,8 @@ class Segment:
         self.index_count = 0
         self.times_count = 0
         self.index_file: DiskFile | None = None
+        self.aborted = AbortedIndex()
+        self.aborted_file: DiskFile | None = None
         # Whether both index files are on disk, if only empty ones.
         self.files_exist = False
         # Of the first batch, for rolling by time; None: not known yet.
@@ -138,6 +149,27 @@ class Segment:
         self._check_retired()
         return self.base_offset + find_time(file.pread, self.times_count, timestamp)
 
+    def collect_aborted(self, offset: int, upper: int, wait: bool, found: list[AbortedTransaction]) -> bool:
+        """Add to `found` what was aborted in [offset, upper) and has its marker here; True if no later segment can have
+        more. Raises ValueError if the file is not what was written."""
+
+        def read(size: int, position: int) -> Buffer | None:
+            file = self.aborted_file
+            if file is None:
+                if not wait:
+                    raise WouldBlock
+                try:
+                    file = self.disk.open(self.path(names.TXN_INDEX), write=False)
+                except FileNotFoundError:
+                    self._check_retired()
+                    raise
+                self._check_retired()
+                self.aborted_file = file
+            return file.pread(size, position) if wait else file.pread_nowait(size, position)
+
+        self.used = True
+        return self.aborted.collect(read, offset, upper, found)
+
     def open_blocking(self) -> DiskFile:
         """The log file, opened if it is not yet."""
         return self.file or self._open(True)[0]
@@ -173,6 +205,7 @@ class Segment:
         if not self.used and self.index is None:
             self.file = None
             self.index_file = None
+            self.aborted_file = None
         self.used = False
 
     # Writes, on the loop.
@@ -208,22 +241,26 @@ class Segment:
         if self.times is not None:
             self.times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
-    def persist_job(self, sync: bool = False) -> Callable[[], tuple[int, int]]:
+    def persist_job(self, sync: bool = False) -> Callable[[], Counts]:
         """A job for a thread that brings the index files up to the entries of this moment; gives their counts.
 
         Jobs of one segment must not run at the same time. An offset index that a power loss took is noticed, since
-        its entries are checked against the log; a time index is not, so that is always synced.
+        its entries are checked against the log; the others are not, so they are always synced.
         """
         index, times = self.index, self.times
         index_end = len(index.entries) if index is not None else self.index_count
         times_end = len(times.timestamps) if times is not None else self.times_count
+        aborted_start, aborted_tail = self.aborted.persisted, self.aborted.encode_tail()
+        aborted_end = len(self.aborted)
 
-        def job() -> tuple[int, int]:
+        def job() -> Counts:
             if index is not None:
                 self._extend(names.INDEX, INDEX_ENTRY, index.persisted, index_end, index.encode, sync)
             if times is not None:
                 self._extend(names.TIME_INDEX, TIME_ENTRY, times.persisted, times_end, times.encode, True)
-            return index_end, times_end
+            if aborted_tail:
+                self._extend_aborted(aborted_start, aborted_tail)
+            return index_end, times_end, aborted_end
 
         return job
 
@@ -246,9 +283,29 @@ class Segment:
         finally:
             file.close()
 
-    def persisted(self, counts: tuple[int, int]) -> None:
+    def _extend_aborted(self, start: int, data: bytes) -> None:
+        """The name is synced as well: a snapshot of the producers that is written after it relies on the file."""
+        path = self.path(names.TXN_INDEX)
+        created = not self.disk.exists(path)
+        file = self.disk.open(path, create=True)
+        try:
+            if file.size() < start * ABORTED_ENTRY:
+                raise OSError(EIO, f"{path} has lost entries")
+            if file.size() != start * ABORTED_ENTRY:
+                file.truncate(start * ABORTED_ENTRY)
+            if file.append(data) != len(data):
+                file.truncate(start * ABORTED_ENTRY)
+                raise OSError(ENOSPC, "no space left for an index")
+            file.fdatasync()
+        finally:
+            file.close()
+        if created:
+            self.disk.sync_dir(self.directory)
+
+    def persisted(self, counts: Counts) -> None:
         """A persist job is done. A closed segment's indexes leave the memory."""
-        index_end, times_end = counts
+        index_end, times_end, aborted_end = counts
+        self.aborted.written(aborted_end)
         index, times = self.index, self.times
         self.files_exist = True
         if index is not None and times is not None:
@@ -263,6 +320,8 @@ class Segment:
     @property
     def needs_persist(self) -> bool:
         index, times = self.index, self.times
+        if self.aborted.unwritten:
+            return True
         if index is None or times is None:
             return False
         closed = self.end_offset is not None

@@ -26,6 +26,8 @@ NewRecord = tuple[int, bytes | None, bytes | None, Headers]
 HEADER = Struct(">qiiBIhiqqqhii")
 HEADER_SIZE = HEADER.size
 LENGTH_OVERHEAD = 12
+# What is at the start of a batch and outside its CRC: base offset, batch length, leader epoch.
+PREFIX = Struct(">qii")
 CRC_POS = 17
 # Also where the attributes are: the first bytes that the CRC covers.
 CRC_START = 21

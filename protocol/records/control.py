@@ -9,7 +9,9 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from protocol.errors import MalformedError
-from protocol.records.batch import CONTROL, TRANSACTIONAL, build_batch
+from protocol.records.batch import CONTROL, HEADER_SIZE, TRANSACTIONAL, Buffer, build_batch, parse_header
+from protocol.records.compression import TooLargeError, decompress
+from protocol.records.record import iter_records
 
 ABORT = 0
 COMMIT = 1
@@ -17,6 +19,7 @@ COMMIT = 1
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
 _VERSION = 0
+_MAX_RECORDS = 1 << 16
 
 
 class EndMarker(NamedTuple):
@@ -61,3 +64,15 @@ def build_end_marker(marker: EndMarker, producer_id: int, producer_epoch: int, t
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )
+
+
+def find_end_marker(batch: Buffer) -> EndMarker | None:
+    """The marker in a whole control batch; None if it holds another control record, or none any more."""
+    header = parse_header(batch)
+    try:
+        body = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size], _MAX_RECORDS)
+        for record in iter_records(body, header.count, header.base_timestamp):
+            return parse_end_marker(record.key, record.value)
+    except (MalformedError, TooLargeError):
+        return None
+    return None

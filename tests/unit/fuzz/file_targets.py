@@ -127,7 +127,7 @@ def _producers(rng: Random) -> Case:
         batch = build_batch([(NOW, b"k", b"v", ())], producer_id=n, producer_epoch=n % 3, base_sequence=n)
         states.update(parse_header(batch), 10 * n)
         if n % 5 == 4:
-            states.end_transaction(n, 3, 1, NOW)
+            states.end_transaction(parse_header(batch)._replace(producer_epoch=3), 10 * n + 1, True, 1)
     data = states.to_snapshot()
 
     def run(data: bytes) -> None:

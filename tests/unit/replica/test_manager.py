@@ -9,6 +9,7 @@ from kbroker.config.topic import TopicConfig
 from kbroker.model import TopicPartition
 from kbroker.replica.partition import Partition
 from kbroker.state.partition import PartitionState
+from kbroker.state.producers import ProducerStates
 from protocol.errors import ErrorCode
 from tests.unit.client import batch
 from tests.unit.harness import MINUTE, Machine, story
@@ -179,6 +180,7 @@ async def test_the_next_append_may_come_from_within_the_last_ones_answer(m: Mach
 def test_who_waits_is_called_in_the_order_of_offsets() -> None:
     class NoLog:
         tp, config, offline, log_end_offset, topic_id = TopicPartition("t", 0), TopicConfig.of(), None, 0, bytes(16)
+        producers = ProducerStates()
 
     log = NoLog()
     partition = Partition(log, PartitionState(1, 0, [1, 2]), lambda _: None)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from kbroker.model import KafkaError
 from kbroker.state.producers import MAX_SEQUENCE, ActiveProducer, ProducerStates
+from kbroker.state.transactions import EndedTransaction
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from tests.unit.state.kafka_producers import ANSWERS, SNAPSHOT
@@ -17,6 +18,10 @@ def batch(
     records = [(timestamp, b"k", b"v", ())] * count
     header = {"producer_id": pid, "producer_epoch": epoch, "base_sequence": sequence}
     return parse_header(build_batch(records, attributes=attributes, **header))
+
+
+def marker(*, epoch: int = 0, pid: int = 7, timestamp: int = 1000) -> BatchHeader:
+    return batch(-1, epoch=epoch, pid=pid, timestamp=timestamp, attributes=TRANSACTIONAL | CONTROL)
 
 
 class Partition:
@@ -131,8 +136,7 @@ def test_an_open_transaction_keeps_a_producer(partition):
     partition.produce(batch(3, attributes=TRANSACTIONAL))
     assert list(partition.states.active()) == [ActiveProducer(7, 0, 3, 1000, -1, 1)]
     assert partition.states.remove_expired(10 * DAY, DAY) == 0
-    partition.states.update(batch(-1, attributes=TRANSACTIONAL | CONTROL), 4)
-    partition.states.end_transaction(7, 0, 12, 2000)
+    assert partition.states.end_transaction(marker(timestamp=2000), 4, True, 12) == EndedTransaction(7, 1, 4, True, 5)
     assert list(partition.states.active()) == [ActiveProducer(7, 0, 3, 2000, 12, -1)]
     assert partition.error(batch(4)) == ErrorCode.NONE
     assert partition.states.remove_expired(10 * DAY, DAY) == 1
@@ -140,20 +144,13 @@ def test_an_open_transaction_keeps_a_producer(partition):
 
 def test_a_marker_of_a_newer_epoch_fences_the_older(partition):
     partition.produce(batch(0))
-    partition.states.end_transaction(7, 1, 3, 2000)
+    assert partition.states.end_transaction(marker(epoch=1, timestamp=2000), 1, True, 3) is None
     assert partition.error(batch(1)) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert partition.error(batch(1, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert list(ProducerStates.from_snapshot(partition.states.to_snapshot()).active()) == [
         ActiveProducer(7, 1, -1, 2000, 3, -1)
     ]
     assert partition.error(batch(0, epoch=1)) == ErrorCode.NONE
-
-
-def test_clear_forgets_all(partition):
-    partition.produce(batch(0))
-    partition.states.clear()
-    assert len(partition.states) == 0
-    assert partition.error(batch(9)) == ErrorCode.NONE
 
 
 def test_a_snapshot_keeps_the_last_batch_and_goes_on_from_it(partition):

@@ -144,16 +144,18 @@ def serve(
 
 
 def has_transactional(topics: list[TopicRecords]) -> bool:
-    """Whether any batch of a request says that it is transactional."""
-    for _, partitions in topics:
-        for _, records in partitions:
-            if (
-                records is not None
-                and len(records) >= HEADER_SIZE
-                and records[ATTRIBUTES_POS] & TRANSACTIONAL
-                and records[MAGIC_POS] == MAGIC
-            ):
-                return True
+    """Whether any batch of a request says that it is transactional. On the way of every request."""
+    try:
+        for _, partitions in topics:
+            for _, records in partitions:
+                if records[ATTRIBUTES_POS] & TRANSACTIONAL:  # type: ignore[index]
+                    break
+            else:
+                continue
+            return bool(transactional_batches(topics))
+    except (IndexError, TypeError):
+        # No batch at all, or not a whole one, is among them.
+        return bool(transactional_batches(topics))
     return False
 
 

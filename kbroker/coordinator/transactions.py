@@ -95,8 +95,7 @@ class TransactionCoordinator:
     async def start(self) -> None:
         """Take over the partitions that this broker leads; what was prepared in them is completed."""
         self._owned.start()
-        self._schedule_aborts()
-        self._schedule_expiry()
+        self._look_after()
 
     async def stop(self) -> None:
         for timer in self._timers.values():
@@ -108,6 +107,7 @@ class TransactionCoordinator:
     async def on_delta(self, delta: MetadataDelta) -> None:
         """Follow leaders and deletions. Loading goes on after this returns."""
         self._owned.on_delta(delta)
+        self._look_after()
 
     def partition_for(self, transactional_id: str) -> int:
         """The partition of __transaction_state that a transactional id belongs to."""
@@ -234,6 +234,12 @@ class TransactionCoordinator:
         return [shard.seen(entry) for shard in shards for entry in shard.entries.values()]
 
     # What happens with time.
+
+    def _look_after(self) -> None:
+        """From the first partition on: a broker that has none sleeps."""
+        if not self._timers and self._owned.all():
+            self._schedule_aborts()
+            self._schedule_expiry()
 
     def _schedule_aborts(self) -> None:
         interval_ms = self._config().transaction_abort_timed_out_transaction_cleanup_interval_ms

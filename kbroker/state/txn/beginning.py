@@ -76,6 +76,7 @@ def _next_epoch(transaction: Transaction, expected: ProducerId | None) -> tuple[
     if expected.epoch == last_epoch:
         # The answer to the first of such requests was lost.
         return epoch, last_epoch
+    # With the highest epoch Kafka fails here with UNKNOWN_SERVER_ERROR, which tells a fenced producer nothing.
     raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
 

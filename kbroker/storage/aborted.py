@@ -166,14 +166,14 @@ def keep_aborted(disk: Disk, path: str, base_offset: int, offset: int) -> Aborte
         if not last < entry.last_offset:
             raise ValueError(f"a marker at offset {entry.last_offset}")
         if entry.last_offset >= offset:
-            cut_aborted(disk, path, count)
+            _cut(disk, path, count)
             break
         last = entry.last_offset
         count += 1
     return AbortedIndex(count, last)
 
 
-def cut_aborted(disk: Disk, path: str, count: int) -> None:
+def _cut(disk: Disk, path: str, count: int) -> None:
     """Remove all entries but the first `count` from a file, durably: else they may be believed later."""
     file = disk.open(path)
     try:

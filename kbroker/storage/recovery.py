@@ -16,7 +16,7 @@ from kbroker.model import KafkaError, TopicPartition
 from kbroker.state.epochs import EpochCache
 from kbroker.state.producers import ProducerStates
 from kbroker.storage import checkpoints, names
-from kbroker.storage.aborted import AbortedIndex, cut_aborted, keep_aborted, load_aborted
+from kbroker.storage.aborted import AbortedIndex, keep_aborted, load_aborted
 from kbroker.storage.backend import Disk
 from kbroker.storage.chores import Background
 from kbroker.storage.indexes import INDEX_ENTRY
@@ -240,6 +240,10 @@ class _Opening:
         for offset in [offset for offset in log.snapshots if offset > log.log_end_offset]:
             log.disk.unlink(names.segment_file(log.directory, offset, names.SNAPSHOT))
             log.snapshots.discard(offset)
+        for segment in log.segments:
+            # Snapshots that were not asked now may be the next time, and promise that the indexes are whole up to them.
+            if segment.aborted.unwritten and any(offset > segment.base_offset for offset in log.snapshots):
+                segment.persist_aborted_blocking()
         log.epochs.truncate_from_end(log.log_end_offset)
         log.epochs.truncate_from_start(log.log_start_offset)
 
@@ -352,13 +356,15 @@ class _Opening:
             return
         producers, start = self._newest_snapshot(damaged[0].base_offset)
         for segment in damaged:
-            cut_aborted(segment.disk, segment.path(names.TXN_INDEX), 0)
             segment.aborted = AbortedIndex()
         # The other segments have theirs already.
         spare = Segment(log.disk, log.directory, 0, 0)
         for segment, position, header in _batches(log, start, log.log_end_offset):
             if header[9] >= 0 and header[0] >= start:
                 _note(producers, segment, position, header, None if segment in damaged else spare)
+        for segment in damaged:
+            log.disk.write_atomic(segment.path(names.TXN_INDEX), segment.aborted.encode_tail())
+            segment.aborted.written(len(segment.aborted))
 
     def _load_epochs(self) -> None:
         log = self.log

@@ -284,8 +284,12 @@ class Segment:
             file.close()
 
     def _extend_aborted(self, start: int, data: bytes) -> None:
-        """The name is synced as well: a snapshot of the producers that is written after it relies on the file."""
+        """The name is synced as well: a snapshot of the producers that is written after it relies on the file, and so
+        nothing that it holds is ever cut off. Earlier jobs may have written some of this meanwhile."""
         path = self.path(names.TXN_INDEX)
+        start, data = self.aborted.persisted, data[(self.aborted.persisted - start) * ABORTED_ENTRY :]
+        if not data:
+            return
         created = not self.disk.exists(path)
         file = self.disk.open(path, create=True)
         try:
@@ -301,6 +305,11 @@ class Segment:
             file.close()
         if created:
             self.disk.sync_dir(self.directory)
+
+    def persist_aborted_blocking(self) -> None:
+        """Bring its index of aborted transactions up to now, while no job does."""
+        self._extend_aborted(self.aborted.persisted, self.aborted.encode_tail())
+        self.aborted.written(len(self.aborted))
 
     def persisted(self, counts: Counts) -> None:
         """A persist job is done. A closed segment's indexes leave the memory."""

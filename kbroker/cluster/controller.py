@@ -253,7 +253,7 @@ class Controller:
         """Other levels of finalized features, all or none. Raises KafkaError."""
         async with self._turn:
             await self._writer.prepare()
-            features = updated(self._image.features, updates)
+            features = updated(self._image.features, updates, self.node_id)
             if features != self._image.features and not validate_only:
                 await self._writer.commit([Set(znodes.FEATURES, znodes.encode_features(features))])
 

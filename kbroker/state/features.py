@@ -47,15 +47,15 @@ class FeatureUpdate(NamedTuple):
     upgrade_type: int
 
 
-def updated(features: Features, updates: Sequence[FeatureUpdate]) -> Features:
-    """The features with all of the updates; of two for one feature the later counts.
+def updated(features: Features, updates: Sequence[FeatureUpdate], controller_id: int) -> Features:
+    """The features with all of the updates; of two for one feature the later counts. `controller_id` is told.
 
     Raises KafkaError (INVALID_UPDATE_VERSION) if any cannot be; then none is to be made. The epoch is the same if
     nothing changes.
     """
     levels = dict(features.levels)
     for update in {update.name: update for update in updates}.values():
-        fault = _fault(update, features.levels.get(update.name, 0))
+        fault = _fault(update, features.levels.get(update.name, 0), controller_id)
         if fault is not None:
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
@@ -65,7 +65,7 @@ def updated(features: Features, updates: Sequence[FeatureUpdate]) -> Features:
     return features if levels == features.levels else Features(features.epoch + 1, levels)
 
 
-def _fault(update: FeatureUpdate, current: int) -> str | None:
+def _fault(update: FeatureUpdate, current: int, controller_id: int) -> str | None:
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
     if update.level < 0:
@@ -73,9 +73,11 @@ def _fault(update: FeatureUpdate, current: int) -> str | None:
     supported = SUPPORTED.get(update.name)
     if supported is None:
         # Kafka says for level 0, which it takes for "not there", that the feature was not found.
-        return "This broker does not support this feature." if update.level else f"Feature {update.name} not found."
+        if update.level == 0:
+            return f"Feature {update.name} not found."
+        return f"Local controller {controller_id} does not support this feature."
     if not supported.lowest <= update.level <= supported.highest:
-        return f"This broker only supports versions {supported.lowest}-{supported.highest}"
+        return f"Local controller {controller_id} only supports versions {supported.lowest}-{supported.highest}"
     if update.level < current and update.upgrade_type == UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "

@@ -75,6 +75,7 @@ def fill(broker):
         "append-time": NewTopic("append-time", 1, 1, config={"message.timestamp.type": "LogAppendTime"}),
         "recompressed": NewTopic("recompressed", 1, 1, config={"compression.type": "zstd"}),
         "cut": NewTopic("cut", 1, 1, config={"segment.bytes": "1048576"}),
+        "transacted": NewTopic("transacted", 2, 1),
     }
     for created in admin.create_topics(list(topics.values())).values():
         created.result(20)
@@ -87,6 +88,21 @@ def fill(broker):
     produce(broker.bootstrap, "cut", 30_000, 0)
     admin.delete_records([TopicPartition("cut", 0, 20_000)])[TopicPartition("cut", 0, 20_000)].result(20)
     commit(broker.bootstrap, "rolled")
+    transact(broker.bootstrap, "transacted")
+
+
+def transact(bootstrap, topic):
+    """Transactions that were committed and aborted, and one that is open."""
+    for name in ("ended", "open"):
+        sender = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
+        sender.init_transactions(20)
+        for ending in (sender.commit_transaction, sender.abort_transaction) if name == "ended" else (None,):
+            sender.begin_transaction()
+            for partition in range(2):
+                sender.produce(topic, b"in a transaction", partition=partition)
+            sender.flush(20)
+            if ending is not None:
+                ending(20)
 
 
 def commit(bootstrap, topic):
@@ -108,8 +124,9 @@ def test_dump_log_segments_reads_every_file_without_complaint(jvm, stopped):
         dump(jvm, [path.with_suffix(".index") for path in logs], "--index-sanity-check")
         dump(jvm, [path.with_suffix(".index") for path in logs])
         dump(jvm, [path.with_suffix(".timeindex") for path in logs])
-        if snapshots := sorted(directory.glob("*.snapshot")):
-            dump(jvm, snapshots)
+        for ending in ("snapshot", "txnindex"):
+            if files := sorted(directory.glob(f"*.{ending}")):
+                dump(jvm, files)
 
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     for partition, codec in enumerate(codecs):
@@ -155,6 +172,23 @@ def test_group_offsets_are_in_kafkas_record_format(jvm, stopped):
     assert '"topic":"rolled","partition":0' in decoded
     assert '"offset":100' in decoded
     assert '"protocolType":"consumer"' in decoded
+
+
+@pytest.mark.feature("log files")
+def test_transactions_are_in_kafkas_record_format(jvm, stopped):
+    logs = [path for path in stopped.data_dir.rglob("__transaction_state-*/*.log") if path.stat().st_size]
+    decoded = dump(jvm, logs, "--transaction-log-decoder", "--print-data-log")
+    written = {"ended": "", "open": ""}
+    for name, state in re.findall(r'"transactionalId":"(\w+)".*"transactionStatus":(\d)', decoded):
+        # Partitions may be added together or one after the other.
+        written[name] += "" if state == "1" and written[name].endswith("1") else state
+    # 0 empty, 1 ongoing, 2 prepared to commit, 3 to abort, 4 and 5 completed.
+    assert written == {"ended": "0124135", "open": "01"}
+    partition = stopped.partition_dir("transacted", 0)
+    aborted = dump(jvm, list(partition.glob("*.txnindex")))
+    assert re.findall(r"firstOffset: (\d+) lastOffset: (\d+)", aborted) == [("2", "3")]
+    snapshot = dump(jvm, list(partition.glob("*.snapshot")))
+    assert "currentTxnFirstOffset: OptionalLong[4]" in snapshot
 
 
 @pytest.mark.feature("log files")

@@ -8,7 +8,14 @@ import pytest
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.kafka_tools.transcript import HERE, Shell, Step, read, replay, write
 
-FEATURES = {"topics": "topics", "consoles": "records", "groups": "group admin", "configs": "configs"}
+FEATURES = {
+    "topics": "topics",
+    "consoles": "records",
+    "groups": "group admin",
+    "configs": "configs",
+    "features": "cluster",
+    "transactions": "transactions",
+}
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@
 directory. `<<< 'text'` is standard input, `| sort`, `| grep WORD` and `| grep WORD sort` sort and
 select lines, `[1]` is an exit
 status other than 0. `write FILE <<< 'text'` writes a file; `join GROUP TOPIC...` starts a consumer with an instance
-id that stays until `leave`. Ids, times, stack traces and runs of blanks are not compared.
+id that stays until `leave`; `begin ID TOPIC PARTITION` writes a record in a transaction, which `commit ID` ends. Ids,
+times, stack traces and runs of blanks are not compared.
 
 `python -m tests.compat.kafka_tools.transcript HOST:PORT` records all of them anew.
 """
@@ -40,6 +41,7 @@ REPLACED = (
     (re.compile(r"TopicId: \S+"), "TopicId: ID"),
     (re.compile(r'"topicId":"[^"]*"'), '"topicId":"ID"'),
     (re.compile(r"\b1[78]\d{11}\b"), "TIME"),
+    (re.compile(r"\bEpoch: \d+"), "Epoch: N"),
     (re.compile(r"(console-consumer|adminclient)-\d+"), r"\1-N"),
     (re.compile(r"\[[^\]]*[Tt]hread[^\]]*\] "), ""),
     # Eligible leader replicas, which Kafka turns on in a new cluster, set it for all brokers.
@@ -48,7 +50,12 @@ REPLACED = (
 )
 
 
-READING = re.compile(r"--describe|--list|get-offsets|--dry-run")
+READING = re.compile(r"--describe|--list|get-offsets|--dry-run|transactions (list|describe)")
+# Columns of kafka-transactions whose values are another broker's, or of another time.
+MASKED = {
+    "Coordinator", "CoordinatorId", "ProducerId", "CurrentTransactionStartTimeMs", "TransactionDurationMs",
+    "LastTimestamp",
+}  # fmt: skip
 
 
 @dataclass
@@ -89,6 +96,7 @@ class Shell:
         self._ending = secrets.token_hex(4)
         self._directory = tempfile.TemporaryDirectory()
         self._member: Any = None
+        self._producers: dict[str, Any] = {}
         versions = jvm.check("kafka-broker-api-versions", "--bootstrap-server", bootstrap).out
         found = re.search(r"id: (\d+)", versions)
         assert found
@@ -100,7 +108,13 @@ class Shell:
         words, filters = _split(words, "|")  # of which the only two are: grep WORD, sort
         words, given = _split(words, "<<<")
         stdin = given[0].encode().decode("unicode_escape").encode("latin-1").decode() if given else ""
-        builtin = {"join": self._join, "leave": self._leave, "write": self._write}.get(words[0])
+        builtin = {
+            "join": self._join,
+            "leave": self._leave,
+            "write": self._write,
+            "begin": self._begin,
+            "commit": self._commit,
+        }.get(words[0])
         if builtin is not None:
             builtin(words[1:], stdin)
             return []
@@ -123,7 +137,7 @@ class Shell:
         return re.sub(r"\{([\w.-]+)\}", lambda name: known.get(name[1], f"{name[1]}-{self._ending}"), word)
 
     def _shown(self, done: Run) -> list[str]:
-        out = [self._plain(line) for line in done.out.splitlines()]
+        out = [self._plain(line) for line in masked(done.out.splitlines())]
         errors = USAGE.split(done.err)[0].splitlines()
         err = [line for line in errors if not CHATTER.search(line) and not TRACE.search(line)]
         shown = [*filter(None, out), *(f"! {line}" for line in map(self._plain, err) if line)]
@@ -161,6 +175,24 @@ class Shell:
             self._member.position(partition)
         self._member.commitSync()
 
+    def _begin(self, words: list[str], _: str) -> None:
+        transactional_id, topic, partition = words
+        strings = "org.apache.kafka.common.serialization.StringSerializer"
+        settings = {
+            "bootstrap.servers": self._bootstrap, "transactional.id": transactional_id,
+            "key.serializer": strings, "value.serializer": strings,
+        }  # fmt: skip
+        clients = self._jvm.java.org.apache.kafka.clients.producer
+        producer = self._producers[transactional_id] = clients.KafkaProducer(self._jvm.settings(settings))
+        producer.initTransactions()
+        producer.beginTransaction()
+        producer.send(clients.ProducerRecord(topic, int(partition), None, "record")).get()
+
+    def _commit(self, words: list[str], _: str) -> None:
+        producer = self._producers.pop(words[0])
+        producer.commitTransaction()
+        producer.close()
+
     def _leave(self, *_: object) -> None:
         self._member.close()
         self._member = None
@@ -169,6 +201,8 @@ class Shell:
         """Deletes what the transcript has made."""
         if self._member is not None:
             self._leave()
+        for producer in self._producers.values():
+            producer.close()
         self._run(["kafka-topics", "--delete", "--if-exists", "--topic", f".*-{self._ending}"], "")
         self._directory.cleanup()
 
@@ -176,6 +210,19 @@ class Shell:
 def _split(words: list[str], sign: str) -> tuple[list[str], list[str]]:
     place = words.index(sign) if sign in words else len(words)
     return words[:place], words[place + 1 :]
+
+
+def masked(lines: Iterable[str]) -> Iterator[str]:
+    """Tables of kafka-transactions with the names of some columns in place of their values."""
+    header: list[str] = []
+    for line in lines:
+        cells = [cell.strip() for cell in line.split("\t")]
+        if "ProducerId" in cells:
+            header = cells
+        elif len(cells) == len(header):
+            pairs = zip(header, cells, strict=True)
+            cells = [name if name in MASKED and cell not in ("", "None") else cell for name, cell in pairs]
+        yield " ".join(cells)
 
 
 def replay(shell: Shell, steps: Iterable[Step], patience_s: float = 0) -> Iterator[Step]:

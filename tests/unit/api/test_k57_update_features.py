@@ -71,15 +71,15 @@ def test_version_0_knows_upgrades_only():
     ("updates", "message"),
     [
         ([update(1)], f"1 for feature {FEATURE}. {NOT_WITHOUT} downgrade."),
-        ([update(3)], f"3 for feature {FEATURE}. This broker only supports versions 0-2"),
+        ([update(3)], f"3 for feature {FEATURE}. Local controller 1 only supports versions 0-2"),
         ([update(-1)], f"-1 for feature {FEATURE}. A feature version cannot be less than 0."),
         ([update(1, 0)], f"1 for feature {FEATURE}. The controller does not support the given upgrade type."),
         ([update(1, 4)], f"1 for feature {FEATURE}. The controller does not support the given upgrade type."),
-        ([update(1, feature="nope")], "1 for feature nope. This broker does not support this feature."),
+        ([update(1, feature="nope")], "1 for feature nope. Local controller 1 does not support this feature."),
         ([update(0, feature="nope")], "0 for feature nope. Feature nope not found."),
         (
             [update(1, SAFE), update(1, feature="nope")],
-            "1 for feature nope. This broker does not support this feature.",
+            "1 for feature nope. Local controller 1 does not support this feature.",
         ),
     ],
 )

@@ -137,6 +137,7 @@ _ROWS = (
     Api(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
     Api(ApiKey.END_TXN, "EndTxn", 0, 5, 3),
     Api(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1),
+    Api(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
     Api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
     Api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
     Api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),

@@ -43,6 +43,7 @@ STEMS: dict[ApiKey, str] = {
     ApiKey.ADD_OFFSETS_TO_TXN: "k25_add_offsets_to_txn",
     ApiKey.END_TXN: "k26_end_txn",
     ApiKey.WRITE_TXN_MARKERS: "k27_write_txn_markers",
+    ApiKey.TXN_OFFSET_COMMIT: "k28_txn_offset_commit",
     ApiKey.DESCRIBE_CONFIGS: "k32_describe_configs",
     ApiKey.ALTER_CONFIGS: "k33_alter_configs",
     ApiKey.DESCRIBE_LOG_DIRS: "k35_describe_log_dirs",

@@ -146,7 +146,11 @@ def _control(record: Record, found: BatchAt) -> Item:
 
 def _internal(topic: str, record: Record, found: BatchAt) -> Item:
     try:
-        return Item("decoded", decode_internal(topic, record.key, record.value), found.position)
+        decoded = decode_internal(topic, record.key, record.value)
+        if found.header.is_transactional:
+            # It counts when its producer's transaction has committed.
+            decoded["kind"] = f"transactional {decoded['kind']}"
+        return Item("decoded", decoded, found.position)
     except MalformedError as error:
         offset = found.header.base_offset + record.offset_delta
         return damage_item(Damage(found.position, found.header.size, offset, str(error)))

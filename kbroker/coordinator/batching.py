@@ -1,7 +1,7 @@
 """Which writes of a coordinator share a record batch.
 
 What no transaction writes shares batches as long as they are not too large. A batch has one producer, so what one
-transaction writes is batches of its own, and every end of a transaction is one control batch.
+transaction writes is batches of its own.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from kbroker.state.txn.marker import Marker
+from kbroker.state.verification import Guard
 from protocol.errors import ErrorCode
 from protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL, NewRecord, build_batch
-from protocol.records.control import EndMarker, build_end_marker
 
 R = TypeVar("R")
 Done = Callable[[ErrorCode], None]
@@ -23,25 +22,25 @@ BATCH_OVERHEAD = 128
 
 
 class Producer(NamedTuple):
-    """Who writes within a transaction. `guard` is what the log gave out when it was asked for whether the transaction
-    is open (KIP-890), None where that need not be known."""
+    """Who writes within a transaction. `guard` is what the log gave out before it was verified that the partition is
+    part of the transaction, None where it is open already (KIP-890); unless `verify`, it is not asked for."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH
-    guard: object | None = None
+    guard: Guard | None = None
+    verify: bool = False
 
 
 NOBODY = Producer()
 
 
 class Write(NamedTuple, Generic[R]):
-    """Records to be appended together, or the end of a transaction."""
+    """Records to be appended together."""
 
     records: Sequence[R]
     encoded: Sequence[NewRecord]
     done: Done
     producer: Producer = NOBODY
-    marker: Marker | None = None
 
     def size(self) -> int:
         """Bytes of its records, at most."""
@@ -54,7 +53,7 @@ def gather(queue: Sequence[Write[R]], max_bytes: int) -> Iterator[list[Write[R]]
     size = BATCH_OVERHEAD
     for write in queue:
         more = write.size()
-        if batch and (size + more > max_bytes or not _together(batch[-1], write)):
+        if batch and (size + more > max_bytes or write.producer != batch[-1].producer):
             yield batch
             batch, size = [], BATCH_OVERHEAD
         batch.append(write)
@@ -63,20 +62,18 @@ def gather(queue: Sequence[Write[R]], max_bytes: int) -> Iterator[list[Write[R]]
         yield batch
 
 
-def _together(one: Write[R], other: Write[R]) -> bool:
-    return one.producer == other.producer and one.marker is None and other.marker is None
-
-
-def build(writes: Sequence[Write[R]], codec: int, now_ms: int) -> bytearray:
-    """The batch of writes that belong together."""
-    marker, producer = writes[0].marker, writes[0].producer
-    if marker is not None:
-        end = EndMarker(marker.committed, marker.coordinator_epoch)
-        return build_end_marker(end, marker.producer_id, marker.producer_epoch, now_ms)
+def build(writes: Sequence[Write[R]], codec: int) -> bytearray:
+    """The batch of writes that belong together. Coordinators do not count sequences: as in Kafka each batch of a
+    transaction begins at 0, below which its log cleaner takes none.
+    """
+    producer, records = writes[0].producer, [record for write in writes for record in write.encoded]
+    if producer is NOBODY:
+        return build_batch(records, codec=codec)
     return build_batch(
-        [record for write in writes for record in write.encoded],
+        records,
         codec=codec,
-        attributes=TRANSACTIONAL if producer is not NOBODY else 0,
+        attributes=TRANSACTIONAL,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
+        base_sequence=0,
     )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kbroker.state.group.offsets import GroupOffsets
     from kbroker.state.group.records import CommittedOffset
     from kbroker.state.group.requests import JoinAnswer, JoinRequest, Leaver, SyncAnswer, SyncRequest
+    from kbroker.state.verification import Guard
     from kbroker.world import World
 
 T = TypeVar("T")
@@ -163,6 +164,12 @@ class GroupCoordinator:
             ),
         )  # fmt: skip
         await _checked(done)
+
+    def begin_verification(self, group_id: str, producer_id: int, epoch: int) -> Guard | None:
+        """What a transaction needs in its Producer for its first offsets of a group's partition, asked for before it is
+        verified that this is part of it; None if the transaction is open there.
+        """
+        return self._log.begin_verification(self._owned.active(group_id).runtime.tp, producer_id, epoch)
 
     async def commit_in_transaction(
         self,

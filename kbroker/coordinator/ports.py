@@ -5,6 +5,7 @@ from typing import Protocol
 
 from kbroker.model import TopicPartition
 from kbroker.state.txn.marker import Marker
+from kbroker.state.verification import Guard
 from protocol.errors import ErrorCode
 
 __all__ = [
@@ -18,9 +19,24 @@ TRANSACTION_TOPIC = "__transaction_state"
 class InternalLog(Protocol):
     """The replica manager, as far as a coordinator's partition goes."""
 
-    def append_internal(self, tp: TopicPartition, batch: bytearray) -> int:
+    def append_internal(
+        self, tp: TopicPartition, batch: bytearray, *, guard: Guard | None = None, verify: bool = False
+    ) -> int:
         """Append one batch; gives the log end offset after it. Raises KafkaError, and then nothing was
-        appended.
+        appended. With `verify` a transactional batch is taken only when the transaction is open there, or with the
+        guard of `begin_verification` while nothing has ended since.
+        """
+        ...
+
+    def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> Guard | None:
+        """Before it is verified that the partition is part of a producer's transaction; None if the transaction is
+        open there, so that it was verified before. Raises KafkaError.
+        """
+        ...
+
+    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+        """As a MarkerWriter's, without what coordinators make of it. Calls back in the order of the log, as
+        `on_committed`.
         """
         ...
 

@@ -171,8 +171,22 @@ class Runtime(Generic[R]):
         self._enqueue(Write(records, encoded, done, producer))
 
     def write_marker(self, marker: Marker, done: Done) -> None:
-        """Append the end of a transaction, after what was written before it."""
-        self._enqueue(Write((), (), done, marker=marker))
+        """Append the end of a transaction. `done` is called after it is applied, or with the log's reason.
+
+        What is queued need not go before it: what it ends and is not in the log yet, the log refuses afterwards.
+        """
+
+        def settled(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE and self.status is not Status.ACTIVE:
+                error = ErrorCode.NOT_COORDINATOR
+            if error is ErrorCode.NONE:
+                self._machine.load(Ended(marker.producer_id, marker.committed))
+            done(error)
+
+        if self.status is Status.ACTIVE:
+            self._log.write_marker(self.tp, marker, settled)
+        else:
+            done(ErrorCode.NOT_COORDINATOR)
 
     def _enqueue(self, write: Write[R]) -> None:
         if not self._queue:
@@ -193,9 +207,11 @@ class Runtime(Generic[R]):
         if self.status is not Status.ACTIVE:
             _settle(writes, ErrorCode.NOT_COORDINATOR)
             return
-        batch = build(writes, codec, self._world.clock.now_ms())
+        producer = writes[0].producer
         try:
-            end_offset = self._log.append_internal(self.tp, batch)
+            end_offset = self._log.append_internal(
+                self.tp, build(writes, codec), guard=producer.guard, verify=producer.verify
+            )
         except KafkaError as error:
             self._refused(writes, codec, error.code)
             return
@@ -218,22 +234,22 @@ class Runtime(Generic[R]):
             return
         while self._appended and self._appended[0][0] <= end_offset:
             end, writes = self._appended.popleft()
-            place = end - sum(len(write.records) for write in writes)
+            if writes[0].producer is not NOBODY:
+                self._take_transactional(writes, end)
+                continue
             for write in writes:
-                self._apply(write, place)
-                place += len(write.records)
+                for record in write.records:
+                    self._machine.apply(record)
                 write.done(ErrorCode.NONE)
 
-    def _apply(self, write: Write[R], place: int) -> None:
-        """`place`: the offset of its first record."""
-        if write.marker is not None:
-            self._machine.load(Ended(write.marker.producer_id, write.marker.committed))
-        elif write.producer is NOBODY:
+    def _take_transactional(self, writes: list[Write[R]], end_offset: int) -> None:
+        """One batch of a transaction is committed."""
+        place = end_offset - sum(len(write.records) for write in writes)
+        for write in writes:
             for record in write.records:
-                self._machine.apply(record)
-        else:
-            for number, record in enumerate(write.records):
-                self._machine.load(Loaded(record, place + number, write.producer.producer_id))
+                self._machine.load(Loaded(record, place, write.producer.producer_id))
+                place += 1
+            write.done(ErrorCode.NONE)
 
     def close(self, error: ErrorCode) -> None:
         """Stop: all that is under way fails."""

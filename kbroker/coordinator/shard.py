@@ -140,7 +140,7 @@ class Shard:
     def write_marker(self, marker: Marker, done: Done) -> None:
         """Write the end of a transaction, whose offsets count or are forgotten when it is committed.
 
-        Nobody waits for it: until then they are pending, for deletions and expiry too.
+        Nobody is held up by it: until then they are pending, for deletions and expiry too.
         """
         self.runtime.write_marker(marker, done)
 

@@ -20,7 +20,7 @@ from kbroker.storage import checkpoints, identity, names
 from kbroker.storage.backend import RealDisk
 from protocol.errors import MalformedError
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
-from protocol.records.batch import build_batch
+from protocol.records.batch import TRANSACTIONAL, build_batch
 from protocol.records.compression import GZIP
 from protocol.records.control import EndMarker, build_end_marker
 from protocol.schema import encode
@@ -225,6 +225,16 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [one["value"] for one in decoded[1:]] == [None, None, None]
     assert decoded[3]["kind"] == "record of a newer group type 3"
     assert shown[-1]["reason"] == "a key of unknown version 32515 in __consumer_offsets"
+
+
+def test_offsets_that_a_transaction_commits_are_named_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, value = encode_record(OffsetRecord(OffsetKey("g", "t", 3), CommittedOffset(42)))
+    data = build_batch(
+        [(NOW, key, value, ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    path = write(tmp_path / "__consumer_offsets-4" / f"{0:020d}.log", data)
+    shown = as_json(capsys, path, "--records")
+    assert [one["kind"] for one in shown if one["item"] == "decoded"] == ["transactional offset commit"]
 
 
 def test_transactions() -> None:

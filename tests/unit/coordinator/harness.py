@@ -2,21 +2,29 @@
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kbroker.api.dispatch import message_classes
 from kbroker.cluster.image import BrokerNode, MetadataDelta, MetadataImage, PartitionChange, PartitionImage, TopicImage
 from kbroker.coordinator.groups import GroupCoordinator
-from kbroker.coordinator.ports import GROUP_TOPIC
+from kbroker.coordinator.markers import Markers
+from kbroker.coordinator.ports import GROUP_TOPIC, TRANSACTION_TOPIC, Marker
+from kbroker.coordinator.transactions import TransactionCoordinator
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.simulation.loop import SimLoop
+from kbroker.state.features import TRANSACTION_VERSION, Features
+from kbroker.state.producers import NO_SEQUENCE, ProducerStates
+from kbroker.state.verification import Guard
 from kbroker.world import World
 from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header, patch_base_offset
+from protocol.records.control import EndMarker, build_end_marker
 from protocol.schema import Struct, StructType, decode, encode
 
 T = TypeVar("T")
@@ -31,6 +39,10 @@ HANDLERS = {
     ApiKey.SYNC_GROUP: "k14_sync_group",
     ApiKey.DESCRIBE_GROUPS: "k15_describe_groups",
     ApiKey.LIST_GROUPS: "k16_list_groups",
+    ApiKey.INIT_PRODUCER_ID: "k22_init_producer_id",
+    ApiKey.ADD_OFFSETS_TO_TXN: "k25_add_offsets_to_txn",
+    ApiKey.END_TXN: "k26_end_txn",
+    ApiKey.TXN_OFFSET_COMMIT: "k28_txn_offset_commit",
     ApiKey.DELETE_GROUPS: "k42_delete_groups",
     ApiKey.OFFSET_DELETE: "k47_offset_delete",
 }
@@ -91,6 +103,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.batches: dict[TopicPartition, list[bytearray]] = {}
+        self.producers: defaultdict[TopicPartition, ProducerStates] = defaultdict(ProducerStates)
         self.held = False
         self.refusal: ErrorCode | None = None
         self.max_batch = 1 << 20
@@ -102,14 +115,39 @@ class MemoryLog:
         batches = self.batches.get(tp)
         return parse_header(batches[-1]).next_offset if batches else 0
 
-    def append_internal(self, tp: TopicPartition, batch: bytearray) -> int:
+    def append_internal(
+        self, tp: TopicPartition, batch: bytearray, *, guard: Guard | None = None, verify: bool = False
+    ) -> int:
+        header, producers = parse_header(batch), self.producers[tp]
+        data_of_transaction = header.is_transactional and not header.is_control
+        if data_of_transaction:
+            producers.check_internal(header, guard, verify)
         if self.refusal is not None:
             raise KafkaError(self.refusal)
         if len(batch) > self.max_batch:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
-        patch_base_offset(batch, 0, self.end_offset(tp))
+        base_offset = self.end_offset(tp)
+        patch_base_offset(batch, 0, base_offset)
         self.batches.setdefault(tp, []).append(batch)
+        if data_of_transaction:
+            producers.update(header, base_offset)
         return self.end_offset(tp)
+
+    def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> Guard | None:
+        return self.producers[tp].begin_verification(producer_id, epoch, NO_SEQUENCE, False)
+
+    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+        end = EndMarker(marker.committed, marker.coordinator_epoch)
+        batch = build_end_marker(end, marker.producer_id, marker.producer_epoch, 1)
+        base_offset = self.end_offset(tp)
+        try:
+            self.producers[tp].check_marker(marker)
+            self.append_internal(tp, batch)
+        except KafkaError as error:
+            done(error.code)
+            return
+        self.producers[tp].end_transaction(parse_header(batch), base_offset, marker.committed, marker.coordinator_epoch)
+        self.on_committed(tp, base_offset + 1, done)
 
     def on_committed(self, tp: TopicPartition, offset: int, callback: Callable[[ErrorCode], None]) -> None:
         if self.held:
@@ -156,6 +194,13 @@ DEFAULTS = {
     "offsets_retention_check_interval_ms": 600_000,
     "offsets_topic_compression_codec": 0,
     "offsets_topic_num_partitions": 5,
+    "transaction_abort_timed_out_transaction_cleanup_interval_ms": 10_000,
+    "transaction_max_timeout_ms": 900_000,
+    "transaction_partition_verification_enable": True,
+    "transaction_remove_expired_transaction_cleanup_interval_ms": 3_600_000,
+    "transaction_state_log_load_buffer_size": 5 << 20,
+    "transaction_state_log_num_partitions": 1,
+    "transactional_id_expiration_ms": 604_800_000,
 }
 
 
@@ -173,8 +218,19 @@ class FakeController:
         return await self._harness.add_topic(name, self._harness.config.offsets_topic_num_partitions)
 
 
+class CountedProducerIds:
+    """From 1 on, as on a new broker."""
+
+    def __init__(self) -> None:
+        self._ids = count(1)
+
+    async def next(self) -> int:
+        return next(self._ids)
+
+
 class Harness:
-    """One broker's groups. Requests go in as messages or as plain dicts, encoded and decoded in their version."""
+    """One broker's groups, and transactions for their offsets. Requests go in as messages or as plain dicts,
+    encoded and decoded in their version."""
 
     def __init__(self, log: MemoryLog | None = None, *, with_topic: bool = True, **config: Any) -> None:
         self.loop = VirtualLoop()
@@ -183,7 +239,12 @@ class Harness:
         self.config = SimpleNamespace(**{**DEFAULTS, **config})
         self.metadata = MetadataImage()
         self.metadata.brokers[NODE] = BrokerNode(NODE, "127.0.0.1", 9092)
+        self.metadata.features = Features(1, {TRANSACTION_VERSION: 2})
         self.groups = GroupCoordinator(self.world, self.log, self.metadata, lambda: self.config)
+        self.producer_ids = CountedProducerIds()
+        self.transactions = TransactionCoordinator(
+            self.world, self.log, self.metadata, lambda: self.config, self.producer_ids, Markers(self.log, self.groups)
+        )
         self.controller = FakeController(self)
         self.services: Any = SimpleNamespace(
             node_id=NODE,
@@ -192,14 +253,19 @@ class Harness:
             metadata=self.metadata,
             controller=self.controller,
             groups=self.groups,
+            transactions=self.transactions,
+            producer_ids=self.producer_ids,
         )
         self.answers: list[tuple[str, str, int, dict[str, Any]]] = []
         self.run(self.groups.start())
+        self.run(self.transactions.start())
         if with_topic:
             self.run(self.add_topic(GROUP_TOPIC, self.config.offsets_topic_num_partitions))
+            self.run(self.add_topic(TRANSACTION_TOPIC, self.config.transaction_state_log_num_partitions))
             self.loop.settle()
 
     def close(self) -> None:
+        self.run(self.transactions.stop())
         self.run(self.groups.stop())
         self.loop.settle()
         for task in asyncio.all_tasks(self.loop):
@@ -244,6 +310,7 @@ class Harness:
     async def follow(self, delta: MetadataDelta) -> None:
         self.metadata.apply(delta)
         await self.groups.on_delta(delta)
+        await self.transactions.on_delta(delta)
 
     # Requests.
 

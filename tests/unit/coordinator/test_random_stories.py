@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordinator.offsets_records import decode_record
+from kbroker.coordinator.ports import GROUP_TOPIC
+from kbroker.model import TopicPartition
 from kbroker.state.group.group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup
+from kbroker.state.group.records import OffsetKey, OffsetRecord
 from kbroker.state.group.states import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
@@ -19,7 +23,18 @@ from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestP
 from protocol.messages.k12_heartbeat import HeartbeatRequest
 from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from protocol.messages.k22_init_producer_id import InitProducerIdRequest
+from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
+from protocol.messages.k26_end_txn import EndTxnRequest
+from protocol.messages.k28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
+from protocol.records.batch import body_of, iter_headers
+from protocol.records.control import COMMIT, control_type
+from protocol.records.record import iter_records
 from tests.unit.coordinator.harness import Harness
 
 STEPS = 250
@@ -102,6 +117,49 @@ class Client:
             self.member_id = ""
 
 
+class Transactor:
+    """A producer that commits the group's offsets in transactions, of either version."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"T{number}"
+        self.old = bool(number % 2)
+        self.producer: tuple[int, int] | None = None
+        self.began = False
+        self.request: Any = None
+        self.task: asyncio.Task[Any] | None = None
+
+    def next_request(self, random: Random) -> tuple[Any, int]:
+        if self.producer is None or random.random() < 0.05:
+            return InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=5_000), 4 if self.old else 5
+        producer_id, epoch = self.producer
+        identity: Any = {"transactional_id": self.name, "producer_id": producer_id, "producer_epoch": epoch}
+        if self.old and not self.began:
+            return AddOffsetsToTxnRequest(**identity, group_id="g"), 3
+        if random.random() < 0.5:
+            partition = TxnOffsetCommitRequestPartition(
+                partition_index=0, committed_offset=random.randrange(100, 200), committed_metadata=None
+            )
+            topics = [TxnOffsetCommitRequestTopic(name="t", partitions=[partition])]
+            return TxnOffsetCommitRequest(**identity, group_id="g", topics=topics), 3 if self.old else 5
+        return EndTxnRequest(**identity, committed=random.random() < 0.6), 4 if self.old else 5
+
+    def take(self, answer: Any) -> None:
+        request = self.request
+        code = answer.topics[0].partitions[0].error_code if hasattr(answer, "topics") else answer.error_code
+        assert code != ErrorCode.UNKNOWN_SERVER_ERROR, (request, answer)
+        if code != ErrorCode.NONE:
+            # It does not know what became of its transaction: it begins anew.
+            self.producer = None
+        elif isinstance(request, InitProducerIdRequest):
+            self.producer, self.began = (answer.producer_id, answer.producer_epoch), False
+        elif isinstance(request, EndTxnRequest):
+            self.began = False
+            if not self.old:
+                self.producer = (answer.producer_id, answer.producer_epoch)
+        else:
+            self.began = True
+
+
 class Story:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -112,7 +170,8 @@ class Story:
             group_initial_rebalance_delay_ms=self.random.choice((0, 700)),
         )
         self.broker.create_topic("t", 1)
-        self.clients = [Client(number) for number in range(5)]
+        self.clients: list[Client | Transactor] = [Client(number) for number in range(5)]
+        self.clients += [Transactor(number) for number in range(3)]
 
     def step(self) -> None:
         random, broker = self.random, self.broker
@@ -158,6 +217,8 @@ class Story:
         assert group is None or group.state is GroupState.EMPTY
         shard = self.broker.groups._owned._shards[self.broker.groups.partition_for("g")]
         assert not shard._gates
+        # Transactions that nobody ends time out.
+        assert not shard.groups.pending
 
 
 def check(group: ClassicGroup) -> None:
@@ -187,10 +248,38 @@ def durable(broker: Harness) -> tuple[Any, ...]:
     group = broker.groups.group("g")
     offsets = broker.run(broker.groups.offsets("g", after_commits=True))
     kept = sorted((topic, partition, one.offset) for topic, partition, one in offsets or ())
+    kept += sorted((topic, partition, "pending") for topic, partition in broker.groups.pending_offsets("g"))
     if group is None or group.state not in (GroupState.STABLE, GroupState.EMPTY):
         return (kept,)
     members = sorted((one.member_id, one.instance_id, one.assignment) for one in group.members.values())
     return kept, group.state, group.generation, group.leader, members
+
+
+def by_the_log(broker: Harness) -> list[Any]:
+    """What the group's offsets are by what is in the log, in Kafka's words: each has its place there, and the end of a
+    transaction brings those that stand behind the ones they replace."""
+    offsets: dict[OffsetKey, tuple[int, int]] = {}
+    pending: dict[int, dict[OffsetKey, tuple[int, int]]] = {}
+    data = b"".join(broker.log.batches[TopicPartition(GROUP_TOPIC, broker.groups.partition_for("g"))])
+    for pos, header in iter_headers(data):
+        for found in iter_records(body_of(data, pos, header.size), header.count, header.base_timestamp):
+            if header.is_control:
+                for key, one in pending.pop(header.producer_id, {}).items():
+                    if control_type(found.key) == COMMIT and one[1] > offsets.get(key, (0, -1))[1]:
+                        offsets[key] = one
+                continue
+            record = decode_record(found.key, found.value)
+            if not isinstance(record, OffsetRecord):
+                continue
+            if record.value is None:
+                for store in (offsets, *pending.values()):
+                    store.pop(record.key, None)
+            else:
+                store = pending.setdefault(header.producer_id, {}) if header.is_transactional else offsets
+                store[record.key] = (record.value.offset, header.base_offset + found.offset_delta)
+    kept: list[Any] = sorted((key.topic, key.partition, offset) for key, (offset, _) in offsets.items())
+    still_open = {key for store in pending.values() for key in store}
+    return kept + sorted((key.topic, key.partition, "pending") for key in still_open)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -198,11 +287,14 @@ def test_a_random_story(seed: int) -> None:
     story = Story(seed)
     for _ in range(STEPS):
         story.step()
-    story.broker.log.held = False
+    story.broker.log.held, story.broker.log.refusal = False, None
     story.broker.log.commit()
-    story.broker.loop.settle()
+    # What is prepared of transactions is completed.
+    story.broker.loop.pass_ms(3_000)
     before = durable(story.broker)
+    assert before[0] == by_the_log(story.broker)
     again = Harness(story.broker.log)
+    again.run(again.groups.loaded("g"))
     after = durable(again)
     # A group that became empty and could not be written comes back with its last members, as in Kafka; they time out.
     assert after[0] == before[0]

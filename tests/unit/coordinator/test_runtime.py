@@ -9,10 +9,9 @@ from kbroker.coordinator.ports import Marker
 from kbroker.coordinator.runtime import LOADED_A_TURN, Ended, Limits, Loaded, Runtime, Status
 from kbroker.model import KafkaError, TopicPartition
 from protocol.errors import ErrorCode
-from protocol.records.batch import TRANSACTIONAL, BatchHeader, body_of, build_batch, parse_header
+from protocol.records.batch import TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from protocol.records.compression import ZSTD
-from protocol.records.control import EndMarker, build_end_marker, parse_end_marker
-from protocol.records.record import iter_records
+from protocol.records.control import EndMarker, build_end_marker
 from tests.unit.coordinator.harness import MemoryLog, VirtualLoop, virtual_world
 
 TP = TopicPartition("__toy", 0)
@@ -191,22 +190,19 @@ def test_a_late_commit_after_closing_changes_nothing(stage: Stage) -> None:
 
 
 def test_what_transactions_write_has_batches_of_its_own_in_order(stage: Stage) -> None:
-    seven, eight = Producer(7, 0), Producer(8, 2)
+    seven, eight = Producer(7, 0), Producer(8, 0)
     stage.write("a")
     stage.write("b", "c", producer=seven)
     stage.write("d", producer=seven)
     stage.write("e", producer=eight)
-    stage.end(7)
-    stage.end(8, committed=False)
     stage.write("f")
     stage.write("g")
     stage.loop.settle()
     headers = [(one.producer_id, one.producer_epoch, one.is_transactional, one.count) for one in stage.headers()]
-    assert headers == [
-        (-1, -1, False, 1), (7, 0, True, 3), (8, 2, True, 1), (7, 0, True, 1), (8, 0, True, 1), (-1, -1, False, 2),
-    ]  # fmt: skip
-    assert [one.is_control for one in stage.headers()] == [False, False, False, True, True, False]
-    assert all(one.base_sequence == -1 for one in stage.headers())
+    assert headers == [(-1, -1, False, 1), (7, 0, True, 3), (8, 0, True, 1), (-1, -1, False, 2)]
+    assert [one.base_sequence for one in stage.headers()] == [-1, 0, 0, -1]
+    stage.end(7)
+    stage.end(8, committed=False)
     assert [error for _, error in stage.answers] == [ErrorCode.NONE] * 8
     assert stage.toy.applied == ["a", "f", "g"]
     assert stage.toy.loaded == [
@@ -214,21 +210,19 @@ def test_what_transactions_write_has_batches_of_its_own_in_order(stage: Stage) -
     ]  # fmt: skip
 
 
-def test_the_end_of_a_transaction_is_a_marker_as_kafka_writes_it(stage: Stage) -> None:
+def test_what_a_marker_has_overtaken_in_the_queue_is_not_written_any_more(stage: Stage) -> None:
+    guard = stage.log.begin_verification(TP, 7, 0)
+    stage.write("a", producer=Producer(7, 0, guard, True))
     stage.end(7, committed=False)
     stage.loop.settle()
-    (batch,) = stage.log.batches[TP]
-    header = parse_header(batch)
-    (record,) = iter_records(body_of(batch, 0, header.size), 1, header.base_timestamp)
-    assert parse_end_marker(record.key, record.value) == EndMarker(False, 3)
-    assert header.base_timestamp == stage.runtime._world.clock.now_ms()
+    assert stage.answers == [("end of 7", ErrorCode.NONE), ("a", ErrorCode.INVALID_TXN_STATE)]
 
 
 def test_transactions_are_taken_in_when_they_are_committed_and_as_loading_finds_them(stage: Stage) -> None:
     stage.log.held = True
     stage.write("a", producer=Producer(7, 0))
-    stage.end(7)
     stage.loop.settle()
+    stage.end(7)
     assert (stage.toy.loaded, stage.answers) == ([], [])
     stage.log.commit(1)
     assert (stage.toy.loaded, stage.answers) == ([Loaded("a", 0, 7)], [("a", ErrorCode.NONE)])
@@ -239,19 +233,26 @@ def test_transactions_are_taken_in_when_they_are_committed_and_as_loading_finds_
     assert again.toy.loaded == stage.toy.loaded == [Loaded("a", 0, 7), Ended(7, True)]
 
 
-def test_a_marker_that_the_log_refuses_fails_alone(stage: Stage) -> None:
-    real = stage.log.append_internal
-
-    def append(tp: TopicPartition, batch: bytearray) -> int:
-        if parse_header(batch).producer_id == 7:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
-        return real(tp, batch)
-
-    stage.log.append_internal = append  # type: ignore[method-assign]
-    stage.end(7)
-    stage.end(8)
+def test_a_marker_that_the_log_refuses_ends_nothing(stage: Stage) -> None:
+    stage.write("a", producer=Producer(7, 1))
     stage.loop.settle()
-    assert stage.answers == [("end of 7", ErrorCode.INVALID_PRODUCER_EPOCH), ("end of 8", ErrorCode.NONE)]
+    stage.end(7)
+    assert stage.answers[-1] == ("end of 7", ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert stage.toy.loaded == [Loaded("a", 0, 7)]
+
+
+def test_markers_are_not_for_a_partition_that_is_loaded_or_closed(stage: Stage) -> None:
+    loading = Stage(active=False)
+    loading.end(7)
+    stage.log.held = True
+    stage.end(7)
+    stage.runtime.close(ErrorCode.NOT_COORDINATOR)
+    stage.end(8)
+    stage.log.commit()
+    assert loading.answers == [("end of 7", ErrorCode.NOT_COORDINATOR)]
+    # The first one is in the log; whoever loads that finds it.
+    assert stage.answers == [("end of 8", ErrorCode.NOT_COORDINATOR), ("end of 7", ErrorCode.NOT_COORDINATOR)]
+    assert (stage.batches(), stage.toy.loaded) == (1, [])
 
 
 def test_loading_reads_every_batch_and_passes_over_unknown_kinds() -> None:

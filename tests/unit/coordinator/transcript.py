@@ -40,6 +40,8 @@ class Names:
     by_name: dict[str, str] = field(default_factory=dict)
     by_id: dict[str, str] = field(default_factory=dict)
     topics: dict[str, bytes] = field(default_factory=lambda: {"nosuch": b"\x77" * 16})
+    # By transactional id, what its producer was last told to use: producer id and epoch.
+    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def learn(self, client: str, member_id: str) -> None:
         if member_id and member_id not in self.by_id and re.search(UUID, member_id):
@@ -48,6 +50,14 @@ class Names:
 
     def member_id(self, text: str | None) -> str:
         return "" if text is None else self.by_name.get(text, text)
+
+    def learn_producer(self, transactional_id: str | None, answer: Body) -> None:
+        if transactional_id is not None and answer.get("producer_id", -1) >= 0:
+            self.producers[transactional_id] = (answer["producer_id"], answer["producer_epoch"])
+
+    def producer(self, producer_id: int) -> str:
+        """Whose producer id it is."""
+        return next((name for name, (known, _) in self.producers.items() if known == producer_id), str(producer_id))
 
     def shown(self, member_id: str) -> str:
         """Of an id that nobody was told, what it begins with."""
@@ -175,6 +185,44 @@ class Builder:
             groups.append({"group_id": value(name), "topics": topics})
         return "OffsetFetch", body | (groups[0] if version < 8 else {"groups": groups})
 
+    def init(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        return "InitProducerId", {"transactional_id": value(a["id"]), "transaction_timeout_ms": 60_000}
+
+    def _in_transaction(self, a: dict[str, str]) -> Body:
+        """`epoch=+1` or `-1` is that much beside the producer's."""
+        producer_id, epoch = self.names.producers.get(a["id"], (4_000_000, 0))
+        text = a.get("epoch", "+0")
+        epoch = epoch + int(text) if text[0] in "+-" else int(text)
+        return {
+            "transactional_id": value(a["id"]),
+            "producer_id": int(a.get("producer", producer_id)),
+            "producer_epoch": epoch,
+        }
+
+    def addoffsets(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        return "AddOffsetsToTxn", self._in_transaction(a) | {"group_id": value(a.get("group", "g"))}
+
+    def txncommit(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        body = self._in_transaction(a) | {"group_id": value(a.get("group", "g"))}
+        if version >= 3:
+            body["generation_id"] = int(a.get("gen", -1))
+            body["member_id"] = self.names.member_id(a.get("member"))
+            body["group_instance_id"] = value(a.get("instance"))
+        body["topics"] = [
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": int(p), "committed_offset": int(o), "committed_metadata": self._metadata(more)}
+                    for p, o, *more in rows
+                ],
+            }
+            for name, rows in self._topics(a.get("offsets")).items()
+        ]
+        return "TxnOffsetCommit", body
+
+    def end(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        return "EndTxn", self._in_transaction(a) | {"committed": "commit" in a}
+
     def find(self, a: dict[str, str], version: int) -> tuple[str, Body]:
         kind = {"key_type": int(a.get("type", 0))} if version else {}
         keys = [value(key) for key in a.get("key", "g").split(",")]
@@ -211,6 +259,8 @@ QUIET: dict[str, Any] = {
     "protocol_name": None,
     "group_instance_id": None,
     "committed_leader_epoch": -1,
+    "producer_id": -1,
+    "producer_epoch": -1,
     "authorized_operations": -(2**31),
     "results": [],
 }
@@ -239,6 +289,8 @@ def _shown(names: Names, name: str, item: Any) -> str:
         return names.shown(item)
     if name == "topic_id":
         return names.topic_name(item)
+    if name == "producer_id":
+        return names.producer(item)
     if name == "port":
         return "PORT"
     if item is None:
@@ -278,8 +330,10 @@ def run(text: str, target: Target) -> str:
         else:
             _send(builder, target, words)
         answers = target.settle(sleep_ms)
+        asked = next((word[3:] for word in words if word.startswith("id=")), None)
         for client, _, _, body in answers:
             names.learn(client, body.get("member_id", ""))
+            names.learn_producer(asked, body)
         out.extend(f"  {client}< {render(names, body)}" for client, _, _, body in sorted(answers, key=lambda a: a[0]))
     return "\n".join(out) + "\n"
 

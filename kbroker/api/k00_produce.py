@@ -21,7 +21,7 @@ from typing import Self
 from kbroker.api import transactional_produce
 from kbroker.api.outcomes import partition_named
 from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
-from kbroker.api.transactional_produce import TransactionAppends, has_transactional
+from kbroker.api.transactional_produce import Refusal, TransactionAppends, has_transactional
 from kbroker.model import KafkaError
 from kbroker.replica.manager import Appended, ReplicaManager
 from kbroker.replica.records import Unfinished
@@ -44,6 +44,7 @@ REFUSED_BY_LOG = {
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_TXN_STATE,
 }
 
 _NOTHING: tuple[tuple[int, str | None], ...] = ()
@@ -153,7 +154,7 @@ def _failed(
 
 def _log_start(services: Services, key: str | bytes, index: int, error: KafkaError) -> int:
     """Where the log begins, told beside a refusal for what the log or the records hold, as Kafka does."""
-    if error.code not in REFUSED_BY_LOG or isinstance(error, NotOneBatchError):
+    if error.code not in REFUSED_BY_LOG or isinstance(error, NotOneBatchError | Refusal):
         return -1
     partition = services.replicas.find(key, index)
     return -1 if partition is None else partition.log.log_start_offset

@@ -50,6 +50,10 @@ Served = Body | Pending | None
 Produce = Callable[["TransactionAppends", list[TopicRecords]], "Served | Awaitable[Served]"]
 
 
+class Refusal(KafkaError):
+    """Told before the log was asked."""
+
+
 class Producer(NamedTuple):
     transactional_id: str
     producer_id: int
@@ -103,7 +107,7 @@ class TransactionAppends:
         try:
             guard = partition.begin_verification(header, version_2)
         except KafkaError as refusal:
-            self.errors[place] = KafkaError(refusal.code)
+            self.errors[place] = Refusal(refusal.code)
             return
         if guard is not None:
             self.partitions[place] = partition.tp
@@ -249,15 +253,15 @@ def copied(records: memoryview | None) -> memoryview | None:
     return None if records is None else memoryview(bytearray(records))
 
 
-def translated(code: ErrorCode, version: int) -> KafkaError:
+def translated(code: ErrorCode, version: int) -> Refusal:
     """What the client is told of a refusal of the coordinator; `version` is that of Produce."""
     if code is ErrorCode.PRODUCER_FENCED:
-        return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+        return Refusal(ErrorCode.INVALID_PRODUCER_EPOCH)
     if code is ErrorCode.INVALID_TXN_STATE or (
         code is ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_WITH_ABORTABLE
     ):
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction")
+        return Refusal(ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction")
     if code in PASSING or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_OF_VERSION_2):
         message = "Unable to verify the partition has been added to the transaction. Underlying error: "
-        return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message + code.name)
-    return KafkaError(code)
+        return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, message + code.name)
+    return Refusal(code)

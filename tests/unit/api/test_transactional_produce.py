@@ -105,6 +105,11 @@ async def test_ordinary_batches_beside_them(m: Machine) -> None:
     for name_it in (True, False):
         answers = await one.send_all({"a": {0: outside}}, version=12, name_it=name_it)
         assert answers[0][0].error_code == ErrorCode.INVALID_TXN_STATE
+        # The log has refused it, and tells where it begins; what the coordinator refuses tells nothing, as in Kafka.
+        assert answers[0][0].log_start_offset == 0
+    one.epoch += 1
+    refused = await one.send("a", b"z")
+    assert (refused.error_code, refused.log_start_offset) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
 
 
 @story

@@ -167,3 +167,44 @@ def delivers(query: Any, frame: Callable[[], Any], wanted: list[int], timeout: f
         return found if len(found) >= len(wanted) else []
 
     assert eventually(enough, f"{len(wanted)} rows delivered by the query", timeout, interval=0.1) == wanted
+
+
+class Writer:
+    """A transactional producer of numbered records, by confluent-kafka. One transaction at a time."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": unique("writer")})
+        self._producer.init_transactions(30)
+        self._open = False
+
+    def begin(self, name: str, rows: Iterable[int], partitions: int = 1, pad: str = "") -> None:
+        """Begins a transaction; its records are in the log when this returns, and it stays open."""
+        self._producer.begin_transaction()
+        self._open = True
+        self.more(name, rows, partitions, pad)
+
+    def more(self, name: str, rows: Iterable[int], partitions: int = 1, pad: str = "") -> None:
+        """Further records of the open transaction. `pad`: zeros that make them longer, not other numbers."""
+        errors: list[Any] = []
+        for n in rows:
+            value = f"{pad}{n}".encode()
+            told = {"on_delivery": lambda error, _: error and errors.append(error)}
+            self._producer.produce(name, value, partition=n % partitions, **told)
+        assert self._producer.flush(60) == 0, "not everything was delivered within 60 s"
+        assert errors == []
+
+    def end(self, committed: bool) -> None:
+        if committed:
+            self._producer.commit_transaction(30)
+        else:
+            self._producer.abort_transaction(30)
+        self._open = False
+
+    def write(self, name: str, rows: Iterable[int], partitions: int, committed: bool, pad: str = "") -> None:
+        """A whole transaction."""
+        self.begin(name, rows, partitions, pad)
+        self.end(committed)
+
+    def close(self) -> None:
+        if self._open:
+            self.end(committed=False)

@@ -37,6 +37,8 @@ SAYS_WHY = "kbroker says why, where Kafka has only the code"
 ALL_OF_THE_LOG = "a codec that does not exist is told as in the later versions"
 BOTH = "of two batches for one partition in one request Kafka drops one in silence; kbroker stores and tells both"
 WHOLE_BATCHES = "kbroker gives whole batches, never the beginning of one that does not fit"
+NOT_READ = "kbroker names the aborted transactions of what it returns, Kafka also some beyond that"
+NEVER_BELOW = "the last stable offset is never below the log start; in Kafka the log start may lie within its batch"
 UNFORESEEN = "Kafka fails unforeseen; kbroker names the mistake"
 
 # Name, and the first version of ApiVersions that Kafka tells it in.
@@ -49,9 +51,26 @@ OTHER_FEATURES = (
     for name, first in FEATURES.items()
 )
 
+# What Kafka names beyond a fetch that returns little: the first offsets of aborted transactions.
+LATER_ABORTS = (
+    Difference("Fetch/transactions: one batch from 0/*/aborted_transactions", NOT_READ, ABSENT, []),
+    *(
+        Difference(f"Fetch/transactions: {step}/*/first_offset", NOT_READ, first_offset, ABSENT)
+        for step, first_offsets in {
+            "one batch from 0": (3, 5, 10, 15),
+            "one batch from 3": (5, 10, 15),
+            "one batch from 5": (10, 15),
+            "one batch from 9": (10, 15),
+            "300 bytes": (10, 15),
+        }.items()
+        for first_offset in first_offsets
+    ),
+)
+
 DIFFERENCES = (
     Difference("ApiVersions/all/api_keys/*", NOT_SERVED, here=ABSENT),
     *OTHER_FEATURES,
+    Difference("ApiVersions/all/supported_features", NO_FEATURES, ABSENT, [], (3, 3)),
     Difference("CreateTopics/*/configs/retention.ms/value", RETENTION, "604800000", "1209600000", (5, 99)),
     Difference("CreateTopics/one/*/configs/flush.before.ack/*", OWN_CONFIG, ABSENT, versions=(5, 99)),
     Difference("CreateTopics/one/*/configs/kbroker.*", OWN_CONFIG, ABSENT, versions=(5, 99)),
@@ -68,4 +87,9 @@ DIFFERENCES = (
     Difference("Produce/stored/end_offsets", BOTH, versions=(3, 99)),
     Difference("Produce/codec 5/*/log_start_offset", ALL_OF_THE_LOG, -1, 0, (5, 6)),
     Difference("Fetch/150 bytes of */records", WHOLE_BATCHES),
+    Difference("Fetch/transactions: 300 bytes/*/records", WHOLE_BATCHES),
+    Difference("Fetch/transactions: committed from */first_offset", NOT_READ, 15, ABSENT),
+    Difference("Fetch/transactions: committed from 13/*/aborted_transactions", NOT_READ, ABSENT, []),
+    *LATER_ABORTS,
+    Difference("DeleteRecords/an open transaction, 1: read/last_stable_offset", NEVER_BELOW, 0, 1),
 )

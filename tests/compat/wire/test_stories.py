@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.compat.wire import entities
-from tests.compat.wire.differences import ABSENT, DIFFERENCES
+from tests.compat.wire.differences import ABSENT, DIFFERENCES, Difference
 from tests.compat.wire.golden import ANSWERS_FILE, Golden, Steps
 from tests.compat.wire.play import Cluster
 from tests.compat.wire.record import played
@@ -39,11 +39,11 @@ def test_every_version_that_is_advertised_has_its_story(cluster: Cluster):
 def test_answers_as_kafka_does(cluster: Cluster, api: str, version: int):
     differences = DIFFERENCES if cluster.is_kbroker else ()
     expected = [row for row in differences if row.applies(api, version)]
-    seen = set()
+    seen: list[Difference] = []
     unexpected = []
     for step, path, kafkas, ours in differing(GOLDEN.steps(api, version), played(cluster, api, version)):
         covering = [row for row in expected if row.covers(api, step, path, kafkas, ours)]
-        seen.update(covering)
+        seen += covering
         if not covering:
             unexpected.append(f"{step}: {path}: Kafka {kafkas!r}, here {ours!r}")
     assert not unexpected, f"{api} version {version}:\n" + "\n".join(unexpected)

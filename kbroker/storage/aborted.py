@@ -159,30 +159,6 @@ def load_aborted(disk: Disk, path: str, base_offset: int, end_offset: int) -> Ab
     return AbortedIndex(count, last)
 
 
-def keep_aborted(disk: Disk, path: str, base_offset: int, offset: int) -> AbortedIndex:
-    """The entries of markers before `offset`; the others are removed from the file, durably. Raises ValueError."""
-    count, last = 0, base_offset - 1
-    for entry in iter_aborted(disk, path):
-        if not last < entry.last_offset:
-            raise ValueError(f"a marker at offset {entry.last_offset}")
-        if entry.last_offset >= offset:
-            _cut(disk, path, count)
-            break
-        last = entry.last_offset
-        count += 1
-    return AbortedIndex(count, last)
-
-
-def _cut(disk: Disk, path: str, count: int) -> None:
-    """Remove all entries but the first `count` from a file, durably: else they may be believed later."""
-    file = disk.open(path)
-    try:
-        file.truncate(count * ABORTED_ENTRY)
-        file.fdatasync()
-    finally:
-        file.close()
-
-
 def iter_aborted(disk: Disk, path: str) -> Iterator[AbortedTransaction]:
     """All entries of a file, a part at a time. Raises ValueError as `decode_aborted`."""
     file = disk.open(path, write=False)

@@ -16,7 +16,7 @@ from kbroker.model import KafkaError, TopicPartition
 from kbroker.state.epochs import EpochCache
 from kbroker.state.producers import ProducerStates
 from kbroker.storage import checkpoints, names
-from kbroker.storage.aborted import AbortedIndex, keep_aborted, load_aborted
+from kbroker.storage.aborted import ABORTED_ENTRY, AbortedIndex, encode_aborted, iter_aborted, load_aborted
 from kbroker.storage.backend import Disk
 from kbroker.storage.chores import Background
 from kbroker.storage.indexes import INDEX_ENTRY
@@ -111,9 +111,11 @@ class _Opening:
         self.listening = False
         # Whether each segment above the recovery point begins where the one before ends.
         self.gapless = False
-        # Segments that have an index of aborted transactions, and those of which it is damaged.
+        # Segments that have an index of aborted transactions, those of which it is damaged, and those of which not all
+        # of the file is believed.
         self.indexed: set[int] = set()
         self.damaged: list[Segment] = []
+        self.doubtful: set[Segment] = set()
 
     def run(self, recovery_point: int, clean: bool, log_start_offset: int) -> None:
         log = self.log
@@ -241,9 +243,7 @@ class _Opening:
             log.disk.unlink(names.segment_file(log.directory, offset, names.SNAPSHOT))
             log.snapshots.discard(offset)
         for segment in log.segments:
-            # Snapshots that were not asked now may be the next time, and promise that the indexes are whole up to them.
-            if segment.aborted.unwritten and any(offset > segment.base_offset for offset in log.snapshots):
-                segment.persist_aborted_blocking()
+            self._settle_aborted(segment)
         log.epochs.truncate_from_end(log.log_end_offset)
         log.epochs.truncate_from_start(log.log_start_offset)
 
@@ -338,15 +338,34 @@ class _Opening:
                     self.damaged.append(segment)
 
     def _keep_aborted(self, segment: Segment, offset: int) -> None:
-        """Forget what was aborted by markers from `offset` on."""
+        """Forget what was aborted by markers from `offset` on. The file stays as it is until all is known again: if the
+        machine stops meanwhile, another snapshot may be the newest the next time, which relies on it."""
         aborted = segment.aborted
-        if aborted.last_offset < offset or segment in self.damaged:
+        if segment in self.damaged or (aborted.last_offset < offset and segment not in self.doubtful):
             return
-        if aborted.persisted:
+        if aborted.persisted or segment in self.doubtful:
+            self.doubtful.add(segment)
             path = segment.path(names.TXN_INDEX)
-            segment.aborted = keep_aborted(segment.disk, path, segment.base_offset, offset)
+            kept = [entry for entry in iter_aborted(segment.disk, path) if entry.last_offset < offset]
+            segment.aborted = AbortedIndex(len(kept), kept[-1].last_offset if kept else -1)
         else:
             segment.aborted = AbortedIndex()
+
+    def _settle_aborted(self, segment: Segment) -> None:
+        """Its file has what is known, as far as snapshots rely on it, and nothing else."""
+        aborted, path = segment.aborted, segment.path(names.TXN_INDEX)
+        if segment in self.doubtful and segment not in self.damaged:
+            in_file = encode_aborted(iter_aborted(segment.disk, path))
+            known = in_file[: aborted.persisted * ABORTED_ENTRY] + aborted.encode_tail()
+            if known.startswith(in_file):
+                aborted.written(len(in_file) // ABORTED_ENTRY)
+            else:
+                segment.disk.write_atomic(path, known)
+                aborted.written(len(aborted))
+        self.doubtful.discard(segment)
+        # Snapshots that were not asked now may be the next time.
+        if aborted.unwritten and any(offset > segment.base_offset for offset in self.log.snapshots):
+            segment.persist_aborted_blocking()
 
     def _rebuild_aborted(self) -> None:
         """Of segments whose index is damaged, from the log, beginning at a snapshot before them."""

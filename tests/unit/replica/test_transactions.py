@@ -1,0 +1,392 @@
+"""Transactions in partitions: what may be appended, how far committed readers see, what wakes them, markers."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kbroker.model import KafkaError, TopicPartition
+from kbroker.replica.manager import Appended, ReplicaManager
+from kbroker.state.txn.marker import Marker
+from kbroker.state.verification import Guard
+from protocol.errors import ErrorCode
+from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
+from tests.unit.client import EPOCH_MS, Client, bases, batch, values_of
+from tests.unit.harness import Machine, story
+
+T = TopicPartition("t", 0)
+LONG_MS = 100_000
+
+
+def data(sequence: int, value: bytes = b"v", *, pid: int = 7, epoch: int = 0, txn: bool = True) -> bytearray:
+    attributes = TRANSACTIONAL if txn else 0
+    at = {"producer_id": pid, "producer_epoch": epoch, "base_sequence": sequence}
+    return build_batch([(EPOCH_MS, None, value, ())], attributes=attributes, **at)
+
+
+class Writer:
+    """As the handlers of requests and the transaction coordinator do it."""
+
+    def __init__(self, m: Machine) -> None:
+        self.m = m
+
+    @property
+    def replicas(self) -> ReplicaManager:
+        return self.m.broker.services.replicas
+
+    def begin(self, records: bytearray, tv2: bool = True) -> Guard | None:
+        return self.m.partition("t").begin_verification(parse_header(records), tv2)
+
+    def append(self, records: bytearray, guard: Guard | None = None, **options: Any) -> Appended:
+        now_ms = self.m.broker.services.world.clock.now_ms()
+        options = {"transactional_id": "x", **options}
+        return self.replicas.append("t", 0, memoryview(records), -1, 12, now_ms, guard=guard, **options)
+
+    def write(self, records: bytearray) -> int:
+        return self.append(records, self.begin(records)).base_offset
+
+    def refusal(self, records: bytearray, guard: Guard | None = None, **options: Any) -> ErrorCode:
+        with pytest.raises(KafkaError) as refused:
+            self.append(records, guard, **options)
+        return refused.value.code
+
+    def post_end(self, **fields: Any) -> "asyncio.Future[ErrorCode]":
+        marker = Marker(**{
+            "producer_id": 7, "producer_epoch": 1, "committed": True, "coordinator_epoch": 0, "transaction_version": 2,
+            **fields,
+        })  # fmt: skip
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self.replicas.write_marker(T, marker, done.set_result)
+        return done
+
+    async def end(self, **fields: Any) -> ErrorCode:
+        return await self.post_end(**fields)
+
+
+async def begin(m: Machine, **configs: Any) -> tuple[Client, Writer]:
+    client = await m.client()
+    await client.create_topic("t", **configs)
+    return client, Writer(m)
+
+
+async def committed(client: Client, offset: int = 0, **options: Any) -> tuple[list[bytes], int, list[tuple[int, int]]]:
+    """The values that come, the last stable offset, and (producer id, first offset) of what was aborted among them."""
+    answer = await client.fetch_one("t", offset, isolation_level=1, **options)
+    aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
+    return values_of(answer, offset), answer.last_stable_offset, aborted
+
+
+# How far committed readers see.
+
+
+@story
+async def test_an_open_transaction_holds_back_what_comes_after_it(m: Machine) -> None:
+    client, writer = await begin(m)
+    await client.produce("t", batch(b"before"))
+    writer.write(data(0, b"open"))
+    await client.produce("t", batch(b"after"))
+    assert await committed(client) == ([b"before"], 1, [])
+    assert await client.read("t") == [b"before", b"open", b"after"]
+    assert await writer.end() == ErrorCode.NONE
+    values, stable, aborted = await committed(client)
+    assert (values[:3], stable, aborted) == ([b"before", b"open", b"after"], 4, [])
+
+
+@story
+async def test_the_first_open_one_of_several_counts(m: Machine) -> None:
+    client, writer = await begin(m)
+    for n in range(3):
+        writer.write(data(0, b"%d" % n, pid=n))
+    assert await writer.end(producer_id=1) == ErrorCode.NONE
+    assert (await committed(client))[1] == 0
+    assert await writer.end(producer_id=0, committed=False) == ErrorCode.NONE
+    # The marker of 0 tells of its first record, which is before the second's, still open.
+    assert (await committed(client))[1:] == (2, [(0, 0)])
+    assert await writer.end(producer_id=2) == ErrorCode.NONE
+    assert (await committed(client))[1] == 6
+
+
+@story
+async def test_only_what_overlaps_is_told(m: Machine) -> None:
+    client, writer = await begin(m)
+    for n in range(6):
+        writer.write(data(0, b"%d" % n, epoch=n))
+        assert await writer.end(producer_epoch=n + 1, committed=False) == ErrorCode.NONE
+    first = await committed(client, partition_max_bytes=1)
+    assert first[2] == [(7, 0)]
+    assert (await committed(client, 4, partition_max_bytes=200))[2] == [(7, 4)]
+    assert (await committed(client))[2] == [(7, 2 * n) for n in range(6)]
+    assert (await committed(client, 12))[2] == []
+
+
+@story
+async def test_a_marker_where_nothing_was_written_aborts_nothing(m: Machine) -> None:
+    client, writer = await begin(m)
+    assert await writer.end(committed=False) == ErrorCode.NONE
+    await client.produce("t", batch(b"a"))
+    assert (await committed(client))[1:] == (2, [])
+
+
+@story
+async def test_deleted_records_of_an_open_transaction(m: Machine) -> None:
+    client, writer = await begin(m)
+    writer.write(data(0))
+    writer.write(data(1))
+    partition = m.partition("t")
+    await writer.replicas.delete_records(partition, 1)
+    assert (partition.log.log_start_offset, partition.last_stable_offset) == (1, 1)
+    await writer.end(committed=False)
+    assert (await committed(client, 1))[1:] == (3, [(7, 0)])
+
+
+@story
+async def test_an_open_transaction_is_remembered_by_the_next_start(m: Machine) -> None:
+    client, writer = await begin(m)
+    writer.write(data(0))
+    await writer.end(committed=False)
+    writer.write(data(0, epoch=1))
+    for kill in (False, True):
+        await (m.crash() if kill else m.stop())
+        await m.start()
+        client = await m.client()
+        assert (await committed(client))[1:] == (2, [(7, 0)])
+    assert await writer.end(producer_epoch=2) == ErrorCode.NONE
+    assert (await committed(client))[1] == 4
+
+
+# Waiting.
+
+
+@story
+async def test_who_waits_for_committed_records_wakes_with_their_marker(m: Machine) -> None:
+    client, writer = await begin(m)
+    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=150, isolation_level=1)
+    writer.write(data(0, bytes(300)))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    began = m.elapsed_ms
+    await writer.end()
+    assert bases(await waiting) == {("t", 0): [0, 1]}
+    assert m.elapsed_ms - began < 5
+
+
+@story
+async def test_min_bytes_of_what_has_become_stable(m: Machine) -> None:
+    client, writer = await begin(m)
+    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=1200, isolation_level=1)
+    for n in range(4):
+        assert not waiting.done()
+        writer.write(data(0, bytes(200), epoch=n))
+        await writer.end(producer_epoch=n + 1)
+        await asyncio.sleep(1)
+    assert bases(await waiting) == {("t", 0): list(range(8))}
+
+
+@story
+async def test_who_waits_for_any_records_does_not_wait_for_the_marker(m: Machine) -> None:
+    client, writer = await begin(m)
+    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
+    writer.write(data(0))
+    assert bases(await waiting) == {("t", 0): [0]}
+
+
+# What may be appended.
+
+
+@story
+async def test_a_transaction_begins_with_its_guard(m: Machine) -> None:
+    _, writer = await begin(m)
+    assert writer.refusal(data(0)) == ErrorCode.INVALID_TXN_STATE
+    guard = writer.begin(data(0))
+    assert guard is not None
+    assert writer.begin(data(1)) is guard
+    assert writer.refusal(data(0), Guard()) == ErrorCode.INVALID_TXN_STATE
+    assert writer.append(data(0), guard).base_offset == 0
+    # From now on it is open, and nobody asks any more.
+    assert writer.begin(data(1)) is None
+    assert writer.append(data(1)).base_offset == 1
+    # A repetition is told where the original is, whatever it shows.
+    assert writer.append(data(0)).base_offset == 0
+
+
+@story
+async def test_a_guard_is_worth_nothing_after_a_marker(m: Machine) -> None:
+    """The coordinator said yes, and aborted the transaction before the batch was there."""
+    _, writer = await begin(m)
+    guard = writer.begin(data(0))
+    await writer.end(producer_epoch=0, transaction_version=1, committed=False)
+    assert writer.refusal(data(0), guard) == ErrorCode.INVALID_TXN_STATE
+
+
+@story
+async def test_without_verification_a_transaction_begins_by_itself(m: Machine) -> None:
+    await m.restart(transaction_partition_verification_enable=False)
+    _, writer = await begin(m)
+    assert writer.append(data(0)).base_offset == 0
+
+
+@story
+async def test_a_producer_with_an_open_transaction_writes_nothing_else(m: Machine) -> None:
+    _, writer = await begin(m)
+    writer.write(data(0))
+    assert writer.refusal(data(1, txn=False), transactional_id=None) == ErrorCode.INVALID_TXN_STATE
+    await writer.end()
+    assert writer.append(data(0, epoch=1, txn=False)).base_offset == 2
+
+
+@story
+async def test_transactional_batches_of_a_request_without_transactional_id(m: Machine) -> None:
+    _, writer = await begin(m)
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert writer.refusal(data(0), transactional_id=None) == code
+
+
+@story
+async def test_an_older_epoch_is_fenced_before_anything_is_verified(m: Machine) -> None:
+    _, writer = await begin(m)
+    writer.write(data(0, epoch=3))
+    assert writer.refusal(data(0, epoch=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(KafkaError) as refused:
+        writer.begin(data(0, epoch=2))
+    assert refused.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@story
+async def test_a_coordinators_batches(m: Machine) -> None:
+    _, writer = await begin(m)
+    replicas = writer.replicas
+    with pytest.raises(KafkaError) as refused:
+        replicas.append_internal(T, data(-1), verify=True)
+    assert refused.value.code == ErrorCode.INVALID_TXN_STATE
+    guard = replicas.begin_verification(T, 7, 0)
+    assert replicas.append_internal(T, data(-1), guard=guard, verify=True) == 1
+    assert replicas.append_internal(T, data(-1), verify=True) == 2
+    assert m.partition("t").last_stable_offset == 0
+    assert [one[1:3] for one in m.partition("t").log.producers.active()] == [(0, -1)]
+    await writer.end()
+    assert m.partition("t").last_stable_offset == 3
+
+
+# Markers.
+
+
+@story
+async def test_markers_of_one_turn_share_an_append(m: Machine) -> None:
+    _, writer = await begin(m)
+    for pid in range(20):
+        writer.write(data(0, pid=pid))
+    log, end = m.partition("t").log, m.partition("t").log.log_end_offset
+    writes = 0
+    file = log.active.file
+    assert file is not None
+    original = file.append
+
+    class Counting:
+        def append(self, data: bytes) -> int:
+            nonlocal writes
+            writes += 1
+            return original(data)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(file, name)
+
+    log.active.file = Counting()
+    ends = [writer.post_end(producer_id=pid, committed=pid % 2 == 0) for pid in range(20)]
+    assert [await end for end in ends] == [ErrorCode.NONE] * 20
+    assert (writes, log.log_end_offset) == (1, end + 20)
+    assert len(log.active.aborted) == 10
+
+
+@story
+async def test_who_waits_for_a_marker_waits_for_its_sync(m: Machine) -> None:
+    _, writer = await begin(m, flush_before_ack=True)
+    writer.write(data(0))
+    await asyncio.sleep(1)
+    m.threads.held.add("flush_blocking")
+    done = writer.post_end()
+    await asyncio.sleep(1)
+    assert not done.done()
+    assert m.partition("t").last_stable_offset == 0
+    m.threads.release("flush_blocking")
+    assert await done == ErrorCode.NONE
+    assert m.partition("t").last_stable_offset == 2
+
+
+@story
+@pytest.mark.parametrize(
+    ("known", "marker", "expected"),
+    [
+        # Version 2: above the epoch of the data, or it is late.
+        (3, {"producer_epoch": 3}, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (3, {"producer_epoch": 2}, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (3, {"producer_epoch": 4}, ErrorCode.NONE),
+        # The last epoch cannot be bumped.
+        (32767, {"producer_epoch": 32767}, ErrorCode.NONE),
+        # Before: that of the data.
+        (3, {"producer_epoch": 3, "transaction_version": 1}, ErrorCode.NONE),
+        (3, {"producer_epoch": 3, "transaction_version": 0}, ErrorCode.NONE),
+        (3, {"producer_epoch": 2, "transaction_version": 1}, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+async def test_epochs_of_markers(m: Machine, known: int, marker: dict[str, Any], expected: ErrorCode) -> None:
+    _, writer = await begin(m)
+    writer.write(data(0, epoch=known))
+    assert await writer.end(**marker) == expected
+    assert (m.partition("t").last_stable_offset == 0) == (expected != ErrorCode.NONE)
+
+
+@story
+async def test_a_repeated_marker_is_harmless_and_a_late_one_ends_no_later_transaction(m: Machine) -> None:
+    _, writer = await begin(m)
+    writer.write(data(0))
+    assert await writer.end() == ErrorCode.NONE
+    assert await writer.end() == ErrorCode.NONE
+    writer.write(data(0, epoch=1))
+    assert await writer.end() == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert m.partition("t").last_stable_offset == 3
+
+
+@story
+async def test_an_older_coordinator_is_fenced(m: Machine) -> None:
+    _, writer = await begin(m)
+    assert await writer.end(coordinator_epoch=5) == ErrorCode.NONE
+    assert await writer.end(producer_epoch=2, coordinator_epoch=4) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert await writer.end(producer_epoch=2, coordinator_epoch=5) == ErrorCode.NONE
+
+
+@story
+async def test_two_markers_of_a_producer_in_one_turn(m: Machine) -> None:
+    _, writer = await begin(m)
+    writer.write(data(0))
+    first, second, late = writer.post_end(), writer.post_end(producer_epoch=2), writer.post_end(producer_epoch=1)
+    assert [await first, await second, await late] == [0, 0, ErrorCode.INVALID_PRODUCER_EPOCH]
+
+
+@story
+async def test_markers_for_what_is_not_here(m: Machine) -> None:
+    client, writer = await begin(m)
+    codes: list[ErrorCode] = []
+    marker = Marker(7, 1, True, 0, 2)
+    writer.replicas.write_marker(TopicPartition("u", 0), marker, codes.append)
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    writer.write(data(0))
+    done = writer.post_end()
+    await client.delete_topic("t")
+    assert await done in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+@story
+async def test_too_few_in_sync_replicas_keep_a_marker_waiting(m: Machine) -> None:
+    _, writer = await begin(m, min_insync_replicas=2)
+    assert await writer.end() == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+@story
+async def test_describe_producers_tells_of_the_open_transaction(m: Machine) -> None:
+    _, writer = await begin(m)
+    writer.write(data(0))
+    (producer,) = m.partition("t").log.producers.active()
+    assert (producer.producer_epoch, producer.last_sequence, producer.current_txn_start_offset) == (0, 0, 0)
+    await writer.end(coordinator_epoch=9)
+    (producer,) = m.partition("t").log.producers.active()
+    assert (producer.producer_epoch, producer.coordinator_epoch, producer.current_txn_start_offset) == (1, 9, -1)

@@ -111,6 +111,77 @@ class TimeIndexCheck(_IndexCheck):
         return self._flush()
 
 
+class OpenTransactions:
+    """Where the open transaction of each producer begins, as far as the log tells: `gaps`, which compaction leaves, and
+    what lies before the log hide some."""
+
+    def __init__(self) -> None:
+        self.begin: dict[int, int] = {}
+        self.gaps = False
+        self._first = self._next = -1
+
+    def see(self, header: BatchHeader) -> None:
+        if self._next < 0:
+            self._first = header.base_offset
+        elif self._next != header.base_offset:
+            self.gaps = True
+        self._next = header.next_offset
+        if not header.is_transactional or header.producer_id < 0:
+            return
+        if header.is_control:
+            self.begin.pop(header.producer_id, None)
+        else:
+            self.begin.setdefault(header.producer_id, header.base_offset)
+
+    def compare(self, snapshot: bytes) -> Iterator[str]:
+        """What is wrong with a snapshot of the offset that has been reached, if its entries can be read."""
+        entries, fault = producer_entries(snapshot)
+        for producer_id, *_, start in entries if fault is None else ():
+            begin = self.begin.get(producer_id, -1)
+            if start != begin and not self.gaps and not -1 < start < self._first:
+                ours = "there is none" if begin < 0 else f"it has one from offset {begin}"
+                theirs = "no transaction open" if start < 0 else f"a transaction open from offset {start}"
+                yield f"producer {producer_id} has {theirs}, in the log {ours}"
+
+
+class AbortedCheck(_IndexCheck):
+    """Each entry is of a transaction whose abort is in the segment, and each of those has an entry."""
+
+    def __init__(self, entries: Iterator[Entry | Damage], open_: OpenTransactions, complete: bool) -> None:
+        """`complete`: all entries must be there, none is in the memory of a broker."""
+        super().__init__(0, entries)
+        self._open = open_
+        self._complete = complete
+
+    def see(self, header: BatchHeader, aborts: bool) -> Told:
+        """A batch, before `open_` has seen it. `aborts`: it is the marker of an abort."""
+        self._pass(header.base_offset, "no transaction was aborted there")
+        first = self._open.begin.get(header.producer_id) if aborts else None
+        entry = self._entry
+        if entry is None or entry.values[3] != header.base_offset:
+            if first is not None and self._complete and not self._open.gaps:
+                what = f"has nothing of what producer {header.producer_id} aborted at offset {header.base_offset}"
+                self._told.append((0, first, what))
+            return self._flush()
+        _, producer_id, begins, last, _ = entry.values
+        if not aborts or producer_id != header.producer_id:
+            self._told.append((entry.at, last, f"producer {producer_id} aborted no transaction there"))
+        elif first not in (None, begins) and not self._open.gaps:
+            self._told.append((entry.at, last, f"has offset {begins}, but the transaction begins at {first}"))
+        self._entry = self._next()
+        return self._flush()
+
+    def end(self) -> Told:
+        self._pass(1 << 63, "has an offset beyond the last batch")
+        return self._flush()
+
+    def _pass(self, offset: int, what: str) -> None:
+        """Entries of markers before `offset` that no batch was for."""
+        while (entry := self._entry) is not None and entry.values[3] < offset:
+            self._told.append((entry.at, entry.values[3], what))
+            self._entry = self._next()
+
+
 # Epoch, last sequence, last offset, offset delta, as a snapshot has them, and the timestamp.
 _Last = tuple[int, int, int, int, int]
 

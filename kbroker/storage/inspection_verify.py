@@ -9,11 +9,18 @@ from typing import NamedTuple
 
 from kbroker.state.epochs import EpochCache
 from kbroker.storage import checkpoints, names
-from kbroker.storage.backend import Disk
+from kbroker.storage.backend import Disk, DiskFile
 from kbroker.storage.inspection import BatchAt, Damage, batches
-from kbroker.storage.inspection_compare import OffsetIndexCheck, ProducersCheck, TimeIndexCheck
-from kbroker.storage.inspection_indexes import offset_entries, time_entries
+from kbroker.storage.inspection_compare import (
+    AbortedCheck,
+    OffsetIndexCheck,
+    OpenTransactions,
+    ProducersCheck,
+    TimeIndexCheck,
+)
+from kbroker.storage.inspection_indexes import Entry, aborted_entries, offset_entries, time_entries
 from protocol.records.batch import BatchHeader
+from protocol.records.control import find_end_marker
 
 
 class Finding(NamedTuple):
@@ -63,6 +70,7 @@ class PartitionCheck:
         self._epochs: EpochCache | None = None
         self._epoch_told: tuple[int, int] | None = None
         self._producers = ProducersCheck()
+        self._open = OpenTransactions()
         self._snapshots: list[int] = []
         self._batches = self._bytes = self._unchecked = 0
 
@@ -122,6 +130,7 @@ class PartitionCheck:
         # Before the log: what an index has when it is looked at, the log has.
         index, times = self._indexes(base)
         yield from self._missing_indexes(base, following, index, times)
+        aborted = self._aborted(base, following)
         file = self._disk.open(path, write=False)
         size = file.size()
         if base < self._due:
@@ -133,11 +142,15 @@ class PartitionCheck:
             if isinstance(found, Damage) or found.fault is not None:
                 yield from self._bad(path, found, size, following)
             if isinstance(found, BatchAt):
+                if found.fault is None:
+                    yield from self._told(base, names.TXN_INDEX, aborted.see(found.header, _aborts(file, found)))
                 yield from self._batch(path, found)
             if index is not None:
                 yield from self._told(base, names.INDEX, index.see(found))
             if times is not None:
                 yield from self._told(base, names.TIME_INDEX, times.see(found))
+        if not self._known.moving:
+            yield from self._told(base, names.TXN_INDEX, aborted.end())
         self._read(size - done)
         self._bytes += size
         if following is None or following > self._trusted:
@@ -159,6 +172,16 @@ class PartitionCheck:
             file = self._disk.open(path, write=False)
             times = TimeIndexCheck(base, time_entries(file, file.size()))
         return index, times
+
+    def _aborted(self, base: int, following: int | None) -> AbortedCheck:
+        """There is no file where nothing was aborted, and what is not synced yet may be in memory only."""
+        written = self._known.clean or (following is not None and following <= self._trusted)
+        path = names.segment_file(self._directory, base, names.TXN_INDEX)
+        entries: Iterator[Entry | Damage] = iter(())
+        if self._disk.exists(path):
+            file = self._disk.open(path, write=False)
+            entries = aborted_entries(file, file.size())
+        return AbortedCheck(entries, self._open, written and not self._known.moving)
 
     def _missing_indexes(self, base: int, following: int | None, index: object, times: object) -> Iterator[Finding]:
         """A segment has its indexes in memory until the first checkpoint after it was closed."""
@@ -188,6 +211,7 @@ class PartitionCheck:
         if found.fault is None:
             yield from self._epoch(path, found.position, header)
             self._producers.see(header)
+            self._open.see(header)
             self._due = max(self._due, header.next_offset)
 
     def _epoch(self, path: str, position: int, header: BatchHeader) -> Iterator[Finding]:
@@ -216,7 +240,7 @@ class PartitionCheck:
                 data = self._disk.read(path)
             except FileNotFoundError:
                 continue
-            for what in self._producers.compare(data, self._disk.mtime_ms(path)):
+            for what in (*self._producers.compare(data, self._disk.mtime_ms(path)), *self._open.compare(data)):
                 yield Finding(path, what, offset=offset)
 
     def _end(self, bases: list[int]) -> Iterator[Finding]:
@@ -234,3 +258,12 @@ class PartitionCheck:
         for name, offset, limit, of in starts:
             if offset > limit:
                 yield Finding(self._directory, f"{name} has {offset}, beyond {of} at {limit}", offset=offset)
+
+
+def _aborts(file: DiskFile, found: BatchAt) -> bool:
+    """Whether a batch is the marker of an aborted transaction."""
+    header = found.header
+    if not header.is_control or header.producer_id < 0:
+        return False
+    marker = find_end_marker(file.pread(header.size, found.position))
+    return marker is not None and not marker.committed

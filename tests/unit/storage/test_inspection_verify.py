@@ -8,12 +8,16 @@ from struct import pack
 
 import pytest
 
+from kbroker.state.producer_snapshot import encode_snapshot
 from kbroker.state.producers import ProducerStates
 from kbroker.storage import checkpoints, names
 from kbroker.storage.backend import RealDisk
+from kbroker.storage.inspection_indexes import ABORTED_ENTRY, producer_entries
 from kbroker.storage.inspection_rehearsal import RehearsalDisk, rehearse
 from kbroker.storage.inspection_verify import Finding, Known, PartitionCheck
-from protocol.records.batch import parse_header, patch_leader_epoch
+from kbroker.storage.transactions import append_markers
+from protocol.records.batch import TRANSACTIONAL, parse_header, patch_leader_epoch
+from protocol.records.control import EndMarker, build_end_marker
 from tests.unit.storage.harness import NOW, TP, Lab, append, batch, fill
 
 CLEAN = Known()
@@ -249,3 +253,95 @@ def test_a_disk_on_which_nothing_happens(tmp_path: Path) -> None:
     disk.rmtree(str(tmp_path))
     assert disk.listdir(str(tmp_path)) == []
     assert Path(path).read_bytes() == b"0123456789"
+
+
+# Transactions.
+
+
+@pytest.fixture
+def transacted(tmp_path: Path) -> Lab:
+    """A closed log of several segments, in which producers 1 to 3 have ended transactions one way and the other."""
+    lab = Lab(tmp_path, segment_bytes=3000)
+    log = lab.open()
+    for n in range(24):
+        for producer in (1, 2, 3):
+            data = batch(
+                1, 60, NOW + n, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=n, base_sequence=0
+            )
+            append(log, data)
+        for producer in (2, 1, 3):
+            marker = EndMarker(committed=(n + producer) % 3 == 0, coordinator_epoch=4)
+            data = build_end_marker(marker, producer, n, NOW + n)
+            append_markers(log, [(data, parse_header(data), marker)], 0, NOW)
+    assert lab.close(log)
+    assert len(lab.files(".txnindex")) > 2
+    return lab
+
+
+def test_a_log_with_transactions_is_sound(transacted: Lab) -> None:
+    assert told(transacted) == []
+    assert told(transacted, Known(clean=False)) == []
+
+
+def test_every_aborted_transaction_has_its_entry(transacted: Lab) -> None:
+    file = transacted.path / transacted.files(".txnindex")[1]
+    entries = file.read_bytes()
+    _, producer_id, first, last, _ = ABORTED_ENTRY.unpack_from(entries)
+    file.write_bytes(entries[ABORTED_ENTRY.size :])
+    missing = f"has nothing of what producer {producer_id} aborted at offset {last}"
+    assert told(transacted) == [(file.name, 0, first, missing)]
+    # After an unclean stop the next start makes what was not synced anew.
+    assert told(transacted, Known(clean=False)) == []
+    assert told(transacted, Known(recovery_point=10_000, clean=False))[0] == (file.name, 0, first, missing)
+    file.unlink()
+    assert len(told(transacted)) == len(entries) // ABORTED_ENTRY.size
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "expected"),
+    [
+        (1, 1, "producer {0} aborted no transaction there"),
+        (2, -1, "has offset {0}, but the transaction begins at {1}"),
+    ],
+)
+def test_every_entry_is_of_an_aborted_transaction(transacted: Lab, field: int, change: int, expected: str) -> None:
+    file = transacted.path / transacted.files(".txnindex")[0]
+    entries = file.read_bytes()
+    values = list(ABORTED_ENTRY.unpack_from(entries))
+    right = values[field]
+    values[field] += change
+    file.write_bytes(ABORTED_ENTRY.pack(*values) + entries[ABORTED_ENTRY.size :])
+    assert told(transacted) == [(file.name, 0, values[3], expected.format(values[field], right))]
+
+
+def test_entries_beyond_the_log_are_told(transacted: Lab) -> None:
+    file = transacted.path / transacted.files(".txnindex")[-1]
+    entries = file.read_bytes()
+    file.write_bytes(entries + ABORTED_ENTRY.pack(0, 1, 9_000, 9_001, 9_002))
+    assert told(transacted) == [(file.name, len(entries), 9_001, "has an offset beyond the last batch")]
+
+
+def test_a_snapshot_knows_which_transactions_are_open(transacted: Lab) -> None:
+    log = transacted.open(clean=True)
+    begins = log.log_end_offset
+    for producer, epoch in ((1, 24), (2, 24)):
+        append(log, batch(1, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=epoch, base_sequence=0))
+    assert transacted.close(log)
+    assert told(transacted) == []
+
+    path = transacted.path / transacted.files(".snapshot")[-1]
+    offset = names.parse_segment_file(path.name)[0]  # type: ignore[index]
+    entries, _ = producer_entries(path.read_bytes())
+    assert [(entry[0], entry[-1]) for entry in sorted(entries)] == [(1, begins), (2, begins + 1), (3, -1)]
+    wrong = {1: -1, 2: begins, 3: begins}
+    path.write_bytes(encode_snapshot([(*entry[:-1], wrong[entry[0]]) for entry in entries]))
+    assert sorted(told(transacted)) == [
+        (path.name, None, offset, f"producer 1 has no transaction open, in the log it has one from offset {begins}"),
+        (
+            path.name,
+            None,
+            offset,
+            f"producer 2 has a transaction open from offset {begins}, in the log it has one from offset {begins + 1}",
+        ),
+        (path.name, None, offset, f"producer 3 has a transaction open from offset {begins}, in the log there is none"),
+    ]

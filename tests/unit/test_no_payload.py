@@ -43,7 +43,7 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from protocol.records.batch import CRC_POS, CRC_START, build_batch
+from protocol.records.batch import TRANSACTIONAL, CRC_POS, CRC_START, build_batch
 from protocol.records.crc import crc32c
 from protocol.records.record import Headers
 from tests.unit.client import Client
@@ -144,9 +144,14 @@ async def wrong_acks(m: Machine, client: Client) -> None:
 
 @way
 async def transactional(m: Machine, client: Client) -> None:
-    request = client.produce_request("t", {0: records()})
-    request.transactional_id = "tx"
-    await client.ask(request, 9, ProduceResponse)
+    """Of which the coordinator knows nothing; and without a transactional id."""
+    batch = records(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0)
+    for transactional_id in ("tx", None):
+        for version in (9, 12):
+            request = client.produce_request("t", {0: batch})
+            request.transactional_id = transactional_id
+            answer = await client.ask(request, version, ProduceResponse)
+            assert answer.responses[0].partition_responses[0].error_code != 0
 
 
 @way

@@ -43,7 +43,7 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from protocol.records.batch import TRANSACTIONAL, CRC_POS, CRC_START, build_batch
+from protocol.records.batch import CRC_POS, CRC_START, TRANSACTIONAL, build_batch
 from protocol.records.crc import crc32c
 from protocol.records.record import Headers
 from tests.unit.client import Client

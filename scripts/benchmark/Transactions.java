@@ -11,14 +11,15 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** Transactions one after the other, each of so many records of 100 bytes, from so many producers at once.
- *  Arguments: bootstrap topic producers transactions records abort-every (0: none is aborted), where transactions are
- *  those of all producers together; a fifth of them more come before as warm-up, and none when some are aborted.
+ *  Arguments: bootstrap topic transactional-ids producers transactions records abort-every (0: none is aborted); the ids
+ *  get a number each; transactions are those of all producers together; a fifth of them more come before as warm-up, and
+ *  none when some are aborted.
  *  Prints one line: ended transactions per second. */
 public class Transactions {
     public static void main(String[] args) throws Exception {
         String bootstrap = args[0], topic = args[1];
-        int producers = Integer.parseInt(args[2]), each = Integer.parseInt(args[3]) / producers;
-        int records = Integer.parseInt(args[4]), abortEvery = Integer.parseInt(args[5]);
+        int producers = Integer.parseInt(args[3]), each = Integer.parseInt(args[4]) / producers;
+        int records = Integer.parseInt(args[5]), abortEvery = Integer.parseInt(args[6]);
         int warm = abortEvery > 0 ? 0 : each / 5;
         long[] begun = new long[1], ended = new long[1];
         CyclicBarrier start = new CyclicBarrier(producers, () -> begun[0] = System.nanoTime());
@@ -26,7 +27,7 @@ public class Transactions {
         ExecutorService threads = Executors.newFixedThreadPool(producers);
         List<Future<?>> running = new ArrayList<>();
         for (int number = 0; number < producers; number++) {
-            String id = topic + "-" + number;
+            String id = args[2] + "-" + number;
             running.add(threads.submit(() -> {
                 try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(config(bootstrap, id))) {
                     producer.initTransactions();

@@ -17,7 +17,9 @@ from kbroker.replica.manager import ReplicaManager
 from kbroker.replica.partition import Partition
 from kbroker.replica.rounds import Round, gently
 from kbroker.storage import compaction
+from kbroker.storage.aborted import AbortedTransaction
 from kbroker.storage.compactor import Plan, Result, decode_result, encode_plan, run
+from kbroker.storage.segment import SegmentGone
 from kbroker.world import ErrandFailed
 
 if TYPE_CHECKING:
@@ -143,7 +145,14 @@ class Cleaning:
     async def _compact(self, choice: Choice) -> None:
         partition = choice.partition
         now_ms, began_ms = self._world.clock.now_ms(), self._world.clock.mono_ms()
-        plan = self._plan(choice, now_ms)
+        try:
+            later = await self._world.offload(compaction.aborted_later_blocking, partition.log, choice.found)
+        except (OSError, ValueError, SegmentGone) as error:
+            self._failed(partition, Result(failure=str(error), damaged=isinstance(error, ValueError)))
+            return
+        if partition.closed or partition in self._upkeep.cleaning:
+            return
+        plan = self._plan(choice, later, now_ms)
         running = self._upkeep.cleaning[partition] = _Running(self._world, plan)
         try:
             result = await running.result()
@@ -160,13 +169,14 @@ class Cleaning:
             del self._upkeep.cleaning[partition]
             running.over()
 
-    def _plan(self, choice: Choice, now_ms: int) -> Plan:
+    def _plan(self, choice: Choice, aborted_later: tuple[AbortedTransaction, ...], now_ms: int) -> Plan:
         config = self._config()
         threads = max(config.log_cleaner_threads, 1)
         rate = config.log_cleaner_io_max_bytes_per_second
         return compaction.plan(
             choice.partition.log,
             choice.found,
+            aborted_later,
             now_ms,
             map_bytes=int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor) // threads,
             # Half of it to read, half of it to write.

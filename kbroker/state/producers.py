@@ -271,6 +271,13 @@ class ProducerStates:
                 entry.txn_first_offset,
             )
 
+    def last_words(self) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
+        """What compaction leaves of each producer, so that its state can be learnt anew: the last offset of its last
+        batch of data, or (producer id, epoch) of one of which a marker is the last that is known."""
+        offsets = frozenset([entry.batches[-1][2] for entry in self._entries.values() if entry.batches])
+        markers = [(producer_id, entry.epoch) for producer_id, entry in self._entries.items() if not entry.batches]
+        return offsets, frozenset(markers)
+
     def to_snapshot(self) -> bytes:
         """The content of a .snapshot file in Kafka's format, which keeps each producer's last batch only."""
         entries = []

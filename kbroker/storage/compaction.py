@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kbroker.storage import names, retention, swaps
+from kbroker.storage.aborted import AbortedIndex, AbortedTransaction, iter_aborted
 from kbroker.storage.compactor import Cleaned, Plan, Result
 from kbroker.storage.indexes import OffsetIndex, TimeIndex
 from kbroker.storage.loading import first_timestamp
@@ -71,9 +72,16 @@ def candidate(log: "Log", now_ms: int, limit: int) -> Candidate | None:
 
 
 def plan(
-    log: "Log", found: Candidate, now_ms: int, *, map_bytes: int, io_bytes: int, rate: float | None = None
+    log: "Log",
+    found: Candidate,
+    aborted_later: tuple[AbortedTransaction, ...],
+    now_ms: int,
+    *,
+    map_bytes: int,
+    io_bytes: int,
+    rate: float | None = None,
 ) -> Plan:
-    """What the compactor is to do."""
+    """What the compactor is to do. `aborted_later`: of `aborted_later_blocking`."""
     config = log.config
     return Plan(
         log.directory,
@@ -86,8 +94,20 @@ def plan(
         map_bytes,
         io_bytes,
         rate,
-        frozenset((one.producer_id, one.producer_epoch, one.last_sequence) for one in log.producers.active()),
+        *log.producers.last_words(),
+        aborted_later,
     )
+
+
+def aborted_later_blocking(log: "Log", found: Candidate) -> tuple[AbortedTransaction, ...]:
+    """What was aborted of the sources by markers that come after them. Raises OSError, ValueError if an index cannot
+    be right, SegmentGone."""
+    start, end = found.sources[0].base_offset, found.sources[-1].end_offset
+    entries: list[AbortedTransaction] = []
+    for segment in log.segments:
+        if segment.base_offset >= end and segment.collect_aborted(end, end, True, entries):
+            break
+    return tuple(one for one in entries if one.first_offset >= start)
 
 
 def undated(log: "Log") -> list[Segment]:
@@ -187,6 +207,10 @@ def _loaded(log: "Log", cleaned: Cleaned) -> Segment:
         segment.times = TimeIndex.decode(log.disk.read(segment.path(names.TIME_INDEX) + names.CLEANED))
     except ValueError as error:
         raise OSError(f"an index that was just written is damaged: {error}") from error
+    if cleaned.aborted:
+        segment.aborted = AbortedIndex()
+        for entry in iter_aborted(log.disk, segment.path(names.TXN_INDEX) + names.CLEANED):
+            segment.aborted.add(entry)
     segment.file = log.disk.open(segment.path() + names.CLEANED, write=False)
     return segment
 

@@ -12,8 +12,10 @@ from errno import ENOSPC
 from typing import Any
 
 from kbroker.storage import names, swaps
+from kbroker.storage.aborted import AbortedTransaction, encode_aborted
 from kbroker.storage.backend import Disk, DiskFile
-from kbroker.storage.filtering import encoded_records, filter_batch
+from kbroker.storage.decided import AbortedAhead, Decided
+from kbroker.storage.filtering import emptied, encoded_records, filter_batch, filter_marker
 from kbroker.storage.scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.segment import Segment
 from kbroker.storage.sources import Damaged, Reader, Source, Throttle
@@ -31,7 +33,9 @@ ENTRY_BYTES = 64 + 32 + 90
 class Plan:
     """`sources`: all segments up to the last that may be compacted, `first_dirty` the offset from which keys are
     looked at. `map_bytes` bounds the memory for keys, `io_bytes` that of reading and of writing, `rate` the bytes of
-    both in a second (None: no limit). `last_batches`: (producer id, epoch, last sequence) of each producer's last."""
+    both in a second (None: no limit). `last_offsets`: of each producer's last batch of data; `last_markers`: (producer
+    id, epoch) of those of which a marker is the last word. `aborted_later`: transactions of which something is in the
+    sources and the marker is not."""
 
     directory: str
     sources: tuple[Source, ...]
@@ -43,13 +47,15 @@ class Plan:
     map_bytes: int
     io_bytes: int
     rate: float | None
-    last_batches: frozenset[tuple[int, int, int]]
+    last_offsets: frozenset[int] = frozenset()
+    last_markers: frozenset[tuple[int, int]] = frozenset()
+    aborted_later: tuple[AbortedTransaction, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
 class Cleaned:
     """A segment [base_offset, end_offset) whose files are complete and synced under their `.cleaned` names. It is to
-    replace the segments with the base offsets `bases`."""
+    replace the segments with the base offsets `bases`. `aborted`: it has an index of aborted transactions."""
 
     bases: tuple[int, ...]
     base_offset: int
@@ -58,6 +64,7 @@ class Cleaned:
     first_timestamp: int | None
     max_timestamp: int
     max_timestamp_offset: int
+    aborted: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,13 +79,16 @@ class Result:
 
 
 def encode_plan(plan: Plan) -> bytes:
-    return _encode({**_flat(plan), "last_batches": sorted(plan.last_batches)})
+    lists = {"last_offsets": sorted(plan.last_offsets), "last_markers": sorted(plan.last_markers)}
+    return _encode({**_flat(plan), **lists})
 
 
 def decode_plan(data: bytes) -> Plan:
     values = json.loads(data)
     values["sources"] = tuple(Source(*one) for one in values["sources"])
-    values["last_batches"] = frozenset(tuple(one) for one in values["last_batches"])
+    values["last_offsets"] = frozenset(values["last_offsets"])
+    values["last_markers"] = frozenset(tuple(one) for one in values["last_markers"])
+    values["aborted_later"] = tuple(AbortedTransaction(*one) for one in values["aborted_later"])
     return Plan(**values)
 
 
@@ -118,8 +128,10 @@ def compact(disk: Disk, plan: Plan, throttle: Throttle) -> Result:
     done: list[Cleaned] = []
     try:
         offsets, cleaned_to = latest_offsets(disk, plan, throttle)
+        decided = Decided()
+        ahead = AbortedAhead(disk, plan.directory, plan.sources, plan.sources[0].base_offset, plan.aborted_later)
         for group in groups(plan, cleaned_to):
-            cleaned = _Writer(disk, plan, throttle, group, offsets, cleaned_to).run()
+            cleaned = _Writer(disk, plan, throttle, group, offsets, cleaned_to, decided, ahead).run()
             if cleaned is not None:
                 done.append(cleaned)
     except (Damaged, OSError):
@@ -134,12 +146,15 @@ def latest_offsets(disk: Disk, plan: Plan, throttle: Throttle) -> tuple[Offsets,
     at least one batch."""
     offsets: Offsets = {}
     most = plan.map_bytes // ENTRY_BYTES
+    decided = Decided()
+    ahead = AbortedAhead(disk, plan.directory, plan.sources, plan.first_dirty, plan.aborted_later)
     for source in plan.sources:
         if source.end_offset <= plan.first_dirty:
             continue
+        decided.add(ahead.up_to(source.end_offset))
         reader = Reader(disk, plan.directory, source, plan.io_bytes, throttle)
         for header, batch in reader:
-            if header.last_offset < plan.first_dirty or _left_alone(header):
+            if header.last_offset < plan.first_dirty or _is_no_news(decided, header, batch):
                 continue
             try:
                 body = encoded_records(batch, header)
@@ -168,9 +183,12 @@ def groups(plan: Plan, cleaned_to: int) -> list[tuple[Source, ...]]:
     return found
 
 
-def _left_alone(header: BatchHeader) -> bool:
-    """Markers, and what may belong to an aborted transaction."""
-    return bool(header.attributes & (CONTROL | TRANSACTIONAL))
+def _is_no_news(decided: Decided, header: BatchHeader, batch: bytes) -> bool:
+    """A marker, or a batch of an aborted transaction: what it has of a key does not count."""
+    if header.attributes & CONTROL:
+        decided.is_spent(header, batch)
+        return True
+    return bool(header.attributes & TRANSACTIONAL) and decided.is_aborted(header)
 
 
 class _Writer:
@@ -185,6 +203,8 @@ class _Writer:
         sources: tuple[Source, ...],
         offsets: Offsets,
         cleaned_to: int,
+        decided: Decided,
+        ahead: AbortedAhead,
     ) -> None:
         self._disk = disk
         self._plan = plan
@@ -192,6 +212,8 @@ class _Writer:
         self._sources = sources
         self._offsets = offsets
         self._cleaned_to = cleaned_to
+        self._decided = decided
+        self._ahead = ahead
         self._segment = Segment(disk, plan.directory, sources[0].base_offset, plan.now_ms)
         self._file: DiskFile | None = None
         self._buffer = bytearray()
@@ -200,6 +222,7 @@ class _Writer:
     def run(self) -> Cleaned | None:
         """None: the source stays as it is."""
         segment, last = self._segment, self._sources[-1]
+        self._decided.kept.clear()
         try:
             if len(self._sources) > 1:
                 self._begin()
@@ -211,6 +234,7 @@ class _Writer:
             self._file.fdatasync()
             segment.close_indexes(last.end_offset)
             self._write_indexes()
+            aborted = self._write_aborted()
         except BaseException:
             _remove_files(self._disk, self._plan.directory, segment.base_offset)
             raise
@@ -222,6 +246,7 @@ class _Writer:
             segment.first_timestamp,
             segment.max_timestamp,
             segment.max_timestamp_offset,
+            aborted,
         )
 
     def _begin(self) -> None:
@@ -229,6 +254,7 @@ class _Writer:
 
     def _copy(self, source: Source) -> None:
         segment, interval = self._segment, self._plan.index_interval_bytes
+        self._decided.add(self._ahead.up_to(source.end_offset))
         reader = Reader(self._disk, self._plan.directory, source, self._plan.io_bytes, self._throttle)
         for header, batch in reader:
             try:
@@ -251,22 +277,21 @@ class _Writer:
                     self._flush()
 
     def _filtered(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        if header.base_offset >= self._cleaned_to or _left_alone(header):
-            return batch
+        """What stays of a batch. The last one of all stays at least empty, so that nothing is forgotten of how far the
+        log has come, and so does the last one of each producer."""
         plan = self._plan
-        # The last batch of all stays as well, so that nothing is forgotten of how far the log has come.
-        keep_empty = header.next_offset == plan.sources[-1].end_offset or (
-            header.producer_id >= 0
-            and (header.producer_id, header.producer_epoch, header.last_sequence) in plan.last_batches
-        )
-        return filter_batch(
-            batch,
-            header,
-            self._offsets,
-            now_ms=plan.now_ms,
-            delete_retention_ms=plan.delete_retention_ms,
-            keep_empty=keep_empty,
-        )
+        keep_empty = header.next_offset == plan.sources[-1].end_offset or header.last_offset in plan.last_offsets
+        times = {"now_ms": plan.now_ms, "delete_retention_ms": plan.delete_retention_ms}
+        if header.attributes & CONTROL:
+            if not self._decided.is_spent(header, batch):
+                return batch
+            keep_empty = keep_empty or (header.producer_id, header.producer_epoch) in plan.last_markers
+            return filter_marker(batch, header, **times, keep_empty=keep_empty)
+        if header.attributes & TRANSACTIONAL and self._decided.is_aborted(header):
+            return emptied(batch, header) if keep_empty else None
+        if header.base_offset >= self._cleaned_to:
+            return batch
+        return filter_batch(batch, header, self._offsets, **times, keep_empty=keep_empty)
 
     def _flush(self) -> None:
         """Write what is gathered, and let the kernel begin to bring it to the disk, so that the sync is short."""
@@ -292,6 +317,18 @@ class _Writer:
             if file.append(data) != len(data):
                 raise OSError(ENOSPC, "no space left to compact")
             file.fdatasync()
+
+    def _write_aborted(self) -> bool:
+        """Also one without entries where the segment had one before: no crash may leave that beside the new log."""
+        path = self._segment.path(names.TXN_INDEX)
+        kept = self._decided.kept
+        if not kept and not self._disk.exists(path):
+            return False
+        file, data = _new_file(self._disk, path + names.CLEANED), encode_aborted(kept)
+        if file.append(data) != len(data):
+            raise OSError(ENOSPC, "no space left to compact")
+        file.fdatasync()
+        return True
 
 
 def _new_file(disk: Disk, path: str) -> DiskFile:

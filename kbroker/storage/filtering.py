@@ -46,9 +46,7 @@ def filter_batch(
     body = encoded_records(batch, header)
     sifted = sift(body, header.count, header.base_offset, offsets, bool(marked) and header.base_timestamp <= now_ms)
     if not sifted.kept:
-        if not keep_empty:
-            return None
-        return batch if not header.count else _emptied(header)
+        return emptied(batch, header) if keep_empty else None
     if sifted.tombstones and not marked:
         horizon_ms = now_ms + delete_retention_ms
         kept = moved(body, sifted.runs, header.base_timestamp - horizon_ms)
@@ -57,6 +55,32 @@ def filter_batch(
         return batch
     kept = b"".join([body[start:end] for start, end in sifted.runs])
     return _rebuilt(header, sifted, kept, header.attributes, header.base_timestamp)
+
+
+def filter_marker(
+    batch: bytes, header: BatchHeader, *, now_ms: int, delete_retention_ms: int, keep_empty: bool
+) -> bytes | bytearray | None:
+    """A control batch that has nothing left to mark: it is marked with the time from which it may go, and then goes, as
+    a tombstone. With `keep_empty` it remains without its record. Raises MalformedError."""
+    if not header.count:
+        return batch if keep_empty else None
+    if not header.attributes & DELETE_HORIZON:
+        horizon_ms = now_ms + delete_retention_ms
+        body = encoded_records(batch, header)
+        runs = [(0, len(body))]
+        sifted = Sifted(runs, header.count, True, header.max_timestamp - header.base_timestamp)
+        kept = moved(body, runs, header.base_timestamp - horizon_ms)
+        return _rebuilt(header, sifted, kept, header.attributes | DELETE_HORIZON, horizon_ms)
+    if header.base_timestamp > now_ms:
+        return batch
+    return emptied(batch, header) if keep_empty else None
+
+
+def emptied(batch: bytes, header: BatchHeader) -> bytes | bytearray:
+    """What a batch leaves behind that loses all of its records: its offsets, and its producer's last sequence.
+
+    As in Kafka its time is that of the batch as it was, so that retention by time takes it when it would have."""
+    return batch if not header.count else _emptied(header)
 
 
 def _rebuilt(header: BatchHeader, sifted: Sifted, kept: bytes, attributes: int, base_timestamp: int) -> bytearray:
@@ -77,9 +101,6 @@ def _rebuilt(header: BatchHeader, sifted: Sifted, kept: bytes, attributes: int, 
 
 
 def _emptied(header: BatchHeader) -> bytearray:
-    """What a batch leaves behind that loses all of its records: its offsets, and its producer's last sequence.
-
-    As in Kafka its time is that of the batch as it was, so that retention by time takes it when it would have."""
     return assemble_batch(
         b"",
         count=0,

@@ -70,7 +70,7 @@ class PartitionCheck:
         self._epochs: EpochCache | None = None
         self._epoch_told: tuple[int, int] | None = None
         self._producers = ProducersCheck()
-        self._open = OpenTransactions()
+        self._open = OpenTransactions(gaps=known.cleaned_to > 0)
         self._snapshots: list[int] = []
         self._batches = self._bytes = self._unchecked = 0
 

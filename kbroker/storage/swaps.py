@@ -11,14 +11,16 @@ from kbroker.storage import names
 from kbroker.storage.backend import Disk
 from kbroker.storage.scan import Scan
 
-NEW_SUFFIXES = (names.INDEX, names.TIME_INDEX, names.LOG)
+# There need not be an index of aborted transactions.
+NEW_SUFFIXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.LOG)
 
 
 def promote(disk: Disk, directory: str, base_offset: int) -> None:
     """`.cleaned`, all synced, becomes `.swap`. The log comes last: it is the sign that the replacement counts."""
     for suffix in NEW_SUFFIXES:
         path = names.segment_file(directory, base_offset, suffix)
-        disk.rename(path + names.CLEANED, path + names.SWAP)
+        if suffix != names.TXN_INDEX or disk.exists(path + names.CLEANED):
+            disk.rename(path + names.CLEANED, path + names.SWAP)
     disk.sync_dir(directory)
 
 

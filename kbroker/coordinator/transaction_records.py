@@ -16,7 +16,8 @@ PLAIN_VALUE, FLEXIBLE_VALUE = 0, 1
 _VERSION = Struct(">h")
 _KEY_PREFIX = _VERSION.pack(KEY_VERSION)
 _VALUE_PREFIXES = {version: _VERSION.pack(version) for version in (PLAIN_VALUE, FLEXIBLE_VALUE)}
-_STATES = {state.value: state for state in TransactionState}
+# Those that are written: who is dead has a tombstone.
+_STATES = {state.value: state for state in TransactionState if state < TransactionState.DEAD}
 
 
 def encode_record(record: Record, server_version: int) -> tuple[bytes, bytes | None]:
@@ -80,7 +81,7 @@ def _by_topic(transaction: Transaction) -> list[TransactionPartitions]:
 
 def _read(transactional_id: str, value: TransactionLogValue) -> Transaction:
     state = _STATES.get(value.transaction_status)
-    if state is None or state is TransactionState.PREPARE_EPOCH_FENCE:
+    if state is None:
         raise MalformedError(f"transaction status {value.transaction_status}")
     return Transaction(
         transactional_id=transactional_id,

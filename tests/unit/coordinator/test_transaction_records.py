@@ -130,6 +130,7 @@ def test_kinds_of_records_that_are_not_known_are_passed_over():
         (KEY, b"\0\1\0"),
         # States that do not exist, or that are never written.
         (KEY, b"\0\0" + bytes(8) + bytes(2) + bytes(4) + b"\x08" + b"\xff\xff\xff\xff" + bytes(16)),
+        (KEY, b"\0\0" + bytes(8) + bytes(2) + bytes(4) + b"\6" + b"\xff\xff\xff\xff" + bytes(16)),
         (KEY, b"\0\0" + bytes(8) + bytes(2) + bytes(4) + b"\7" + b"\xff\xff\xff\xff" + bytes(16)),
     ],
 )

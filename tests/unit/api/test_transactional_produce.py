@@ -220,3 +220,43 @@ async def test_who_goes_while_waiting_leaves_nothing_behind(m: Machine) -> None:
         await asked
     await asyncio.sleep(1)
     assert m.partition("b").log.log_end_offset == 0
+
+
+# Across restarts.
+
+
+@story
+@pytest.mark.parametrize("how", ["stop", "crash"])
+async def test_an_open_transaction_goes_on_after_a_restart(m: Machine, how: str) -> None:
+    one = await producer(m)
+    assert (await one.send("a", b"x")).error_code == 0
+    if how == "stop":
+        await m.restart()
+    else:
+        await m.crash()
+        await m.start()
+    again = await m.client()
+    one.client, again.ids = again, one.client.ids
+    await one.find()
+    while (sent := await one.send("a", b"y")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS:
+        await asyncio.sleep(0.01)
+    assert (sent.error_code, sent.base_offset) == (0, 1)
+    assert m.partition("a").last_stable_offset == 0
+    while (ended := await one.commit()) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        await asyncio.sleep(0.01)
+    assert ended == 0
+    assert await one.completed() == "CompleteCommit"
+    assert m.partition("a").last_stable_offset == 3
+
+
+@story
+async def test_what_was_decided_before_a_crash_is_done_after_it(m: Machine) -> None:
+    one = await producer(m)
+    await stuck(m, one)
+    await m.crash()
+    await m.start()
+    await m.until(lambda: m.partition("a").last_stable_offset == 2)
+    again = await m.client()
+    one.client, again.ids = again, one.client.ids
+    assert await one.completed() == "CompleteCommit"
+    assert (await one.send("a", b"y")).error_code == 0

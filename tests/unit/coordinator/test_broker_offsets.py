@@ -29,6 +29,7 @@ from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from protocol.messages.k42_delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tests.unit.client import Client
 from tests.unit.harness import DAY, MINUTE, Machine
 from tests.unit.harness import story as any_story
@@ -237,3 +238,25 @@ async def test_compaction_keeps_what_transactions_mean(m: Machine) -> None:
     assert size(m) < 3 * MIB
     await m.restart()
     assert await (await user(m, one)).offsets() == [9, 2, 7]
+
+
+@story(offsets_topic_segment_bytes=MIB, log_cleaner_min_cleanable_ratio=0)
+async def test_what_was_deleted_does_not_come_back_when_its_tombstones_are_gone(m: Machine) -> None:
+    one = await user(m)
+    await one.write("T", 0, 5)
+    await one.end("T")
+    await one.write("T", 1, 6)
+    assert await one.offsets() == [5, UNSTABLE, -1]
+    request = DeleteGroupsRequest(groups_names=["g"])
+    (deleted,) = (await one.client.ask(request, 2, DeleteGroupsResponse)).results
+    assert deleted.error_code == 0
+    await one.end("T")
+    assert await one.settled() == [-1, -1, -1]
+    for _ in range(4):
+        await fill(one, m)
+        await asyncio.sleep(1.5 * DAY)
+    await m.crash()
+    await m.start()
+    two = await user(m, one)
+    assert await two.offsets() == [-1, -1, -1]
+    assert await two.groups() == ["filler"]

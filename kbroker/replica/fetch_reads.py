@@ -92,7 +92,7 @@ def read(
         if not found.cold:
             try:
                 data = partition.log.read_or_place(fetched.offset, max(limit, 0), upper, not found.size)
-                if committed and data is not None:
+                if committed and data and fetched.offset <= partition.log.last_aborted:
                     aborted = aborted_in(partition.log, fetched.offset, len(data), wait=False)
                     if aborted is None:
                         data = None

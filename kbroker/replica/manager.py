@@ -161,9 +161,7 @@ class ReplicaManager:
         if acks == ACKS_ALL and not partition.state.enough_in_sync(log.config.min_insync_replicas):
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         if validated is None:
-            validated = validate(
-                records, log.config, now_ms, produce_version=version, transactional=transactional_id is not None
-            )
+            validated = validate(records, log.config, now_ms, version, transactional_id is not None)
         batch, header, append_time_ms = validated
         if header[9] < 0:
             duplicate = None

@@ -165,7 +165,8 @@ class Partition:
         waiting = self.waiting
         while waiting and waiting[0][0] <= state.high_watermark:
             waiting.popleft()[1](ErrorCode.NONE)
-        self.wake(size, stable)
+        if self.fetchers:
+            self.wake(size, stable)
 
     def _stabilize(self, before: int) -> int | None:
         """The high watermark has moved from `before`. Gives how many bytes have become stable; 0 if it is not known, -1

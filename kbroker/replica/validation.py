@@ -48,7 +48,6 @@ def validate(
     records: memoryview | None,
     config: "TopicConfig",
     now_ms: int,
-    *,
     produce_version: int,
     transactional: bool = False,
 ) -> Validated:

@@ -65,5 +65,8 @@ async def _matches(services: Services, pattern: Pattern, text: str) -> bool:
         except StopIteration as end:
             return bool(end.value)
         turn = services.world.loop.create_future()
-        services.world.loop.call_soon(turn.set_result, None)
-        await turn
+        handle = services.world.loop.call_soon(turn.set_result, None)
+        try:
+            await turn
+        finally:
+            handle.cancel()

@@ -132,8 +132,11 @@ class Runtime(Generic[R]):
         for number, item in enumerate(items):
             if number % LOADED_A_TURN == LOADED_A_TURN - 1:
                 turn = self._world.loop.create_future()
-                self._world.loop.call_soon(turn.set_result, None)
-                await turn
+                handle = self._world.loop.call_soon(turn.set_result, None)
+                try:
+                    await turn
+                finally:
+                    handle.cancel()
             if self.status is not Status.LOADING:
                 return
             self._machine.load(item)

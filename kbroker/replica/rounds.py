@@ -72,8 +72,11 @@ async def gently(world: World, many: Iterable[T], stopped: Callable[[], bool]) -
     for number, one in enumerate(many):
         if number % A_TURN == A_TURN - 1:
             turn = world.loop.create_future()
-            world.loop.call_soon(turn.set_result, None)
-            await turn
+            handle = world.loop.call_soon(turn.set_result, None)
+            try:
+                await turn
+            finally:
+                handle.cancel()
         if stopped():
             return
         yield one

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from kbroker.simulation.faults import CLOCK, COORDINATION, DISK, NETWORK, NODE, POWER, ROT, Fault
+from kbroker.simulation.faults import CLOCK, COORDINATION, DISK, NETWORK, NODE, POWER, ROT, Fault, full, slow_disk
 
 KIB = 1 << 10
 
@@ -11,16 +11,21 @@ KIB = 1 << 10
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`durable`: nothing is acknowledged before it is synced. `coordination`: the broker uses a service that is not
-    its own."""
+    its own. `transactions`: in so many of the runs that permit it something is written in transactions; with
+    `exactly_once` always what a group has read."""
 
     name: str
     text: str
     faults: dict[str, Fault]
     durable: bool = False
     coordination: bool = False
+    transactions: float = 0.0
+    exactly_once: bool = False
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
+
+_ALL_BUT_ROT = {name: fault for name, fault in _ALL.items() if name not in ROT}
 
 SCENARIOS = {
     one.name: one
@@ -33,9 +38,15 @@ SCENARIOS = {
         Scenario("disk", "reads, writes and syncs fail, the disk is full, or slow", {**DISK, **NODE}),
         Scenario("rot", "bits flip in what was not flushed when the process died", {**ROT, **NODE}),
         Scenario("coordination", "the coordination service is out of reach", {**COORDINATION, **NODE}, False, True),
-        Scenario("everything", "all of it", {**_ALL, **COORDINATION}, False, True),
-        Scenario("everything-durable", "all of it but rot; what is acknowledged has been synced",
-                 {name: fault for name, fault in _ALL.items() if name not in ROT}, True),
+        Scenario("everything", "all of it", {**_ALL, **COORDINATION}, False, True, 0.5),
+        Scenario("everything-durable", "all of it but rot; what is acknowledged has been synced", _ALL_BUT_ROT, True,
+                 transactions=0.5),
+        Scenario("transactions", "transactions, and all that leaves what was acknowledged",
+                 {**NODE, **NETWORK, **CLOCK, **COORDINATION, "full": full, "slow_disk": slow_disk}, False, True, 1.0),
+        Scenario("transactions-durable", "transactions, and all but rot; what is acknowledged has been synced",
+                 _ALL_BUT_ROT, True, transactions=1.0),
+        Scenario("exactly-once", "groups consume, transform and produce; all but rot; all acknowledged has been synced",
+                 _ALL_BUT_ROT, True, transactions=1.0, exactly_once=True),
     )
 }  # fmt: skip
 
@@ -72,8 +83,22 @@ def topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
     return configs
 
 
+def transaction_configs(random: Random) -> dict[str, str]:
+    """Of the broker, for the transaction coordinator."""
+    return {
+        "transaction.state.log.num.partitions": str(random.choice((1, 1, 3))),
+        "transaction.state.log.segment.bytes": str(random.choice((1 << 20, 100 << 20))),
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(random.choice((100, 1_000, 10_000))),
+    }
+
+
 def groups_configs(random: Random, *, durable: bool) -> dict[str, str]:
-    """Of __consumer_offsets: sometimes it is compacted all the time."""
+    """Of __consumer_offsets."""
+    return internal_configs(random, durable=durable)
+
+
+def internal_configs(random: Random, *, durable: bool) -> dict[str, str]:
+    """Of a topic of the broker's own: sometimes it is compacted all the time."""
     configs = {"flush.before.ack": "true"} if durable else {}
     if random.random() < 0.5:
         configs["internal.segment.bytes"] = str(random.choice((1, 4, 16)) * KIB)

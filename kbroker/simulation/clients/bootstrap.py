@@ -191,9 +191,9 @@ class Cluster:
         found = answer.coordinators[0] if several else answer
         if found.error_code:
             raise AbsentError(ErrorCode(found.error_code).name)
-        self._own = [connection for connection in self._own if not connection.lost]
-        self._own.append(await self._connect((found.host, found.port)))
-        return self._own[-1]
+        own = await self._connect((found.host, found.port))
+        self._own = [*(connection for connection in self._own if not connection.lost), own]
+        return own
 
     async def _connect(self, address: Address) -> Connection:
         connection = await connect(self.loop, address, self.client_id, self.caps, self.timeout_s)

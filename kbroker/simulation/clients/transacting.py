@@ -23,6 +23,8 @@ from kbroker.simulation.history import Place, Read
 
 # After which the coordinator aborts; what a program does within a transaction mostly takes less.
 TIMEOUTS_MS = (1_000, 5_000, 20_000)
+# The padding of results: each batch of them fits into the smallest segments, for nothing can be left out.
+SMALL = 32
 # Now and then a program takes its time in the middle of a transaction, perhaps more than it has.
 DELAYS_S = (0.1, 1.0, 6.0)
 
@@ -65,14 +67,14 @@ class _Program:
         """Not at the end, when all that is left has to be done."""
         return self.random.random() < chance and not self.setting.stop.settled
 
-    def new_producer(self) -> TransactionalProducer:
+    def new_producer(self, max_padding: int) -> TransactionalProducer:
         """Each life has a name of its own."""
         random = self.random
         cluster = self.setting.cluster(self.name, random, in_transactions=True)
         config = TransactionalConfig(
             max_in_flight=random.randint(1, 5),
             delivery_timeout_s=random.choice(PATIENCE) * 20.0,
-            shape=Shape(random.choice((64, 2_000)), 0, codecs(cluster, random)),
+            shape=Shape(max_padding, 0, codecs(cluster, random)),
             timeout_ms=random.choice(TIMEOUTS_MS),
             patience_s=random.choice((5.0, 30.0)),
             relics=self.work.relics,
@@ -120,7 +122,7 @@ async def transact(
     """Write some batches to some partitions in each transaction, until it is told to stop."""
     program = _Program(setting, name, random, work, transactional_id, habits or Habits())
     while not program.stopped:
-        producer = program.new_producer()
+        producer = program.new_producer(random.choice((64, 2_000)))
         try:
             await producer.init(lambda: program.stopped)
             while not program.stopped and await _transact_once(program, producer, places):
@@ -166,7 +168,8 @@ async def transform(
     with the offset behind it."""
     program = _Program(setting, name, random, work, f"{name}-id", habits or Habits())
     while not program.stopped:
-        producer, member = program.new_producer(), _new_member(program, group, topics)
+        producer = program.new_producer(SMALL)
+        member = _new_member(program, group, topics)
         try:
             await producer.init(lambda: program.stopped)
             while not program.stopped and await _transform_once(program, producer, member, group, outputs):

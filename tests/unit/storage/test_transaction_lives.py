@@ -141,14 +141,8 @@ class TransactionStory(Story):
         super().check(power)
         log.producers.transactions.high_watermark_at(end)
         self._check_transactions(Model(self.events))
-        self.producers = {}
-        for event in self.events:
-            epoch, sequence = self.producers.get(event.producer_id, (event.epoch, 0))
-            sequence = sequence if epoch == event.epoch else 0
-            if event.kind in (DATA, PLAIN):
-                sequence += event.last - event.base + 1
-            self.producers[event.producer_id] = (event.epoch, sequence)
-        # What is left of a producer may be a marker alone, if its data was deleted and the snapshot is lost.
+        # Of a producer whose data was deleted, and the snapshot lost, nothing is known: it may begin anywhere.
+        self.producers = {event.producer_id: (event.epoch, 0) for event in self.events}
         for one in log.producers.active():
             assert one.producer_epoch == self.producers[one.producer_id][0]
             self.producers[one.producer_id] = (one.producer_epoch, one.last_sequence + 1)

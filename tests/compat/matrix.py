@@ -9,11 +9,12 @@ CLIENTS = {
     "confluent_kafka": "confluent-kafka",
     "aiokafka": "aiokafka",
     "kafka_tools": "Kafka's tools",
+    "old_java": "old Java clients",
     "spark": "Spark",
     "cli": "kbroker CLI",
     "wire": "raw frames (kio)",
 }
-KAFKA_TOOLS_VERSION = "4.3.1"
+KAFKA_VERSIONS = {"kafka_tools": "4.3.1", "old_java": "2.1.1"}
 
 FEATURES = (
     "records",
@@ -28,6 +29,9 @@ FEATURES = (
     "static membership",
     "cooperative rebalance",
     "commits",
+    "transactions",
+    "exactly once, kill -9",
+    "Kafka Streams",
     "topics",
     "auto-creation",
     "configs",
@@ -81,8 +85,8 @@ class Matrix:
 
 def version_of(client: str) -> str:
     """The version of the client as it is installed here."""
-    if client == "kafka_tools":
-        return KAFKA_TOOLS_VERSION
+    if client in KAFKA_VERSIONS:
+        return KAFKA_VERSIONS[client]
     package = {"spark": "pyspark", "cli": "kbroker", "wire": "kio"}.get(client, CLIENTS[client])
     try:
         return metadata.version(package)

@@ -47,9 +47,9 @@ class _Link:
     open: dict[int, bytes] = field(default_factory=dict)
     held: dict[int, bytes] = field(default_factory=dict)
 
-    def count(self, answers: bool) -> int:
+    def count(self, api: ApiKey, answers: bool) -> int:
         frames = (self.open[known] for known in self.held if known in self.open) if answers else self.open.values()
-        return sum(1 for frame in frames if _API.unpack_from(frame)[0] == ApiKey.PRODUCE)
+        return sum(1 for frame in frames if _API.unpack_from(frame)[0] == api)
 
 
 class Line:
@@ -61,6 +61,7 @@ class Line:
         self._links: set[_Link] = set()
         self._lost: list[bytes] = []
         self._holding = False
+        self._only: ApiKey | None = None
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -72,21 +73,22 @@ class Line:
         host, _, port = bootstrap.rpartition(":")
         self._target = host, int(port)
 
-    def hold(self) -> None:
-        """Answers stay on the line from now on; those of a broker that dies are never seen."""
-        self._run(self._set_holding(True))
+    def hold(self, only: ApiKey | None = None) -> None:
+        """Answers stay on the line from now on; those of a broker that dies are never seen. `only`: a connection goes
+        on until the first answer of this API."""
+        self._run(self._set_holding(True, only))
 
     def release(self) -> None:
         """What is held goes on, and so does what comes."""
         self._run(self._set_holding(False))
 
-    def unanswered(self) -> int:
+    def unanswered(self, api: ApiKey = ApiKey.PRODUCE) -> int:
         """Produce requests that the broker's sockets took and that clients wait for."""
-        return self._run(self._count(answers=False))
+        return self._run(self._count(api, answers=False))
 
-    def held(self) -> int:
+    def held(self, api: ApiKey = ApiKey.PRODUCE) -> int:
         """Produce requests among those that the broker has answered."""
-        return self._run(self._count(answers=True))
+        return self._run(self._count(api, answers=True))
 
     def connections(self) -> int:
         return len(self._links)
@@ -120,15 +122,16 @@ class Line:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _set_holding(self, holding: bool) -> None:
+    async def _set_holding(self, holding: bool, only: ApiKey | None = None) -> None:
         self._holding = holding
+        self._only = only
         if not holding:
             for link in self._links:
                 for known in list(link.held):
                     self._answer(link, known, link.held.pop(known))
 
-    async def _count(self, answers: bool) -> int:
-        return sum(link.count(answers) for link in self._links)
+    async def _count(self, api: ApiKey, answers: bool) -> int:
+        return sum(link.count(api, answers) for link in self._links)
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         try:
@@ -157,7 +160,7 @@ class Line:
     async def _answers(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while (frame := await _frame(reader)) is not None:
             (known,) = _CORRELATION.unpack_from(frame)
-            if self._holding:
+            if self._holding and (link.held or self._only in (None, _API.unpack_from(link.open[known])[0])):
                 link.held[known] = frame
             else:
                 self._answer(link, known, frame)

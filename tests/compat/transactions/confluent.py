@@ -1,0 +1,177 @@
+"""confluent-kafka (librdkafka) as a client of the tests of transactions."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.compat.support import eventually, unique
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Refused
+
+TIMEOUT = 30.0
+PENDING_TIMEOUT = 0.7
+POLL = 0.02
+_FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+
+
+def _kind(error: KafkaError) -> str:
+    if error.code() in _FENCED and error.fatal():
+        return FENCED
+    return ABORTABLE if error.txn_requires_abort() else FATAL
+
+
+def _do(call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    try:
+        return call(*args, **named)
+    except KafkaException as error:
+        raise Refused(_kind(error.args[0]), f"{error.args[0].name()}: {error.args[0].str()}") from error
+
+
+class ConfluentTransactor:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._producer = Producer({"linger.ms": 0, "log_level": 2, **settings})
+        self._failed: list[KafkaError] = []
+
+    def init(self) -> None:
+        _do(self._producer.init_transactions, TIMEOUT)
+
+    def begin(self) -> None:
+        self._failed.clear()
+        _do(self._producer.begin_transaction)
+
+    def send(self, topic: str, value: bytes, partition: int = 0) -> None:
+        _do(self._producer.produce, topic, value, partition=partition, on_delivery=self._delivered)
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        assert self._producer.flush(TIMEOUT) == 0, "not everything was delivered"
+        if self._failed:
+            raise Refused(_kind(self._failed[0]), self._failed[0].str())
+
+    def send_offsets(self, metadata: Any, topic: str, offsets: Mapping[int, int]) -> None:
+        positions = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        _do(self._producer.send_offsets_to_transaction, positions, metadata, TIMEOUT)
+
+    def commit(self) -> None:
+        _do(self._producer.commit_transaction, TIMEOUT)
+
+    def abort(self) -> None:
+        _do(self._producer.abort_transaction, TIMEOUT)
+
+    def close(self) -> None:
+        self._producer.purge()
+        with suppress(KafkaException, SystemError):  # what has ended it before is raised again, out of a callback, too
+            self._producer.flush(5)
+
+    def _delivered(self, error: KafkaError | None, _: Any) -> None:
+        if error is not None:
+            self._failed.append(error)
+
+
+class ConfluentMember:
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        self._consumer = consumer
+        self._read: list[bytes] = []
+        consumer.subscribe([topic])
+        eventually(lambda: self._poll() or consumer.assignment(), "the member's partitions", interval=0)
+
+    def metadata(self) -> Any:
+        return self._consumer.consumer_group_metadata()
+
+    def read(self, count: int) -> list[bytes]:
+        eventually(lambda: self._poll() or len(self._read) >= count, f"{count} records", interval=0)
+        taken, self._read = self._read[:count], self._read[count:]
+        return taken
+
+    def leave(self) -> None:
+        self._consumer.close()
+
+    def _poll(self) -> None:
+        for message in self._consumer.consume(100, timeout=POLL):
+            if message.error():
+                raise KafkaException(message.error())
+            self._read.append(message.value())
+
+
+class ConfluentClient:
+    knows_kip_447 = True
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._open: list[Callable[[], None]] = []
+        self._observers: dict[str, Consumer] = {}
+
+    def transactor(self, transactional_id: str, timeout_ms: int = 60_000) -> ConfluentTransactor:
+        return self._producer({"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms})
+
+    def plain(self) -> ConfluentTransactor:
+        return self._producer({"enable.idempotence": True})
+
+    def read(self, topic: str, isolation: str, partitions: int = 1) -> list[list[bytes]]:
+        consumer = self._consumer(isolation, unique("reader"), {"enable.partition.eof": True})
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        values: list[list[bytes]] = [[] for _ in range(partitions)]
+        ended: set[int] = set()
+
+        def read() -> bool:
+            for message in consumer.consume(1000, timeout=POLL):
+                if not message.error():
+                    values[message.partition()].append(message.value())
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                else:
+                    raise KafkaException(message.error())
+            return len(ended) == partitions
+
+        try:
+            eventually(read, f"the ends of {topic}", TIMEOUT, interval=0)
+        finally:
+            consumer.close()
+        return values
+
+    def end(self, topic: str, isolation: str, partition: int = 0) -> int:
+        if isolation not in self._observers:
+            self._observers[isolation] = self._consumer(isolation, unique("observer"))
+            self._open.append(self._observers[isolation].close)
+        _, end = self._observers[isolation].get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT)
+        return int(end)
+
+    def member(self, group: str, topic: str) -> ConfluentMember:
+        settings = {"heartbeat.interval.ms": 200, "session.timeout.ms": 10_000}
+        member = ConfluentMember(self._consumer(COMMITTED, group, settings), topic)
+        self._open.append(member.leave)
+        return member
+
+    def committed(self, group: str, topic: str, partition: int = 0) -> int:
+        consumer = self._consumer(COMMITTED, group)
+        try:
+            [found] = consumer.committed([TopicPartition(topic, partition)], timeout=PENDING_TIMEOUT)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._TIMED_OUT:
+                raise
+            raise TimeoutError(str(error)) from error
+        finally:
+            consumer.close()
+        return found.offset if found.offset >= 0 else -1
+
+    def close(self) -> None:
+        for close in self._open:
+            close()
+
+    def _producer(self, settings: dict[str, Any]) -> ConfluentTransactor:
+        made = ConfluentTransactor({"bootstrap.servers": self._bootstrap, **settings})
+        self._open.append(made.close)
+        return made
+
+    def _consumer(self, isolation: str, group: str, settings: dict[str, Any] | None = None) -> Consumer:
+        defaults = {
+            "bootstrap.servers": self._bootstrap,
+            "group.id": group,
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 50,
+            "log_level": 2,
+        }
+        return Consumer({**defaults, **(settings or {})})

@@ -1,0 +1,264 @@
+"""Apache Kafka's Java clients, of this version and of older ones, as clients of the tests of transactions."""
+
+import logging
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import JavaGateway, find_jar_path
+from py4j.protocol import Py4JJavaError
+
+from scripts.benchmark.peers import CACHE, QUIET, kafka_classpath
+from tests.compat.support import eventually, unique
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Refused
+
+TIMEOUT_MS = 30_000
+PENDING_TIMEOUT_MS = 700
+JARS = CACHE.parent / "kafka-jars"
+
+# What the documentation of KafkaProducer says: fatal are these, after all else the transaction can be aborted.
+_FENCED = {"ProducerFencedException", "InvalidProducerEpochException"}
+_FATAL = {"OutOfOrderSequenceException", "UnsupportedVersionException", "InvalidPidMappingException"}
+
+
+def jar(artifact: str, version: str) -> Path:
+    """A jar of Apache Kafka, fetched once with Maven."""
+    path = JARS / f"{artifact}-{version}.jar"
+    if not path.exists():
+        subprocess.run(
+            ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact=org.apache.kafka:{artifact}:{version}",
+             f"-DoutputDirectory={JARS}"],
+            check=True, cwd=CACHE.parent,
+        )  # fmt: skip
+    return path
+
+
+@contextmanager
+def old_clients(version: str, log: Path) -> Iterator[Any]:
+    """A JVM with kafka-clients of that version; what else they need is of the newest."""
+    others = [
+        path for stem in ("slf4j", "lz4", "snappy", "zstd") for path in Path(kafka_classpath()).parent.glob(f"{stem}*")
+    ]
+    logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
+    with log.open("w") as output:
+        gateway = JavaGateway.launch_gateway(
+            classpath=":".join(map(str, [jar("kafka-clients", version), *others, find_jar_path()])),
+            javaopts=["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", QUIET],
+            die_on_exit=True,
+            redirect_stdout=output,
+            redirect_stderr=output,
+        )
+        try:
+            yield gateway.jvm
+        finally:
+            gateway.shutdown()
+
+
+def _refused(error: Py4JJavaError) -> Refused:
+    causes = []
+    cause = error.java_exception
+    while cause is not None:
+        causes.append(cause.getClass().getSimpleName())
+        cause = cause.getCause()
+    kind = FENCED if _FENCED & set(causes) else FATAL if _FATAL & set(causes) else ABORTABLE
+    return Refused(kind, f"{' < '.join(causes)}: {error.java_exception.getMessage()}")
+
+
+def _do(call: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return call(*args)
+    except Py4JJavaError as error:
+        raise _refused(error) from error
+
+
+class JavaTransactor:
+    def __init__(self, java: Any, settings: dict[str, Any], old: bool) -> None:
+        self._java = java
+        self._old = old
+        self._clients = java.org.apache.kafka.clients
+        serializer = java.org.apache.kafka.common.serialization.ByteArraySerializer
+        defaults = {"linger.ms": 0, "retry.backoff.ms": 20, "max.block.ms": TIMEOUT_MS}
+        self._producer = _do(
+            self._clients.producer.KafkaProducer, _map(java, {**defaults, **settings}), serializer(), serializer()
+        )
+        self._sent: list[Any] = []
+
+    def init(self) -> None:
+        _do(self._producer.initTransactions)
+
+    def begin(self) -> None:
+        self._sent.clear()
+        _do(self._producer.beginTransaction)
+
+    def send(self, topic: str, value: bytes, partition: int = 0) -> None:
+        record = self._clients.producer.ProducerRecord(topic, partition, None, value)
+        self._sent.append(_do(self._producer.send, record))
+
+    def flush(self) -> None:
+        _do(self._producer.flush)
+        for future in self._sent:
+            _do(future.get)
+
+    def send_offsets(self, metadata: Any, topic: str, offsets: Mapping[int, int]) -> None:
+        positions = self._java.java.util.HashMap()
+        for partition, offset in offsets.items():
+            tp = self._java.org.apache.kafka.common.TopicPartition(topic, partition)
+            positions.put(tp, self._clients.consumer.OffsetAndMetadata(offset))
+        _do(self._producer.sendOffsetsToTransaction, positions, metadata)
+
+    def commit(self) -> None:
+        _do(self._producer.commitTransaction)
+
+    def abort(self) -> None:
+        _do(self._producer.abortTransaction)
+
+    def close(self) -> None:
+        if self._old:
+            self._producer.close(0, self._java.java.util.concurrent.TimeUnit.MILLISECONDS)
+        else:
+            self._producer.close(_ms(self._java, 0))
+
+
+class JavaMember:
+    def __init__(self, java: Any, consumer: Any, topic: str, group: str | None) -> None:
+        """`group`: for clients that know no group metadata."""
+        self._java = java
+        self._consumer = consumer
+        self._group = group
+        self._read: list[bytes] = []
+        consumer.subscribe(_list(java, [topic]))
+        eventually(lambda: self._poll() or consumer.assignment().size(), "the member's partitions", interval=0)
+
+    def metadata(self) -> Any:
+        return self._consumer.groupMetadata() if self._group is None else self._group
+
+    def read(self, count: int) -> list[bytes]:
+        eventually(lambda: self._poll() or len(self._read) >= count, f"{count} records", interval=0)
+        taken, self._read = self._read[:count], self._read[count:]
+        return taken
+
+    def leave(self) -> None:
+        self._consumer.close()
+
+    def _poll(self) -> None:
+        self._read += [value for _, value in _polled(self._java, self._consumer)]
+
+
+class JavaClient:
+    def __init__(self, java: Any, bootstrap: str, knows_kip_447: bool = True) -> None:
+        self._java = java
+        self._bootstrap = bootstrap
+        self.knows_kip_447 = knows_kip_447
+        self._open: list[Callable[[], None]] = []
+        self._observers: dict[str, Any] = {}
+
+    def transactor(self, transactional_id: str, timeout_ms: int = 60_000) -> JavaTransactor:
+        return self._producer({"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms})
+
+    def plain(self) -> JavaTransactor:
+        return self._producer({"enable.idempotence": "true"})
+
+    def read(self, topic: str, isolation: str, partitions: int = 1) -> list[list[bytes]]:
+        consumer = self._consumer(isolation)
+        values: list[list[bytes]] = [[] for _ in range(partitions)]
+        asked = _list(self._java, [self._partition(topic, index) for index in range(partitions)])
+        consumer.assign(asked)
+        try:
+            ends = dict(consumer.endOffsets(asked))
+
+            def read() -> bool:
+                for partition, value in _polled(self._java, consumer):
+                    values[partition].append(value)
+                return all(consumer.position(tp) >= end for tp, end in ends.items())
+
+            eventually(read, f"the ends of {topic}", TIMEOUT_MS / 1000, interval=0)
+        finally:
+            consumer.close()
+        return values
+
+    def end(self, topic: str, isolation: str, partition: int = 0) -> int:
+        if isolation not in self._observers:
+            self._observers[isolation] = self._consumer(isolation)
+            self._open.append(self._observers[isolation].close)
+        tp = self._partition(topic, partition)
+        return int(self._observers[isolation].endOffsets(_list(self._java, [tp])).get(tp))
+
+    def member(self, group: str, topic: str) -> JavaMember:
+        consumer = self._consumer(COMMITTED, group, {"heartbeat.interval.ms": 200, "session.timeout.ms": 10_000})
+        member = JavaMember(self._java, consumer, topic, None if self.knows_kip_447 else group)
+        self._open.append(member.leave)
+        return member
+
+    def committed(self, group: str, topic: str, partition: int = 0) -> int:
+        consumer = self._consumer(COMMITTED, group)
+        tp = self._partition(topic, partition)
+        pending = _ms(self._java, PENDING_TIMEOUT_MS)
+        try:
+            if self.knows_kip_447:
+                asked = self._java.java.util.HashSet()
+                asked.add(tp)
+                found = consumer.committed(asked, pending).get(tp)
+            else:
+                found = consumer.committed(tp, pending)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() != "TimeoutException":
+                raise
+            raise TimeoutError(str(error)) from error
+        finally:
+            consumer.close()
+        return -1 if found is None else int(found.offset())
+
+    def close(self) -> None:
+        for close in self._open:
+            close()
+
+    def _producer(self, settings: dict[str, Any]) -> JavaTransactor:
+        made = JavaTransactor(self._java, {"bootstrap.servers": self._bootstrap, **settings}, not self.knows_kip_447)
+        self._open.append(made.close)
+        return made
+
+    def _consumer(self, isolation: str, group: str | None = None, settings: dict[str, Any] | None = None) -> Any:
+        deserializer = self._java.org.apache.kafka.common.serialization.ByteArrayDeserializer
+        defaults = {
+            "bootstrap.servers": self._bootstrap,
+            "isolation.level": isolation,
+            "group.id": group or unique("reader"),
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": "false",
+            "fetch.max.wait.ms": 50,
+        }
+        return self._java.org.apache.kafka.clients.consumer.KafkaConsumer(
+            _map(self._java, {**defaults, **(settings or {})}), deserializer(), deserializer()
+        )
+
+    def _partition(self, topic: str, index: int) -> Any:
+        return self._java.org.apache.kafka.common.TopicPartition(topic, index)
+
+
+def _polled(java: Any, consumer: Any) -> list[tuple[int, bytes]]:
+    records = consumer.poll(_ms(java, 20)).iterator()
+    found = []
+    while records.hasNext():
+        record = records.next()
+        found.append((record.partition(), record.value()))
+    return found
+
+
+def _ms(java: Any, ms: int) -> Any:
+    return java.java.time.Duration.ofMillis(ms)
+
+
+def _list(java: Any, items: list[Any]) -> Any:
+    made = java.java.util.ArrayList()
+    for item in items:
+        made.add(item)
+    return made
+
+
+def _map(java: Any, values: Mapping[str, Any]) -> Any:
+    made = java.java.util.HashMap()
+    for name, value in values.items():
+        made.put(name, str(value))
+    return made

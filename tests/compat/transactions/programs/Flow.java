@@ -1,0 +1,124 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.Future;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.AuthorizationException;
+import org.apache.kafka.common.errors.OutOfOrderSequenceException;
+import org.apache.kafka.common.errors.ProducerFencedException;
+
+/** Consume, transform, produce with Kafka's Java client, as its documentation says. Arguments and what is printed are
+ *  those of stages.py. */
+public class Flow {
+    private static final int GIVEN_UP = 3;
+    private static final BufferedReader IN = new BufferedReader(new InputStreamReader(System.in));
+    private static String stopAt = "";
+
+    public static void main(String[] given) throws Exception {
+        Properties common = new Properties();
+        common.put("bootstrap.servers", given[0]);
+        common.put("reconnect.backoff.ms", "20");
+        common.put("reconnect.backoff.max.ms", "200");
+        common.put("retry.backoff.ms", "20");
+        Properties producing = new Properties();
+        producing.putAll(common);
+        producing.put("transactional.id", given[4]);
+        producing.put("transaction.timeout.ms", given[6]);
+        producing.put("linger.ms", "0");
+        producing.put("key.serializer", "org.apache.kafka.common.serialization.StringSerializer");
+        producing.put("value.serializer", "org.apache.kafka.common.serialization.StringSerializer");
+        Properties consuming = new Properties();
+        consuming.putAll(common);
+        consuming.put("group.id", given[1]);
+        consuming.put("isolation.level", "read_committed");
+        consuming.put("enable.auto.commit", "false");
+        consuming.put("auto.offset.reset", "earliest");
+        consuming.put("session.timeout.ms", given[5]);
+        consuming.put("heartbeat.interval.ms", "200");
+        consuming.put("max.poll.records", "20");
+        consuming.put("fetch.max.wait.ms", "50");
+        consuming.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
+        consuming.put("key.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
+        consuming.put("value.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
+        KafkaProducer<String, String> producer = new KafkaProducer<>(producing);
+        KafkaConsumer<String, String> consumer = new KafkaConsumer<>(consuming);
+        try {
+            producer.initTransactions();
+        } catch (KafkaException wrong) {
+            giveUp(wrong);
+        }
+        consumer.subscribe(List.of(given[2]));
+        reach("started");
+        while (true) {
+            ConsumerRecords<String, String> records = consumer.poll(Duration.ofMillis(100));
+            if (records.isEmpty()) continue;
+            try {
+                transact(producer, consumer, given[3], records);
+            } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException wrong) {
+                giveUp(wrong);
+            } catch (KafkaException wrong) {
+                abort(producer, consumer, wrong);
+            }
+        }
+    }
+
+    private static void transact(KafkaProducer<String, String> producer, KafkaConsumer<String, String> consumer,
+            String target, ConsumerRecords<String, String> records) throws Exception {
+        producer.beginTransaction();
+        Map<TopicPartition, OffsetAndMetadata> positions = new HashMap<>();
+        List<Future<?>> sent = new ArrayList<>();
+        for (ConsumerRecord<String, String> record : records) {
+            sent.add(producer.send(new ProducerRecord<>(target, record.partition(), null, "done " + record.value())));
+            positions.put(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1));
+        }
+        reach("sent");
+        producer.flush();
+        reach("produced");
+        producer.sendOffsetsToTransaction(positions, consumer.groupMetadata());
+        reach("offsets");
+        producer.commitTransaction();
+        reach("committed");
+    }
+
+    /** Back to what the group has committed. */
+    private static void abort(KafkaProducer<String, String> producer, KafkaConsumer<String, String> consumer, KafkaException why) {
+        try {
+            producer.abortTransaction();
+            Map<TopicPartition, OffsetAndMetadata> found = consumer.committed(consumer.assignment());
+            System.out.println("aborted: " + why);
+            for (TopicPartition tp : consumer.assignment()) {
+                consumer.seek(tp, found.get(tp) == null ? 0 : found.get(tp).offset());
+            }
+        } catch (KafkaException wrong) {
+            System.out.println("gave up: " + why);
+            giveUp(wrong);
+        }
+    }
+
+    private static void reach(String stage) throws Exception {
+        if (IN.ready()) stopAt = IN.readLine().trim();
+        if (stage.equals(stopAt)) {
+            System.out.println("stopped " + stage);
+            stopAt = "";
+            IN.readLine();
+        }
+        System.out.println(stage);
+    }
+
+    private static void giveUp(Throwable why) {
+        System.out.println("gave up: " + why);
+        Runtime.getRuntime().halt(GIVEN_UP);
+    }
+}

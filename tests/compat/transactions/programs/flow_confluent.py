@@ -1,0 +1,99 @@
+"""Consume, transform, produce with confluent-kafka, as its documentation says."""
+
+import threading
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
+from stages import Arguments, Stages, give_up
+
+TIMEOUT = 30.0
+# librdkafka 2.16 can wait for ever for a coordinator that was away, whatever its timeout (its issues 5456 and 5511).
+HANGS = 5.0
+
+
+def main() -> None:
+    given, stages = Arguments(), Stages()
+    common = {"bootstrap.servers": given.bootstrap, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+    producer = Producer(
+        {
+            **common,
+            "transactional.id": given.transactional_id,
+            "transaction.timeout.ms": given.transaction_timeout_ms,
+            "linger.ms": 0,
+            "log_level": 0,
+        }
+    )
+    consumer = Consumer(
+        {
+            **common,
+            "group.id": given.group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": given.session_timeout_ms,
+            "heartbeat.interval.ms": 200,
+            "partition.assignment.strategy": "range",
+            "fetch.wait.max.ms": 50,
+            "log_level": 0,
+        }
+    )
+    try:
+        producer.init_transactions(TIMEOUT)
+    except KafkaException as error:
+        give_up(error)
+    consumer.subscribe([given.source])
+    stages.reach("started")
+    while True:
+        records = [record for record in consumer.consume(20, timeout=0.1) if not record.error()]
+        if not records:
+            continue
+        try:
+            transact(producer, consumer, given.target, records, stages)
+        except KafkaException as error:
+            if not (error.args[0].txn_requires_abort() or error.args[0].retriable()):
+                give_up(error)
+            abort(producer, consumer, error)
+
+
+def transact(producer: Producer, consumer: Consumer, target: str, records: list[Message], stages: Stages) -> None:
+    producer.begin_transaction()
+    ends: dict[tuple[str, int], int] = {}
+    for record in records:
+        producer.produce(target, b"done " + record.value(), partition=record.partition())
+        ends[record.topic(), record.partition()] = record.offset() + 1
+    stages.reach("sent")
+    producer.flush(TIMEOUT)
+    stages.reach("produced")
+    positions = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
+    watchdog = threading.Timer(HANGS, give_up, ["send_offsets_to_transaction hangs"])
+    watchdog.start()
+    producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), HANGS / 2)
+    watchdog.cancel()
+    stages.reach("offsets")
+    retried(producer.commit_transaction)
+    stages.reach("committed")
+
+
+def abort(producer: Producer, consumer: Consumer, why: KafkaException) -> None:
+    """Back to what the group has committed."""
+    try:
+        retried(producer.abort_transaction)
+        found = consumer.committed(consumer.assignment(), timeout=TIMEOUT)
+    except KafkaException as error:
+        give_up(f"{why}, and then {error}")
+    print(f"aborted: {why}", flush=True)
+    for tp in found:
+        if tp.offset < 0:
+            tp.offset = OFFSET_BEGINNING
+        consumer.seek(tp)
+
+
+def retried(call, *arguments) -> None:  # type: ignore[no-untyped-def]
+    while True:
+        try:
+            return call(*arguments, TIMEOUT)
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+
+
+main()

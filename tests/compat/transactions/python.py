@@ -1,0 +1,162 @@
+"""kafka-python as a client of the tests of transactions."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
+from kafka.structs import OffsetAndMetadata
+
+from tests.compat.support import eventually
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Refused
+
+TIMEOUT = 30
+PENDING_TIMEOUT = 0.7
+
+
+class PythonTransactor:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._producer = KafkaProducer(linger_ms=0, retry_backoff_ms=20, max_block_ms=TIMEOUT * 1000, **settings)
+        self._sent: list[Any] = []
+
+    def init(self) -> None:
+        self._do(self._producer.init_transactions)
+
+    def begin(self) -> None:
+        self._sent.clear()
+        self._do(self._producer.begin_transaction)
+
+    def send(self, topic: str, value: bytes, partition: int = 0) -> None:
+        self._sent.append(self._do(self._producer.send, topic, value, partition=partition))
+
+    def flush(self) -> None:
+        self._do(self._producer.flush, TIMEOUT)
+        for future in self._sent:
+            self._do(future.get, TIMEOUT)
+
+    def send_offsets(self, metadata: Any, topic: str, offsets: Mapping[int, int]) -> None:
+        positions = {
+            TopicPartition(topic, partition): OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()
+        }
+        self._do(self._producer.send_offsets_to_transaction, positions, metadata)
+
+    def commit(self) -> None:
+        self._do(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        self._do(self._producer.abort_transaction)
+
+    def close(self) -> None:
+        with suppress(KafkaTimeoutError):
+            self._producer.close(0)
+
+    def _do(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        try:
+            return call(*args, **named)
+        except KafkaError as error:
+            raise Refused(self._kind(error), repr(error)) from error
+
+    def _kind(self, error: KafkaError) -> str:
+        manager = self._producer._transaction_manager
+        if isinstance(error, ProducerFencedError) or isinstance(manager.last_error, ProducerFencedError):
+            return FENCED
+        return FATAL if manager.has_fatal_error() else ABORTABLE
+
+
+class PythonMember:
+    def __init__(self, consumer: KafkaConsumer, topic: str) -> None:
+        self._consumer = consumer
+        self._read: list[bytes] = []
+        consumer.subscribe([topic])
+        eventually(lambda: self._poll() or consumer.assignment(), "the member's partitions", interval=0)
+
+    def metadata(self) -> Any:
+        return self._consumer.group_metadata()
+
+    def read(self, count: int) -> list[bytes]:
+        eventually(lambda: self._poll() or len(self._read) >= count, f"{count} records", interval=0)
+        taken, self._read = self._read[:count], self._read[count:]
+        return taken
+
+    def leave(self) -> None:
+        self._consumer.close()
+
+    def _poll(self) -> None:
+        # A poll that ends in the middle of a rejoin can leave kafka-python waiting for ever.
+        for part in self._consumer.poll(timeout_ms=350).values():
+            self._read += [record.value for record in part]
+
+
+class PythonClient:
+    knows_kip_447 = True
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._open: list[Callable[[], None]] = []
+        self._observers: dict[str, KafkaConsumer] = {}
+
+    def transactor(self, transactional_id: str, timeout_ms: int = 60_000) -> PythonTransactor:
+        return self._producer(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+
+    def plain(self) -> PythonTransactor:
+        return self._producer(enable_idempotence=True)
+
+    def read(self, topic: str, isolation: str, partitions: int = 1) -> list[list[bytes]]:
+        consumer = self._consumer(isolation)
+        values: list[list[bytes]] = [[] for _ in range(partitions)]
+        asked = [TopicPartition(topic, index) for index in range(partitions)]
+        consumer.assign(asked)
+        try:
+            ends = consumer.end_offsets(asked)
+
+            def read() -> bool:
+                for tp, part in consumer.poll(timeout_ms=20).items():
+                    values[tp.partition] += [record.value for record in part]
+                return all(consumer.position(tp) >= ends[tp] for tp in asked)
+
+            eventually(read, f"the ends of {topic}", TIMEOUT, interval=0)
+        finally:
+            consumer.close()
+        return values
+
+    def end(self, topic: str, isolation: str, partition: int = 0) -> int:
+        if isolation not in self._observers:
+            self._observers[isolation] = self._consumer(isolation)
+            self._open.append(self._observers[isolation].close)
+        tp = TopicPartition(topic, partition)
+        return int(self._observers[isolation].end_offsets([tp])[tp])
+
+    def member(self, group: str, topic: str) -> PythonMember:
+        settings = {"heartbeat_interval_ms": 200, "session_timeout_ms": 10_000, "enable_auto_commit": False}
+        member = PythonMember(self._consumer(COMMITTED, group_id=group, **settings), topic)
+        self._open.append(member.leave)
+        return member
+
+    def committed(self, group: str, topic: str, partition: int = 0) -> int:
+        consumer = self._consumer(COMMITTED, group_id=group, enable_auto_commit=False)
+        try:
+            found = consumer.committed(TopicPartition(topic, partition), timeout_ms=int(PENDING_TIMEOUT * 1000))
+        except KafkaTimeoutError as error:
+            raise TimeoutError(str(error)) from error
+        finally:
+            consumer.close()
+        return -1 if found is None else int(found)
+
+    def close(self) -> None:
+        for close in self._open:
+            close()
+
+    def _producer(self, **settings: Any) -> PythonTransactor:
+        made = PythonTransactor({"bootstrap_servers": self._bootstrap, **settings})
+        self._open.append(made.close)
+        return made
+
+    def _consumer(self, isolation: str, **settings: Any) -> KafkaConsumer:
+        return KafkaConsumer(
+            bootstrap_servers=self._bootstrap,
+            isolation_level=isolation,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=50,
+            **settings,
+        )

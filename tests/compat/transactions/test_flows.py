@@ -1,0 +1,233 @@
+"""Every input exactly once, whoever is killed: consume-transform-produce programs of three clients, each in two
+processes, with the offsets in the transaction.
+
+One campaign for all clients at once, then each client's result is a test. Where the suite starts the broker, that is
+killed, too: at random moments, and when it has done something of which no client has got the answer.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from protocol.apis import ApiKey
+from tests.compat.crash.kills import repaired
+from tests.compat.crash.line import Line
+from tests.compat.support import OUTSIDE, BrokerProcess, eventually, running_broker
+from tests.compat.transactions.clients import COMMITTED, UNCOMMITTED
+from tests.compat.transactions.confluent import ConfluentClient
+from tests.compat.transactions.conftest import PROMPT, REPORT
+from tests.compat.transactions.flows import (
+    LONG,
+    PARTITIONS,
+    Flow,
+    Source,
+    commands,
+    create,
+    drained,
+    meanwhile,
+    members,
+    progress,
+    stop_all,
+)
+
+# More of everything: KBROKER_COMPAT_KILLS=50 kills the broker fifty times, and programs as often.
+KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "3"))
+SETTINGS = {**PROMPT, "group.min.session.timeout.ms": "500", "transaction.state.log.num.partitions": "5"}
+SESSION_TIMEOUT_MS = 6000 if OUTSIDE else 2000
+STAGES = ("sent", "produced", "offsets")
+# What was done and not answered when the broker dies.
+UNANSWERED = (
+    ApiKey.END_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.PRODUCE,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+)
+CLIENTS = ("confluent_kafka", "kafka_python", "kafka_tools")
+SEED = int(os.environ.get("KBROKER_COMPAT_SEED", "1"))
+
+
+class Views(NamedTuple):
+    """A topic's values by partition."""
+
+    committed: list[list[bytes]]
+    uncommitted: list[list[bytes]]
+
+
+class Result(NamedTuple):
+    source: list[list[bytes]]
+    targets: dict[str, Views]
+    restarted: dict[str, Views]  # the same after a clean restart and after kill -9
+    repairs: list[str]  # after the clean one
+
+
+class Campaign:
+    """What is done to the programs and to the broker while they work."""
+
+    def __init__(self, flows: list[Flow], bootstrap: str, broker: BrokerProcess | None, line: Line | None) -> None:
+        self.report: list[str] = []
+        self._bootstrap = bootstrap
+        self._flows = flows
+        self._broker = broker
+        self._line = line
+        self._random = random.Random(SEED)
+        self._pause = threading.Event()
+        self._last = time.monotonic()
+
+    def run(self) -> None:
+        progress(self._flows)
+        self._done("every program works")
+        for number in range(KILLS):
+            self.kill_programs(STAGES[number % len(STAGES)], number % 2)
+            if self._broker is not None and self._line is not None:
+                self.kill_with_answers(self._broker, self._line, UNANSWERED[number % len(UNANSWERED)])
+                if number % 2:
+                    self.kill_at_random(self._broker)
+        for stage in STAGES[1:] if KILLS > 10 else STAGES[1:2]:
+            self.zombies(stage)
+
+    def _done(self, what: str) -> None:
+        now = time.monotonic()
+        self.report.append(f"{now - self._last:4.1f} s: {what}")
+        self._last = now
+
+    def kill_programs(self, stage: str, number: int) -> None:
+        for program in stop_all(self._flows, stage, number):
+            program.kill()
+            program.start()
+        progress(self._flows)
+        self._done(f"programs {number} killed at {stage!r}")
+
+    def kill_with_answers(self, broker: BrokerProcess, line: Line, api: ApiKey) -> None:
+        """The broker has done what it is asked, and nobody knows."""
+        line.hold(api)
+        try:
+            if api == ApiKey.INIT_PRODUCER_ID:
+                for flow in self._flows:
+                    flow.programs[0].kill()
+                    flow.programs[0].start()
+            meanwhile(self._flows, lambda: line.held(api) >= len(self._flows), f"held answers to {api.name}")
+            held = line.held(api)
+            broker.kill()
+            eventually(lambda: not line.connections(), "the end of the dead broker's connections", interval=0.001)
+        finally:
+            line.release()
+        line.take_lost()
+        broker.start()
+        progress(self._flows)
+        self._done(f"broker killed with {held} answers to {api.name} held back")
+
+    def kill_at_random(self, broker: BrokerProcess) -> None:
+        self._pause.wait(self._random.random() / 5)
+        broker.restart()
+        progress(self._flows)
+        self._done("broker killed at a random moment")
+
+    def zombies(self, stage: str) -> None:
+        """Programs that sleep until others have got their partitions, and then go on where they were: with offsets that
+        are others' now, or after the coordinator has aborted their transaction."""
+        stopped = stop_all(self._flows, stage, 1)
+        for program in stopped:
+            program.freeze()
+        failed = [program.failures() for program in stopped]
+        eventually(
+            lambda: all(members(self._bootstrap, flow.group) == 1 for flow in self._flows), "lonely members", LONG
+        )
+        progress(self._flows, by=5, programs=[0])
+        for program in stopped:
+            program.thaw()
+            program.go_on()
+        progress(self._flows)
+        for program, before in zip(stopped, failed, strict=True):
+            assert program.failures() > before, f"a zombie's transaction was committed:\n{program.lines()[-10:]}"
+        self._done(f"programs 1 frozen at {stage!r} for longer than their session")
+
+
+@pytest.fixture(scope="module")
+def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
+    directory = tmp_path_factory.mktemp("flows")
+    with ExitStack() as stack:
+        broker = line = None
+        bootstrap = OUTSIDE
+        if not OUTSIDE:
+            line = Line()
+            stack.callback(line.close)
+            broker = stack.enter_context(running_broker(directory, SETTINGS, advertise=line.address))
+            line.lead_to(broker.bootstrap)
+            bootstrap = line.address
+        source = Source(bootstrap)
+        flows = [
+            Flow(client, command, bootstrap, source.topic, directory, SESSION_TIMEOUT_MS)
+            for client, command in commands(directory).items()
+        ]
+        for flow in flows:
+            stack.callback(flow.kill)
+        campaign = Campaign(flows, bootstrap, broker, line)
+        yield carried_out(campaign, source, flows, bootstrap, broker, stack)
+        lines = request.config.stash.setdefault(REPORT, [])
+        lines += [*campaign.report, *(flow.report() for flow in flows)]
+
+
+def carried_out(
+    campaign: Campaign,
+    source: Source,
+    flows: list[Flow],
+    bootstrap: str,
+    broker: BrokerProcess | None,
+    stack: ExitStack,
+) -> Result:
+    create(bootstrap, [source.topic, *(flow.target for flow in flows)], {"segment.bytes": str(1 << 20)})
+    source.start()
+    stack.callback(source.abandon)
+    for flow in flows:
+        flow.start()
+    campaign.run()
+    source.stop()
+    drained(flows, bootstrap, source)
+    for flow in flows:
+        flow.kill()
+    found = views(bootstrap, flows)
+    if broker is None:
+        return Result(source.written, found, found, [])
+    broker.stop()
+    broker.start()
+    repairs = repaired(broker)
+    broker.restart()
+    return Result(source.written, found, views(bootstrap, flows), repairs)
+
+
+def views(bootstrap: str, flows: list[Flow]) -> dict[str, Views]:
+    client = ConfluentClient(bootstrap)
+    try:
+        for flow in flows:
+            for partition in range(PARTITIONS):
+                ends = partial(client.end, flow.target, partition=partition)
+                eventually(lambda ends=ends: ends(COMMITTED) == ends(UNCOMMITTED), "the end of every transaction", LONG)
+        return {
+            flow.client: Views(*(client.read(flow.target, level, PARTITIONS) for level in (COMMITTED, UNCOMMITTED)))
+            for flow in flows
+        }
+    finally:
+        client.close()
+
+
+@pytest.mark.feature("exactly once, kill -9")
+@pytest.mark.parametrize("client", [pytest.param(name, marks=pytest.mark.client(name)) for name in CLIENTS])
+def test_every_input_is_processed_exactly_once(result, client):
+    if client not in result.targets:
+        pytest.skip("not run: needs Java 17 or newer, and Maven")
+    views = result.targets[client]
+    for partition, values in enumerate(result.source):
+        assert views.committed[partition] == [b"done " + value for value in values]
+    dropped = sum(map(len, views.uncommitted)) - sum(map(len, views.committed))
+    assert dropped > 0, "no transaction was aborted, so nothing was tried"
+    assert result.restarted == result.targets
+    assert result.repairs == []

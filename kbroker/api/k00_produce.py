@@ -69,14 +69,20 @@ def serve(services: Services, context: RequestContext, frame: memoryview, pos: i
             services, context, transactional_id, topics, partial(produce, services, context, acks, timeout_ms)
         )
     except KafkaError as error:
-        return _refuse_all(context, acks, topics, error.code, {"transactional_id": transactional_id})
+        return _refuse_all(context, acks, topics, error.code, {"transactional_id": transactional_id}, error.message)
 
 
 def _refuse_all(
-    context: RequestContext, acks: int, topics: list[TopicRecords], code: ErrorCode, subject: dict[str, object]
+    context: RequestContext,
+    acks: int,
+    topics: list[TopicRecords],
+    code: ErrorCode,
+    subject: dict[str, object],
+    message: str | None = None,
 ) -> Body | None:
-    context.refused(code, count=sum(len(parts) for _, parts in topics), subject=subject)
-    return _answer(context, acks, [(key, [_refused(index, code) for index, _ in parts]) for key, parts in topics])
+    context.refused(code, message, count=sum(len(parts) for _, parts in topics), subject=subject)
+    results = [(key, [_refused(index, code, message) for index, _ in parts]) for key, parts in topics]
+    return _answer(context, acks, results)
 
 
 def produce(

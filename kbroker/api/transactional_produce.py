@@ -134,7 +134,9 @@ def serve(
         return produce(appends, topics)
     producers = {(header.producer_id, header.producer_epoch) for header in batches.values()}
     if len(producers) > 1:
-        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
+        )
     asked = Verification(services, context, Producer(transactional_id, *producers.pop()), batches, appends)
     asked.begin()
     if not appends.partitions:

@@ -32,6 +32,7 @@ def produce(play: Play) -> None:
     within(play, producer, first + 1, send)
     strangers(producer, first + 2, send)
     play.ask("transactional: two partitions, one unknown", **two(play, producer, topic))
+    mixed_requests(play, producer, topic)
     producer.note("transactional: at the end")
     play.note("transactional: stored", **fetched(play, topic, isolation=UNCOMMITTED))
     was = producer.epoch
@@ -85,6 +86,22 @@ def strangers(producer: Producer, next_sequence: int, send: object) -> None:
         }.items():
             batch = values("s", time_ms=now_ms(), transactional=True, producer=(number, epoch, 0))
             send(f"{where}: {title}", batch, partition)
+
+
+def mixed_requests(play: Play, producer: Producer, topic: str) -> None:
+    """A request has one transactional id, so its transactional batches are of one producer and one epoch."""
+    other = Producer(play, "other", producer.v2).init()
+    later = Producer(play, "later", producer.v2).now(producer.id, producer.epoch + 1)
+    batches = {
+        "two producers": other.batch("m"),
+        "two epochs": later.batch("m"),
+        "not transactional beside": values("m", time_ms=now_ms()),
+    }
+    for title, batch in batches.items():
+        data = [{"index": 3, "records": producer.batch("m", sequence=7)}, {"index": 1, "records": batch}]
+        sent = {"name": topic, "topic_id": play.id(topic), "partition_data": data}
+        asked = {"acks": -1, "timeout": 10_000, "transactional_id": producer.transactional_id}
+        play.ask(f"transactional: {title} in a request", **asked, topic_data=[sent])
 
 
 def two(play: Play, producer: Producer, topic: str) -> dict[str, object]:

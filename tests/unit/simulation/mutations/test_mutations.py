@@ -7,8 +7,9 @@ from tests.unit.simulation.mutations.groups import GROUPS
 from tests.unit.simulation.mutations.mutation import Mutation, caught_by, signs_of
 from tests.unit.simulation.mutations.serving import SERVING
 from tests.unit.simulation.mutations.storage import STORAGE
+from tests.unit.simulation.mutations.transactions import TRANSACTIONS
 
-MUTATIONS = (*STORAGE, *SERVING, *GROUPS)
+MUTATIONS = (*STORAGE, *SERVING, *GROUPS, *TRANSACTIONS)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

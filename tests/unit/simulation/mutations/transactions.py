@@ -1,0 +1,356 @@
+"""Mistakes with transactions: in the coordinator, in the log, in what groups commit within them."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from kbroker.cluster.producer_ids import BLOCK, ProducerIds
+from kbroker.coordinator.completion import Completion, Completions
+from kbroker.coordinator.shard import Shard
+from kbroker.coordinator.transaction_shard import TransactionShard
+from kbroker.model import KafkaError
+from kbroker.replica import fetch_reads
+from kbroker.simulation.plan import Plan
+from kbroker.simulation.stage import Stage
+from kbroker.state import producers
+from kbroker.state.group import commits
+from kbroker.state.group.pending import PendingOffsets
+from kbroker.state.group.records import OffsetRecord
+from kbroker.state.producers import ProducerStates
+from kbroker.state.transactions import NEVER, Transactions
+from kbroker.state.txn import beginning, ending
+from kbroker.state.txn.states import PREPARED
+from kbroker.storage import recovery
+from protocol.errors import ErrorCode
+from tests.unit.simulation.mutations.mutation import mutation
+from tests.unit.simulation.mutations.shapes import Shape, crash, only
+
+INVARIANT = "BrokenInvariant"
+# What a transaction that ends in two ways shows.
+TORN = ("aborted read", "torn transaction", "skipped records", "lost write", "pre-committed read")
+
+
+def transacting(shape: Shape, **values: Any) -> Shape:
+    """With programs that write in transactions, and nobody else but readers."""
+
+    def shaped(plan: Plan) -> None:
+        shape(plan)
+        plan.producers = plan.members = plan.trimmers = plan.transformers = plan.saboteurs = 0
+        plan.transactors, plan.transactional_ids, plan.readers = 3, 2, 2
+        plan.coordination = False
+        for name, value in values.items():
+            setattr(plan, name, value)
+
+    return shaped
+
+
+def transforming(shape: Shape, **values: Any) -> Shape:
+    return transacting(shape, **{"transformers": 3, "producers": 1, "transactors": 0, "readers": 1, **values})
+
+
+async def transformer_stalls(stage: Stage, random: Random) -> None:
+    """One that transforms gets no turn until the others have gone on without it; then it goes on with its work."""
+    client = random.choice([client for client in stage.clients if client.host.startswith("transformer")])
+    if client.waiting is None:
+        stage.note(f"{client.host} stalls")
+        client.pause()
+        try:
+            await asyncio.sleep(random.choice((1.0, 12.0)))
+        finally:
+            client.resume()
+            stage.note(f"{client.host} goes on")
+
+
+# The coordinator.
+
+
+@mutation(
+    "Markers are written before the prepare is.",
+    scenario="transactions",
+    signs=TORN,
+    shape=transacting(only("full", crash, pause_s=0.3, troubles=2, seconds=8.0)),
+)
+def markers_come_before_the_prepare(patch: pytest.MonkeyPatch) -> None:
+    real = TransactionShard.change
+
+    def change(shard: TransactionShard, entry: Any, to: Any, done: Any) -> None:
+        if to.state in PREPARED:
+            shard.completions.begin(to, shard.epoch, lambda completion: None)
+        real(shard, entry, to, done)
+
+    patch.setattr(TransactionShard, "change", change)
+
+
+@mutation(
+    "A transaction counts as completed with the first marker.",
+    scenario="transactions",
+    signs=("NotLive", *TORN, INVARIANT),
+    shape=transacting(only(crash, pause_s=0.3, seconds=8.0)),
+)
+def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
+    def done(completion: Completion, tp: Any) -> None:
+        first = len(completion.remaining) == len(completion.transaction.partitions)
+        completion.remaining.discard(tp)
+        if first:
+            completion._all_written()
+
+    def send(completion: Completion) -> None:
+        # One after the other, as to several brokers.
+        if not completion.remaining:
+            completion._all_written()
+        for place, tp in enumerate(sorted(completion.remaining)):
+            completion._completions.world.loop.call_later(0.05 * place, completion._send, tp)
+
+    patch.setattr(Completion, "_done", done)
+    patch.setattr(Completion, "send", send)
+    patch.setattr(Completions, "is_under_way", lambda completions, completion: True)
+    patch.setattr(Completions, "drop", lambda *_: None)
+
+
+@mutation(
+    "What was prepared is not completed after a restart.",
+    scenario="transactions",
+    signs=("NotLive",),
+    shape=transacting(only(crash, pause_s=0.3)),
+)
+def prepared_is_not_resumed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TransactionShard, "start", lambda shard: shard.runtime.activate())
+
+
+@mutation(
+    "The end of a transaction is taken with any earlier epoch.",
+    scenario="transactions",
+    signs=TORN,
+    shape=transacting(only(), saboteurs=2),
+)
+def old_ends_are_taken(patch: pytest.MonkeyPatch) -> None:
+    real = ending._end
+
+    def end(entry: Any, producer: Any, *arguments: Any) -> Any:
+        if entry is not None and producer.epoch < entry.transaction.producer_epoch:
+            producer = producer._replace(epoch=entry.transaction.producer_epoch)
+        return real(entry, producer, *arguments)
+
+    patch.setattr(ending, "_end", end)
+
+
+@mutation(
+    "Producers of an older epoch add partitions.",
+    scenario="transactions",
+    signs=(INVARIANT, "NotLive", *TORN),
+    shape=transacting(only("stall", seconds=8.0), transactional_ids=1, saboteurs=2),
+)
+def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
+    real = beginning.check_producer
+
+    def check_producer(entry: Any, producer_id: int, epoch: int) -> Any:
+        if entry is not None and epoch < entry.transaction.producer_epoch:
+            epoch = entry.transaction.producer_epoch
+        return real(entry, producer_id, epoch)
+
+    patch.setattr(beginning, "check_producer", check_producer)
+    _take_older_epochs(patch)
+
+
+def _take_older_epochs(patch: pytest.MonkeyPatch) -> None:
+    """The log does not know them either: the epochs that it has seen are forgotten."""
+    real = ProducerStates.check
+
+    def check(states: ProducerStates, header: Any, *arguments: Any) -> Any:
+        try:
+            return real(states, header, *arguments)
+        except KafkaError as error:
+            if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                return None
+            raise
+
+    patch.setattr(ProducerStates, "check", check)
+
+
+@mutation(
+    "A transaction whose time is over stays open.",
+    scenario="transactions",
+    signs=("NotLive",),
+    shape=transacting(only(seconds=6.0)),
+)
+def timeouts_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ending, "is_timed_out", lambda *_: False)
+
+
+@mutation(
+    "The end of a transaction is acknowledged before it is written.",
+    scenario="transactions",
+    signs=TORN,
+    shape=transacting(only("full", crash, pause_s=0.3, troubles=2, seconds=8.0)),
+)
+def ends_are_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
+    real = TransactionShard.change
+
+    def change(shard: TransactionShard, entry: Any, to: Any, done: Any) -> None:
+        if to.state in PREPARED and entry.transaction.state is not to.state:
+            before, entry.transaction = entry.transaction, to
+            done(ErrorCode.NONE)
+            entry.transaction = before
+            done = _nobody
+        real(shard, entry, to, done)
+
+    patch.setattr(TransactionShard, "change", change)
+
+
+def _nobody(error: ErrorCode) -> None:
+    """Waits for it any more."""
+
+
+@mutation(
+    "Blocks of producer ids are not written down.",
+    scenario="transactions",
+    signs=(INVARIANT, "NotLive", "duplicate", *TORN),
+    shape=transacting(only("restart", "kill", pause_s=0.3, seconds=6.0), producers=3),
+)
+def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
+    async def take_block(ids: ProducerIds) -> None:
+        ids._next, ids._end = 0, BLOCK
+
+    patch.setattr(ProducerIds, "_take_block", take_block)
+
+
+# The log.
+
+
+@mutation(
+    "A marker is taken whatever its epoch is.",
+    scenario="transactions",
+    signs=(INVARIANT, *TORN),
+    shape=transacting(only(), saboteurs=3),
+)
+def markers_are_taken_with_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProducerStates, "check_marker", lambda *_: None)
+
+
+@mutation(
+    "Who asks for what is committed is given all.",
+    scenario="transactions",
+    signs=("pre-committed read", "aborted read"),
+    shape=transacting(only()),
+)
+def reads_pass_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fetch_reads, "READ_COMMITTED", -1)
+
+
+@mutation(
+    "Readers are not told what was aborted.",
+    scenario="transactions",
+    signs=("aborted read",),
+    shape=transacting(only()),
+)
+def aborted_transactions_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fetch_reads, "aborted_in", lambda *_, **__: [])
+
+
+@mutation(
+    "A transaction that has ended does not hold readers back any more, although its marker is not synced.",
+    scenario="transactions-durable",
+    signs=(INVARIANT,),
+    shape=transacting(only("slow_disk")),
+)
+def markers_count_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    real = Transactions.end
+
+    def end(transactions: Transactions, *arguments: Any) -> Any:
+        ended = real(transactions, *arguments)
+        transactions._ended.clear()
+        transactions.first_unstable = next(iter(transactions._open), NEVER)
+        return ended
+
+    patch.setattr(Transactions, "end", end)
+
+
+@mutation(
+    "Transactions that were open are forgotten when a log is opened.",
+    scenario="transactions",
+    signs=(INVARIANT, "pre-committed read"),
+    shape=transacting(only(crash, pause_s=0.3)),
+)
+def open_transactions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    real = recovery.open_log
+
+    def open_log(*arguments: Any, **named: Any) -> Any:
+        log = real(*arguments, **named)
+        log.producers.transactions = Transactions()
+        return log
+
+    patch.setattr("kbroker.replica.logs.open_log", open_log)
+
+
+@mutation(
+    "A snapshot of producers has no open transactions.",
+    scenario="transactions",
+    signs=(INVARIANT, "pre-committed read", "NotLive"),
+    shape=transacting(only("restart", pause_s=0.3)),
+)
+def snapshots_have_no_open_transactions(patch: pytest.MonkeyPatch) -> None:
+    real = producers.encode_snapshot
+    patch.setattr(producers, "encode_snapshot", lambda entries: real([(*one[:-1], -1) for one in entries]))
+
+
+# Groups.
+
+
+@mutation(
+    "Offsets of a transaction count at once.",
+    scenario="exactly-once",
+    signs=("unknown commit", "lost commit", "offset without its result"),
+    shape=transforming(only()),
+)
+def offsets_count_before_the_marker(patch: pytest.MonkeyPatch) -> None:
+    real = Shard.load
+
+    def load(shard: Shard, item: Any) -> None:
+        real(shard, item)
+        if getattr(item, "producer_id", -1) >= 0 and hasattr(item, "record"):
+            shard._apply_offset(OffsetRecord(item.record.key, item.record.value), item.offset)
+
+    patch.setattr(Shard, "load", load)
+
+
+@mutation(
+    "Who asks for what is stable is told what was committed before.",
+    scenario="exactly-once",
+    signs=("transformed twice", "lost commit"),
+    shape=transforming(only(transformer_stalls, seconds=5.0)),
+)
+def unstable_offsets_are_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PendingOffsets, "of_group", lambda *_: [])
+
+
+@mutation(
+    "A member that is out of its group commits within transactions.",
+    scenario="exactly-once",
+    signs=("stale commit", "transformed twice", "offset without its result", "result without its offset"),
+    shape=transforming(only(transformer_stalls, seconds=30.0), pause_between_sends_s=0.2),
+)
+def stale_members_commit_in_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(commits, "check_commit_in_transaction", lambda *_: None)
+
+
+TRANSACTIONS = (
+    markers_come_before_the_prepare,
+    completed_with_the_first_marker,
+    prepared_is_not_resumed,
+    old_ends_are_taken,
+    zombies_add_partitions,
+    timeouts_are_not_seen,
+    ends_are_acknowledged_early,
+    producer_ids_are_given_twice,
+    markers_are_taken_with_any_epoch,
+    reads_pass_the_last_stable_offset,
+    aborted_transactions_are_not_told,
+    markers_count_before_the_high_watermark,
+    open_transactions_are_forgotten,
+    snapshots_have_no_open_transactions,
+    offsets_count_before_the_marker,
+    unstable_offsets_are_told,
+    stale_members_commit_in_transactions,
+)

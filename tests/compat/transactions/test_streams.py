@@ -1,0 +1,93 @@
+"""Kafka Streams with exactly_once_v2: a word count over a repartition topic and a changelog, killed with its broker."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from scripts.benchmark.peers import kafka_classpath
+from tests.compat.support import OUTSIDE, eventually, running_broker, unique
+from tests.compat.transactions.clients import COMMITTED, UNCOMMITTED
+from tests.compat.transactions.confluent import ConfluentClient
+from tests.compat.transactions.conftest import PROMPT
+from tests.compat.transactions.flows import PARTITIONS, PROGRAMS, Program, compiled, create, java
+from tests.compat.transactions.java import jar
+
+pytestmark = [pytest.mark.feature("Kafka Streams"), pytest.mark.client("kafka_tools")]
+
+SETTINGS = {**PROMPT, "group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "4"}
+SESSION_TIMEOUT_MS = 6000 if OUTSIDE else 2000
+WORDS = [b"one", b"two", b"three", b"four", b"five"]
+ROUND = 200
+LONG = 60.0
+
+
+@pytest.fixture(scope="module")
+def word_count(tmp_path_factory, jvm):
+    directory = tmp_path_factory.mktemp("streams")
+    classpath = f"{kafka_classpath()}:{jar('kafka-streams', '4.3.1')}"
+    compiled(PROGRAMS / "WordCount.java", directory, classpath)
+    return java("WordCount", f"{directory}:{classpath}")
+
+
+@pytest.fixture
+def streams_broker(tmp_path):
+    """host:port, and the broker where it may be killed."""
+    if OUTSIDE:
+        yield OUTSIDE, None
+        return
+    with running_broker(tmp_path, SETTINGS) as broker:
+        yield broker.bootstrap, broker
+
+
+def test_a_word_count_counts_every_word_once(word_count, streams_broker, tmp_path):
+    bootstrap, broker = streams_broker
+    source, target, application = unique("words"), unique("counts"), unique("word-count")
+    create(bootstrap, [source, target])
+    arguments = [bootstrap, application, source, target, str(SESSION_TIMEOUT_MS)]
+    program = Program([*word_count, *arguments, str(tmp_path / "state")], tmp_path / "program")
+    client = ConfluentClient(bootstrap)
+    producer = client.plain()
+    chosen = random.Random(1)
+    counts: Counter[bytes] = Counter()
+
+    def write(number):
+        for _ in range(number):
+            word = chosen.choice(WORDS)
+            counts[word] += 1
+            producer.send(source, word, chosen.randrange(PARTITIONS))
+        producer.flush()
+
+    def told(isolation):
+        return [value for part in client.read(target, isolation, PARTITIONS) for value in part]
+
+    def counted(wanted):
+        return lambda: len(told(COMMITTED)) >= wanted
+
+    program.start()
+    try:
+        write(ROUND)
+        eventually(counted(ROUND), "the first counts", LONG, interval=0.2)
+        for kill_broker in (False, True, False):
+            before = counts.total()
+            write(ROUND)
+            eventually(counted(before + 1), "it works on the next", LONG, interval=0.01)
+            if kill_broker and broker is not None:
+                broker.restart()
+            else:
+                program.kill()
+                program.start()
+            write(ROUND)
+            eventually(counted(counts.total()), "everything is counted", LONG, interval=0.2)
+    finally:
+        program.kill()
+        client.close()
+    client = ConfluentClient(bootstrap)
+    try:
+        values = told(COMMITTED)
+        assert len(told(UNCOMMITTED)) >= len(values)
+        for word in WORDS:
+            mine = [value for value in values if value.split()[0] == word]
+            assert mine == [b"%s %d" % (word, number) for number in range(1, counts[word] + 1)]
+    finally:
+        client.close()

@@ -11,6 +11,7 @@ from kbroker.coordinator.transaction_records import decode_record
 from kbroker.coordinator.transactions import TransactionCoordinator
 from kbroker.model import KafkaError, TopicPartition
 from kbroker.state.features import TRANSACTION_VERSION, Features
+from kbroker.state.txn.states import TransactionState
 from kbroker.state.txn.transaction import Record
 from protocol.errors import ErrorCode
 from protocol.records.batch import body_of, iter_headers
@@ -211,3 +212,16 @@ class Harness:
     def states(self) -> list[str]:
         """The states of the log's records, in order; "-" for a tombstone."""
         return [record.state.label if hasattr(record, "state") else "-" for record in self.records()]
+
+
+def opened(h: Harness, *partitions: object, version: int = 2) -> tuple[int, int]:
+    """A producer with an open transaction in a-0, or in the partitions given."""
+    producer = h.init()
+    assert h.add(producer, *(partitions or (A0,)), version=version) is None
+    return producer
+
+
+def at_epoch(h: Harness, epoch: int, state: TransactionState = TransactionState.EMPTY, **changes: object) -> None:
+    """Set what is committed of "t", as if many transactions had been before."""
+    entry = h.transactions._owned.active("t").entries["t"]
+    entry.transaction = entry.transaction._replace(producer_epoch=epoch, state=state, **changes)  # type: ignore[arg-type]

@@ -6,6 +6,8 @@ from contextlib import closing, contextmanager
 from kafka import KafkaAdminClient
 from kafka.admin import UpdateFeatureType
 
+from tests.compat.support import eventually
+
 FEATURE = "transaction.version"
 
 
@@ -35,4 +37,4 @@ def set_level(admin: KafkaAdminClient, level: int) -> None:
     if level != now:
         answer = admin.update_features({FEATURE: (how, level)})
         assert answer[FEATURE] == "OK", answer
-    assert finalized(admin) == level
+    eventually(lambda: finalized(admin) == level, f"{FEATURE} at {level}")

@@ -38,7 +38,7 @@ from tests.compat.transactions.flows import (
 )
 
 # More of everything: KBROKER_COMPAT_KILLS=50 kills the broker fifty times, and programs as often.
-KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "3"))
+KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "2"))
 SETTINGS = {**PROMPT, "group.min.session.timeout.ms": "500", "transaction.state.log.num.partitions": "5"}
 SESSION_TIMEOUT_MS = 6000 if OUTSIDE else 2000
 STAGES = ("sent", "produced", "offsets")

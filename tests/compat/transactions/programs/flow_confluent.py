@@ -7,7 +7,7 @@ from stages import Arguments, Stages, give_up
 
 TIMEOUT = 30.0
 # librdkafka 2.16 can wait for ever for a coordinator that was away, whatever its timeout (its issues 5456 and 5511).
-HANGS = 5.0
+HANGS = 3.0
 
 
 def main() -> None:

@@ -219,6 +219,7 @@ def views(bootstrap: str, flows: list[Flow]) -> dict[str, Views]:
         client.close()
 
 
+@pytest.mark.timeout(300 + 60 * KILLS)
 @pytest.mark.feature("exactly once, kill -9")
 @pytest.mark.parametrize("client", [pytest.param(name, marks=pytest.mark.client(name)) for name in CLIENTS])
 def test_every_input_is_processed_exactly_once(result, client):

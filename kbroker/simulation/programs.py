@@ -183,12 +183,13 @@ class Programs:
         """What was left open is ended by its time, all that was read is transformed, and then nothing is open."""
         host = self._stage.client("settling")
         cluster = Cluster(host, self._stage.bootstrap, self._stage.random_for("settling"), "settling")
+        history, late = self._stage.history, "clock" in self._plan.faults
         self._transformers_stop.settled = True
         if self._transforming:
-            await host.run(all_is_transformed(cluster, self._stage.history, PIPELINE, self.places))
+            await host.run(all_is_transformed(cluster, history, PIPELINE, self.places, late=late))
         self._transformers_stop.ask()
         await asyncio.gather(*self._transforming)
-        await host.run(no_transaction_is_open(cluster, self._all_places))
+        await host.run(no_transaction_is_open(cluster, history, self._all_places, late=late))
         cluster.close()
 
     async def _outlive_a_member(self) -> None:

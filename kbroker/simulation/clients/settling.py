@@ -5,15 +5,21 @@ from collections.abc import Sequence
 from kbroker.simulation.clients.bootstrap import Cluster
 from kbroker.simulation.clients.group_offsets import Bookmarks
 from kbroker.simulation.clients.offsets import LATEST, RefusedError, list_offset
+from kbroker.simulation.clients.transactional import TransactionalProducer
 from kbroker.simulation.history import History, Place
 from protocol.messages.k66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
+# Longer than any transaction's timeout and what it takes to see it.
+PATIENCE_S = 40.0
 # Of those that ListTransactions knows, the states of a transaction that is not over.
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
-async def no_transaction_is_open(cluster: Cluster, places: Sequence[Place]) -> None:
-    """Until the coordinator has none, and no partition has one that its coordinator has forgotten."""
+async def no_transaction_is_open(cluster: Cluster, history: History, places: Sequence[Place], *, late: bool) -> None:
+    """Until the coordinator has none, and no partition has one that its coordinator has forgotten. `late`: one that has
+    begun while the wall clock was ahead has its timeout when the clock comes there again, as in Apache Kafka; somebody
+    takes its transactional id over after some time."""
+    patient_until = cluster.loop.time() + PATIENCE_S
     while True:
         try:
             connection = await cluster.any()
@@ -23,13 +29,25 @@ async def no_transaction_is_open(cluster: Cluster, places: Sequence[Place]) -> N
                 ends = [await _ends(cluster, place) for place in places]
                 if all(stable == end for stable, end in ends):
                     return
+            if late and cluster.loop.time() > patient_until:
+                await _take_over(cluster, history, [one.transactional_id for one in answer.transaction_states])
         except OSError:
             pass
         await cluster.rest()
 
 
-async def all_is_transformed(cluster: Cluster, history: History, group: str, places: Sequence[Place]) -> None:
-    """Until the group has committed the end of each partition."""
+async def _take_over(cluster: Cluster, history: History, transactional_ids: Sequence[str]) -> None:
+    """What they have open is aborted. Raises FatalError."""
+    for transactional_id in transactional_ids:
+        process = f"settling of {transactional_id}"
+        await TransactionalProducer(cluster, history, process, cluster.random, transactional_id).init()
+
+
+async def all_is_transformed(
+    cluster: Cluster, history: History, group: str, places: Sequence[Place], *, late: bool
+) -> None:
+    """Until the group has committed the end of each partition. `late` as above."""
+    await no_transaction_is_open(cluster, history, places, late=late)
     bookmarks = Bookmarks(cluster, history, "settling", group)
     while True:
         try:

@@ -53,7 +53,8 @@ async def all_read(program: Program, places: Iterable[tuple[str, int]] = (P, Q),
 
 
 async def settled(program: Program) -> None:
-    await asyncio.wait_for(no_transaction_is_open(program.cluster("settling"), [P, Q]), 60)
+    settling = no_transaction_is_open(program.cluster("settling"), program.history, [P, Q], late=False)
+    await asyncio.wait_for(settling, 60)
 
 
 def outcomes(program: Program) -> list[Outcome]:
@@ -305,6 +306,24 @@ async def test_nothing_that_is_sent_again_has_an_effect(machine: Machine) -> Non
         "a marker",
         "offsets",
     }
+    program.close()
+
+
+@story
+async def test_a_transaction_of_a_wrong_clock_is_taken_over(machine: Machine) -> None:
+    """It would be open for another hour."""
+    program = await started(machine)
+    one = producer(program, VERSION_2, timeout_ms=1_000)
+    machine.clock.skew_ms += 3_600_000
+    await one.init()
+    one.begin(0)
+    await one.write(P, program.values.take(1))
+    machine.clock.skew_ms -= 3_600_000
+    with pytest.raises(TimeoutError):
+        await settled(program)
+    settling = no_transaction_is_open(program.cluster("late"), program.history, [P, Q], late=True)
+    await asyncio.wait_for(settling, 60)
+    assert await all_read(program) == [[], []]
     program.close()
 
 

@@ -23,6 +23,8 @@ from kbroker.simulation.history import Place, Read
 
 # After which the coordinator aborts; what a program does within a transaction mostly takes less.
 TIMEOUTS_MS = (1_000, 5_000, 20_000)
+# What a program that transforms takes at a time in the end: all that is left has to be done, however slow the disk is.
+LAST_RECORDS, LAST_BYTES = 500, 1 << 20
 # The padding of results: each batch of them fits into the smallest segments, for nothing can be left out.
 SMALL = 32
 # Now and then a program takes its time in the middle of a transaction, perhaps more than it has.
@@ -210,6 +212,9 @@ async def _transform_once(
     """Gives whether the program lives on. Raises FatalError, FencedError."""
     number = next(program.work.numbers)
     member.consumer.transaction = number
+    if program.setting.stop.settled:
+        config = member.consumer.config
+        config.max_records, config.max_bytes, config.partition_max_bytes = LAST_RECORDS, LAST_BYTES, LAST_BYTES
     try:
         reads = await member.poll()
     except CorruptRecordError as error:
@@ -241,7 +246,7 @@ def _write_results(
     """In some batches, to some partitions."""
     at = 0
     while at < len(reads):
-        some = reads[at : at + program.random.choice((1, 3, 20))]
+        some = reads[at : at + (20 if program.setting.stop.settled else program.random.choice((1, 3, 20)))]
         at += len(some)
         values = program.work.values.take(len(some))
         sources = tuple((read.place, read.offset) for read in some)

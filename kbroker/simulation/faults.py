@@ -14,7 +14,7 @@ from kbroker.simulation.history import Loss, Place
 from kbroker.simulation.logfiles import GROUPS_TOPIC, batches, partitions, readable_commits, segments
 from kbroker.simulation.machine import DATA
 from kbroker.simulation.network_faults import ANY
-from protocol.records.batch import MAGIC_POS
+from protocol.records.batch import LENGTH_OVERHEAD, MAGIC_POS
 
 if TYPE_CHECKING:
     from random import Random
@@ -26,7 +26,6 @@ Fault = Callable[["Stage", "Random"], Awaitable[None]]
 HOUR_MS = 3_600_000
 # For how long the machine is off, or a link is cut, in seconds.
 SHORT_S, LONG_S = (0.001, 0.5), (0.5, 20.0)
-EPOCH_POS = 12
 # A crash in the middle of something comes within so many changes of the disk.
 CHANGES_TO_CRASH = 40
 CRASH_WITHIN_S = 5.0
@@ -255,7 +254,7 @@ def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) ->
     # Nobody can see that a leader epoch has rotted: no CRC covers it, and Apache Kafka takes it as it is, too.
     at = disk.rot(
         segment,
-        random.choice([*range(batch.start, batch.start + EPOCH_POS), *range(batch.start + MAGIC_POS, batch.end)]),
+        random.choice([*range(batch.start, batch.start + LENGTH_OVERHEAD), *range(batch.start + MAGIC_POS, batch.end)]),
     )
     stage.note(f"a bit of {segment} has flipped, at {at}: offset {batch.header.base_offset}")
     if place[0] == GROUPS_TOPIC:

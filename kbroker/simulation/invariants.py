@@ -56,8 +56,7 @@ class Invariants:
 
     def check(self, *, durability: bool = True) -> None:
         """Raises BrokenInvariant. `durability`: also what must have been synced, which takes longer."""
-        broker = self._machine.broker
-        services = None if broker is None else getattr(broker, "services", None)
+        services = self._machine.services
         if services is None:
             return
         for partition in services.replicas.partitions.values():
@@ -105,8 +104,7 @@ class Invariants:
     def check_told(self, place: Place, end: int) -> None:
         """A client has been told, by an acknowledgement or a record, that there is something below `end`; with
         flush.before.ack it is synced then. (What the broker takes for synced is compared with the disk elsewhere.)"""
-        broker = self._machine.broker
-        services = None if broker is None else getattr(broker, "services", None)
+        services = self._machine.services
         partition = None if services is None else services.replicas.get(*place)
         if partition is None or partition.closed or partition.log.offline is not None:
             return

@@ -19,6 +19,7 @@ from kbroker.simulation.processes import SimProcesses
 from kbroker.world import World
 
 if TYPE_CHECKING:
+    from kbroker.api.services import Services
     from kbroker.cluster.coordination import Coordination
     from kbroker.simulation.coordination import SimCoordination
     from kbroker.simulation.loop import SimLoop
@@ -52,13 +53,17 @@ class Machine:
         self.on_end: Callable[[bool], None] = lambda power: None
         self._seed = seed
         self._coordination = coordination
-        self._random = Random(f"{seed}/{name}/machine")
         self.disk = SimDisk(self.clock, Random(f"{seed}/{name}/disk"))
         self.disk.trace = self._trace_disk
         self.loop = self._new_loop()
         self._loops: list[HostLoop] = [self.loop]
         self._session: Coordination | None = None
         self._ended: asyncio.Future[None] = universe.create_future()
+
+    @property
+    def services(self) -> Services | None:
+        """Of the broker that runs; None before it is assembled."""
+        return None if self.broker is None else getattr(self.broker, "services", None)
 
     @property
     def paused(self) -> bool:

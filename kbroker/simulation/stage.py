@@ -179,11 +179,11 @@ class Stage:
 
     @property
     def serving(self) -> bool:
-        return self.machine.broker is not None and hasattr(self.machine.broker, "services")
+        return self.machine.services is not None
 
     def partitions(self) -> list[Partition]:
         """Those of the broker that runs."""
-        services = getattr(self.machine.broker, "services", None)
+        services = self.machine.services
         return [] if services is None else list(services.replicas.partitions.values())
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Future, Handle
     from random import Random
 
     from kbroker.storage.backend import Disk
@@ -86,3 +86,20 @@ class World:
     offload: Offload
     apart: Apart
     set_threads: Callable[[int], None] = _no_threads
+
+    async def turn(self) -> None:
+        """Let the others have a turn of the loop."""
+        turn = self.loop.create_future()
+        await _unless_cancelled(turn, self.loop.call_soon(turn.set_result, None))
+
+    async def pause(self, seconds: float) -> None:
+        again = self.loop.create_future()
+        await _unless_cancelled(again, self.loop.call_later(seconds, again.set_result, None))
+
+
+async def _unless_cancelled(future: "Future[None]", handle: "Handle") -> None:
+    """Who waits may be gone, a client or the broker that stops: a cancelled future takes no result."""
+    try:
+        await future
+    finally:
+        handle.cancel()

@@ -64,9 +64,4 @@ async def _matches(services: Services, pattern: Pattern, text: str) -> bool:
             next(work)
         except StopIteration as end:
             return bool(end.value)
-        turn = services.world.loop.create_future()
-        handle = services.world.loop.call_soon(turn.set_result, None)
-        try:
-            await turn
-        finally:
-            handle.cancel()
+        await services.world.turn()

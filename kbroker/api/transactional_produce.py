@@ -246,13 +246,7 @@ class Verification:
                     return
             else:
                 return
-            again = world.loop.create_future()
-            timer = world.loop.call_later(config.add_partitions_to_txn_retry_backoff_ms / 1000, again.set_result, None)
-            try:
-                await again
-            finally:
-                # The client may be gone, or the broker be stopped: the future is cancelled then.
-                timer.cancel()
+            await world.pause(config.add_partitions_to_txn_retry_backoff_ms / 1000)
 
 
 def copied(records: memoryview | None) -> memoryview | None:

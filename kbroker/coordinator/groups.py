@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.coordinator import operations
 from kbroker.coordinator.alarm import Alarm
-from kbroker.coordinator.owned import Owned
+from kbroker.coordinator.owned import Owned, answer_to
 from kbroker.coordinator.ports import GROUP_TOPIC
 from kbroker.coordinator.shard import Shard
 from kbroker.events import Log
@@ -105,14 +105,14 @@ class GroupCoordinator:
             log.info("member joins", group=request.group_id, member=request.member_id or None, reason=request.reason)
         answer: Future[JoinAnswer] = self._world.loop.create_future()
         shard = self._owned.active(request.group_id)
-        shard.enter(request.group_id, partial(operations.run_join, shard, config, request, partial(_answer, answer)))
+        shard.enter(request.group_id, partial(operations.run_join, shard, config, request, partial(answer_to, answer)))
         return await answer
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         config = self._config()
         answer: Future[SyncAnswer] = self._world.loop.create_future()
         shard = self._owned.active(request.group_id)
-        shard.enter(request.group_id, partial(operations.run_sync, shard, config, request, partial(_answer, answer)))
+        shard.enter(request.group_id, partial(operations.run_sync, shard, config, request, partial(answer_to, answer)))
         return await answer
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
@@ -139,7 +139,7 @@ class GroupCoordinator:
                 log.info("member leaves", group=group_id, member=who, reason=leaver.reason)
         answer: Future[list[ErrorCode]] = self._world.loop.create_future()
         shard = self._owned.active(group_id)
-        reply, fail = partial(_answer, answer), partial(_fail, answer)
+        reply, fail = partial(answer_to, answer), partial(_fail, answer)
         shard.enter(group_id, partial(operations.run_leave, shard, config, group_id, leavers, reply, fail))
         return await answer
 
@@ -160,7 +160,7 @@ class GroupCoordinator:
             group_id,
             partial(
                 operations.run_commit, shard, group_id, member_id, instance_id, generation, offsets,
-                partial(_answer, done),
+                partial(answer_to, done),
             ),
         )  # fmt: skip
         await _checked(done)
@@ -187,7 +187,7 @@ class GroupCoordinator:
             group_id,
             partial(
                 operations.run_commit_in_transaction, shard, group_id, member_id, instance_id, generation, producer,
-                offsets, partial(_answer, done),
+                offsets, partial(answer_to, done),
             ),
         )  # fmt: skip
         await _checked(done)
@@ -214,7 +214,7 @@ class GroupCoordinator:
         shard = self._owned.active(group_id)
         if after_commits:
             turn: Future[ErrorCode] = self._world.loop.create_future()
-            shard.enter(group_id, lambda: _answer(turn, shard.inactive()), alone=True)
+            shard.enter(group_id, lambda: answer_to(turn, shard.inactive()), alone=True)
             await _checked(turn)
         return shard.groups.offsets.get(group_id)
 
@@ -222,7 +222,7 @@ class GroupCoordinator:
         """Each partition's result."""
         answer: Future[list[ErrorCode]] = self._world.loop.create_future()
         shard = self._owned.active(group_id)
-        reply, fail = partial(_answer, answer), partial(_fail, answer)
+        reply, fail = partial(answer_to, answer), partial(_fail, answer)
         shard.enter(
             group_id,
             partial(operations.run_delete_offsets, shard, group_id, partitions, reply, fail),
@@ -260,7 +260,7 @@ class GroupCoordinator:
         """Delete an empty group with its offsets."""
         done: Future[ErrorCode] = self._world.loop.create_future()
         shard = self._owned.active(group_id)
-        operation = partial(operations.run_delete_group, shard, group_id, partial(_answer, done))
+        operation = partial(operations.run_delete_group, shard, group_id, partial(answer_to, done))
         shard.enter(group_id, operation, alone=True)
         return await done
 
@@ -292,12 +292,6 @@ class GroupCoordinator:
             for group_id in list(shard.groups.by_id):
                 shard.enter(group_id, partial(operations.run_cleanup, shard, group_id, retention_ms), alone=True)
         self._cleanup = self._world.loop.call_later(0, self._clean_up, left)
-
-
-def _answer(future: Future[T], value: T) -> None:
-    """The one who asked may be gone: a closed connection cancels its request."""
-    if not future.done():
-        future.set_result(value)
 
 
 def _fail(future: Future[T], error: ErrorCode) -> None:

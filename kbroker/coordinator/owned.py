@@ -15,7 +15,7 @@ from kbroker.model import KafkaError, TopicPartition
 from protocol.errors import ErrorCode, MalformedError
 
 if TYPE_CHECKING:
-    from asyncio import Task
+    from asyncio import Future, Task
 
     from kbroker.cluster.image import MetadataDelta, MetadataImage
     from kbroker.coordinator.runtime import Runtime
@@ -51,6 +51,7 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound="Shard")
+T = TypeVar("T")
 
 
 def inactive(shard: Shard) -> ErrorCode:
@@ -59,6 +60,12 @@ def inactive(shard: Shard) -> ErrorCode:
     if status is Status.LOADING:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.NOT_COORDINATOR if status is Status.CLOSED else ErrorCode.NONE
+
+
+def answer_to(future: Future[T], value: T) -> None:
+    """The one who asked may be gone: a closed connection cancels its request."""
+    if not future.done():
+        future.set_result(value)
 
 
 class Owned(Generic[S]):

@@ -131,12 +131,7 @@ class Runtime(Generic[R]):
         """With turns of the loop between, since others are served meanwhile."""
         for number, item in enumerate(items):
             if number % LOADED_A_TURN == LOADED_A_TURN - 1:
-                turn = self._world.loop.create_future()
-                handle = self._world.loop.call_soon(turn.set_result, None)
-                try:
-                    await turn
-                finally:
-                    handle.cancel()
+                await self._world.turn()
             if self.status is not Status.LOADING:
                 return
             self._machine.load(item)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kbroker.coordinator.completion import Completions
-from kbroker.coordinator.owned import Owned, inactive
+from kbroker.coordinator.owned import Owned, answer_to, inactive
 from kbroker.coordinator.ports import TRANSACTION_TOPIC
 from kbroker.coordinator.transaction_shard import TransactionShard
 from kbroker.events import Log
@@ -211,7 +211,7 @@ class TransactionCoordinator:
 
     async def _write(self, shard: TransactionShard, entry: Entry, to: Transaction) -> None:
         done: Future[ErrorCode] = self._world.loop.create_future()
-        shard.change(entry, to, partial(_answer, done))
+        shard.change(entry, to, partial(answer_to, done))
         error = await done
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
@@ -298,9 +298,3 @@ class TransactionCoordinator:
                 if ending.is_expired(entry, expiration_ms, now_ms):
                     shard.forget(entry)
         self._later("expire", 0, partial(self._expire, left))
-
-
-def _answer(future: Future[ErrorCode], error: ErrorCode) -> None:
-    """The one who asked may be gone: a closed connection cancels its request."""
-    if not future.done():
-        future.set_result(error)

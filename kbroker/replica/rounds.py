@@ -71,12 +71,7 @@ async def gently(world: World, many: Iterable[T], stopped: Callable[[], bool]) -
     """Each of them, with turns of the loop between, until it is stopped."""
     for number, one in enumerate(many):
         if number % A_TURN == A_TURN - 1:
-            turn = world.loop.create_future()
-            handle = world.loop.call_soon(turn.set_result, None)
-            try:
-                await turn
-            finally:
-                handle.cancel()
+            await world.turn()
         if stopped():
             return
         yield one

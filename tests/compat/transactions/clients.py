@@ -1,7 +1,10 @@
 """What the tests of transactions ask of a client, whichever it is; confluent.py, python.py and java.py do it."""
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from tests.compat.support import eventually
 
 # What a client makes of a failure: another instance has its transactional id, so it is over; the transaction can be
 # aborted and the next begun; or the producer has to be made anew.
@@ -43,15 +46,34 @@ class Transactor(Protocol):
         ...
 
 
-class Member(Protocol):
-    """A consumer that has joined a group and reads with read_committed."""
+class Member(ABC):
+    """A consumer that has joined a group, has got its partitions, and reads with read_committed."""
 
+    def __init__(self, consumer: Any, topics: Any, assigned: Callable[[], Any]) -> None:
+        """`topics` as the client's own subscribe takes them; `assigned` says whether it has partitions."""
+        self._consumer = consumer
+        self._read: list[bytes] = []
+        consumer.subscribe(topics)
+        eventually(lambda: self._take() or assigned(), "the member's partitions", interval=0)
+
+    @abstractmethod
     def metadata(self) -> Any:
         """Group id, generation and member id, as KIP-447 sends them along."""
-        ...
 
-    def read(self, count: int) -> list[bytes]: ...
-    def leave(self) -> None: ...
+    @abstractmethod
+    def poll(self) -> list[bytes]:
+        """The values that come next."""
+
+    def read(self, count: int) -> list[bytes]:
+        eventually(lambda: self._take() or len(self._read) >= count, f"{count} records", interval=0)
+        taken, self._read = self._read[:count], self._read[count:]
+        return taken
+
+    def leave(self) -> None:
+        self._consumer.close()
+
+    def _take(self) -> None:
+        self._read += self.poll()
 
 
 class Client(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.compat.support import eventually, unique
-from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Refused
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
 
 TIMEOUT = 30.0
 PENDING_TIMEOUT = 0.7
@@ -69,29 +69,19 @@ class ConfluentTransactor:
             self._failed.append(error)
 
 
-class ConfluentMember:
+class ConfluentMember(Member):
     def __init__(self, consumer: Consumer, topic: str) -> None:
-        self._consumer = consumer
-        self._read: list[bytes] = []
-        consumer.subscribe([topic])
-        eventually(lambda: self._poll() or consumer.assignment(), "the member's partitions", interval=0)
+        super().__init__(consumer, [topic], consumer.assignment)
 
     def metadata(self) -> Any:
         return self._consumer.consumer_group_metadata()
 
-    def read(self, count: int) -> list[bytes]:
-        eventually(lambda: self._poll() or len(self._read) >= count, f"{count} records", interval=0)
-        taken, self._read = self._read[:count], self._read[count:]
-        return taken
-
-    def leave(self) -> None:
-        self._consumer.close()
-
-    def _poll(self) -> None:
-        for message in self._consumer.consume(100, timeout=POLL):
+    def poll(self) -> list[bytes]:
+        messages = self._consumer.consume(100, timeout=POLL)
+        for message in messages:
             if message.error():
                 raise KafkaException(message.error())
-            self._read.append(message.value())
+        return [message.value() for message in messages]
 
 
 class ConfluentClient:

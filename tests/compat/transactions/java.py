@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 
 from scripts.benchmark.peers import CACHE, QUIET, kafka_classpath
 from tests.compat.support import eventually, unique
-from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Refused
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
 
 TIMEOUT_MS = 30_000
 PENDING_TIMEOUT_MS = 700
@@ -121,29 +121,18 @@ class JavaTransactor:
             self._producer.close(_ms(self._java, 0))
 
 
-class JavaMember:
+class JavaMember(Member):
     def __init__(self, java: Any, consumer: Any, topic: str, group: str | None) -> None:
         """`group`: for clients that know no group metadata."""
         self._java = java
-        self._consumer = consumer
         self._group = group
-        self._read: list[bytes] = []
-        consumer.subscribe(_list(java, [topic]))
-        eventually(lambda: self._poll() or consumer.assignment().size(), "the member's partitions", interval=0)
+        super().__init__(consumer, _list(java, [topic]), lambda: consumer.assignment().size())
 
     def metadata(self) -> Any:
         return self._consumer.groupMetadata() if self._group is None else self._group
 
-    def read(self, count: int) -> list[bytes]:
-        eventually(lambda: self._poll() or len(self._read) >= count, f"{count} records", interval=0)
-        taken, self._read = self._read[:count], self._read[count:]
-        return taken
-
-    def leave(self) -> None:
-        self._consumer.close()
-
-    def _poll(self) -> None:
-        self._read += [value for _, value in _polled(self._java, self._consumer)]
+    def poll(self) -> list[bytes]:
+        return [value for _, value in _polled(self._java, self._consumer)]
 
 
 class JavaClient:

@@ -9,7 +9,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata
 
 from tests.compat.support import eventually
-from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Refused
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
 
 TIMEOUT = 30
 PENDING_TIMEOUT = 0.7
@@ -64,28 +64,16 @@ class PythonTransactor:
         return FATAL if manager.has_fatal_error() else ABORTABLE
 
 
-class PythonMember:
+class PythonMember(Member):
     def __init__(self, consumer: KafkaConsumer, topic: str) -> None:
-        self._consumer = consumer
-        self._read: list[bytes] = []
-        consumer.subscribe([topic])
-        eventually(lambda: self._poll() or consumer.assignment(), "the member's partitions", interval=0)
+        super().__init__(consumer, [topic], consumer.assignment)
 
     def metadata(self) -> Any:
         return self._consumer.group_metadata()
 
-    def read(self, count: int) -> list[bytes]:
-        eventually(lambda: self._poll() or len(self._read) >= count, f"{count} records", interval=0)
-        taken, self._read = self._read[:count], self._read[count:]
-        return taken
-
-    def leave(self) -> None:
-        self._consumer.close()
-
-    def _poll(self) -> None:
+    def poll(self) -> list[bytes]:
         # A poll that ends in the middle of a rejoin can leave kafka-python waiting for ever.
-        for part in self._consumer.poll(timeout_ms=350).values():
-            self._read += [record.value for record in part]
+        return [record.value for part in self._consumer.poll(timeout_ms=350).values() for record in part]
 
 
 class PythonClient:

@@ -1,0 +1,1 @@
+"""Topics as Parquet files, and the manifest that says which files there are."""

@@ -8,17 +8,18 @@ kbroker of its own. Tests that kill a broker or read its files always need one o
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.compat.kafka_tools.jvm import Jvm
-from tests.compat.matrix import CLIENTS, FAILED, NOT_RUN, PASSED, Cell, Matrix
+from tests.compat.matrix import CLIENTS, FAILED, NOT_RUN, PASSED, Cell
+from tests.compat.reports import reports
 from tests.compat.support import OUTSIDE, BrokerProcess, need_own_broker, running_broker, unique
 
 HERE = Path(__file__).parent
 
 _CELL = pytest.StashKey[Cell]()
-_MATRIX = pytest.StashKey[Matrix]()
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +67,6 @@ def group(request: pytest.FixtureRequest) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "feature(title): the row of the matrix that a test belongs to")
     config.addinivalue_line("markers", "client(folder): the column, where it is not the test's folder")
-    config.stash[_MATRIX] = Matrix()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -89,13 +89,26 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if _CELL in item.stash and (report.when != "teardown" or report.failed):
         outcome = PASSED if report.passed else NOT_RUN if report.skipped else FAILED
         if report.when == "call" or outcome != PASSED:
-            item.config.stash[_MATRIX].record(item.nodeid, item.stash[_CELL], outcome)
+            reports(item.config).matrix.record(item.nodeid, item.stash[_CELL], outcome)
     return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash[_MATRIX].lines()
-    if lines:
-        terminalreporter.section(f"clients and features, against {OUTSIDE or 'a kbroker of its own'}")
+    found = reports(config)
+    title = f"clients and features, against {OUTSIDE or 'a kbroker of its own'}"
+    for section, lines in {**found.sections, title: found.matrix.lines()}.items():
+        if lines:
+            terminalreporter.section(section)
         for line in lines:
             terminalreporter.write_line(line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["reports"] = reports(session.config).packed()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """pytest-xdist: a worker has ended; one that crashed has left nothing."""
+    reports(node.config).add(getattr(node, "workeroutput", {}).get("reports", {"outcomes": [], "sections": {}}))

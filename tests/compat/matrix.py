@@ -66,6 +66,10 @@ class Matrix:
         if self._outcomes.get(test, (cell, ""))[1] != FAILED:
             self._outcomes[test] = (cell, outcome)
 
+    def outcomes(self) -> list[tuple[str, str, str, str]]:
+        """(test, client, feature, outcome) of every test so far."""
+        return [(test, *cell, outcome) for test, (cell, outcome) in self._outcomes.items()]
+
     def lines(self) -> list[str]:
         """The table, one line per feature; empty if no test ran."""
         counts: dict[Cell, Counter[str]] = {}

@@ -8,12 +8,13 @@ from confluent_kafka.admin import AdminClient
 from tests.compat.compaction.bulk import BulkClients
 from tests.compat.compaction.topic import CompactedTopic, alter
 from tests.compat.kafka_tools.jvm import Jvm
+from tests.compat.reports import reports
 from tests.compat.support import OUTSIDE, running_broker, unique
 
 # How often the cleaner, and retention, look for work.
 PROMPT = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "200"}
 
-_REPORT = pytest.StashKey[list[str]]()
+_REPORT = "killed while it compacts"
 
 
 @pytest.fixture(scope="session")
@@ -59,13 +60,5 @@ def compacted(
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """report(line): shown at the end of the run."""
-    lines = request.config.stash.setdefault(_REPORT, [])
+    lines = reports(request.config).section(_REPORT)
     return lines.append
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash.get(_REPORT, [])
-    if lines:
-        terminalreporter.section("killed while it compacts")
-        for line in lines:
-            terminalreporter.write_line(line)

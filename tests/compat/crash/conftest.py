@@ -12,9 +12,10 @@ from tests.compat.conftest import OUTSIDE
 from tests.compat.crash.kills import Killer
 from tests.compat.crash.line import Line
 from tests.compat.crash.writers import MakeWriter, Writer
+from tests.compat.reports import reports
 from tests.compat.support import BrokerProcess, running_broker
 
-_REPORT = pytest.StashKey[list[str]]()
+_REPORT = "in flight at each kill -9"
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def killer(
 ) -> Iterator[Killer]:
     made = Killer(broker, line)
     yield made
-    lines = request.config.stash.setdefault(_REPORT, [])
+    lines = reports(request.config).section(_REPORT)
     for number, kill in enumerate(made.kills, 1):
         record_property(f"kill {number}", str(kill))
         lines.append(f"{request.node.name}, kill {number}, {kill}")
@@ -87,11 +88,3 @@ def create_topic(admin: AdminClient, name: str, partitions: int, configs: dict[s
     """A topic that exists when this returns."""
     admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(20)
     return name
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash.get(_REPORT, [])
-    if lines:
-        terminalreporter.section("in flight at each kill -9")
-        for text in lines:
-            terminalreporter.write_line(text)

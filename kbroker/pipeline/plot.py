@@ -68,9 +68,13 @@ def spread(pieces: Iterable[Piece], step_ms: int) -> list[tuple[int, float]]:
     return sorted(buckets.items())
 
 
-def largest(series: Series, most: int = MOST_SERIES) -> dict[str, Points]:
-    """The series with the largest sums, largest first; the rest is added up under the name of OTHERS."""
-    ordered = sorted(series, key=lambda name: (-sum(value for _, value in series[name]), name))
+def largest(series: Series, most: int = MOST_SERIES, by: Series | None = None) -> dict[str, Points]:
+    """The series with the largest sums, largest first; the rest is added up under the name of OTHERS.
+
+    `by`: the sums are of these series of the same names, so that two charts show the same ones.
+    """
+    by = series if by is None else by
+    ordered = sorted(series, key=lambda name: (-sum(value for _, value in by[name]), name))
     if len(ordered) <= most:
         return {name: series[name] for name in ordered}
     rest: dict[int, float] = {}

@@ -52,6 +52,8 @@ def test_many_names_are_those_with_most_and_the_others_together() -> None:
     shown = plot.largest(series, 3)
     assert list(shown) == ["n11", "n10", "10 others"]
     assert shown["10 others"] == [(0, float(sum(range(10)))), (10, 10.0)]
+    flat: dict[str, plot.Points] = {name: [(0, 1.0)] for name in sorted(series)}
+    assert list(plot.largest(flat, 3, by=series)) == list(shown)
     assert list(plot.largest(series, 12)) == [f"n{i}" for i in reversed(range(12))]
 
 

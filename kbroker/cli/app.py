@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli import config, configs, consume, doctor, groups, log_app, produce, start, topics, transactions
+from kbroker.cli import (
+    archive,
+    config,
+    configs,
+    consume,
+    doctor,
+    groups,
+    log_app,
+    pipeline,
+    produce,
+    start,
+    topics,
+    transactions,
+)
 from kbroker.cli.complete import rejoin_words
 from kbroker.cli.errors import CliError, complain, explain, usage
 
@@ -86,6 +99,8 @@ app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")
 app.add_typer(log_app.app, name="log")
+app.add_typer(archive.app, name="archive")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor")(doctor.doctor)
 
 

@@ -1,0 +1,5 @@
+"""`kbroker archive`: topics as Parquet files. Each command is in a file of its own; here they come together."""
+
+import typer
+
+app = typer.Typer(help="Keep topics as Parquet files, look at them, check them.", no_args_is_help=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kbroker.cli.doctor_machine import Machine
-from kbroker.cli.output import counted
+from kbroker.cli.output import counted, size_text
 from kbroker.config import BrokerConfig
 from kbroker.config.acting import BROKER, without_effect
 from kbroker.config.listeners import WILDCARDS, Endpoint
@@ -71,15 +71,6 @@ class Patient(NamedTuple):
 
 
 Check = Callable[[Patient], Iterator[Verdict]]
-
-
-def size_text(size: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def check_configuration(patient: Patient) -> Iterator[Verdict]:

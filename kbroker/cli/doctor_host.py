@@ -20,10 +20,9 @@ from kbroker.cli.doctor_checks import (
     check_disk_space,
     check_file_system,
     check_listener,
-    size_text,
 )
 from kbroker.cli.doctor_machine import Machine
-from kbroker.cli.output import counted
+from kbroker.cli.output import counted, size_text
 from kbroker.storage import checkpoints, names
 
 

@@ -84,6 +84,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def size_text(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
 def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
     """The items in their order, so many at a time."""
     return [items[start : start + size] for start in range(0, len(items), size)]

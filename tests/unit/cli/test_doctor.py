@@ -12,8 +12,9 @@ import pytest
 
 from kbroker.cli import main
 from kbroker.cli.doctor import examine
-from kbroker.cli.doctor_checks import OK, PROBLEM, WARNING, Verdict, size_text
+from kbroker.cli.doctor_checks import OK, PROBLEM, WARNING, Verdict
 from kbroker.cli.doctor_machine import Cluster, FileSystem, Machine, _caches
+from kbroker.cli.output import size_text
 from kbroker.cli.start import StartOptions
 from kbroker.storage import checkpoints, identity, names
 from kbroker.storage.backend import RealDisk

@@ -1,0 +1,234 @@
+"""The Spark jobs of a replay: what is selected, where groups stand in it, and sending it."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.pipeline.archive.frame import frame
+from kbroker.pipeline.archive.model import File, State
+from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.replay.encoding import Target
+from kbroker.pipeline.replay.groups import Committed, Placed
+from kbroker.pipeline.replay.routing import Routing, spread
+from kbroker.pipeline.replay.selection import Limits, Selection, pruned, selected
+from kbroker.pipeline.replay.task import OUTCOME, Paced, Settings, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession, WindowSpec
+    from pyspark.sql import Row as SparkRow
+
+# Arrow's batches hold about so many bytes, so that neither side of the pipe has to keep much.
+ARROW_BYTES = 4 << 20
+ARROW_ROWS = 10_000
+START_S = 0.5
+
+
+class Amount(NamedTuple):
+    """Records of one target: their number, bytes of keys and values, and times in ms."""
+
+    rows: int
+    size: int
+    from_ms: int
+    to_ms: int
+
+
+class Outcome(NamedTuple):
+    """Of one target: how many records of the replay it had before, and has now."""
+
+    had: int
+    has: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The selected rows of an archive, and where they go."""
+
+    spark: "SparkSession"
+    archive: Archive
+    state: State
+    selection: Selection
+    limits: Limits
+    routing: Routing
+    by_time: bool
+
+    def files(self) -> list[File]:
+        return pruned(self.state, self.selection, self.limits)
+
+    def frame(self) -> "DataFrame":
+        """topic, partition, offset, timestamp (ms), key, value, headers and the number of the target."""
+        from pyspark.sql import functions as f
+
+        files = self.files()
+        rows = selected(frame(self.spark, self.archive, self.state, files), self.selection, self.limits, files)
+        return rows.select(
+            "topic",
+            "partition",
+            "offset",
+            f.unix_millis("timestamp").alias("timestamp"),
+            "key",
+            "value",
+            "headers",
+            self.routing.column().alias("target"),
+        )
+
+    def with_dues(self, rows: "DataFrame") -> "DataFrame":
+        """With `due`, in ms: the latest timestamp so far in the record's own partition, so that by it time does not
+        go back and records of a partition keep their order."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as f
+
+        by_offset = Window.partitionBy("topic", "partition").orderBy("offset")
+        so_far = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        return rows.withColumn("due", f.max("timestamp").over(so_far))
+
+    @property
+    def order(self) -> list[str]:
+        """What records of one target are ordered by."""
+        return ["due", "topic", "partition", "offset"] if self.by_time else ["topic", "partition", "offset"]
+
+    def numbered(self) -> "DataFrame":
+        """With `position`: how many records of the replay its target has before it."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as f
+
+        rows = self.frame().drop("value", "headers")
+        rows = self.with_dues(rows) if self.by_time else rows.withColumn("due", f.col("timestamp"))
+        window: WindowSpec = Window.partitionBy("target").orderBy(*self.order)
+        return rows.withColumn("position", f.row_number().over(window) - 1)
+
+
+def amounts(rows: Rows) -> dict[Target, Amount]:
+    """What each target is to get; those that get nothing are left out."""
+    from pyspark.sql import functions as f
+
+    size = f.coalesce(f.octet_length("key"), f.lit(0)) + f.coalesce(f.octet_length("value"), f.lit(0))
+    times = (f.min("timestamp"), f.max("timestamp"))
+    found = rows.frame().groupBy("target").agg(f.count("*"), f.sum(size.cast("bigint")), *times).collect()
+    targets = rows.routing.targets
+    return {targets[number]: Amount(*values) for number, *values in sorted(found, key=_number)}
+
+
+def _number(row: "SparkRow") -> int:
+    return int(row[0])
+
+
+def places(rows: Rows, committed: Sequence[Committed], counts: Mapping[Target, int]) -> list[Placed]:
+    """Where groups stand: before the first record that they had not committed, of all sources of a target."""
+    from pyspark.sql import functions as f
+
+    if not committed:
+        return []
+    columns = "group string, topic string, partition int, committed bigint"
+    offsets = rows.spark.createDataFrame([(one.group, *one.source, one.offset) for one in committed], columns)
+    joined = rows.numbered().join(f.broadcast(offsets), ["topic", "partition"])
+    joined = joined.where(f.col("offset") >= f.col("committed"))
+    firsts = joined.groupBy("group", "target").agg(f.min("position").alias("position")).collect()
+    found = {(row["group"], row["target"]): row["position"] for row in firsts}
+    targets = rows.routing.targets
+    placed = {}
+    for one in committed:
+        for number in rows.routing.fed_by(one.source):
+            end = counts.get(targets[number], 0)
+            placed[one.group, number] = found.get((one.group, number), end)
+    return [Placed(group, targets[number], position) for (group, number), position in sorted(placed.items())]
+
+
+class Limit(NamedTuple):
+    """How quickly: at most one of them is given."""
+
+    rate: float | None = None  # records/s in all
+    speed: float | None = None  # times real time
+
+
+def deliver(
+    rows: Rows, settings: Settings, counts: Mapping[Target, int], limit: Limit, mean: int
+) -> dict[Target, Outcome]:
+    """Sends everything that the targets have not got yet; what became of each of them.
+
+    `mean`: bytes of a record. Raises PipelineError for what a task could not do; what Spark raises goes through.
+    """
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as f
+
+    numbers = {number: counts[target] for number, target in enumerate(settings.targets) if counts.get(target)}
+    tasks = max(1, min(len(numbers), rows.spark.sparkContext.defaultParallelism))
+    tasks_of = spread(numbers, tasks)
+    slots = _slots(rows.spark, tasks)
+    slot = f.element_at(f.create_map(*(f.lit(x) for n, t in tasks_of.items() for x in (n, slots[t]))), f.col("target"))
+    found = rows.frame()
+    timed = rows.by_time or limit.speed is not None
+    found = rows.with_dues(found) if timed else found.withColumn("due", f.col("timestamp"))
+    order = ["due", "target", "topic", "partition", "offset"] if limit.speed else ["target", *rows.order]
+    found = found.repartition(tasks, slot).sortWithinPartitions(*order)
+    if limit.speed is None:
+        return _run(found, _paced_by_rate(settings, numbers, tasks_of, limit.rate), mean)
+    # The clock starts when the rows are in their order, not while Spark still sorts them.
+    found = found.persist(StorageLevel.DISK_ONLY)
+    try:
+        origin_ms = _origin(found, rows)
+        paced = Paced(speed=limit.speed, begin_s=time.time() + START_S, origin_ms=origin_ms)
+        return _run(found, _with(settings, paced), mean)
+    finally:
+        found.unpersist()
+
+
+def _origin(found: "DataFrame", rows: Rows) -> int:
+    from pyspark.sql import functions as f
+
+    row = found.agg(f.min("due")).first()
+    assert row is not None
+    return int(row[0])
+
+
+def _slots(spark: "SparkSession", tasks: int) -> list[int]:
+    """For each task an integer that Spark's partitioning by hash sends to a task of its own."""
+    found: dict[int, int] = {}
+    first, count = 0, tasks * 8
+    while len(found) < tasks:
+        hashed = spark.range(first, first + count).selectExpr("int(id)", f"pmod(hash(int(id)), {tasks})").collect()
+        for number, task in hashed:
+            found.setdefault(task, number)
+        first += count
+    return [found[task] for task in range(tasks)]
+
+
+def _paced_by_rate(
+    settings: Settings, numbers: Mapping[int, int], tasks_of: Mapping[int, int], rate: float | None
+) -> Settings:
+    """Every task gets the part of the rate that it has of the records, so that all end together."""
+    if rate is None:
+        return settings
+    loads: dict[int, int] = {}
+    for number, count in numbers.items():
+        loads[tasks_of[number]] = loads.get(tasks_of[number], 0) + count
+    total = sum(loads.values())
+    return _with(settings, Paced(rates={n: rate * loads[tasks_of[n]] / total for n in numbers}))
+
+
+def _with(settings: Settings, paced: Paced) -> Settings:
+    from dataclasses import replace
+
+    return replace(settings, paced=paced)
+
+
+def _run(found: "DataFrame", settings: Settings, mean: int) -> dict[Target, Outcome]:
+    session = found.sparkSession
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = session.conf.get(name)
+    session.conf.set(name, str(max(1, min(ARROW_ROWS, ARROW_BYTES // max(1, mean)))))
+    try:
+        outcomes = found.mapInArrow(partial(send, settings=settings), OUTCOME).collect()
+    finally:
+        if before is not None:
+            session.conf.set(name, before)
+    _raise_first(outcomes)
+    return {settings.targets[row["target"]]: Outcome(row["had"], row["has"]) for row in outcomes}
+
+
+def _raise_first(outcomes: "Iterable[SparkRow]") -> None:
+    errors = [row["error"] for row in outcomes if row["error"]]
+    if errors:
+        raise PipelineError(errors[0])

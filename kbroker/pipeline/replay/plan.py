@@ -1,0 +1,172 @@
+"""What a replay is to do, kept in the archive while it is under way: whoever goes on with it sends the same records in
+the same order, with the same producer id.
+
+Offsets are Kafka's, times milliseconds since 1970.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.replay.encoding import Target
+from kbroker.pipeline.replay.positions import Start
+from kbroker.pipeline.replay.routing import Routing
+from kbroker.pipeline.replay.selection import Selection
+from kbroker.pipeline.storage import Storage
+
+DIRECTORY = "_replays"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for. Two commands that are equal in it are the same replay."""
+
+    selection: Selection
+    names: Mapping[str, str]  # source topic to target topic
+    by_key: bool = False
+    origin_headers: bool = True
+    append: bool = False
+    compression: str = "zstd"
+    groups: tuple[str, ...] = ()  # restored when the records are there; ("*",) for all
+    group_prefix: str = ""
+
+
+@dataclass(frozen=True)
+class TargetTopic:
+    """A topic as it was when the replay was planned; a row of each list for each partition."""
+
+    topic_id: str  # hexadecimal; zeros where the broker has none
+    starts: tuple[int, ...]  # where its logs ended
+    empty: tuple[bool, ...]
+    counts: tuple[int, ...]  # the records that are to be sent
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A replay; `done_ms` is None while it is under way."""
+
+    id: str
+    created_ms: int
+    archive: str  # the archive's id
+    state: int  # its latest commit when the replay was planned
+    request: Request
+    limits: Mapping[str, Mapping[int, int]]  # where each partition of the archive ended
+    cluster: str  # of the target
+    targets: Mapping[str, TargetTopic]
+    by_time: bool  # records of several source partitions meet, and are ordered by time
+    size: int  # bytes of keys and values
+    producer_id: int
+    producer_epoch: int
+    done_ms: int | None = None
+
+    @property
+    def routing(self) -> Routing:
+        partitions = {topic: len(one.starts) for topic, one in self.targets.items()}
+        return Routing(self.request.names, partitions, self.request.by_key)
+
+    @property
+    def rows(self) -> int:
+        return sum(sum(topic.counts) for topic in self.targets.values())
+
+    def counts(self) -> dict[Target, int]:
+        """The records of each target that gets any."""
+        return {
+            target: count for target, count in zip(self.routing.targets, self._each("counts"), strict=True) if count
+        }
+
+    def starts(self) -> dict[Target, Start]:
+        rows = zip(self.routing.targets, self._each("starts"), self._each("empty"), strict=True)
+        return {target: Start(offset, empty) for target, offset, empty in rows}
+
+    def _each(self, name: str) -> list[Any]:
+        return [item for topic in self.targets.values() for item in getattr(topic, name)]
+
+    @property
+    def path(self) -> str:
+        return f"{DIRECTORY}/{self.id}.json"
+
+    def to_bytes(self) -> bytes:
+        data = {"version": VERSION, **asdict(self)}
+        return json.dumps(data, indent=1).encode()
+
+
+def new_id() -> str:
+    return secrets.token_hex(6)
+
+
+def create(storage: Storage, plan: Plan) -> None:
+    """Raises PipelineError when there is one of this id."""
+    if not storage.create(plan.path, plan.to_bytes()):
+        raise PipelineError(f"there is a replay {plan.id} already")
+
+
+def finish(storage: Storage, plan: Plan, now_ms: int) -> Plan:
+    done = replace(plan, done_ms=now_ms)
+    storage.replace(plan.path, done.to_bytes())
+    return done
+
+
+def load(storage: Storage, replay: str) -> Plan:
+    """Raises PipelineError for one that is not there, or cannot be read."""
+    path = f"{DIRECTORY}/{replay}.json"
+    if not replay.isalnum() or not storage.exists(path):
+        raise PipelineError(f"{storage.root} knows no replay {replay!r}: {_known(storage)}")
+    return decoded(storage.read(path), path)
+
+
+def unfinished(storage: Storage, request: Request, cluster: str) -> Plan | None:
+    """The latest replay into this cluster that the same request began, and that is not done."""
+    found = [plan for plan in plans(storage) if plan.done_ms is None and plan.cluster == cluster]
+    same = [plan for plan in found if plan.request == request]
+    return max(same, key=lambda plan: plan.created_ms, default=None)
+
+
+def plans(storage: Storage) -> list[Plan]:
+    names = [entry.name for entry in storage.names(DIRECTORY) if entry.name.endswith(".json")]
+    return [decoded(storage.read(f"{DIRECTORY}/{name}"), f"{DIRECTORY}/{name}") for name in names]
+
+
+def decoded(data: bytes, path: str) -> Plan:
+    try:
+        found = json.loads(data)
+        if found.pop("version") != VERSION:
+            raise PipelineError(f"{path} is of a newer kbroker")
+        request = found["request"]
+        request = Request(
+            **{
+                **request,
+                "selection": Selection.from_json(request["selection"]),
+                "groups": tuple(request["groups"]),
+            }
+        )
+        targets = {
+            topic: TargetTopic(**{name: _tupled(value) for name, value in one.items()})
+            for topic, one in found["targets"].items()
+        }
+        limits = {topic: {int(number): end for number, end in ends.items()} for topic, ends in found["limits"].items()}
+        plan = Plan(**{**found, "request": request, "targets": targets, "limits": limits})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PipelineError(f"{path} is damaged, or no plan of a replay: {error}") from None
+    _check(plan, path)
+    return plan
+
+
+def _check(plan: Plan, path: str) -> None:
+    for topic in plan.targets.values():
+        if not len(topic.starts) == len(topic.empty) == len(topic.counts):
+            raise PipelineError(f"{path} is damaged: its lists of partitions differ in length")
+    if any(getattr(plan, one.name) is None for one in fields(plan) if one.name != "done_ms"):
+        raise PipelineError(f"{path} is damaged: something is missing")
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _known(storage: Storage) -> str:
+    under_way: Sequence[Plan] = [plan for plan in plans(storage) if plan.done_ms is None]
+    return "unfinished are " + ", ".join(plan.id for plan in under_way) if under_way else "none is unfinished"

@@ -4,7 +4,7 @@ Offsets are Kafka's, ranges [start, end). Times are milliseconds since 1970. Siz
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -130,7 +130,44 @@ def after(state: State, number: int, commit: Commit) -> State:
 
     Raises PipelineError for a commit that does not follow: one that covers offsets twice or removes what is not there.
     """
-    files = dict(state.files)
+    return folded(state, [(number, commit)])
+
+
+def folded(state: State, commits: Iterable[tuple[int, Commit]]) -> State:
+    """The state that these commits, given with their numbers, make of `state` one after the other. Takes as long as
+    the state and the commits are large together. Raises as `after` does.
+    """
+    files, queries, topics = dict(state.files), dict(state.queries), dict(state.topics)
+    covered, gaps = dict(state.covered), list(state.gaps)
+    number, time_ms, settings = state.number, state.time_ms, state.settings
+    groups, groups_ms = state.groups, state.groups_ms
+    for number, commit in commits:
+        time_ms = commit.time_ms
+        _exchange(files, number, commit)
+        _extend(covered, commit.covered)
+        gaps += commit.gaps
+        topics.update(commit.topics or {})
+        if commit.query is not None:
+            queries[commit.query[0]] = commit.query[1]
+        if commit.settings is not None:
+            settings = MappingProxyType(dict(commit.settings))
+        if commit.groups is not None:
+            groups, groups_ms = commit.groups, commit.time_ms
+    return State(
+        number=number,
+        time_ms=time_ms,
+        settings=settings,
+        files=MappingProxyType(files),
+        covered=MappingProxyType(covered),
+        gaps=tuple(gaps),
+        queries=MappingProxyType(queries),
+        topics=MappingProxyType(topics),
+        groups=groups,
+        groups_ms=groups_ms,
+    )
+
+
+def _exchange(files: dict[str, File], number: int, commit: Commit) -> None:
     for path in commit.remove:
         if files.pop(path, None) is None:
             raise PipelineError(f"commit {number} removes {path}, which is not in the archive")
@@ -138,30 +175,11 @@ def after(state: State, number: int, commit: Commit) -> State:
         if file.path in files:
             raise PipelineError(f"commit {number} adds {file.path}, which is in the archive already")
         files[file.path] = file
-    queries = dict(state.queries)
-    if commit.query is not None:
-        queries[commit.query[0]] = commit.query[1]
-    return replace(
-        state,
-        number=number,
-        time_ms=commit.time_ms,
-        settings=state.settings if commit.settings is None else MappingProxyType(dict(commit.settings)),
-        files=MappingProxyType(files),
-        covered=_extended(state.covered, commit.covered),
-        gaps=(*state.gaps, *commit.gaps),
-        queries=queries,
-        topics={**state.topics, **(commit.topics or {})},
-        groups=state.groups if commit.groups is None else commit.groups,
-        groups_ms=state.groups_ms if commit.groups is None else commit.time_ms,
-    )
 
 
-def _extended(
-    covered: Mapping[Partition, tuple[Span, ...]], more: Iterable[Covered]
-) -> Mapping[Partition, tuple[Span, ...]]:
-    result = dict(covered)
+def _extend(covered: dict[Partition, tuple[Span, ...]], more: Iterable[Covered]) -> None:
     for topic, partition, start, end in more:
-        spans = result.get(Partition(topic, partition), ())
+        spans = covered.get(Partition(topic, partition), ())
         if start >= end:
             raise PipelineError(f"{topic}-{partition}: the range [{start}, {end}) covers nothing")
         if spans and start < spans[-1].end:
@@ -170,5 +188,4 @@ def _extended(
             )
         if spans and start == spans[-1].end:
             spans, start = spans[:-1], spans[-1].start
-        result[Partition(topic, partition)] = (*spans, Span(start, end))
-    return MappingProxyType(result)
+        covered[Partition(topic, partition)] = (*spans, Span(start, end))

@@ -2,4 +2,8 @@
 
 import typer
 
+from kbroker.cli.archive_run import run
+
 app = typer.Typer(help="Keep topics as Parquet files, look at them, check them.", no_args_is_help=True)
+
+app.command("run")(run)

@@ -17,6 +17,8 @@ def group_of(folder: str) -> str:
     return max((group for group in GROUPS if f"{folder}/".startswith(f"{group}/")), key=len)
 
 
+# Before pytest-xdist looks at the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not hasattr(config, "workerinput"):
         return

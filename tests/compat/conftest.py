@@ -44,6 +44,15 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     machine.close()
 
 
+@pytest.fixture(autouse=True)
+def _java_errors_as_they_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark makes errors of its own of those of every JVM, once there was a session in the process."""
+    if "jvm" in request.fixturenames:
+        from py4j import java_gateway, protocol
+
+        monkeypatch.setattr(java_gateway, "get_return_value", protocol.get_return_value)
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker of this test alone, which it may kill, restart and look into."""

@@ -1,6 +1,7 @@
 """One Spark for all tests of this folder, with the Kafka connector that its users load; topics and a client."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A SparkSession on two threads of this machine. Its first start downloads the connector into .cache/ivy."""
     sql = pytest.importorskip("pyspark.sql", reason="not run: pyspark is not installed (extra `spark`)")
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     directory = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.jars.packages": CONNECTOR,
@@ -38,6 +40,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": 2,
+        # As kbroker's own sessions: many small files are not worth a task each.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": 100_000,
         "spark.sql.streaming.numRecentProgressUpdates": 1000,
         "spark.sql.warehouse.dir": directory / "warehouse",
         "spark.ui.enabled": "false",

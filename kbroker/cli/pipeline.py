@@ -8,6 +8,7 @@ import typer
 from kbroker.cli.client import DEFAULT_BOOTSTRAP, Bootstrap
 from kbroker.cli.errors import CliError
 from kbroker.cli.output import note
+from kbroker.cli.pipeline_aggregate import aggregate, template
 from kbroker.cli.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
 
 app = typer.Typer(help="Run jobs on Spark against a broker.", no_args_is_help=True)
@@ -63,3 +64,7 @@ def fetch(
         connector.fetch(target, installed, java, os.environ, Path(ivy) if ivy else None)
         for jar in connector.connector_jars(target, installed):
             print(jar)
+
+
+app.command("aggregate")(aggregate)
+app.command("template")(template)

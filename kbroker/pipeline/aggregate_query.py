@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from kbroker.pipeline import aggregate_files, aggregate_note
 from kbroker.pipeline.aggregate import Definition, check
 from kbroker.pipeline.aggregate_sql import OBSERVED, PROBLEMS, aggregated, message, observed, read, windows
+from kbroker.pipeline.archive.model import TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
-from kbroker.pipeline.storage import Storage, open_storage
+from kbroker.pipeline.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +63,7 @@ class Batch:
 class Summary:
     """What the batches of a run did together."""
 
-    batches: int = 0
+    batches: int = 0  # that had records
     records: int = 0
     problems: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PROBLEMS, 0))
     late: int = 0
@@ -71,13 +72,29 @@ class Summary:
 
     def add(self, batch: Batch) -> None:
         """One more batch."""
-        self.batches += 1
+        self.batches += batch.records > 0  # one that only closes windows is none of the user's
         self.records += batch.records
         self.late += batch.late
         self.updated += batch.updated
         self.watermark_ms = max(self.watermark_ms, batch.watermark_ms)
         for name, count in batch.problems.items():
             self.problems[name] += count
+
+
+def require_topics(bootstrap: str, definition: Definition, target: Target) -> None:
+    """Raises PipelineError where no broker answers, a topic is absent, or is to be aggregated into itself."""
+    with Cluster(bootstrap) as cluster:
+        _topics(cluster, definition, target)
+
+
+def _topics(cluster: Cluster, definition: Definition, target: Target) -> dict[str, TopicInfo]:
+    if target.topic in definition.topics:
+        raise PipelineError(f"topic {target.topic} cannot be aggregated into itself")
+    found = cluster.topics([*definition.topics, *([target.topic] if target.topic else [])])
+    for name in definition.topics:
+        if name not in found:
+            raise PipelineError(f"topic {name} does not exist")
+    return found
 
 
 class Aggregation:
@@ -110,12 +127,7 @@ class Aggregation:
     def _claim(self) -> None:
         topic = self.target.topic
         with Cluster(self._bootstrap) as cluster:
-            found = cluster.topics([*self.definition.topics, *([topic] if topic else [])])
-            for name in self.definition.topics:
-                if name not in found:
-                    raise PipelineError(f"topic {name} does not exist")
-            if topic in self.definition.topics:
-                raise PipelineError(f"topic {topic} cannot be aggregated into itself")
+            found = _topics(cluster, self.definition, self.target)
             ids = {name: found[name].topic_id for name in self.definition.topics}
             where = f"topic {topic}" if topic else "files"
             note = aggregate_note.keep(self._checkpoint, self.definition, ids, where)
@@ -247,8 +259,3 @@ def _reports(query: "StreamingQuery") -> list[dict[str, Any]]:
 def _watermark_ms(progress: Mapping[str, Any]) -> int:
     text = (progress.get("eventTime") or {}).get("watermark")
     return round(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
-
-
-def results_of(spark: "SparkSession", storage: Storage) -> "DataFrame":
-    """The results in a directory, as any reader sees them."""
-    return spark.read.parquet(storage.root)

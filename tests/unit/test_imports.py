@@ -36,7 +36,11 @@ ORDER = (
 SHARED = {"world"}
 
 # Outside of the order: programs that reach brokers over the network, as clients do.
-CLIENTS = {"cli": {"cli", "config", "protocol"}, "pipeline": {"pipeline", "config", "protocol"}, "__main__": {"cli"}}
+CLIENTS = {
+    "cli": {"cli", "pipeline", "config", "protocol"},
+    "pipeline": {"pipeline", "config", "protocol"},
+    "__main__": {"cli"},
+}
 # `kbroker start` is the one command that is a broker, and `kbroker log` and `doctor` look at a broker's files.
 CLIENT_EXCEPTIONS = {
     "kbroker/cli/start.py": {"broker", "events"},

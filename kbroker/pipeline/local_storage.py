@@ -133,12 +133,12 @@ def _told(path: str) -> Iterator[None]:
     """An OSError as one sentence that names the path."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise Absent(f"{error.filename or path}: no such file or directory") from None
+    except FileNotFoundError:
+        raise Absent(f"{path}: no such file or directory") from None
     except OSError as error:
         if error.errno in _FULL:
             raise PipelineError(f"{path}: no space left on device; what was archived stays readable") from None
-        raise PipelineError(f"{error.filename or path}: {(error.strerror or str(error)).lower()}") from None
+        raise PipelineError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 def _entry(found: "os.DirEntry[str]", name: str) -> Entry | None:

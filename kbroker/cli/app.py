@@ -16,6 +16,7 @@ from kbroker.cli import (
     log_app,
     pipeline,
     produce,
+    replay,
     start,
     topics,
     transactions,
@@ -100,6 +101,7 @@ app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")
 app.add_typer(log_app.app, name="log")
 app.add_typer(archive.app, name="archive")
+app.command("replay")(replay.replay)
 app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor")(doctor.doctor)
 

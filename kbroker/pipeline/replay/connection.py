@@ -6,9 +6,10 @@ RefusedError. Times are in seconds.
 
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from struct import Struct
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from kbroker.pipeline.errors import PipelineError
 from protocol.apis import APIS, ApiKey
@@ -20,6 +21,8 @@ from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsRe
 from protocol.schema import Message, decode, encode
 
 M = TypeVar("M", bound=Message)
+P = ParamSpec("P")
+R = TypeVar("R")
 Address = tuple[str, int]
 
 CLIENT_ID = "kbroker-replay"
@@ -150,7 +153,7 @@ class Brokers:
         self._addresses: dict[int, Address] = {}
         self._connections: dict[Address, Connection] = {}
         self._topics: dict[str, Topic] = {}
-        self.cluster_id: str | None = None
+        self._cluster_id: str | None = None
 
     def __enter__(self) -> "Brokers":
         return self
@@ -168,13 +171,19 @@ class Brokers:
                 refusal = error
         raise refusal or ConnectionError("no broker is named")
 
+    def cluster(self) -> str:
+        """The cluster's id, empty where it has none. Raises OSError."""
+        if self._cluster_id is None:
+            self._cluster_id = self.any().ask(MetadataRequest(topics=[]), MetadataResponse).cluster_id or ""
+        return self._cluster_id
+
     def topic(self, name: str) -> Topic:
         """As remembered, else asked. Raises OSError, RefusedError."""
         if name not in self._topics:
             request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
             answer = self.any().ask(request, MetadataResponse)
             self._addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-            self.cluster_id = answer.cluster_id
+            self._cluster_id = answer.cluster_id
             for topic in answer.topics:
                 if topic.error_code:
                     raise RefusedError(topic.error_code, f"topic {name}")
@@ -223,3 +232,18 @@ def _address(text: str) -> Address:
     if not (host and port.isascii() and port.isdigit()):
         raise PipelineError(f"a broker's address is HOST:PORT, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def told(function: Callable[P, R]) -> Callable[P, R]:
+    """What brokers refuse, and that they are gone, leaves the function as PipelineError."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*args, **named)
+        except RefusedError as error:
+            raise PipelineError(f"the broker refuses {error}") from error
+        except OSError as error:
+            raise PipelineError(f"the broker does not answer: {error}") from error
+
+    return wrapped

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +17,7 @@ from kbroker.pipeline.replay.selection import Limits, Selection, pruned, selecte
 from kbroker.pipeline.replay.task import OUTCOME, Paced, Settings, send
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession, WindowSpec
+    from pyspark.sql import Column, DataFrame, SparkSession, WindowSpec
     from pyspark.sql import Row as SparkRow
 
 # Arrow's batches hold about so many bytes, so that neither side of the pipe has to keep much.
@@ -89,13 +89,13 @@ class Rows:
         """What records of one target are ordered by."""
         return ["due", "topic", "partition", "offset"] if self.by_time else ["topic", "partition", "offset"]
 
-    def numbered(self) -> "DataFrame":
-        """With `position`: how many records of the replay its target has before it."""
+    def numbered(self, timed: bool = False) -> "DataFrame":
+        """With `position`: how many records of the replay its target has before it; `timed`: with dues as well."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
         rows = self.frame().drop("value", "headers")
-        rows = self.with_dues(rows) if self.by_time else rows.withColumn("due", f.col("timestamp"))
+        rows = self.with_dues(rows) if self.by_time or timed else rows.withColumn("due", f.col("timestamp"))
         window: WindowSpec = Window.partitionBy("target").orderBy(*self.order)
         return rows.withColumn("position", f.row_number().over(window) - 1)
 
@@ -144,43 +144,67 @@ class Limit(NamedTuple):
 
 
 def deliver(
-    rows: Rows, settings: Settings, counts: Mapping[Target, int], limit: Limit, mean: int
+    rows: Rows, settings: Settings, counts: Mapping[Target, int], had: Mapping[Target, int], limit: Limit, mean: int
 ) -> dict[Target, Outcome]:
-    """Sends everything that the targets have not got yet; what became of each of them.
+    """Sends everything that the targets have not got yet, and says what became of each of these.
 
-    `mean`: bytes of a record. Raises PipelineError for what a task could not do; what Spark raises goes through.
+    `counts`: what each target is to have in the end; `had`: what it has, at least. `mean`: bytes of a record. Raises
+    PipelineError for what a task could not do; what Spark raises goes through.
     """
-    from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
-    numbers = {number: counts[target] for number, target in enumerate(settings.targets) if counts.get(target)}
-    tasks = max(1, min(len(numbers), rows.spark.sparkContext.defaultParallelism))
-    tasks_of = spread(numbers, tasks)
+    left = {number: counts.get(target, 0) - had.get(target, 0) for number, target in enumerate(settings.targets)}
+    left = {number: count for number, count in left.items() if count > 0}
+    if not left:
+        return {}
+    tasks = min(len(left), rows.spark.sparkContext.defaultParallelism)
+    task_of = spread(left, tasks)
     slots = _slots(rows.spark, tasks)
-    slot = f.element_at(f.create_map(*(f.lit(x) for n, t in tasks_of.items() for x in (n, slots[t]))), f.col("target"))
-    found = rows.frame()
+    slot = f.element_at(_literal_map({number: slots[task] for number, task in task_of.items()}), f.col("target"))
+    found = rows.frame().where(f.col("target").isin(list(left)))
     timed = rows.by_time or limit.speed is not None
     found = rows.with_dues(found) if timed else found.withColumn("due", f.col("timestamp"))
     order = ["due", "target", "topic", "partition", "offset"] if limit.speed else ["target", *rows.order]
     found = found.repartition(tasks, slot).sortWithinPartitions(*order)
-    if limit.speed is None:
-        return _run(found, _paced_by_rate(settings, numbers, tasks_of, limit.rate), mean)
-    # The clock starts when the rows are in their order, not while Spark still sorts them.
+    if limit.speed is not None:
+        return _run_at_speed(found, settings, limit.speed, _origin(rows, left, counts), mean)
+    return _run(found, _paced_by_rate(settings, left, task_of, limit.rate), mean)
+
+
+def _run_at_speed(
+    found: "DataFrame", settings: Settings, speed: float, origin_ms: int, mean: int
+) -> dict[Target, Outcome]:
+    """The clock starts when the rows are in their order, not while Spark still sorts them."""
+    from pyspark import StorageLevel
+
     found = found.persist(StorageLevel.DISK_ONLY)
     try:
-        origin_ms = _origin(found, rows)
-        paced = Paced(speed=limit.speed, begin_s=time.time() + START_S, origin_ms=origin_ms)
-        return _run(found, _with(settings, paced), mean)
+        found.count()
+        paced = Paced(speed=speed, begin_s=time.time() + START_S, origin_ms=origin_ms)
+        return _run(found, replace(settings, paced=paced), mean)
     finally:
         found.unpersist()
 
 
-def _origin(found: "DataFrame", rows: Rows) -> int:
+def _origin(rows: Rows, left: Mapping[int, int], counts: Mapping[Target, int]) -> int:
+    """When the first of the records that are left is due, in ms."""
     from pyspark.sql import functions as f
 
-    row = found.agg(f.min("due")).first()
-    assert row is not None
+    targets = rows.routing.targets
+    had = {number: counts[targets[number]] - count for number, count in left.items()}
+    numbered = rows.numbered(timed=True).where(f.col("target").isin(list(left)))
+    row = (
+        numbered.where(f.col("position") >= f.element_at(_literal_map(had), f.col("target"))).agg(f.min("due")).first()
+    )
+    if row is None or row[0] is None:
+        raise PipelineError("the archive has fewer records of the replay than when it was planned")
     return int(row[0])
+
+
+def _literal_map(numbers: Mapping[int, int]) -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.create_map(*(f.lit(part) for pair in numbers.items() for part in pair))
 
 
 def _slots(spark: "SparkSession", tasks: int) -> list[int]:
@@ -196,22 +220,16 @@ def _slots(spark: "SparkSession", tasks: int) -> list[int]:
 
 
 def _paced_by_rate(
-    settings: Settings, numbers: Mapping[int, int], tasks_of: Mapping[int, int], rate: float | None
+    settings: Settings, left: Mapping[int, int], task_of: Mapping[int, int], rate: float | None
 ) -> Settings:
     """Every task gets the part of the rate that it has of the records, so that all end together."""
     if rate is None:
         return settings
     loads: dict[int, int] = {}
-    for number, count in numbers.items():
-        loads[tasks_of[number]] = loads.get(tasks_of[number], 0) + count
+    for number, count in left.items():
+        loads[task_of[number]] = loads.get(task_of[number], 0) + count
     total = sum(loads.values())
-    return _with(settings, Paced(rates={n: rate * loads[tasks_of[n]] / total for n in numbers}))
-
-
-def _with(settings: Settings, paced: Paced) -> Settings:
-    from dataclasses import replace
-
-    return replace(settings, paced=paced)
+    return replace(settings, paced=Paced(rates={n: rate * loads[task_of[n]] / total for n in left}))
 
 
 def _run(found: "DataFrame", settings: Settings, mean: int) -> dict[Target, Outcome]:

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from kbroker.pipeline.archive.model import Partition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.encoding import Target
+from kbroker.pipeline.replay.groups import Committed
 from kbroker.pipeline.replay.positions import Start
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import Selection
@@ -31,7 +33,7 @@ class Request:
     origin_headers: bool = True
     append: bool = False
     compression: str = "zstd"
-    groups: tuple[str, ...] = ()  # restored when the records are there; ("*",) for all
+    groups: tuple[str, ...] = ()  # restored when the records are there; groups.ALL for all
     group_prefix: str = ""
 
 
@@ -61,6 +63,7 @@ class Plan:
     size: int  # bytes of keys and values
     producer_id: int
     producer_epoch: int
+    committed: tuple[Committed, ...] = ()  # of the groups that are to be restored
     done_ms: int | None = None
 
     @property
@@ -148,7 +151,9 @@ def decoded(data: bytes, path: str) -> Plan:
             for topic, one in found["targets"].items()
         }
         limits = {topic: {int(number): end for number, end in ends.items()} for topic, ends in found["limits"].items()}
-        plan = Plan(**{**found, "request": request, "targets": targets, "limits": limits})
+        committed = tuple(Committed(group, Partition(*source), at) for group, source, at in found["committed"])
+        sets = {"request": request, "targets": targets, "limits": limits, "committed": committed}
+        plan = Plan(**{**found, **sets})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(f"{path} is damaged, or no plan of a replay: {error}") from None
     _check(plan, path)

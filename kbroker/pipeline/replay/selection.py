@@ -12,7 +12,7 @@ from kbroker.pipeline.archive.model import File, Part, Partition, State
 from kbroker.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # topic -> partition -> the offset up to which, not itself included, records are replayed
 Limits = Mapping[str, Mapping[int, int]]
@@ -65,6 +65,17 @@ def offset_range(text: str) -> tuple[int, int, int | None]:
     if end is not None and start >= end:
         raise PipelineError(f"the range of offsets {text} is empty: END is not included")
     return int(match[1]), start, end
+
+
+def check_regex(spark: "SparkSession", regex: str) -> None:
+    """Raises PipelineError for what Java does not take."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
+
+    try:
+        spark.range(1).select(f.col("id").cast("string").rlike(regex)).collect()
+    except PySparkException:
+        raise PipelineError(f"{regex!r} is no regular expression as Java has them") from None
 
 
 def limits(state: State, topics: Iterable[str]) -> dict[str, dict[int, int]]:

@@ -2,8 +2,13 @@
 
 import typer
 
+from kbroker.cli.archive_compact import compact
+from kbroker.cli.archive_list import describe, list_archives
 from kbroker.cli.archive_run import run
 
 app = typer.Typer(help="Keep topics as Parquet files, look at them, check them.", no_args_is_help=True)
 
 app.command("run")(run)
+app.command("list")(list_archives)
+app.command("describe")(describe)
+app.command("compact")(compact)

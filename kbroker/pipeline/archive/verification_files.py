@@ -1,0 +1,287 @@
+"""An archive's files as they are in the directory: there, unchanged, of the right columns, and no others."""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kbroker.pipeline.archive import owner, spark_view
+from kbroker.pipeline.archive.findings import Finding, difference, note
+from kbroker.pipeline.archive.model import File, Partition, Span, State
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.local_storage import LocalStorage
+from kbroker.pipeline.storage import Absent, Storage
+
+if TYPE_CHECKING:
+    import pyarrow
+
+THREADS = 4
+# Enough for the footer of most files, so that they are asked for once.
+_TAIL = 64 * 1024
+
+
+@dataclass
+class Files:
+    """What was seen of the committed files."""
+
+    missing: list[File] = field(default_factory=list)
+    intact: list[File] = field(default_factory=list)
+    changed: list[File] = field(default_factory=list)  # and still Parquet, as far as can be seen without Spark
+    broken: list[File] = field(default_factory=list)  # not to be read at all
+    bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def lost(self) -> list[File]:
+        """Those whose rows nobody can read."""
+        return [*self.missing, *self.broken]
+
+
+def look_at(storage: Storage, state: State, files: Iterable[File], advance: Callable[[int], None]) -> Files:
+    """Every file from its first byte to its last. `advance` is told the bytes that were read.
+
+    Raises Absent for a file that vanishes while it is looked at.
+    """
+    names = {file.sha256: file.path for file in state.files.values()}
+    seen = Files()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for file, digest in pool.map(lambda file: (file, _digest(storage, file)), list(files)):
+            if digest is None:
+                what = f"was committed with {file.rows} rows, and is not there"
+                seen.missing.append(file)
+                seen.findings += _of_parts("missing file", what, file)
+                continue
+            seen.bytes += file.size
+            advance(file.size)
+            if digest == file.sha256:
+                seen.intact.append(file)
+                seen.findings += _columns(storage, file)
+            else:
+                _changed(storage, file, names.get(digest), seen)
+    return seen
+
+
+def _digest(storage: Storage, file: File) -> str | None:
+    try:
+        return storage.sha256(file.path)
+    except Absent:
+        return None
+
+
+def _changed(storage: Storage, file: File, other: str | None, seen: Files) -> None:
+    """Spark is kept from what is not Parquet any longer: a damaged size of a page may take all of its memory."""
+    data = storage.read(file.path)
+    what = "its bytes are not those that were committed"
+    if other is not None:
+        what = f"holds what was committed as {other}"
+    elif len(data) != file.size:
+        what = f"has {len(data)} bytes instead of {file.size}"
+    seen.findings += _of_parts("changed file", what, file)
+    reason = unreadable(data)
+    if reason is None:
+        seen.changed.append(file)
+        return
+    seen.broken.append(file)
+    seen.findings += _of_parts("unreadable file", reason, file)
+
+
+def _of_parts(kind: str, what: str, file: File) -> list[Finding]:
+    """The finding, once for each partition that the file has rows of."""
+    return [
+        difference(kind, what, Partition(file.topic, part.partition), file.path, [Span(part.first, part.last + 1)])
+        for part in file.parts
+    ] or [difference(kind, what, file=file.path)]
+
+
+def unreadable(data: bytes, is_ours: bool = True) -> str | None:
+    """Why bytes are no Parquet file; None when every value can be read. With `is_ours` columns are looked at too."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data)) as file:
+            odd = _odd_columns(file.schema_arrow) if is_ours else None
+            if odd:
+                return odd
+            for batch in file.iter_batches():
+                batch.validate(full=True)
+    except (pyarrow.ArrowException, OSError, ValueError, MemoryError) as error:
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return None
+
+
+def _columns(storage: Storage, file: File) -> Iterator[Finding]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        source = pyarrow.PythonFile(_Remote(storage, file), mode="r")
+        odd = _odd_columns(pyarrow.parquet.read_schema(source))
+    except (pyarrow.ArrowException, OSError, ValueError, PipelineError) as error:
+        odd = f"its footer cannot be read: {error}"
+    if odd:
+        yield from _of_parts("columns", odd, file)
+
+
+def _odd_columns(found: "pyarrow.Schema") -> str | None:
+    """What is not as an archive writes it; None when all columns and types are."""
+    wanted = _types()
+    there = {column.name: _plain(column.type) for column in found}
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        return f"it has no column {missing[0]}"
+    for name, kind in there.items():
+        if name not in wanted:
+            return f"it has a column {name}, which an archive's files do not have"
+        if kind != wanted[name]:
+            return f"column {name} is {kind} instead of {wanted[name]}"
+    return None
+
+
+def _types() -> Mapping[str, str]:
+    """The columns of schema.FILE_COLUMNS, as Arrow calls their types."""
+    return {
+        "key": "binary",
+        "value": "binary",
+        "headers": "list<struct<key: string, value: binary>>",
+        "partition": "int32",
+        "offset": "int64",
+        "timestamp": "timestamp[us, tz=UTC]",
+        "timestampType": "int32",
+    }
+
+
+def _plain(kind: "pyarrow.DataType") -> str:
+    """A type's name, whatever its list's items are called and whether they may be null."""
+    import pyarrow
+
+    if pyarrow.types.is_list(kind):
+        return f"list<{_plain(kind.value_type)}>"
+    if pyarrow.types.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {_plain(field.type)}' for field in kind)}>"
+    return str(kind)
+
+
+class _Remote(io.RawIOBase):
+    """A file of a storage as Arrow reads footers: the end of it once, the rest when it is asked for."""
+
+    def __init__(self, storage: Storage, file: File) -> None:
+        self._storage = storage
+        self._path = file.path
+        self._size = file.size
+        self._at = 0
+        self._tail = b""
+        self._tail_at = file.size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._size, self._at + size)
+        if self._at < self._tail_at:
+            start = min(self._at, max(0, self._size - _TAIL))
+            self._tail = _read_from(self._storage, self._path, start)
+            self._tail_at = start
+        data = self._tail[self._at - self._tail_at : end - self._tail_at]
+        self._at = end
+        return data
+
+
+def _read_from(storage: Storage, path: str, start: int) -> bytes:
+    if isinstance(storage, LocalStorage):
+        try:
+            with open(f"{storage.root}/{path}", "rb") as file:
+                file.seek(start)
+                return file.read()
+        except OSError as error:
+            raise PipelineError(f"{path}: {error.strerror}") from None
+    return storage.read(path)[start:]
+
+
+def strangers(
+    storage: Storage, listed: Iterable[str], state: State, removed: set[str]
+) -> tuple[list[str], list[Finding]]:
+    """Parquet files that no commit names: those that are in the way of readers, and notes on what writers left.
+
+    `listed`: what was there before `state` was read. `removed`: what commits took out again.
+    """
+    staged = {entry.name for entry in storage.names(owner.STAGING)}
+    writers = {owner.writer_of(path) for path in (*state.files, *removed)}
+    foreign, notes = [], []
+    for path in listed:
+        writer = owner.writer_of(path)
+        if path in state.files or writer in staged:
+            continue
+        if path in removed:
+            notes.append(note("leftover", "was replaced by compaction and is still there", file=path))
+        elif writer is None or writer in writers:
+            foreign.append(path)
+        else:
+            notes.append(note("leftover", "written and never committed; the next writer removes it", file=path))
+    return foreign, notes
+
+
+def data_files(storage: Storage) -> list[str]:
+    """Every Parquet file that is where an archive's files are."""
+    directories = [entry.name for entry in storage.names("") if entry.is_directory and entry.name.startswith("topic=")]
+    return [file.name for name in directories for file in storage.walk(name) if file.name.endswith(".parquet")]
+
+
+def is_being_written(storage: Storage) -> bool:
+    """Whether a writer is at work, or has left its staging directory."""
+    return bool(storage.names(owner.STAGING))
+
+
+def view(storage: Storage, state: State) -> list[Finding]:
+    """What `spark.read.parquet(DIR)` sees, against the state. Nothing is changed."""
+    try:
+        shown = _shown(storage)
+    except PipelineError as error:
+        return [difference("view", str(error).removeprefix(f"{storage.uri('')}/"), file=spark_view.DIRECTORY)]
+    wanted = spark_view.wanted_files(storage, state)
+    base = f"{spark_view.encoded_uri(storage.uri(''))}/"
+    found = [("does not show it", uri) for uri in wanted.keys() - shown.keys()]
+    found += [("shows it, and no commit names it", uri) for uri in shown.keys() - wanted.keys()]
+    found += [
+        (f"shows it with {shown[uri]} bytes instead of {wanted[uri]}", uri)
+        for uri in wanted.keys() & shown.keys()
+        if shown[uri] != wanted[uri]
+    ]
+    return [
+        difference("view", f"Spark's list of the files ({spark_view.DIRECTORY}) {what}", file=uri.removeprefix(base))
+        for what, uri in sorted(found, key=lambda one: one[1])
+    ]
+
+
+def _shown(storage: Storage) -> dict[str, int]:
+    numbers = {}
+    for entry in storage.names(spark_view.DIRECTORY):
+        stem, _, ending = entry.name.partition(".")
+        if stem.isascii() and stem.isdigit() and ending in ("", "compact"):
+            compact = (int(stem) + 1) % spark_view.INTERVAL == 0
+            if (ending == "compact") != compact or str(int(stem)) != stem or int(stem) in numbers:
+                raise PipelineError(f"{spark_view.DIRECTORY}/{entry.name}: not a file that an archive's view has")
+            numbers[int(stem)] = f"{spark_view.DIRECTORY}/{entry.name}"
+    if not numbers:
+        raise PipelineError("there is no list of the files for Spark")
+    latest = max(numbers)
+    shown: dict[str, int] = {}
+    for number in range(max(0, (latest + 1) // spark_view.INTERVAL * spark_view.INTERVAL - 1), latest + 1):
+        if number not in numbers:
+            raise PipelineError(f"{spark_view.DIRECTORY}: number {number} is not there")
+        for uri, size in spark_view.decode(storage.read(numbers[number]), numbers[number]):
+            if uri in shown:
+                raise PipelineError(f"{numbers[number]}: shows {uri} twice")
+            shown[uri] = size
+    return shown

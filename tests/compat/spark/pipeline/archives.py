@@ -1,0 +1,101 @@
+"""Small archives made of topics through the archive's own writer, and ways to damage them."""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kbroker.pipeline.archive.files import staged
+from kbroker.pipeline.archive.model import Commit, Covered, Gap, Partition
+from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.local_storage import LocalStorage
+from tests.compat.spark.helpers import load
+
+NEW_YEAR_MS = 1_767_225_600_000
+DAY_MS = 86_400_000
+
+
+def records(count: int, partitions: int = 2, every_ms: int = DAY_MS // 64) -> Iterator[dict[str, Any]]:
+    """Records over some days, with all that keys, values and headers can be: null, empty, several of one name."""
+    headers: list[Any] = [None, [("a", b"1")], [("a", None), ("b", b"x")], [("a", b""), ("a", b"2")]]
+    for n in range(count):
+        yield {
+            "key": (None, b"", f"key-{n}".encode())[n % 3],
+            "value": (f"value-{n}".encode(), None, b"", b"x" * (n % 50))[n // 3 % 4],
+            "headers": headers[n // 2 % 4] or [],
+            "partition": n % partitions,
+            "timestamp": NEW_YEAR_MS + n * every_ms,
+        }
+
+
+def archive_topic(
+    spark: Any,
+    archive: Archive,
+    bootstrap: str,
+    topic: str,
+    spans: Mapping[int, tuple[int, int]],
+    gaps: Iterable[Gap] = (),
+) -> None:
+    """Commits these offsets of a topic, as `archive run` does."""
+    committed_only = bool(archive.state().settings.get("committed_only"))
+    starts = {str(partition): start for partition, (start, _) in spans.items()}
+    ends = {str(partition): end for partition, (_, end) in spans.items()}
+    rows = load(
+        spark.read,
+        bootstrap,
+        assign=_json({topic: list(spans)}),
+        startingOffsets=_json({topic: starts}),
+        endingOffsets=_json({topic: ends}),
+        includeHeaders="true",
+        kafka__isolation__level="read_committed" if committed_only else "read_uncommitted",
+    )
+    with Cluster(bootstrap) as cluster, staged(spark, archive) as files:
+        add = files.write(rows)
+        files.publish()
+        covered = tuple(Covered(topic, partition, *span) for partition, span in spans.items())
+        topics = cluster.topics([topic])
+        archive.commit(
+            lambda _: Commit("append", NEW_YEAR_MS, add=add, covered=covered, gaps=tuple(gaps), topics=topics)
+        )
+
+
+def new_archive(directory: Path, **settings: Any) -> Archive:
+    """An empty archive."""
+    return Archive.open_or_create(LocalStorage(str(directory)), settings)
+
+
+class Restored:
+    """One archive that is damaged time and again: before each use it is what it was at first, at the same place."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._kept = directory.with_name(f"{directory.name}-kept")
+        shutil.copytree(directory, self._kept)
+
+    def again(self) -> Archive:
+        shutil.rmtree(self.directory)
+        shutil.copytree(self._kept, self.directory)
+        return Archive.open(LocalStorage(str(self.directory)))
+
+
+def rewritten(archive: Archive, path: str, change: Callable[[Any], Any]) -> None:
+    """A data file written anew by pyarrow with other rows: valid, and of the same columns."""
+    import pyarrow.parquet as parquet
+
+    where = Path(archive.storage.root) / path
+    table = parquet.ParquetFile(where).read()
+    parquet.write_table(change(table), where, compression="zstd")
+
+
+def ends_of(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
+    """Where the log of each partition ends."""
+    with Cluster(bootstrap) as cluster:
+        found = cluster.ends(Partition(topic, number) for number in range(partitions))
+    return {at.partition: offset for at, offset in found.items()}
+
+
+def _json(value: Any) -> str:
+    import json
+
+    return json.dumps(value)

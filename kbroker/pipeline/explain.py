@@ -12,7 +12,7 @@ _KNOWN = (
     (re.compile(r"No space left on device|Disk quota exceeded|File too large"), "no space left on device"),
     (re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit"),
      "Spark ran out of memory: give it more with --conf spark.driver.memory=8g"),
-    (re.compile(r"Could not parse Master URL: '(.*)'"), "--master {0} is no master that Spark knows"),
+    (re.compile(r"Could not parse Master URL: '(.*)'"), "{0} is no master that Spark knows"),
     (re.compile(r"UnknownTopicOrPartition|does not host this topic-partition"),
      "the topic or partition does not exist on the broker"),
     (re.compile(r"Timed out waiting for a node assignment|fetch topic metadata|Failed to update metadata|"
@@ -35,12 +35,12 @@ def explain(error: BaseException) -> str:
     for text in reversed(chain):
         ours = _OURS.findall(text)
         if ours:
-            return _sentence(str(ours[-1]))
+            return sentence(str(ours[-1]))
     for text in reversed(chain):
         for pattern, words in _KNOWN:
             match = pattern.search(text)
             if match:
-                return _sentence(words.format(*match.groups()))
+                return sentence(words.format(*match.groups()))
     return next((told for told in map(_innermost, reversed(chain)) if told), type(error).__name__)
 
 
@@ -73,12 +73,13 @@ def _innermost(text: str) -> str:
     """The telling line of a message that may hold stack traces."""
     traces = _PYTHON.findall(text)
     if traces:
-        return _sentence(traces[-1])
+        return sentence(traces[-1])
     causes = _CAUSED_BY.findall(text) or _LOST_TASK.findall(text)
-    return _sentence(causes[-1] if causes else _SQLSTATE.sub("", text).strip().partition("\n")[0])
+    return sentence(causes[-1] if causes else _SQLSTATE.sub("", text).strip().partition("\n")[0])
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """One line of bearable length, without Java's packages and Spark's codes."""
     text = " ".join(_SQLSTATE.sub("", text).split())
     match = _CLASS.match(text)
     if match:

@@ -1,14 +1,18 @@
 """Spark's JVM as a child of this process: how it is started, what of its talk is passed on, how it ends."""
 
 import os
+import re
+import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from subprocess import TimeoutExpired
 from typing import Any, BinaryIO
 
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.explain import sentence
 
 # What Spark's launcher and the JVM say at every start, and nobody can act on.
 NOISE = (
@@ -22,8 +26,12 @@ NOISE = (
     "To adjust logging level use",
     "Setting Spark log level to",
 )
+# What of its threads says that they were ended before they were done.
+_ENDING_NOISE = ("Exception in thread", "Caused by:", "\tat ", "\t... ")
+_SAYS_NOTHING = ("Error: Could not create the Java", "Error: A fatal exception", "WARNING:", "\tat ")
+_THREAD = re.compile(r'^Exception in thread ".*?" ')
 _KEPT_LINES = 100
-_END_S = 10
+_END_S = 30
 # The launcher's own JVM, which only puts a command line together.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
@@ -40,6 +48,8 @@ class Jvm:
         from pyspark.errors import PySparkRuntimeError
 
         self._told: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._is_up = self._ending = False
+        self.gateway: Any = None
         reading, writing = os.pipe()
         outputs: dict[str, Any] = {"stderr": writing} if prints else {"stderr": writing, "stdout": writing}
         conf = SparkConf(loadDefaults=False)
@@ -49,7 +59,8 @@ class Jvm:
         try:
             with _environment({"SPARK_LAUNCHER_OPTS": _LAUNCHER_OPTIONS, **environ}):
                 launch: Any = java_gateway.launch_gateway
-                self.gateway: Any = launch(conf, outputs)
+                self.gateway = launch(conf, outputs)
+                self._is_up = True
         except PySparkRuntimeError:
             self._reader.join(_END_S)
             raise PipelineError(f"Spark's JVM did not start: {self.last_words()}") from None
@@ -57,38 +68,55 @@ class Jvm:
             os.close(writing)
 
     def last_words(self) -> str:
-        """The line that tells most about why it ended."""
-        lines = [line for line in self._told if line.strip()]
-        telling = [line for line in lines if "rror" in line or "xception" in line]
-        return (telling or lines or ["it said nothing"])[0].strip()
+        """Why it ended, as far as it said."""
+        status = self.gateway.proc.poll() if self.gateway is not None else None
+        if status is not None and status < 0:
+            return f"it was killed by {signal.Signals(-status).name}"
+        return telling_line(self._told)
 
     def is_alive(self) -> bool:
         """Whether the process runs."""
         return self.gateway.proc.poll() is None
 
     def end(self) -> None:
-        """Ends it, and waits until it has removed its temporary files and is gone."""
+        """Ends it, and waits until it has removed its temporary files and is gone.
+
+        It is not asked over py4j, where a call may hang or wait for an answer of ours: its standard input is closed.
+        """
         process = self.gateway.proc
-        with suppress(Exception):
-            self.gateway.shutdown()
+        self._ending = True
         with suppress(OSError):
             process.stdin.close()
         try:
             process.wait(_END_S)
-        except Exception:
+        except BaseException as error:
             process.kill()
             process.wait()
+            if not isinstance(error, TimeoutExpired):
+                raise
+        # Only now: to close a connection while another thread reads of it would wait for that thread.
+        with suppress(Exception):
+            self.gateway.shutdown()
         self._reader.join(_END_S)
 
     def _pass_on(self, output: BinaryIO) -> None:
         with output:
             for raw in output:
                 line = raw.decode(errors="replace").rstrip("\n")
-                if line.startswith(NOISE):
+                if line.startswith(NOISE) or (self._ending and line.startswith(_ENDING_NOISE)):
                     continue
                 self._told.append(line)
-                with suppress(OSError, ValueError):
-                    print(line, file=sys.stderr, flush=True)
+                if self._is_up:
+                    with suppress(OSError, ValueError):
+                        print(line, file=sys.stderr, flush=True)
+
+
+def telling_line(lines: Iterable[str]) -> str:
+    """The line that says most about a JVM's end, without its decoration."""
+    said = [line for line in lines if line.strip() and not line.startswith(_SAYS_NOTHING)]
+    exceptions = [line for line in said if "Exception" in line or "Error" in line]
+    told = (exceptions or said or ["it said nothing"])[0]
+    return sentence(_THREAD.sub("", told))
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A Spark session with the Kafka connector, which needs nothing set up but pyspark and Java."""
 
+import logging
 import os
 import signal
 import sys
@@ -66,7 +67,7 @@ def spark_session(
     chosen = settings(name, master, connector, conf, _memory(), len(os.sched_getaffinity(0)))
     local = is_local(chosen["spark.master"])
     with (
-        _interrupts_restored(),
+        _quiet_interrupts(),
         nullcontext() if local else tempfile.TemporaryDirectory() as directory,
         _started(chosen, local, prints) as session,
     ):
@@ -114,23 +115,21 @@ def _started(chosen: Mapping[str, str], local: bool, prints: bool) -> "Iterator[
 
 
 def _stop(jvm: Jvm) -> None:
-    """Stops the session and the JVM, and makes pyspark forget both, so that another may be started."""
+    """Ends the JVM, which stops what runs in it, and makes pyspark forget it, so that another may be started."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt)
     context: Any = SparkContext._active_spark_context
-    if interrupted or not jvm.is_alive():
-        # A call may hang in there; the JVM's own end stops what runs.
+    try:
         jvm.end()
-    with warnings.catch_warnings(), suppress(Exception):
-        warnings.simplefilter("ignore")
-        if context is not None:
-            SparkSession(context).stop()
-    jvm.end()
-    SparkContext._gateway = SparkContext._jvm = None
-    SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = None
+    finally:
+        with warnings.catch_warnings(), suppress(Exception):
+            warnings.simplefilter("ignore")
+            if context is not None:
+                context.stop()
+        SparkContext._gateway = SparkContext._jvm = None
+        SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
 
 
 def _use_this_python(chosen: Mapping[str, str], local: bool) -> None:
@@ -141,16 +140,29 @@ def _use_this_python(chosen: Mapping[str, str], local: bool) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", chosen.get("spark.pyspark.python", "python3"))
 
 
+class _Interrupted(logging.Filter):
+    """py4j tells the root logger of a Ctrl-C, with its frames."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("KeyboardInterrupt while sending command")
+
+
 @contextmanager
-def _interrupts_restored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
+def _quiet_interrupts() -> Iterator[None]:
+    """Ctrl-C is KeyboardInterrupt here and nothing else, and afterwards what it was before."""
+    root, py4j, quiet = logging.getLogger(), logging.getLogger("py4j"), _Interrupted()
+    in_main = threading.current_thread() is threading.main_thread()
+    handler, level = signal.getsignal(signal.SIGINT), py4j.level
+    root.addFilter(quiet)
+    # What goes wrong in a call is raised; what is logged besides is about connections of a JVM that ends.
+    py4j.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        root.removeFilter(quiet)
+        py4j.setLevel(level)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
 
 
 def _answer_interrupts() -> None:

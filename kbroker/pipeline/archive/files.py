@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 THREADS = 4
+# Where rows are not to be sorted, a task writes so many files at once before it sorts them by topic and date itself; so
+# the rows stay in the order in which they came.
+OPEN_FILES = "8"
 
 # What Spark writes is the same under every session: timestamps as Parquet has them now, in microseconds.
 _SESSION = {
@@ -49,13 +52,15 @@ class Staged:
 
         `frame`: the columns schema.NAMES in any order; `date` is computed from the timestamp in UTC, given or not, and
         other columns are left out. One task writes one file for each topic and date that it has, so the caller's
-        partitioning decides how many there are. `sort`: by partition and offset within each file.
+        partitioning decides how many there are. `sort`: by partition and offset within each file (but where
+        the topic is a constant of the query); else the rows stay in the frame's order, unless a task has more than
+        OPEN_FILES topics and dates.
         Nothing of it is in the archive until the files are published and committed. Raises PipelineError when a column
         is missing; what Spark raises goes through.
         """
         target = f"{self._directory}/data-{self._written}"
         self._written += 1
-        _write(_shaped(frame, sort), self._storage.uri(target))
+        _write(_shaped(frame, sort), self._storage.uri(target), "0" if sort else OPEN_FILES)
         found = [entry for entry in self._storage.walk(target) if entry.name.endswith(".parquet")]
         if not found:
             return ()
@@ -103,7 +108,10 @@ class Staged:
         rows = read(self._spark, self._storage.uri(target), [self._storage.uri(target)])
         named = rows.select(*schema.NAMES, "_metadata.file_name")
         found: defaultdict[str, list[Part]] = defaultdict(list)
-        for topic, date, name, *values in schema.parts(named, "topic", "date", "file_name").collect():
+        # Within a streaming query Spark would not put its small tasks together.
+        with _settings(self._spark, {"spark.sql.adaptive.enabled": "true"}):
+            rows_of_parts = schema.parts(named, "topic", "date", "file_name").collect()
+        for topic, date, name, *values in rows_of_parts:
             part = Part(*values)
             found[f"topic={topic}/date={date}/{name}"].append(part._replace(checksum=schema.unsigned(part.checksum)))
         return found
@@ -141,12 +149,14 @@ def _shaped(frame: "DataFrame", sort: bool) -> "DataFrame":
     missing = [name for name in schema.NAMES[:-1] if name not in frame.columns]
     if missing:
         raise PipelineError(f"rows for an archive need the column {missing[0]}")
-    shaped = frame.withColumn("date", f.expr(schema.DATE)).select(*schema.NAMES)
+    # Of a topic that might be null Spark makes a new column before it writes, and then sorts by itself, anyhow.
+    topic = {"topic": f.coalesce(f.col("topic"), f.lit("")), "date": f.expr(schema.DATE)}
+    shaped = frame.withColumns(topic).select(*schema.NAMES)
     return shaped.sortWithinPartitions("topic", "date", "partition", "offset") if sort else shaped
 
 
-def _write(frame: "DataFrame", target: str) -> None:
-    with _settings(frame.sparkSession, _SESSION):
+def _write(frame: "DataFrame", target: str, open_files: str) -> None:
+    with _settings(frame.sparkSession, _SESSION | {"spark.sql.maxConcurrentOutputFileWriters": open_files}):
         writer = frame.write.partitionBy("topic", "date")
         for name, value in _WRITE_OPTIONS.items():
             writer = writer.option(name, value)

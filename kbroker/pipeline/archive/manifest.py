@@ -16,6 +16,7 @@ from kbroker.pipeline.errors import PipelineError
 
 DIRECTORY = "_manifest"
 STATE_EVERY = 100  # commits
+NO_TOPIC = "__HIVE_DEFAULT_PARTITION__"  # the directory of rows without one; Spark reads it as null
 KINDS = ("create", "append", "compact", "observe")
 
 _NAME = re.compile(r"(\d{20})(\.state)?\.json")
@@ -43,7 +44,7 @@ def parsed_name(name: str) -> tuple[int, bool] | None:
 def topic_and_date(path: str) -> tuple[str, str] | None:
     """Of a data file by its path; None for a path that no archive has."""
     found = _PATH.fullmatch(path)
-    return None if found is None else (found[1], found[2])
+    return None if found is None or found[1] == NO_TOPIC else (found[1], found[2])
 
 
 def encode_commit(number: int, commit: Commit, previous: str) -> bytes:

@@ -142,7 +142,8 @@ def test_a_newer_format_is_told():
         "topic=t/date=2024-02-29/../../x.parquet",
         "topic=t/date=2024-02-29/_x.parquet",
         "topic=/date=2024-02-29/x.parquet",
-        "topic=__HIVE_DEFAULT_PARTITION__/date=__HIVE_DEFAULT_PARTITION__/x.parquet",
+        "topic=__HIVE_DEFAULT_PARTITION__/date=2024-02-29/x.parquet",
+        "topic=t/date=__HIVE_DEFAULT_PARTITION__/x.parquet",
         "/topic=t/date=2024-02-29/x.parquet",
     ],
 )

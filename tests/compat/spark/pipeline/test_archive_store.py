@@ -1,0 +1,293 @@
+"""An archive's files through Spark: what is committed is what every reader sees, with or without us."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kbroker.pipeline.archive import schema
+from kbroker.pipeline.archive.files import staged
+from kbroker.pipeline.archive.frame import frame
+from kbroker.pipeline.archive.model import Commit, File
+from kbroker.pipeline.archive.spark_view import SparkView
+from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.hadoop_storage import HadoopStorage
+from kbroker.pipeline.local_storage import LocalStorage
+from kbroker.pipeline.storage import Absent, open_storage
+
+pytestmark = [pytest.mark.spark, pytest.mark.feature("archive files")]
+
+DAY_MS = 24 * 3600 * 1000
+NOON_MS = 1_709_208_000_000  # 2024-02-29T12:00:00Z
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive.open_or_create(LocalStorage(str(tmp_path / "an archive")), {})
+
+
+def rows(spark, numbers, topic="t.b-c_1", partitions=2):
+    """One row for each number; the timestamps are a day apart for each hundred."""
+    made = spark.range(numbers.start, numbers.stop).selectExpr(
+        "CAST(concat('k', id) AS BINARY) AS key",
+        "CAST(concat('v', id) AS BINARY) AS value",
+        "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers",
+        f"'{topic}' AS topic",
+        f"CAST(id % {partitions} AS INT) AS partition",
+        f"id DIV {partitions} AS offset",
+        f"timestamp_millis({NOON_MS} + (id DIV 100) * {DAY_MS}) AS timestamp",
+        "0 AS timestampType",
+    )
+    return made.coalesce(1)
+
+
+def append(spark, archive: Archive, made, sort: bool = False) -> tuple[File, ...]:
+    with staged(spark, archive) as files:
+        written = files.write(made, sort)
+        files.publish()
+        archive.commit(lambda state: Commit("append", 1, add=written))
+    return written
+
+
+def values(made) -> list[str]:
+    return sorted(row[0] for row in made.selectExpr("CAST(value AS STRING)").collect())
+
+
+def seen(spark, archive: Archive) -> list[str]:
+    """The values that Spark sees in the directory, without anything of ours."""
+    return values(spark.read.parquet(archive.storage.root))
+
+
+def expected(*ranges: range) -> list[str]:
+    return sorted(f"v{n}" for numbers in ranges for n in numbers)
+
+
+@contextmanager
+def setting(spark, name: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
+def test_rows_come_back_as_they_were(spark, archive):
+    """Nulls and empty bytes, headers, times before 1970, topics that look like numbers and nulls, in any time zone."""
+    header = [("a", b"1"), ("a", None), ("é", b"")]
+    cases = [
+        (b"k", b"v", header, "123", 0, 5, NOON_MS, 0),
+        (None, b"", [], "null", 1, 6, NOON_MS + DAY_MS // 2 - 1, 1),
+        (b"", None, None, "true", 2, 7, NOON_MS + DAY_MS // 2, 0),
+        (b"\x00\xff", b"x" * 10_000, None, "2024-01-01", 0, 2**62, -1, 0),
+        (b"k", b"v", None, "__consumer_offsets", 0, 8, 0, 0),
+        (b"k", b"v", None, "0x1.e5_-", 0, 9, 1_709_208_000_001, 0),
+    ]
+    columns = "key binary, value binary, headers array<struct<key:string,value:binary>>, topic string, partition int, "
+    made = spark.createDataFrame(cases, columns + "offset bigint, ms bigint, timestampType int")
+    made = made.selectExpr("*", "timestamp_millis(ms) AS timestamp")
+    with setting(spark, "spark.sql.session.timeZone", "Pacific/Auckland"):
+        written = append(spark, archive, made)
+    dates = {file.topic: file.date for file in written}
+    assert dates == {
+        "123": "2024-02-29",
+        "null": "2024-02-29",
+        "true": "2024-03-01",
+        "2024-01-01": "1969-12-31",
+        "__consumer_offsets": "1970-01-01",
+        "0x1.e5_-": "2024-02-29",
+    }
+    read = frame(spark, archive, archive.state())
+    assert read.columns == list(schema.NAMES)
+    assert read.schema.simpleString() == spark.createDataFrame([], schema.COLUMNS).schema.simpleString()
+    found = {
+        row.topic: (*row[:8], str(row.date), row.ms)
+        for row in read.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
+    }
+    for key, value, headers, topic, partition, offset, ms, kind in cases:
+        row = found[topic]
+        assert (row[0], row[1], row[3:6], row[7:]) == (key, value, (topic, partition, offset), (kind, dates[topic], ms))
+        assert [tuple(header) for header in row[2] or []] == (headers or [])
+        assert (row[2] is None) == (headers is None)
+
+
+def test_what_is_committed_is_known_part_by_part(spark, archive):
+    made = rows(spark, range(250)).selectExpr("*", "date'1999-01-01' AS date", "1 AS other")
+    # Collected, so that the topic is no constant for Spark, which it never is in an archive either.
+    mixed = spark.createDataFrame(made.orderBy("value").collect(), made.schema).coalesce(1)
+    written = append(spark, archive, mixed, sort=True)
+    assert [(file.topic, file.date, file.rows) for file in sorted(written, key=lambda file: file.date)] == [
+        ("t.b-c_1", "2024-02-29", 100),
+        ("t.b-c_1", "2024-03-01", 100),
+        ("t.b-c_1", "2024-03-02", 50),
+    ]
+    file = min(written, key=lambda file: file.date)
+    size = sum(len(f"k{n}v{n}") for n in range(0, 100, 2))
+    assert file.parts[0][:-1] == (0, 0, 49, 50, size, NOON_MS, NOON_MS)
+    assert [part.partition for part in file.parts] == [0, 1]
+    state = archive.state()
+    computed = schema.parts(frame(spark, archive, state, [file])).orderBy("partition").collect()
+    assert [(*row[:-1], schema.unsigned(row[-1])) for row in computed] == [tuple(part) for part in file.parts]
+    storage = archive.storage
+    assert (storage.size(file.path), storage.sha256(file.path)) == (file.size, file.sha256)
+    offsets = [tuple(row) for row in frame(spark, archive, state, [file]).select("partition", "offset").collect()]
+    assert offsets == [(p, offset) for p in (0, 1) for offset in range(50)]
+    # Without a sort of ours they stay in their order.
+    (other,) = append(spark, archive, rows(spark, range(100), topic="u").orderBy("offset", "partition").coalesce(1))
+    offsets = [tuple(row) for row in frame(spark, archive, state, [other]).select("partition", "offset").collect()]
+    assert offsets == [(p, offset) for offset in range(50) for p in (0, 1)]
+    state = archive.state()
+    # Nothing of Hadoop's is left beside the files, nor of the staging.
+    everything = [entry.name for entry in storage.walk() if not entry.name.startswith(("_manifest", "_spark_metadata"))]
+    assert sorted(everything) == sorted(state.files)
+
+
+def test_a_checksum_tells_apart_what_is_not_the_same(spark):
+    """Each row differs from the first in one thing, but for the last: no headers are an empty list of them."""
+    headers = (
+        "array(struct('a' AS key, CAST('b' AS BINARY) AS value), struct('c' AS key, CAST(NULL AS BINARY) AS value))"
+    )
+    moved = "array(struct('a' AS key, CAST(NULL AS BINARY) AS value), struct('b' AS key, CAST('c' AS BINARY) AS value))"
+    base = {
+        "key": "CAST('k' AS BINARY)",
+        "value": "CAST('' AS BINARY)",
+        "headers": headers,
+        "partition": "0",
+        "offset": "1L",
+        "timestamp": "timestamp_millis(5)",
+        "timestampType": "0",
+    }
+    changes = [
+        {},
+        {"key": "CAST('' AS BINARY)"},
+        {"key": "CAST(NULL AS BINARY)"},
+        {"value": "CAST(NULL AS BINARY)"},
+        {"key": base["value"], "value": base["key"]},
+        {"key": "CAST(NULL AS BINARY)", "value": base["key"]},
+        {"value": "CAST(NULL AS BINARY)", "key": "CAST('k' AS BINARY)", "offset": "2L"},
+        {"headers": moved},
+        {"headers": f"slice({headers}, 1, 1)"},
+        {"headers": f"slice({headers}, 1, 0)"},
+        {"partition": "1"},
+        {"offset": "2L"},
+        {"timestamp": "timestamp_millis(6)"},
+        {"timestampType": "1"},
+        {"headers": f"IF(offset = 1, NULL, {headers})"},
+    ]
+    one = spark.range(1).selectExpr("1L AS offset")
+    frames = [one.selectExpr(*(f"{text} AS `{name}`" for name, text in (base | change).items())) for change in changes]
+    together = frames[0]
+    for other in frames[1:]:
+        together = together.unionByName(other)
+    sums = [row[0] for row in together.selectExpr(schema.ROW_CHECKSUM).collect()]
+    assert len(set(sums)) == len(changes) - 1
+    assert sums[-1] == sums[9]
+
+
+def test_spark_sees_what_is_committed_and_nothing_else(spark, archive, monkeypatch):
+    """Through appends, a replacement, a crash between commit and view, leftovers, and a directory that was moved."""
+    first = append(spark, archive, rows(spark, range(100)))
+    append(spark, archive, rows(spark, range(100, 300)))
+    assert seen(spark, archive) == expected(range(300))
+
+    with staged(spark, archive) as files:
+        files.write(rows(spark, range(300, 400)))
+        files.publish()
+        assert seen(spark, archive) == expected(range(300))
+        leftover = next(entry.name for entry in archive.storage.walk() if f"{files.writer}-" in entry.name)
+        shutil.copy(f"{archive.storage.root}/{leftover}", f"{archive.storage.root}/{leftover}.copy.parquet")
+    assert not archive.storage.exists(leftover)
+    assert archive.foreign() == [f"{leftover}.copy.parquet"]
+
+    with staged(spark, archive) as files:
+        whole = files.write(frame(spark, archive, archive.state(), first), sort=True)
+        files.publish()
+        with monkeypatch.context() as dies:
+            dies.setattr(SparkView, "bring_up_to_date", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                archive.commit(lambda _: Commit("compact", 1, add=whole, remove=tuple(f.path for f in first)))
+    assert [file.parts for file in whole] == [file.parts for file in first]
+    # The view is still the one before, and its files are there: the same rows.
+    assert seen(spark, archive) == expected(range(300))
+    again = Archive.open_or_create(LocalStorage(archive.storage.root), {})
+    assert archive.remove_leftovers() == [file.path for file in first]
+    for interval in ("10", "3", "17"):
+        with setting(spark, "spark.sql.streaming.fileSink.log.compactInterval", interval):
+            assert seen(spark, again) == expected(range(300))
+    assert values(frame(spark, again, again.state())) == expected(range(300))
+
+    moved = f"{archive.storage.root}-moved"
+    os.rename(archive.storage.root, moved)
+    there = Archive.open_or_create(open_storage(f"file://{moved}"), {})
+    assert seen(spark, there) == expected(range(300))
+    assert spark.read.parquet(moved).where("date = '2024-03-01'").count() == 100
+
+
+def test_spark_sees_every_commit_of_many(spark, archive):
+    """Beyond two compact files of the view; the data files are the same one, linked under other names."""
+    (one,) = append(spark, archive, rows(spark, range(10)))
+    for number in range(1, 34):
+        path = one.path.replace("-00000", f"-{number:05d}")
+        os.link(f"{archive.storage.root}/{one.path}", f"{archive.storage.root}/{path}")
+        archive.commit(lambda state, path=path: Commit("append", 1, add=(one._replace(path=path),)))
+        if number % 4 == 1:
+            with setting(spark, "spark.sql.streaming.fileSink.log.compactInterval", str(number)):
+                assert spark.read.parquet(archive.storage.root).count() == 10 * (number + 1)
+
+
+def test_nothing_is_written_of_no_rows_and_of_wrong_ones(spark, archive):
+    with staged(spark, archive) as files:
+        assert files.write(rows(spark, range(5)).where("partition > 5")) == ()
+        with pytest.raises(PipelineError, match="rows for an archive need the column timestamp"):
+            files.write(rows(spark, range(5)).drop("timestamp"))
+        with pytest.raises(PipelineError, match="rows without a topic"):
+            files.write(rows(spark, range(5), topic=""))
+    assert frame(spark, archive, archive.state()).count() == 0
+    assert archive.leftovers() == archive.foreign() == []
+
+
+def test_an_archive_through_hadoop(spark, tmp_path):
+    """The storage for clusters and object stores, here with the file system that is at hand."""
+    location = f"file://{tmp_path}/by hadoop"
+    with pytest.raises(PipelineError, match="no archive there"):
+        Archive.open(HadoopStorage(location, spark))
+    archive = Archive.open_or_create(HadoopStorage(location, spark), {})
+    append(spark, archive, rows(spark, range(100)))
+    append(spark, archive, rows(spark, range(100, 150)))
+    assert values(frame(spark, archive, archive.state())) == expected(range(150))
+    assert seen(spark, archive) == expected(range(150))
+    local = Archive.open(open_storage(location))
+    assert local.state() == archive.state()
+    assert sorted(local.listed_by_spark()) == sorted(archive.listed_by_spark())
+    assert local.leftovers() == local.foreign() == []
+
+
+def test_files_through_hadoop(spark, tmp_path):
+    storage, local = HadoopStorage(f"file://{tmp_path}/d", spark), LocalStorage(f"{tmp_path}/d")
+    assert storage.root == f"file:{tmp_path}/d"
+    assert storage.create("a/b", b"\x00\xff1")
+    assert not storage.create("a/b", b"2")
+    storage.replace("a/c", b"3")
+    storage.replace("a/c", bytes(range(256)) * 1000)
+    assert (storage.read("a/b"), storage.read("a/c")) == (b"\x00\xff1", bytes(range(256)) * 1000)
+    assert (storage.size("a/c"), storage.sha256("a/c")) == (256_000, local.sha256("a/c"))
+    storage.rename("a/b", "x/y/b")
+    with pytest.raises(PipelineError, match=r"a/c: is there already"):
+        storage.rename("x/y/b", "a/c")
+    assert (storage.exists("a/b"), storage.exists("x/y/b")) == (False, True)
+    assert [entry.name for entry in storage.walk()] == ["a/c", "x/y/b"]
+    assert [(e.name, e.is_directory) for e in storage.names("")] == [("a", True), ("x", True)]
+    assert storage.names("a") == [local.names("a")[-1]]
+    assert storage.names("absent") == []
+    for call in (storage.read, storage.size, storage.sha256):
+        with pytest.raises(Absent, match=r"/d/no: no such file or directory"):
+            call("no")
+    storage.delete("a", recursive=True)
+    storage.delete("a/c")
+    assert [entry.name for entry in storage.walk()] == ["x/y/b"]
+    with pytest.raises(PipelineError, match=r"nonsense://x/y.*[Nn]o FileSystem for scheme"):
+        open_storage("nonsense://x/y", spark)

@@ -183,4 +183,8 @@ def _packed(path: Path) -> str:
 
 
 def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Of the machine, in bytes; in a container that is limited, what it may have."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # "max" is no number
+        return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return physical

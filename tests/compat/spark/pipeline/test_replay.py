@@ -1,0 +1,322 @@
+"""Replays of archived topics, read back record by record by another client."""
+
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, TopicMetadata
+
+from kbroker.pipeline.archive.files import staged
+from kbroker.pipeline.archive.model import Commit, Covered, TopicInfo
+from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.local_storage import LocalStorage
+from kbroker.pipeline.replay import groups, job, plan
+from kbroker.pipeline.replay.connection import Brokers
+from kbroker.pipeline.replay.job import Limit
+from kbroker.pipeline.replay.plan import Request
+from kbroker.pipeline.replay.routing import murmur2, target_names
+from kbroker.pipeline.replay.run import World, begin, drafted, go_on
+from kbroker.pipeline.replay.selection import Selection
+from kbroker.pipeline.replay.task import Paced
+from tests.compat.spark.helpers import Topics, load
+from tests.compat.spark.pipeline.processes import SMALL, Command
+from tests.compat.support import eventually, unique
+
+pytestmark = [pytest.mark.spark, pytest.mark.feature("replay")]
+
+ORIGIN = ("kbroker.origin.topic", "kbroker.origin.partition", "kbroker.origin.offset", "kbroker.replay")
+HOUR_MS = 3_600_000
+
+
+def variety(count: int, partitions: int, begin_ms: int, seed: int = 7) -> list[dict[str, Any]]:
+    """Records of every kind: null and empty keys and values, headers with null values, times that go back."""
+    dice = random.Random(seed)
+    records = []
+    for number in range(count):
+        records.append(
+            {
+                "partition": dice.randrange(partitions),
+                "key": dice.choice([None, b"", b"k%d" % (number % 5), b"\xff\xfe"]),
+                "value": dice.choice([None, b"", b"value %d" % number, b"x" * dice.randrange(400)]),
+                "headers": dice.choice(
+                    [[], [("a", b"1")], [("a", b""), ("a", None), ("b", b"\x00\xff")], [("number", b"%d" % number)]]
+                ),
+                "timestamp": begin_ms + number * 10 - dice.choice([0, 0, 500]),
+            }
+        )
+    return records
+
+
+def archived(spark: Any, directory: Path, bootstrap: str, names: Mapping[str, int], **more: Any) -> Archive:
+    """An archive of what the topics hold now; `names` with their partitions. `more`: of the commit."""
+    archive = Archive.open_or_create(LocalStorage(str(directory)), {})
+    rows = load(spark.read, bootstrap, ",".join(names), includeHeaders="true")
+    ends = {
+        (r.topic, r.partition): r.end
+        for r in rows.groupBy("topic", "partition")
+        .agg({"offset": "max"})
+        .withColumnRenamed("max(offset)", "end")
+        .collect()
+    }
+    covered = tuple(Covered(topic, partition, 0, end + 1) for (topic, partition), end in sorted(ends.items()))
+    topics = {name: TopicInfo("", partitions, more.pop("configs", {})) for name, partitions in names.items()}
+    with staged(spark, archive) as files:
+        added = files.write(rows)
+        files.publish()
+        commit = Commit("append", time.time_ns() // 1_000_000, add=added, covered=covered, topics=topics, **more)
+        archive.commit(lambda state: commit)
+    return archive
+
+
+def told(message: Any) -> tuple[Any, ...]:
+    """What a replay keeps of a record."""
+    headers = [(name, value) for name, value in message.headers() or [] if name not in ORIGIN]
+    return message.partition(), message.key(), message.value(), headers, message.timestamp()
+
+
+def world_of(spark: Any, archive: Archive, bootstrap: str, notes: list[str] | None = None) -> World:
+    return World(
+        spark, archive, Brokers(bootstrap), bootstrap, (notes if notes is not None else []).append, patience_s=20
+    )
+
+
+def request_for(topics: Sequence[str], to: str | None = None, **how: Any) -> Request:
+    of_request = {name: how.pop(name) for name in list(how) if name not in Selection.__dataclass_fields__}
+    return Request(Selection(tuple(topics), **how), target_names(topics, to, None), **of_request)
+
+
+def replayed(world: World, request: Request, limit: Limit = Limit()) -> Any:  # noqa: B008 it is never changed
+    return go_on(world, begin(world, drafted(world, request, {})), limit)
+
+
+def test_a_topic_comes_back_record_by_record(spark, topics: Topics, bootstrap, tmp_path):
+    begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
+    source = topics.create(3)
+    topics.fill(source, variety(3000, 3, begin_ms))
+    original = topics.read(source)
+    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 3}, configs={"max.message.bytes": "600000"})
+    # the original name, after the topic is gone: created as it was
+    topics._admin.delete_topics([source])[source].result(20)
+    eventually(lambda: source not in topics._admin.list_topics(timeout=10).topics, "the topic is deleted")
+    world = world_of(spark, archive, bootstrap)
+    summary = replayed(world, request_for([source]))
+    assert (summary.rows, summary.sent) == (3000, 3000)
+    copies = topics.read(source)
+    assert [told(m) for m in copies] == [told(m) for m in original]
+    for old, new in zip(original, copies, strict=True):
+        assert new.headers()[-4:] == [
+            ("kbroker.origin.topic", source.encode()),
+            ("kbroker.origin.partition", b"%d" % old.partition()),
+            ("kbroker.origin.offset", b"%d" % old.offset()),
+            ("kbroker.replay", summary.plan.id.encode()),
+        ]
+    assert world.brokers.topic(source).leaders.keys() == {0, 1, 2}
+    # and without those headers, into another name
+    other = unique("other")
+    replayed(world, request_for([source], other, origin_headers=False))
+    assert [(told(m), m.headers() or []) for m in topics.read(other)] == [
+        (told(m), m.headers() or []) for m in original
+    ]
+    topics._made.append(other)
+    with pytest.raises(PipelineError, match=f"topic {other} is not empty: partition 0 ends at"):
+        drafted(world, request_for([source], other), {})
+
+
+def test_selections(spark, topics: Topics, bootstrap, tmp_path):
+    begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
+    source = topics.create(2)
+    topics.fill(source, variety(1000, 2, begin_ms, seed=3))
+    original = topics.read(source)
+    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 2})
+    world = world_of(spark, archive, bootstrap)
+
+    def wanted(keep):
+        return [told(m) for m in original if keep(m)]
+
+    middle = begin_ms + 5000
+    cases = [
+        ({"from_ms": middle, "until_ms": middle + 2000}, lambda m: middle <= m.timestamp()[1] < middle + 2000),
+        ({"offsets": ((1, 10, 30), (1, 100, None))}, lambda m: m.partition() == 1 and in_ranges(m.offset())),
+        ({"key": "k3", "partitions": (0,)}, lambda m: m.key() == b"k3" and m.partition() == 0),
+        ({"key_regex": "^k[12]$"}, lambda m: m.key() in (b"k1", b"k2")),
+        ({"headers": (("a", "1"),)}, lambda m: ("a", b"1") in (m.headers() or [])),
+        ({"headers": (("b", None), ("a", ""))}, lambda m: "b" in dict(m.headers() or [])),
+    ]  # fmt: skip
+    for number, (selection, keep) in enumerate(cases):
+        target = topics.create(2, name=unique(f"case-{number}"))
+        summary = replayed(world, request_for([source], target, **selection))
+        assert [told(m) for m in topics.read(target)] == wanted(keep)
+        assert summary.sent == len(wanted(keep)) > 0
+    with pytest.raises(PipelineError, match="nothing of the archive is selected"):
+        drafted(world, request_for([source], "never", key="no such key"), {})
+    with pytest.raises(PipelineError, match=r"'\(' is no regular expression"):
+        drafted(world, request_for([source], "never", key_regex="("), {})
+    by_key(world, topics, source, original)
+
+
+def in_ranges(offset):
+    return 10 <= offset < 30 or offset >= 100
+
+
+def by_key(world, topics, source, original):
+    target = topics.create(1, name=unique("few"))
+    with pytest.raises(PipelineError, match=f"topic {target} has 1 partition, but records of {source}-1"):
+        drafted(world, request_for([source], target), {})
+    target = topics.create(5, name=unique("by-key"))
+    replayed(world, request_for([source], target, by_key=True))
+    copies = topics.read(target)
+    assert sorted(map(repr, [told(m)[1:] for m in copies])) == sorted(map(repr, [told(m)[1:] for m in original]))
+    for m in copies:
+        origin = int(dict(m.headers())["kbroker.origin.partition"])
+        assert m.partition() == (origin % 5 if m.key() is None else (murmur2(m.key()) & 0x7FFFFFFF) % 5)
+    # of one source partition, offsets still go up in each target
+    for target_partition in range(5):
+        for origin in (b"0", b"1"):
+            mine = [dict(m.headers()) for m in copies if m.partition() == target_partition]
+            offsets = [int(h["kbroker.origin.offset"]) for h in mine if h["kbroker.origin.partition"] == origin]
+            assert offsets == sorted(offsets)
+
+
+def test_kills_of_replayer_and_broker_double_and_lose_nothing(broker, spark, tmp_path):
+    topics = Topics(broker.bootstrap, "killed")
+    source, target = topics.create(3, name="source"), "target"
+    count, begin_ms = 40_000, 1_388_534_400_000  # in 2014: the broker forgets such producers quickly
+    topics.fill(source, [{"partition": n % 3, "value": b"%d" % n, "timestamp": begin_ms + n} for n in range(count)])
+    archive = archived(spark, tmp_path / "archive", broker.bootstrap, {source: 3})
+    command = Command(
+        tmp_path / "replayer", "replay", archive.storage.root, source, "--to", target, "--rate", "12000",
+        "--config", "retention.ms=-1", "--bootstrap", broker.bootstrap, "--master", "local[2]", "--conf", SMALL[0],
+    )  # fmt: skip
+    dice = random.Random(1)
+    try:
+        for kill in ("replayer", "broker", "both"):
+            before = arrived(topics, target)
+            if not command.started:
+                command.start()
+            some = before + dice.randrange(2000, 6000)
+            eventually(lambda some=some: command.running() and arrived(topics, target) > some, "records arrive", 90)
+            if kill in ("replayer", "both"):
+                command.kill()
+            if kill in ("broker", "both"):
+                broker.restart()
+        command.start()
+        assert command.wait(120) == 0, command.errors
+    finally:
+        command.kill()
+    assert "going on with replay" in command.errors
+    for partition in range(3):
+        found = [int(m.value()) for m in topics.read(target) if m.partition() == partition]
+        assert found == list(range(partition, count, 3))
+
+
+def arrived(topics: Topics, name: str) -> int:
+    consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": "looks"})
+    try:
+        partitions = consumer.list_topics(timeout=20).topics.get(name, TopicMetadata()).partitions or {}
+        return sum(consumer.get_watermark_offsets(TopicPartition(name, p), timeout=20)[1] for p in partitions)
+    finally:
+        consumer.close()
+
+
+def test_groups_stand_where_they_stood(spark, topics: Topics, bootstrap, tmp_path):
+    begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
+    source = topics.create(2)
+    topics.fill(source, variety(400, 2, begin_ms))
+    original = topics.read(source)
+    group = unique("group")
+    offsets = {group: {source: {0: 50, 1: 10_000}}}
+    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 2}, groups=offsets)
+    world = world_of(spark, archive, bootstrap)
+    target = topics.create(2, name=unique("target"))
+    topics.fill(target, [{"value": b"before", "partition": 0}] * 3)
+    request = request_for(
+        [source], target, from_ms=begin_ms + 1000, append=True, groups=(groups.ALL,), group_prefix="new-"
+    )
+    draft = drafted(world, request, {})
+    chosen = [m for m in original if m.timestamp()[1] >= begin_ms + 1000]
+    before = sum(m.partition() == 0 and m.offset() < 50 for m in chosen)
+    assert [(p.target.partition, p.position) for p in draft.places(world)] == [
+        (0, before), (1, sum(m.partition() == 1 for m in chosen))
+    ]  # fmt: skip
+    summary = go_on(world, begin(world, draft), Limit())
+    wanted = {0: 3 + before, 1: sum(m.partition() == 1 for m in chosen)}
+    assert {one.partition: at for one, at in summary.groups[f"new-{group}"].items()} == wanted
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    asked = [ConsumerGroupTopicPartitions(f"new-{group}")]
+    listed = admin.list_consumer_group_offsets(asked)[f"new-{group}"].result(20).topic_partitions
+    assert {p.partition: p.offset for p in listed if p.offset >= 0} == wanted
+    # whoever is in a group keeps it
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        consumer.subscribe([source])
+        eventually(lambda: consumer.poll(0.2) is None and consumer.assignment(), "the member has partitions")
+        with pytest.raises(PipelineError, match=f"group {group} has members"):
+            drafted(world, request_for([source], "never", groups=(group,)), {})
+    finally:
+        consumer.close()
+
+
+def test_speed_and_rate(spark, topics: Topics, bootstrap, tmp_path, monkeypatch):
+    begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
+    source = topics.create(3)
+    topics.fill(source, [{"partition": n % 3, "value": b"%d" % n, "timestamp": begin_ms + n * 20} for n in range(300)])
+    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 3})
+    world = world_of(spark, archive, bootstrap)
+    paced = []
+    monkeypatch.setattr(job, "Paced", lambda **how: paced.append(Paced(**how)) or paced[-1])
+    arrivals = timed(world, topics, source, Limit(speed=2.0))
+    # 6 s of records in 3 s, all partitions by one clock, and none before its time
+    begin_s, origin_ms = paced[0].begin_s, paced[0].origin_ms
+    assert origin_ms == begin_ms
+    assert [n for n, at in arrivals.items() if at < begin_s * 1000 + n * 10 - 2] == []
+    arrivals = timed(world, topics, source, Limit(rate=150))
+    assert sorted(set(paced[1].rates.values())) == pytest.approx([50, 100])  # tasks of one and of two partitions
+    assert max(arrivals.values()) - min(arrivals.values()) > 1700
+
+
+def timed(world: World, topics: Topics, source: str, limit: Limit) -> dict[int, int]:
+    """When each number of a replay arrived, in ms: the target's own clock tells, once the replay is planned."""
+    target = topics.create(3, name=unique("paced"))
+    made = begin(world, drafted(world, request_for([source], target), {}))
+    entry = ConfigEntry("message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource("TOPIC", target, incremental_configs=[entry])
+    topics._admin.incremental_alter_configs([resource])[resource].result(20)
+    with pytest.raises(PipelineError, match="gives records the time of their arrival"):
+        drafted(world, request_for([source], target), {})
+    go_on(world, made, limit)
+    arrivals = {int(m.value()): m.timestamp()[1] for m in topics.read(target)}
+    assert sorted(arrivals) == list(range(300))
+    return arrivals
+
+
+def test_the_command(spark, topics: Topics, bootstrap, tmp_path):
+    source = topics.create(1)
+    topics.fill(source, [{"value": b"%d" % n, "timestamp": 1_388_534_400_000 + n} for n in range(50)])
+    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 1})
+    target = topics.create(1, {"retention.ms": "-1"}, name=unique("target"))
+    from typer.testing import CliRunner
+
+    from kbroker.cli.app import app
+
+    common = ["replay", archive.storage.root, source, "--to", target, "-b", bootstrap, "--json"]
+    runner = CliRunner()
+    dry = runner.invoke(app, [*common, "--dry-run"])
+    found = json.loads(dry.stdout)
+    assert (found["records"], found["targets"][0]["topic"]) == (50, target)
+    assert topics.read(target) == []
+    done = json.loads(runner.invoke(app, common).stdout)
+    assert (done["records"], done["sent"]) == (50, 50)
+    assert [m.value() for m in topics.read(target)] == [b"%d" % n for n in range(50)]
+    again = json.loads(
+        runner.invoke(
+            app, ["replay", archive.storage.root, "--resume", done["replay"], "-b", bootstrap, "--json"]
+        ).stdout
+    )
+    assert (again["records"], again["sent"]) == (50, 0)
+    assert plan.load(archive.storage, done["replay"]).done_ms is not None

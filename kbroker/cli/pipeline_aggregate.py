@@ -236,11 +236,12 @@ def _as_json(summary: "Summary") -> dict[str, Any]:
 
 def _plot(session: Any, bootstrap: str, definition: "Definition", target: "Target", path: str) -> None:
     from kbroker.pipeline import aggregate_plot
+    from kbroker.pipeline.storage import open_storage
 
     if target.topic:
         results = aggregate_plot.results_in_topic(session, bootstrap, target.topic, definition)
     else:
-        results = session.read.parquet(target.directory)
+        results = session.read.parquet(open_storage(target.directory, session).root)
     aggregate_plot.draw(path, definition, aggregate_plot.rows_of(definition, results))
     note(f"plot: {path}")
 

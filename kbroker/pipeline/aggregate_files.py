@@ -11,6 +11,7 @@ in the place of the old one, atomically. A batch that is done twice, after a cra
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline.aggregate import Definition
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 OWNER = "_aggregate.json"
 CHECKPOINT = "_checkpoint"
 STAGING = "_staging"
+RESULTS = "results.parquet"
+AT_ONCE = 8
 _STAGED = re.compile(rf"{STAGING}/(date=[^/]+)/[^/]+\.parquet")
 
 
@@ -50,7 +53,7 @@ def _owner(storage: Storage) -> Any:
 
 def path_of(date: str) -> str:
     """The file of a date's results, relative to the directory."""
-    return f"date={date}/results.parquet"
+    return f"date={date}/{RESULTS}"
 
 
 def merge(storage: Storage, definition: Definition, changed: "DataFrame") -> int:
@@ -87,11 +90,16 @@ def _groups(definition: Definition) -> list[str]:
 
 
 def _publish(storage: Storage) -> int:
+    """Each file is synced to the disk, so that several at a time take little longer than one."""
     staged = [entry.name for entry in storage.walk(STAGING) if entry.name.endswith(".parquet")]
-    for name in staged:
+
+    def put_in_place(name: str) -> None:
         match = _STAGED.fullmatch(name)
         if match is None:
             raise PipelineError(f"{storage.root}/{name}: not a file of an aggregate's results")
-        storage.replace(f"{match[1]}/results.parquet", storage.read(name))
+        storage.replace(f"{match[1]}/{RESULTS}", storage.read(name))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(put_in_place, staged))
     storage.delete(STAGING, recursive=True)
     return len(staged)

@@ -227,9 +227,10 @@ class Aggregation:
         return closed.select("__position").distinct().count()
 
     def _told(self, error: BaseException) -> BaseException:
-        if self._failure is not None:
+        if isinstance(self._failure, PipelineError):
             return self._failure
-        if "KAFKA_DATA_LOSS" in str(error):
+        # What Spark advises in every one of its messages about records that are gone.
+        if "failOnDataLoss" in f"{error} {self._failure}":
             return PipelineError(
                 "records were removed from the topic before they were read, so that results would be too small: "
                 "--accept-loss goes on without them, another --checkpoint begins anew"

@@ -1,5 +1,7 @@
 """`kbroker replay`: records of an archive back into topics, each once."""
 
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,16 +11,17 @@ import typer
 from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.complete import complete_groups
 from kbroker.cli.errors import usage
-from kbroker.cli.output import LongWork, counted, heading, note, print_json, print_table, size_text
+from kbroker.cli.output import LongWork, counted, note
+from kbroker.cli.replay_text import show, tell
 from kbroker.cli.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
-from kbroker.cli.values import INT32, assignments, clock_time, duration_ms, moment_ms
+from kbroker.cli.values import INT32, assignments, duration_ms, moment_ms
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.replay.encoding import Target
-    from kbroker.pipeline.replay.groups import Placed
+    from kbroker.pipeline.replay.draft import World
     from kbroker.pipeline.replay.job import Limit
     from kbroker.pipeline.replay.plan import Plan, Request
-    from kbroker.pipeline.replay.run import Draft, Summary, World
+    from kbroker.pipeline.replay.run import Summary
+    from kbroker.pipeline.replay.selection import Selection
 
 ALL_GROUPS = "all"
 
@@ -105,11 +108,21 @@ def replay(
 
     After a kill or a failure the same command, or --resume, goes on where it was; nothing comes twice.
     """
+    from kbroker.pipeline.replay.draft import drafted
+    from kbroker.pipeline.replay.plan import Request
+
     limit = _limit(rate, speed)
     patience_s = duration_ms(broker_wait) / 1000
     request = None
     if resume is None:
-        request = _request(locals())
+        names = _targets(topics or [], to, prefix)
+        by_key = _by_key(partitions_by)
+        now_ms = time.time_ns() // 1_000_000
+        times = _times(from_, until, now_ms)
+        selection = _selection(list(names), times, offsets or [], partition or [], key, key_regex, header or [])
+        groups = _groups(restore_groups or [], group_prefix)
+        _check_codec(compression)
+        request = Request(selection, names, by_key, origin_headers, append, compression, groups, group_prefix)
     elif topics or dry_run or new:
         raise usage("--resume says all of what is replayed: it goes with neither TOPIC, --dry-run nor --new")
     configs = assignments(config or [])
@@ -124,12 +137,12 @@ def replay(
     ):
         if dry_run:
             assert request is not None
-            _show(world, request, configs, as_json)
+            show(drafted(world, request, configs), world, as_json)
             return
         plan = _plan(world, request, resume, new, configs, quiet=as_json)
         with work(plan):
             summary = _sent(world, plan, limit)
-    _tell(summary, as_json)
+    tell(summary, as_json)
 
 
 def _limit(rate: float | None, speed: float | None) -> "Limit":
@@ -143,81 +156,77 @@ def _limit(rate: float | None, speed: float | None) -> "Limit":
     return Limit(rate, speed)
 
 
-def _request(options: Mapping[str, Any]) -> "Request":
-    from kbroker.pipeline.replay import groups
-    from kbroker.pipeline.replay.plan import Request
+def _targets(topics: Sequence[str], to: str | None, prefix: str | None) -> dict[str, str]:
     from kbroker.pipeline.replay.routing import target_names
-    from kbroker.pipeline.replay.run import codec
 
-    topics = tuple(dict.fromkeys(options["topics"] or ()))
     if not topics:
         raise usage("name the TOPICs to replay")
-    if options["to"] is not None and options["prefix"] is not None:
+    if to is not None and prefix is not None:
         raise usage("--to and --prefix both name the target: give one of them")
-    if options["partitions_by"] not in ("partition", "key"):
-        raise usage(f"--partitions-by must be partition or key, not {options['partitions_by']!r}")
-    wanted = options["restore_groups"] or []
-    if options["group_prefix"] and not wanted:
-        raise usage("--group-prefix is for --restore-groups")
-    with pipeline_errors():
-        codec(options["compression"])
-    return Request(
-        _selection(options, topics),
-        target_names(topics, options["to"], options["prefix"]),
-        by_key=options["partitions_by"] == "key",
-        origin_headers=options["origin_headers"],
-        append=options["append"],
-        compression=options["compression"],
-        groups=(groups.ALL,) if ALL_GROUPS in wanted else tuple(wanted),
-        group_prefix=options["group_prefix"],
-    )
+    return target_names(dict.fromkeys(topics), to, prefix)
 
 
-def _selection(options: Mapping[str, Any], topics: tuple[str, ...]) -> Any:
-    import time
+def _by_key(text: str) -> bool:
+    if text not in ("partition", "key"):
+        raise usage(f"--partitions-by must be partition or key, not {text!r}")
+    return text == "key"
 
+
+def _times(from_: str | None, until: str | None, now_ms: int) -> tuple[int | None, int | None]:
+    from_ms, until_ms = (None if text is None else moment_ms(text, now_ms) for text in (from_, until))
+    if from_ms is not None and until_ms is not None and from_ms >= until_ms:
+        raise usage("--from is not before --until: nothing is between them")
+    return from_ms, until_ms
+
+
+def _selection(
+    topics: Sequence[str],
+    times: tuple[int | None, int | None],
+    offsets: Sequence[str],
+    partitions: Sequence[int],
+    key: str | None,
+    key_regex: str | None,
+    headers: Sequence[str],
+) -> "Selection":
     from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.replay.selection import Selection, offset_range
 
-    now_ms = time.time_ns() // 1_000_000
     try:
-        ranges = tuple(offset_range(text) for text in options["offsets"] or ())
+        ranges = tuple(offset_range(text) for text in offsets)
     except PipelineError as error:
         raise usage(str(error)) from None
-    from_ms, until_ms = (
-        None if text is None else moment_ms(text, now_ms) for text in (options["from_"], options["until"])
-    )
-    if from_ms is not None and until_ms is not None and from_ms >= until_ms:
-        raise usage("--from is not before --until: nothing is between them")
-    named = (text.partition("=") for text in options["header"] or ())
-    return Selection(
-        topics,
-        from_ms,
-        until_ms,
-        ranges,
-        tuple(dict.fromkeys(options["partition"] or ())),
-        options["key"],
-        options["key_regex"],
-        tuple((name, value if sign else None) for name, sign, value in named),
-    )
+    named = (text.partition("=") for text in headers)
+    wanted = tuple((name, value if sign else None) for name, sign, value in named)
+    return Selection(tuple(topics), *times, ranges, tuple(dict.fromkeys(partitions)), key, key_regex, wanted)
+
+
+def _groups(wanted: Sequence[str], prefix: str) -> tuple[str, ...]:
+    from kbroker.pipeline.replay.groups import ALL
+
+    if prefix and not wanted:
+        raise usage("--group-prefix is for --restore-groups")
+    return (ALL,) if ALL_GROUPS in wanted else tuple(wanted)
+
+
+def _check_codec(name: str) -> None:
+    from kbroker.pipeline.replay.run import codec
+
+    with pipeline_errors():
+        codec(name)
 
 
 def _look_first(directory: str, topics: Sequence[str], bootstrap: str) -> None:
     """What is wrong without Spark is told before it is started, which takes seconds."""
-    import os
 
     from kbroker.pipeline.archive.store import Archive
     from kbroker.pipeline.installed import require_spark
     from kbroker.pipeline.kafka import reachable
-    from kbroker.pipeline.local_storage import LocalStorage
-    from kbroker.pipeline.replay.run import check_topics
+    from kbroker.pipeline.replay.draft import check_topics
     from kbroker.pipeline.storage import open_storage
 
     require_spark(os.environ)
     if "://" not in directory:
-        storage = open_storage(directory)
-        assert isinstance(storage, LocalStorage)
-        check_topics(Archive.open(storage), topics)
+        check_topics(Archive.open(open_storage(directory)), topics)
     reachable(bootstrap)
 
 
@@ -228,7 +237,7 @@ def _world(
     """The world of a replay, and its progress bar once there is a plan."""
     from kbroker.pipeline.archive.store import Archive
     from kbroker.pipeline.replay.connection import Brokers
-    from kbroker.pipeline.replay.run import World
+    from kbroker.pipeline.replay.draft import World
     from kbroker.pipeline.storage import open_storage
 
     bars: list[tuple[LongWork, list[int]]] = []
@@ -254,7 +263,8 @@ def _plan(
     world: "World", request: "Request | None", resume: str | None, new: bool, configs: Mapping[str, str], quiet: bool
 ) -> "Plan":
     from kbroker.pipeline.replay import plan
-    from kbroker.pipeline.replay.run import begin, cluster_of, drafted
+    from kbroker.pipeline.replay.draft import drafted
+    from kbroker.pipeline.replay.run import begin, cluster_of
 
     if request is None:
         return plan.load(world.archive.storage, resume or "")
@@ -287,111 +297,3 @@ def _sent(world: "World", plan: "Plan", limit: "Limit") -> "Summary":
             raise
         detail = str(error) if isinstance(error, PipelineError) else explain(error)
         raise PipelineError(f"{detail.rstrip('.')} (go on with: --resume {plan.id})") from error
-
-
-def _show(world: "World", request: "Request", configs: Mapping[str, str], as_json: bool) -> None:
-    """The dry run."""
-    from kbroker.pipeline.replay.run import drafted
-
-    draft = drafted(world, request, configs)
-    places = draft.places(world)
-    for warning in draft.warnings:
-        note(f"note: {warning}")
-    if as_json:
-        print_json(_draft_json(draft, places))
-        return
-    rows = sum(amount.rows for amount in draft.amounts.values())
-    size = sum(amount.size for amount in draft.amounts.values())
-    heading("would replay", f"{counted(rows, 'record')}, {size_text(size)}")
-    columns = ("topic", "partition", "records", "size", "first", "last", "at offset")
-    print_table(
-        columns,
-        [
-            [
-                *target,
-                amount.rows,
-                size_text(amount.size),
-                clock_time(amount.from_ms),
-                clock_time(amount.to_ms),
-                _start(draft, target),
-            ]
-            for target, amount in draft.amounts.items()
-        ],
-    )
-    for name, wanted in draft.wanted.items():
-        texts = "".join(f" {key}={value}" for key, value in sorted(wanted.configs.items()))
-        note(f"would create topic {name} with {counted(wanted.partitions, 'partition')}{texts}")
-    if places:
-        heading("groups", "where they would stand")
-        named = [
-            (request.group_prefix + one.group, *one.target, _start(draft, one.target) + one.position) for one in places
-        ]
-        print_table(("group", "topic", "partition", "offset"), named)
-    note("a dry run: nothing was created or sent")
-
-
-def _start(draft: "Draft", target: "Target") -> int:
-    found = draft.starts.get(target)
-    return 0 if found is None else found.offset
-
-
-def _draft_json(draft: "Draft", places: "Sequence[Placed]") -> dict[str, Any]:
-    return {
-        "dry_run": True,
-        "records": sum(amount.rows for amount in draft.amounts.values()),
-        "targets": [
-            {
-                "topic": target.topic,
-                "partition": target.partition,
-                "records": amount.rows,
-                "bytes": amount.size,
-                "from_ms": amount.from_ms,
-                "to_ms": amount.to_ms,
-                "offset": _start(draft, target),
-            }
-            for target, amount in draft.amounts.items()
-        ],
-        "creates": {name: {"partitions": one.partitions, "configs": one.configs} for name, one in draft.wanted.items()},
-        "groups": [
-            {
-                "group": draft.request.group_prefix + one.group,
-                "topic": one.target.topic,
-                "partition": one.target.partition,
-                "offset": _start(draft, one.target) + one.position,
-            }
-            for one in places
-        ],
-        "warnings": list(draft.warnings),
-    }
-
-
-def _tell(summary: "Summary", as_json: bool) -> None:
-    plan, seconds = summary.plan, max(summary.seconds, 1e-9)
-    if not as_json:
-        rest = summary.rows - summary.sent
-        before = f" ({rest} were there already)" if rest else ""
-        speed = f", {summary.sent / seconds:.0f} records/s" if summary.sent else ""
-        print(f"replay {plan.id}: {counted(summary.sent, 'record')} in {seconds:.1f} s{speed}{before}")
-        for group, offsets in summary.groups.items():
-            places = ", ".join(f"{topic}-{partition}: {at}" for (topic, partition), at in offsets.items())
-            print(f"group {group}: {places}")
-        return
-    groups = [
-        {"group": group, "topic": topic, "partition": partition, "offset": at}
-        for group, offsets in summary.groups.items()
-        for (topic, partition), at in offsets.items()
-    ]
-    starts = plan.starts()
-    print_json(
-        {
-            "replay": plan.id,
-            "records": summary.rows,
-            "sent": summary.sent,
-            "seconds": round(summary.seconds, 3),
-            "targets": [
-                {"topic": one.topic, "partition": one.partition, "records": count, "offset": starts[one].offset}
-                for one, count in plan.counts().items()
-            ],
-            "groups": groups,
-        }
-    )

@@ -12,7 +12,6 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.connection import Brokers, RefusedError
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.positions import EARLIEST, LATEST, Start, offset
-from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.k32_describe_configs import (
@@ -160,10 +159,6 @@ def batch_bytes(configs: Iterable[Mapping[str, str]], most: int, overhead: int) 
     """How large a batch may be for all of these topics."""
     allowed = [_number(one, "max.message.bytes") for one in configs]
     return max(1, min([most, *(size - overhead for size in allowed if size is not None)]))
-
-
-def has_describe_producers(brokers: Brokers) -> bool:
-    return brokers.any().has(ApiKey.DESCRIBE_PRODUCERS)
 
 
 def _number(configs: Mapping[str, str], name: str) -> int | None:

@@ -18,10 +18,11 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.local_storage import LocalStorage
 from kbroker.pipeline.replay import groups, job, plan
 from kbroker.pipeline.replay.connection import Brokers
+from kbroker.pipeline.replay.draft import World, drafted
 from kbroker.pipeline.replay.job import Limit
 from kbroker.pipeline.replay.plan import Request
 from kbroker.pipeline.replay.routing import murmur2, target_names
-from kbroker.pipeline.replay.run import World, begin, drafted, go_on
+from kbroker.pipeline.replay.run import begin, go_on
 from kbroker.pipeline.replay.selection import Selection
 from kbroker.pipeline.replay.task import Paced
 from tests.compat.spark.helpers import Topics, load

@@ -1,0 +1,202 @@
+"""A replay from its draft to its end: planned, sent, resumed, and the groups put where they stood.
+
+Times are milliseconds since 1970.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from kbroker.pipeline.archive.model import Partition, State
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.replay import groups, job, plan, target
+from kbroker.pipeline.replay.connection import Brokers, RefusedError, told
+from kbroker.pipeline.replay.draft import Draft, World, check_empty
+from kbroker.pipeline.replay.encoding import BATCH_OVERHEAD, Target, Writer
+from kbroker.pipeline.replay.job import Limit, Rows
+from kbroker.pipeline.replay.plan import Plan, TargetTopic
+from kbroker.pipeline.replay.positions import LATEST, Start, offset
+from kbroker.pipeline.replay.producer import Sender
+from kbroker.pipeline.replay.task import BATCH_BYTES, Settings
+from protocol.records.compression import NAMES
+
+LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of a replay. `sent`: by this run; `rows`: of the whole replay."""
+
+    plan: Plan
+    rows: int
+    sent: int
+    seconds: float
+    groups: Mapping[str, Mapping[Target, int]] = field(default_factory=dict)
+
+
+@told
+def cluster_of(world: World) -> str:
+    """The id of the cluster that the brokers are of; empty where they have none."""
+    return world.brokers.cluster()
+
+
+@told
+def begin(world: World, draft: Draft) -> Plan:
+    """Creates what topics are missing and writes the plan down; nothing is sent yet."""
+    with Cluster(world.bootstrap) as cluster:
+        for name, wanted in draft.wanted.items():
+            cluster.create_topic(name, wanted.partitions, wanted.configs)
+            world.note(f"created topic {name} with {wanted.partitions} partition{'s' * (wanted.partitions > 1)}")
+    world.brokers.forget()
+    topics = {}
+    for name, partitions in draft.routing.partitions.items():
+        starts = target.starts(world.brokers, name, partitions)
+        counts = [
+            draft.amounts[Target(name, i)].rows if Target(name, i) in draft.amounts else 0 for i in range(partitions)
+        ]
+        found = target.existing(world.brokers, name)
+        if found is None:
+            raise PipelineError(f"topic {name} is gone")
+        if found.partitions != partitions:
+            raise PipelineError(f"topic {name} has {found.partitions} partitions now, not {partitions} as before")
+        topics[name] = TargetTopic(
+            found.topic_id, tuple(one.offset for one in starts), tuple(one.empty for one in starts), tuple(counts)
+        )
+    if not draft.request.append:
+        check_empty(
+            {
+                Target(n, i): Start(o, e)
+                for n, t in topics.items()
+                for i, (o, e) in enumerate(zip(t.starts, t.empty, strict=True))
+            }
+        )
+    producer_id, epoch = target.producer_id(world.brokers)
+    made = Plan(
+        plan.new_id(),
+        time.time_ns() // 1_000_000,
+        str(draft.state.settings.get("id", "")),
+        draft.state.number,
+        draft.request,
+        draft.upto,
+        world.brokers.cluster(),
+        topics,
+        draft.by_time,
+        sum(amount.size for amount in draft.amounts.values()),
+        producer_id,
+        epoch,
+        draft.committed,
+    )
+    plan.create(world.archive.storage, made)
+    return made
+
+
+@told
+def go_on(world: World, made: Plan, limit: Limit) -> Summary:
+    """Sends what is left of a replay, and ends it. Raises PipelineError; it can be gone on with after that."""
+    began = time.monotonic()
+    state = world.archive.state()
+    _check_same(world, made, state)
+    rows = Rows(world.spark, world.archive, state, made.request.selection, made.limits, made.routing, made.by_time)
+    counts = made.counts()
+    settings = _settings(world, made)
+    had = _positions(world, made, settings)
+    if made.done_ms is None:
+        with _watched(world, made):
+            outcomes = job.deliver(rows, settings, counts, had, limit, made.size // max(1, made.rows))
+        has = {**had, **{one: outcome.has for one, outcome in outcomes.items()}}
+        short = [one for one, count in counts.items() if has.get(one, 0) != count]
+        if short:
+            one = short[0]
+            raise PipelineError(
+                f"{one.topic}-{one.partition} got {has.get(one, 0)} records, but {counts[one]} were selected when the "
+                f"replay was planned: the archive is not what it was"
+            )
+    placed = _restored(world, made, rows) if made.committed else {}
+    if made.done_ms is None:
+        made = plan.finish(world.archive.storage, made, time.time_ns() // 1_000_000)
+    return Summary(made, made.rows, made.rows - sum(had.values()), time.monotonic() - began, placed)
+
+
+def _check_same(world: World, made: Plan, state: State) -> None:
+    if made.archive != str(state.settings.get("id", "")):
+        raise PipelineError(f"replay {made.id} is of another archive")
+    for name, topic in made.targets.items():
+        found = target.existing(world.brokers, name)
+        if world.brokers.cluster() != made.cluster:
+            raise PipelineError(f"replay {made.id} goes into another cluster than that at {world.bootstrap}")
+        if found is None or found.topic_id != topic.topic_id:
+            raise PipelineError(f"topic {name} is not the one any more that replay {made.id} goes into")
+
+
+def _settings(world: World, made: Plan) -> Settings:
+    configs = [found.configs for name in made.targets if (found := target.existing(world.brokers, name)) is not None]
+    return Settings(
+        world.bootstrap,
+        Writer(made.producer_id, made.producer_epoch, codec(made.request.compression)),
+        made.routing.targets,
+        made.starts(),
+        made.id if made.request.origin_headers else None,
+        world.patience_s,
+        target.batch_bytes(configs, BATCH_BYTES, BATCH_OVERHEAD),
+    )
+
+
+def codec(name: str) -> int:
+    """The number of a codec; "none" is one. Raises PipelineError."""
+    names = {"none": 0, **{known: number for number, known in enumerate(NAMES)}}
+    if name not in names:
+        raise PipelineError(f"--compression is one of none, {', '.join(NAMES[1:])}, not {name!r}")
+    return names[name]
+
+
+def _positions(world: World, made: Plan, settings: Settings) -> dict[Target, int]:
+    """How much of the replay each target has."""
+    if made.done_ms is not None:
+        return made.counts()
+    sender = Sender(world.brokers, settings.writer, settings.starts, patience_s=world.patience_s)
+    return {one: sender.position(one) for one in made.counts()}
+
+
+def _restored(world: World, made: Plan, rows: Rows) -> dict[str, dict[Target, int]]:
+    """Commits what the groups had committed, as offsets of the targets."""
+    placed = job.places(rows, made.committed, made.counts())
+    offsets = groups.mapped(world.brokers, made.producer_id, placed, made.starts(), made.counts())
+    named = {made.request.group_prefix + group: found for group, found in offsets.items()}
+    with Cluster(world.bootstrap) as cluster:
+        for group, found in named.items():
+            cluster.commit_offsets(group, {Partition(*one): at for one, at in found.items()})
+    return named
+
+
+@contextmanager
+def _watched(world: World, made: Plan) -> Iterator[None]:
+    """Tells the progress meanwhile, by the ends of the targets."""
+    over = threading.Event()
+
+    def look() -> None:
+        with Brokers(world.bootstrap) as brokers:
+            while not over.wait(LOOK_EVERY_S):
+                with suppress(OSError, RefusedError):
+                    world.progress(_arrived(brokers, made), made.rows)
+
+    watcher = threading.Thread(target=look, name="replay-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _arrived(brokers: Brokers, made: Plan) -> int:
+    starts = made.starts()
+    try:
+        return sum(
+            min(count, offset(brokers, one, LATEST) - starts[one].offset) for one, count in made.counts().items()
+        )
+    except (OSError, RefusedError):
+        brokers.forget()
+        raise

@@ -157,7 +157,7 @@ class _Compaction:
         damaged = {file.path: what for file, what in found.items() if what}
         if damaged and not damaged.keys() <= self._archive.state().files.keys():
             return None
-        among -= damaged.keys()
+        among.difference_update(damaged)
         self._outcome.damaged |= damaged
         sound = (one._replace(files=tuple(f for f in one.files if f.path not in damaged)) for one in bins)
         return [one for one in sound if len(one.files) > 1]

@@ -241,7 +241,7 @@ def _plot(session: Any, bootstrap: str, definition: "Definition", target: "Targe
     if target.topic:
         results = aggregate_plot.results_in_topic(session, bootstrap, target.topic, definition)
     else:
-        results = session.read.parquet(open_storage(target.directory, session).root)
+        results = aggregate_plot.results_in(session, open_storage(target.directory, session))
     aggregate_plot.draw(path, definition, aggregate_plot.rows_of(definition, results))
     note(f"plot: {path}")
 

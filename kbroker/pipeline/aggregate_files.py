@@ -26,7 +26,7 @@ CHECKPOINT = "_checkpoint"
 STAGING = "_staging"
 RESULTS = "results.parquet"
 AT_ONCE = 8
-_STAGED = re.compile(rf"{STAGING}/(date=[^/]+)/[^/]+\.parquet")
+_STAGED = re.compile(rf"{STAGING}/date=([^/]+)/[^/]+\.parquet")
 
 
 def claim(storage: Storage, owner: str) -> None:
@@ -41,6 +41,10 @@ def claim(storage: Storage, owner: str) -> None:
             f"{storage.root} holds the results of an aggregate that goes on from another checkpoint: "
             "name that one, or another directory"
         )
+
+
+def tidy(storage: Storage) -> None:
+    """Removes what a batch that was cut short has left."""
     storage.delete(STAGING, recursive=True)
 
 
@@ -68,7 +72,7 @@ def merge(storage: Storage, definition: Definition, changed: "DataFrame") -> int
         rows.write.mode("overwrite").partitionBy("date").option("compression", "zstd").parquet(storage.uri(STAGING))
     finally:
         dated.unpersist()
-    return _publish(storage)
+    return _publish(storage, dates)
 
 
 def _with_unchanged(storage: Storage, definition: Definition, dated: "DataFrame", dates: list[str]) -> "DataFrame":
@@ -89,17 +93,13 @@ def _groups(definition: Definition) -> list[str]:
     return [f"`{key.name}`" for key in definition.keys]
 
 
-def _publish(storage: Storage) -> int:
+def _publish(storage: Storage, dates: list[str]) -> int:
     """Each file is synced to the disk, so that several at a time take little longer than one."""
-    staged = [entry.name for entry in storage.walk(STAGING) if entry.name.endswith(".parquet")]
-
-    def put_in_place(name: str) -> None:
-        match = _STAGED.fullmatch(name)
-        if match is None:
-            raise PipelineError(f"{storage.root}/{name}: not a file of an aggregate's results")
-        storage.replace(f"{match[1]}/{RESULTS}", storage.read(name))
-
+    names = (entry.name for entry in storage.walk(STAGING))
+    staged = {match[1]: match[0] for name in names if (match := _STAGED.fullmatch(name))}
+    if sorted(staged) != dates:
+        raise PipelineError(f"{storage.root}/{STAGING}: files of a batch vanished before they were in place")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(put_in_place, staged))
+        list(pool.map(lambda date: storage.replace(path_of(date), storage.read(staged[date])), dates))
     storage.delete(STAGING, recursive=True)
     return len(staged)

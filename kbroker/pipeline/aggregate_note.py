@@ -3,17 +3,22 @@
 Spark itself notices another definition late or not at all, and then in words that nobody can act on.
 """
 
+import fcntl
 import json
+import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from kbroker.pipeline.aggregate import Definition, differences
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.local_storage import LocalStorage
 from kbroker.pipeline.storage import Storage
 
 NAME = "kbroker-aggregate.json"
+LOCK = ".lock"
 FORMAT = "kbroker-aggregate"
 VERSION = 1
 
@@ -77,3 +82,24 @@ def _read(storage: Storage) -> Note:
         return Note(found["id"], Definition.from_json(found["definition"]), found["topic_ids"], found["target"])
     except (ValueError, KeyError, TypeError):
         raise PipelineError(f"{storage.root}/{NAME} is damaged or of something else") from None
+
+
+@contextmanager
+def alone(storage: Storage) -> Iterator[None]:
+    """Holds the checkpoint: two runs at once would put older results in the place of newer ones.
+
+    PipelineError where another process of this machine holds it. A file system that Hadoop reaches has no locks: there
+    Spark ends the run that is behind, after its batch.
+    """
+    if not isinstance(storage, LocalStorage):
+        yield
+        return
+    descriptor = os.open(os.path.join(storage.root, LOCK), os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PipelineError(f"the checkpoint {storage.root} is in use: this aggregate runs already") from None
+        yield
+    finally:
+        os.close(descriptor)

@@ -10,6 +10,7 @@ from kbroker.pipeline import plot
 from kbroker.pipeline.aggregate import Definition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.plot import Piece, Points
+from kbroker.pipeline.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +28,10 @@ def require(path: str, definition: Definition) -> None:
 
 
 def draw(path: str, definition: Definition, rows: "DataFrame") -> None:
-    """Writes a PNG of the results `rows`, which have `label`, `from_ms` and what UNITS names of them."""
+    """Writes a PNG of the results `rows`, which have `label`, `from_ms` and what UNITS names of them.
+
+    Raises PipelineError where there are none, or the file cannot be written.
+    """
     shown = [name for name in UNITS if name in definition.compute]
     found = rows.collect()
     if not found:
@@ -76,6 +80,13 @@ def _span(ms: int) -> str:
         if ms % length == 0:
             return unit if ms == length else f"{ms // length} {unit}s"
     return f"{ms} ms"
+
+
+def results_in(spark: "SparkSession", storage: Storage) -> "DataFrame":
+    """The results in a directory. Raises PipelineError where there are none."""
+    if not any(entry.name.startswith("date=") for entry in storage.names("")):
+        raise PipelineError(f"{storage.root}: there is nothing to plot yet")
+    return spark.read.parquet(storage.root)
 
 
 def rows_of(definition: Definition, results: "DataFrame") -> "DataFrame":

@@ -146,6 +146,12 @@ class Aggregation:
 
         Spark's failures leave as they are, those of files and lost records as PipelineError.
         """
+        with aggregate_note.alone(self._checkpoint):
+            if self._results is not None:
+                aggregate_files.tidy(self._results)
+            return self._run(how, on_batch, stopping)
+
+    def _run(self, how: How, on_batch: Callable[[Batch], None], stopping: threading.Event) -> Summary:
         summary = Summary()
         query = self._start(how)
         try:

@@ -183,6 +183,19 @@ def test_results_belong_to_one_checkpoint(tmp_path):
     aggregate_files.claim(storage, "mine")
     storage.create("_staging/date=2026-01-01/part.parquet", b"of a batch that was cut short")
     aggregate_files.claim(storage, "mine")
+    aggregate_files.tidy(storage)
     assert not storage.exists("_staging")
     with pytest.raises(PipelineError, match="goes on from another checkpoint"):
         aggregate_files.claim(storage, "yours")
+
+
+def test_a_checkpoint_is_of_one_run_at_a_time(checkpoint):
+    aggregate_note.keep(checkpoint, FULL, {"orders": "id1"}, "topic out")
+    with (
+        aggregate_note.alone(checkpoint),
+        pytest.raises(PipelineError, match="is in use: this aggregate runs already"),
+        aggregate_note.alone(checkpoint),
+    ):
+        pass
+    with aggregate_note.alone(checkpoint):
+        pass

@@ -12,7 +12,7 @@ from kbroker.config.rows.broker import BROKER_CONFIGS
 ENV_PREFIX = "KBROKER_"
 # Other programs' variables: the command line, the scripts, the image and the tests have them.
 _NOT_CONFIGS = (
-    r"KBROKER_(?:BOOTSTRAP|DATA|PYTHON|COMPAT_.*|FUZZ_.*"
+    r"KBROKER_(?:BOOTSTRAP|DATA|PYTHON|SPARK_JARS|COMPAT_.*|FUZZ_.*"
     # What Kubernetes and linked containers say about a service of the name kbroker.
     r"|SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_.*)?|NAME|ENV_.*)"
 )

@@ -39,6 +39,7 @@ def test_every_broker_config_can_be_set_by_a_variable(name: str):
         "KBROKER_BOOTSTRAP",
         "KBROKER_DATA",
         "KBROKER_PYTHON",
+        "KBROKER_SPARK_JARS",
         "KBROKER_COMPAT_BOOTSTRAP",
         "KBROKER_COMPAT_COMMAND",
         "KBROKER_FUZZ_SEED",

@@ -16,7 +16,8 @@ _FULL = ("no space left on device", "disk quota exceeded", "DSQuotaExceeded", "f
 
 class HadoopStorage:
     """See storage.Storage. `create` is as atomic as the file system's own rename that refuses an existing target: on
-    HDFS wholly; in an object store that has no such thing only one process may write to an archive at a time.
+    HDFS wholly. An object store has no such thing, it looks first and then puts: there only one process may write to an
+    archive at a time.
     """
 
     def __init__(self, location: str, spark: "SparkSession") -> None:
@@ -30,9 +31,7 @@ class HadoopStorage:
             self._files: Any = path.getFileSystem(configuration)
             # The whole name, so that Spark on another machine takes it for the same place.
             self.root = self._files.makeQualified(path).toString()
-            self._context: Any = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
-                self._files.getUri(), configuration
-            )
+            self._context: Any = self._file_context(configuration)
 
     def uri(self, path: str) -> str:
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
@@ -64,12 +63,19 @@ class HadoopStorage:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
 
     def create(self, path: str, data: bytes) -> bool:
-        with self._told(path), self._temporary(path, data) as temporary:
-            return self._rename(temporary, self._path(path), "NONE")
+        with self._told(path):
+            if self._context is None:
+                return self._put(path, data, overwrite=False)
+            with self._temporary(path, data) as temporary:
+                return self._rename(temporary, self._path(path), "NONE")
 
     def replace(self, path: str, data: bytes) -> None:
-        with self._told(path), self._temporary(path, data) as temporary:
-            self._rename(temporary, self._path(path), "OVERWRITE")
+        with self._told(path):
+            if self._context is None:
+                self._put(path, data, overwrite=True)
+                return
+            with self._temporary(path, data) as temporary:
+                self._rename(temporary, self._path(path), "OVERWRITE")
 
     def rename(self, source: str, target: str) -> None:
         with self._told(target):
@@ -92,6 +98,15 @@ class HadoopStorage:
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.uri(path))
 
+    def _file_context(self, configuration: Any) -> Any:
+        """None where Hadoop has none for the scheme, as for some object stores."""
+        try:
+            return self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._files.getUri(), configuration)
+        except Exception as error:
+            if "UnsupportedFileSystemException" in _java_class(error):
+                return None
+            raise
+
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
         stream = self._files.open(self._path(path))
@@ -108,19 +123,42 @@ class HadoopStorage:
         name = f".{target.getName()}.{uuid.uuid4().hex}.tmp"
         temporary = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), name)
         try:
-            stream = self._files.create(temporary, False)
-            try:
-                stream.write(bytearray(data))
-                if stream.hasCapability("hsync"):
-                    stream.hsync()
-            finally:
-                stream.close()
+            self._write(temporary, data, overwrite=False)
             yield temporary
         finally:
             self._files.delete(temporary, False)
 
+    def _put(self, path: str, data: bytes, overwrite: bool) -> bool:
+        """A file of an object store, which is there when it is closed, and not before."""
+        try:
+            self._write(self._path(path), data, overwrite)
+        except Exception as error:
+            if "FileAlreadyExistsException" in _java_class(error):
+                return False
+            raise
+        return True
+
+    def _write(self, path: Any, data: bytes, overwrite: bool) -> None:
+        stream = self._files.create(path, overwrite)
+        try:
+            stream.write(bytearray(data))
+            if stream.hasCapability("hsync"):
+                stream.hsync()
+        except Exception:
+            # An object that is closed is there, cut short; a temporary file is removed.
+            if self._context is not None:
+                stream.close()
+            raise
+        stream.close()
+
     def _rename(self, source: Any, target: Any, option: str) -> bool:
         """By FileContext, whose rename refuses an existing target or replaces it; FileSystem's does as it likes."""
+        if self._context is None:
+            if self._files.exists(target):
+                return False
+            if not self._files.rename(source, target):
+                raise PipelineError(f"{target.toString()}: could not be renamed from {source.toString()}")
+            return True
         choice = getattr(self._jvm, "org.apache.hadoop.fs.Options$Rename")
         options = self._gateway.new_array(choice, 1)
         options[0] = choice.valueOf(option)

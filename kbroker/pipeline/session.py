@@ -120,6 +120,9 @@ def _stop(jvm: Jvm) -> None:
     from pyspark.sql import SparkSession
 
     context: Any = SparkContext._active_spark_context
+    if context is not None:
+        # Its thread takes the JVM's end for a failure, and prints it.
+        context._accumulatorServer.handle_error = lambda *_: None
     try:
         jvm.end()
     finally:

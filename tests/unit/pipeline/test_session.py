@@ -157,7 +157,8 @@ class Failure(Exception):
 
 TASK = (
     "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, "
-    "most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver): java.lang.IllegalStateException: odd\n"
+    "most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver): "
+    "java.lang.IllegalStateException: odd\n"
     "\tat a.B.c(B.scala:1)\nDriver stacktrace:"
 )
 BATCH = (

@@ -106,6 +106,7 @@ class Connection:
 
     def ask(self, request: Message, answer: type[M]) -> M:
         """Only while no other answer is outstanding. Raises OSError, UnsupportedError."""
+        assert not self._asked, "answers are outstanding"
         self.post(request)
         return self.take(answer)
 

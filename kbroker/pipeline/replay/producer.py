@@ -73,7 +73,8 @@ class Sender:
         self._known: dict[Target, Known] = {}
 
     def position(self, target: Target) -> int:
-        """How many records of the replay the target has already. Only before anything is sent there."""
+        """How many records of the replay the target has. What is in flight is settled before it is asked."""
+        self.flush()
         return self._patiently(target, partial(self._ask, target)).position
 
     def send(self, batch: Batch) -> None:

@@ -118,6 +118,7 @@ class Connection:
         return self.answers.popleft()
 
     def ask(self, request: object, answer: type) -> object:
+        assert self.lost or not self.answers, "answers are outstanding"
         if self.lost or self.partition.chance(0.05):
             self.lost = True
             raise TimeoutError
@@ -253,6 +254,13 @@ def test_batches_that_are_too_large_are_split():
     partition.largest = 10
     with pytest.raises(PipelineError, match=r"record 400 .* larger than the topic allows"):
         send_one(sender, 400)
+
+
+def test_what_is_in_flight_is_settled_before_a_position_is_asked():
+    sender = sender_of(Partition())
+    sender.send(batch(0, 10))
+    sender.send(batch(10, 30))
+    assert sender.position(TARGET) == 30
 
 
 def test_what_does_not_pass_by_itself_is_told_at_once():

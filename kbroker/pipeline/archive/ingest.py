@@ -79,7 +79,7 @@ class Ingest:
     pace: Pace | None
     tell: Tell
     summary: Summary
-    failure: BaseException | None = None
+    failure: Exception | None = None
     busy: bool = False
     batches: int = 0  # that were finished
 
@@ -90,7 +90,7 @@ class Ingest:
                 raise Ended
             self._batch(frame, batch)
             self.batches += 1
-        except BaseException as error:
+        except Exception as error:
             self.failure = error
             raise
         finally:

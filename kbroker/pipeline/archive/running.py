@@ -27,6 +27,7 @@ from kbroker.pipeline.archive.ranges import initial_gaps, require_whole_logs, re
 from kbroker.pipeline.archive.store import Archive
 from kbroker.pipeline.archive.subscription import Note, Subscription, offsets_text
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.explain import explain, is_sparks
 from kbroker.pipeline.kafka import BrokerGone, Cluster, partitions_of, reachable
 from kbroker.pipeline.storage import Storage
 
@@ -176,6 +177,8 @@ class Run:
             if ingest.batches:
                 pause, deadline = FIRST_PAUSE_S, time.monotonic() + self._options.broker_wait_s
             if not (isinstance(failure, Changed) or passes(failure)) or time.monotonic() > deadline:
+                if is_sparks(failure):
+                    raise PipelineError(_told(failure)) from failure
                 raise failure
             self._tell.warn(f"the query is started again: {_told(failure)}")
             self._stop.pause(pause)
@@ -279,10 +282,10 @@ class Run:
         finally:
             query.stop()
             ingest.brokers.close()
-        failure = ingest.failure or query.exception()
+        failure: Exception | None = ingest.failure or query.exception()
         if isinstance(failure, Ended) or (failure is not None and self._stop.asked):
             raise Ended
-        return failure if failure is None or isinstance(failure, Exception) else PipelineError(repr(failure))
+        return failure
 
     def _reader(self, generation: Generation) -> Any:
         options = self._options
@@ -334,18 +337,16 @@ def _matcher(spark: "SparkSession", pattern: str | None) -> Callable[[str], bool
     """Java's own regular expressions, since it is Java that looks for topics while the query runs."""
     if pattern is None:
         return None
-    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import IllegalArgumentException
 
     jvm: Any = spark._jvm
     try:
         compiled = jvm.java.util.regex.Pattern.compile(pattern)
-    except Py4JJavaError as error:
-        reason = str(error.java_exception.getDescription())
+    except IllegalArgumentException as error:
+        reason = str(error).partition("\n")[0]
         raise PipelineError(f"--pattern {pattern} is no regular expression: {reason}") from None
     return lambda name: bool(compiled.matcher(name).matches())
 
 
 def _told(error: BaseException) -> str:
-    from kbroker.pipeline.explain import explain
-
     return str(error) if isinstance(error, PipelineError) else explain(error)

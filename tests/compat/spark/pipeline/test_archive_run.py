@@ -1,0 +1,462 @@
+"""`kbroker archive run`: what is in an archive after all that may happen to it, its broker and its checkpoint."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbroker.pipeline.archive import files as archive_files
+from kbroker.pipeline.archive.brokers import Stop
+from kbroker.pipeline.archive.ingest import Tell
+from kbroker.pipeline.archive.model import Gap, Partition, Span
+from kbroker.pipeline.archive.running import Options, Origin, archive_topics
+from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.subscription import subscription
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage import open_storage
+from tests.compat.spark.helpers import Topics, Writer, numbered
+from tests.compat.support import eventually, unique
+
+pytestmark = [pytest.mark.spark, pytest.mark.feature("archive")]
+
+
+class Archiver:
+    """Runs of one archive in this process, and what is in it, read without Spark."""
+
+    def __init__(self, spark, bootstrap, directory):
+        self.spark = spark
+        self.bootstrap = bootstrap
+        self.directory = directory
+        self.said = []
+        self._running = []
+
+    def once(self, *topics, **options):
+        return self._run(topics, {"once": True, **options}, Stop())[0]
+
+    def start(self, *topics, **options):
+        """A continuous run in a thread; `end` ends it."""
+        run = Continuous(lambda stop: self._run(topics, {"every_s": 0.2, **options}, stop))
+        self._running.append(run)
+        return run
+
+    def _run(self, topics, options, stop):
+        checkpoint = options.pop("checkpoint", None)
+        wanted = subscription(topics, options.pop("pattern", None))
+        options = Options(self.bootstrap, wanted, **{"broker_wait_s": 60, **options})
+        place = None if checkpoint is None else open_storage(str(checkpoint))
+        tell = Tell(lambda _: None, self.said.append)
+        return archive_topics(self.spark, open_storage(str(self.directory)), options, stop, tell, place)
+
+    def state(self):
+        return Archive.open(open_storage(str(self.directory))).state()
+
+    def files(self):
+        try:
+            return self.state().files.values()
+        except PipelineError:  # it is not made yet
+            return ()
+
+    def rows(self, topic):
+        """(partition, offset, value as a number) of every committed row, sorted."""
+        found = []
+        for file in self.files():
+            if file.topic == topic:
+                table = pq.ParquetFile(self.directory / file.path).read(["partition", "offset", "value"])
+                found += zip(*(column.to_pylist() for column in table.columns), strict=True)
+        return sorted((partition, offset, int(value)) for partition, offset, value in found)
+
+    def numbers(self, topic):
+        return sorted(number for _, _, number in self.rows(topic))
+
+    def close(self):
+        for run in self._running:
+            run.stop.ask()
+            run.stop.ask()
+            run.thread.join(60)
+
+
+class Continuous:
+    def __init__(self, run):
+        self.stop = Stop()
+        self.error = None
+        self.summary = None
+        self.thread = threading.Thread(target=self._go, args=(run,))
+        self.thread.start()
+
+    def _go(self, run):
+        try:
+            self.summary, _ = run(self.stop)
+        except BaseException as error:
+            self.error = error
+
+    def end(self):
+        self.stop.ask()
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        assert self.error is None
+        return self.summary
+
+    def fails(self, timeout=60):
+        self.thread.join(timeout)
+        assert not self.thread.is_alive()
+        return self.error
+
+
+@pytest.fixture
+def archiver(spark, bootstrap, tmp_path):
+    made = Archiver(spark, bootstrap, tmp_path / "archive")
+    yield made
+    made.close()
+
+
+def has(archiver, topic, wanted, run=None):
+    def enough():
+        assert run is None or run.thread.is_alive(), run.error
+        return len(archiver.rows(topic)) >= wanted
+
+    eventually(enough, f"{wanted} records of {topic} in the archive", timeout=90)
+
+
+def test_once_takes_what_there_is_and_goes_on_from_there(archiver, topics, spark):
+    name = topics.create(partitions=2, configs={"retention.ms": "86400000000"})
+    records = [
+        {"key": b"k", "value": b"1", "headers": [("a", b"x"), ("a", None), ("b", b"")], "timestamp": 1_700_000_000_123},
+        {"key": b"", "value": b"", "timestamp": 1_700_000_000_123},
+        {"key": None, "value": None, "timestamp": 951_782_400_000},
+    ]
+    topics.fill(name, ({**record, "partition": 1} for record in records))
+    group = unique("group")
+    consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(name, 1, 2)], asynchronous=False)
+    consumer.close()
+
+    summary = archiver.once(name)
+    assert (summary.records, summary.batches, summary.gaps) == ({name: 3}, 1, [])
+    rows = spark.read.parquet(str(archiver.directory)).orderBy("offset").collect()
+    assert [(row.key, row.value) for row in rows] == [(b"k", b"1"), (b"", b""), (None, None)]
+    assert [(header.key, header.value) for header in rows[0].headers] == [("a", b"x"), ("a", None), ("b", b"")]
+    assert [str(row.date) for row in rows] == ["2023-11-14", "2023-11-14", "2000-02-29"]
+    assert [(row.topic, row.partition, row.timestampType) for row in rows] == [(name, 1, 0)] * 3
+    assert rows[0].timestamp.timestamp() == 1_700_000_000.123
+    state = archiver.state()
+    assert state.topics[name].configs == {"retention.ms": "86400000000"}
+    assert state.groups[group] == {name: {1: 2}}
+    assert state.covered == {Partition(name, 1): (Span(0, 3),)}
+
+    topics.fill(name, numbered(range(10), partitions=2))
+    assert archiver.once(name).records == {name: 10}
+    assert archiver.once(name).records == {}
+    assert archiver.state().covered == {Partition(name, 0): (Span(0, 5),), Partition(name, 1): (Span(0, 8),)}
+    assert archiver.state().number == state.number + 1, "a run that finds nothing commits nothing"
+
+
+def test_a_batch_that_spark_gives_again_is_there_once(archiver, topics):
+    name = topics.create(partitions=2)
+    topics.fill(name, numbered(range(100), partitions=2))
+    archiver.once(name, most_records=40)
+    checkpoint = archiver.directory / "_checkpoint" / "0"
+    done = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal())
+    assert done >= 2
+
+    # As after a kill between our commit and Spark's note of it; and with more of the batch than was committed.
+    for path in (checkpoint / "commits").glob(f"*{done}*"):
+        path.unlink()
+    archiver.once(name)
+    assert archiver.numbers(name) == list(range(100))
+    # A checkpoint of some time ago.
+    for directory in ("commits", "offsets"):
+        for path in (checkpoint / directory).iterdir():
+            if any(str(number) in path.name for number in range(1, done + 1)):
+                path.unlink()
+    topics.fill(name, numbered(range(100, 110), partitions=2))
+    archiver.once(name)
+    assert archiver.numbers(name) == list(range(110))
+    # None at all.
+    shutil.rmtree(archiver.directory / "_checkpoint")
+    topics.fill(name, numbered(range(110, 120), partitions=2))
+    archiver.once(name)
+    assert archiver.numbers(name) == list(range(120))
+
+
+def test_a_kill_before_the_commit_leaves_nothing_behind(archiver, topics, monkeypatch):
+    name = topics.create()
+    topics.fill(name, numbered(range(50)))
+
+    class Killed(Exception):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Archive, "commit", killed)
+        patched.setattr(archive_files.Staged, "close", lambda _: None)
+        with pytest.raises(Killed):
+            archiver.once(name)
+    assert archiver.rows(name) == []
+    assert list(archiver.directory.rglob("*.parquet")), "the files were there already"
+    monkeypatch.setattr("kbroker.pipeline.archive.owner.is_alive", lambda *_: False)
+    archiver.once(name)
+    assert archiver.numbers(name) == list(range(50))
+    assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)
+
+
+def test_new_topics_and_partitions_are_taken_while_it_runs(archiver, topics):
+    stem = unique("grows")
+    run = archiver.start(pattern=f"{stem}-[ab]+")
+    first = topics.create(partitions=1, name=f"{stem}-a")
+    topics.create(partitions=1, name=f"{stem}-c")
+    topics.fill(first, numbered(range(10)))
+    has(archiver, first, 10, run)
+    topics.grow(first, 3)
+    second = topics.create(partitions=2, name=f"{stem}-b")
+    topics.fill(first, numbered(range(10, 40), partitions=3))
+    topics.fill(second, numbered(range(20), partitions=2))
+    has(archiver, first, 40, run)
+    has(archiver, second, 20, run)
+    run.end()
+    assert archiver.numbers(first) == list(range(40))
+    assert archiver.numbers(second) == list(range(20))
+    assert sorted(archiver.state().topics) == [first, second]
+    assert archiver.state().topics[first].partitions == 3
+
+
+def test_committed_records_only(archiver, topics):
+    name = topics.create(partitions=2)
+    committed, ending, staying = Writer(topics), Writer(topics), Writer(topics)
+    committed.write(name, range(10), 2, committed=True)
+    committed.write(name, range(1000, 1010), 2, committed=False)
+    ending.begin(name, range(10, 20), 2)
+    topics.fill(name, numbered(range(20, 30), partitions=2))
+    archiver.once(name, committed_only=True)
+    assert archiver.numbers(name) == list(range(10)), "beyond an open transaction nothing is known to be committed"
+    ending.end(committed=True)
+    staying.begin(name, range(2000, 2010), 2)
+    archiver.once(name, committed_only=True)
+    assert archiver.numbers(name) == list(range(30))
+    staying.end(committed=False)
+    archiver.once(name, committed_only=True)
+    assert archiver.numbers(name) == list(range(30))
+    covered = archiver.state().covered
+    # Of each partition 15 records, 10 that were aborted, 4 markers.
+    assert covered == {Partition(name, 0): (Span(0, 29),), Partition(name, 1): (Span(0, 29),)}
+    with pytest.raises(PipelineError, match="committed records only: go on with --committed-only"):
+        archiver.once(name)
+
+
+def test_what_retention_took_is_told(archiver, topics):
+    name = topics.create(partitions=3)
+    topics.fill(name, numbered(range(60), partitions=3))
+    topics.delete_before(name, 0, 5)
+    topics.delete_before(name, 2, 20)
+    gaps = [Gap(name, 0, 0, 5, "retention"), Gap(name, 2, 0, 20, "retention")]
+    assert archiver.once(name).gaps == gaps
+    assert f"{name}-0: offsets 0 to 4 (5) were gone" in archiver.said[0]
+    assert [len([row for row in archiver.rows(name) if row[0] == p]) for p in range(3)] == [15, 20, 0]
+    topics.fill(name, numbered(range(60, 120), partitions=3))
+    topics.delete_before(name, 1, 30)
+    topics.delete_before(name, 2, 40)
+    gaps += [Gap(name, 1, 20, 30, "retention"), Gap(name, 2, 20, 40, "retention")]
+    assert archiver.once(name).gaps == gaps[2:]
+    assert archiver.once(name).gaps == []
+    state = archiver.state()
+    assert list(state.gaps) == gaps
+    assert state.covered == {Partition(name, 0): (Span(5, 40),), Partition(name, 1): (Span(0, 20), Span(30, 40))}
+
+
+def test_what_retention_takes_while_a_batch_is_read_is_told(archiver, topics, monkeypatch):
+    """The log's start moves between Spark's plan and its reading; and after its reading, which loses nothing."""
+    name = topics.create(partitions=2)
+    topics.fill(name, numbered(range(40), partitions=2))
+    write = archive_files.Staged.write
+
+    def late(self, frame, sort=False):
+        topics.delete_before(name, 0, 7)
+        files = write(self, frame, sort)
+        topics.delete_before(name, 1, 9)
+        return files
+
+    monkeypatch.setattr(archive_files.Staged, "write", late)
+    assert archiver.once(name).gaps == [Gap(name, 0, 0, 7, "retention")]
+    assert [row[:2] for row in archiver.rows(name)] == [(0, n) for n in range(7, 20)] + [(1, n) for n in range(20)]
+
+
+def test_another_choice_of_topics_goes_on_where_the_archive_is(archiver, topics):
+    one, two = topics.create(), topics.create()
+    for name in (one, two):
+        topics.fill(name, numbered(range(10)))
+    archiver.once(one)
+    topics.fill(one, numbered(range(10, 20)))
+    archiver.once(one, two)
+    topics.fill(one, numbered(range(20, 30)))
+    topics.fill(two, numbered(range(10, 20)))
+    archiver.once(two)
+    assert (archiver.numbers(one), archiver.numbers(two)) == (list(range(20)), list(range(20)))
+    archiver.once(pattern=f"{one}|{two}")
+    assert archiver.numbers(one) == list(range(30))
+
+
+def test_where_new_topics_begin(archiver, topics):
+    old, new, timed = topics.create(), topics.create(), topics.create()
+    topics.fill(old, numbered(range(10)))
+    archiver.once(old)
+    topics.fill(old, numbered(range(10, 20)))
+    topics.fill(new, numbered(range(10)))
+    topics.fill(timed, ({**record, "timestamp": 1_700_000_000_000 + n} for n, record in enumerate(numbered(range(10)))))
+    archiver.once(old, new, origin=Origin("latest"))
+    topics.fill(new, numbered(range(10, 15)))
+    archiver.once(old, new)
+    assert (archiver.numbers(old), archiver.numbers(new)) == (list(range(20)), list(range(10, 15)))
+    archiver.once(timed, origin=Origin("time", 1_700_000_000_006))
+    assert archiver.numbers(timed) == list(range(6, 10))
+    assert archiver.state().gaps == ()
+
+
+def test_checkpoints_of_others_are_refused(archiver, topics, spark, bootstrap, tmp_path):
+    name = topics.create()
+    topics.fill(name, numbered(range(10)))
+    archiver.once(name, checkpoint=tmp_path / "mine")
+    other = Archiver(spark, bootstrap, tmp_path / "other")
+    with pytest.raises(PipelineError, match="is the checkpoint of another archive"):
+        other.once(name, checkpoint=tmp_path / "mine")
+    with pytest.raises(PipelineError, match="is the checkpoint of another Spark query"):
+        other.once(name, checkpoint=tmp_path / "mine" / "0")
+    other.once(name, checkpoint=tmp_path / "theirs")
+    assert other.numbers(name) == list(range(10))
+
+
+def test_two_archivers_double_nothing(archiver, topics, tmp_path, monkeypatch):
+    name = topics.create()
+    topics.fill(name, numbered(range(10)))
+    publish, first = archive_files.Staged.publish, threading.Event()
+
+    def overtaken(self):
+        if not first.is_set():
+            first.set()
+            archiver.once(name, checkpoint=tmp_path / "second")
+        publish(self)
+
+    monkeypatch.setattr(archive_files.Staged, "publish", overtaken)
+    with pytest.raises(PipelineError, match=f"another `kbroker archive run` has archived {name}-0 meanwhile"):
+        archiver.once(name)
+    assert archiver.numbers(name) == list(range(10))
+    assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)
+
+
+def test_a_topic_that_was_created_again_is_refused(archiver, topics):
+    name = topics.create()
+    topics.fill(name, numbered(range(10)))
+    archiver.once(name)
+    admin = AdminClient({"bootstrap.servers": topics.bootstrap})
+    admin.delete_topics([name])[name].result(20)
+    eventually(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    with pytest.raises(PipelineError, match=f"topic {name} does not exist"):
+        archiver.once(name)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+    topics.fill(name, numbered(range(20)))
+    with pytest.raises(PipelineError, match=f"topic {name} was deleted and created again"):
+        archiver.once(name)
+    assert archiver.numbers(name) == list(range(10))
+
+
+def test_bad_input_is_one_sentence(archiver, topics, tmp_path, spark):
+    name = topics.create()
+    with pytest.raises(PipelineError, match="topics do not exist: absent-1, absent-2"):
+        archiver.once(name, "absent-1", "absent-2")
+    with pytest.raises(PipelineError, match="no topic matches --pattern absent-"):
+        archiver.once(pattern="absent-")
+    with pytest.raises(PipelineError, match=r"--pattern a\(b is no regular expression: Unclosed group"):
+        archiver.once(pattern="a(b")
+    assert not archiver.directory.exists(), "nothing was made"
+    archiver.directory.mkdir()
+    (archiver.directory / "notes.txt").write_text("mine")
+    with pytest.raises(PipelineError, match="is no archive and not empty"):
+        archiver.once(name)
+    gone = Archiver(spark, "127.0.0.1:1", tmp_path / "gone")
+    with pytest.raises(PipelineError, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused"):
+        gone.once(name)
+
+
+def test_the_rate_is_a_limit(archiver, topics):
+    name = topics.create()
+    topics.fill(name, numbered(range(30)))
+    started = time.monotonic()
+    summary = archiver.once(name, rate=20, every_s=0.5)
+    assert summary.records == {name: 30}
+    assert summary.batches == 3
+    assert time.monotonic() - started >= 1.0
+
+
+def test_a_broker_that_is_killed_is_waited_for(spark, broker, tmp_path):
+    topics = Topics(broker.bootstrap, "killed")
+    name = topics.create(partitions=2)
+    archiver = Archiver(spark, broker.bootstrap, tmp_path / "archive")
+    try:
+        topics.fill(name, numbered(range(1000), partitions=2))
+        run = archiver.start(name, most_records=300)
+        for number in (1, 2):
+            has(archiver, name, number * 300, run)
+            broker.restart()
+            topics.fill(name, numbered(range(number * 1000, number * 1000 + 1000), partitions=2))
+        has(archiver, name, 3000, run)
+        run.end()
+        assert archiver.numbers(name) == list(range(3000))
+        broker.stop()
+        run = archiver.start(name, broker_wait_s=1)
+        error = run.fails()
+        assert isinstance(error, PipelineError), error
+    finally:
+        archiver.close()
+
+
+def test_the_command_ends_after_its_batch_when_it_is_told_to(topics, tmp_path):
+    name = topics.create(partitions=2)
+    topics.fill(name, numbered(range(1000), partitions=2))
+    command = [sys.executable, "-m", "kbroker", "archive", "run", str(tmp_path / "archive"), name, "--json"]
+    command += ["--every", "200ms", "--verbose", "--bootstrap", topics.bootstrap, "--master", "local[2]"]
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+    archiver = Archiver(None, topics.bootstrap, tmp_path / "archive")
+    try:
+        has(archiver, name, 1000)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, (tmp_path / "err").read_text()
+    finally:
+        process.kill()
+        process.wait()
+    told = json.loads((tmp_path / "out").read_text())
+    assert (told["records"], told["topics"], told["gaps"]) == (1000, {name: 1000}, [])
+    assert "batch 0: " in (tmp_path / "err").read_text()
+    assert archiver.numbers(name) == list(range(1000))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not run: mounts a small file system, for which it must be root")
+def test_a_full_disk_is_one_sentence_and_what_was_archived_stays(archiver, topics):
+    name = topics.create()
+    topics.fill(name, numbered(range(100)))
+    archiver.directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(archiver.directory)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("not run: this machine does not let a test mount a file system")
+    try:
+        archiver.once(name)
+        topics.fill(
+            name, ({"value": str(n).encode() + b" " + os.urandom(60_000).hex().encode()} for n in range(100, 120))
+        )
+        with pytest.raises(PipelineError, match="no space left on device"):
+            archiver.once(name)
+        assert archiver.numbers(name) == list(range(100))
+        subprocess.run(["mount", "-o", "remount,size=64m", str(archiver.directory)], check=True)
+        archiver.once(name)
+        assert sum(file.rows for file in archiver.state().files.values()) == 120
+    finally:
+        subprocess.run(["umount", str(archiver.directory)], check=True)

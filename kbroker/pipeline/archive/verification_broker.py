@@ -125,7 +125,7 @@ class Broker:
         """Each record of these offsets that is not the same on both sides, and how many the broker compacted away."""
         from pyspark.sql import functions as f
 
-        ours = _hashed(only(archive.where(self._condition), self._spark, spans), "_metadata.file_path", "ours")
+        ours = _hashed(only(archive.where(self._condition), self._spark, spans), "file_path", "ours")
         theirs = _hashed(self.rows(spans), "CAST(NULL AS string)", "theirs")
         both = ours.join(theirs, ["topic", "partition", "offset"], "full_outer")
         kind = f.expr(

@@ -42,8 +42,8 @@ class Chain:
                 self._folded(number)
         self._fold()
         for start, end in as_spans(self._missing):
-            which = f"{start} is" if end - start == 1 else f"{start} to {end - 1} are"
-            self._add(manifest.commit_path(start), f"commit {which} not there")
+            which = f"commit {start} is" if end - start == 1 else f"commits {start} to {end - 1} are"
+            self._add(manifest.commit_path(start), f"{which} not there")
 
     def _steps(self) -> range:
         """Every number from where the history begins: 0, or the state that an older history was folded into."""

@@ -60,13 +60,12 @@ class Content:
     def _pass(self, files: Sequence[File], ranges: Ranges) -> list[Measured]:
         from pyspark.sql import functions as f
 
-        rows = self._rows(files).withColumn("file", f.col("_metadata.file_path"))
-        rows = rows.withColumn("bucket", f.expr(f"offset div {BUCKET}"))
-        counted = self._marked(rows, ranges).groupBy("file", "partition", "bucket", "is_compared")
+        rows = self._rows(files).withColumn("bucket", f.expr(f"offset div {BUCKET}"))
+        counted = self._marked(rows, ranges).groupBy("file_path", "partition", "bucket", "is_compared")
         misdated = f.expr(f"count_if(date IS NULL OR date <> {schema.DATE}) AS misdated")
         found = counted.agg(*map(f.expr, schema.PART_AGGREGATES), misdated).collect()
         paths = _Paths(files)
-        return [_measured(row, paths[row.file]) for row in found]
+        return [_measured(row, paths[row.file_path]) for row in found]
 
     def _marked(self, rows: "DataFrame", ranges: Ranges) -> "DataFrame":
         """With the column `is_compared`."""
@@ -81,10 +80,11 @@ class Content:
         return marked.withColumn("is_compared", wanted & f.expr(self._condition))
 
     def _rows(self, files: Iterable[File]) -> "DataFrame":
-        return frame(self._spark, self._archive, self._state, files)
+        rows = frame(self._spark, self._archive, self._state, files)
+        return rows.select(*schema.NAMES, "_metadata.file_path")
 
     def rows(self, files: Iterable[File]) -> "DataFrame":
-        """The rows of those of these files that can be read."""
+        """The rows of those of these files that can be read: schema.NAMES, and the URI as `file_path`."""
         return self._rows(file for file in files if file.path not in self.unreadable)
 
     def doubled(self, files: Sequence[File]) -> list[Finding]:
@@ -94,7 +94,7 @@ class Content:
         """
         from pyspark.sql import functions as f
 
-        rows = self.rows(files).select("topic", "partition", "offset", "_metadata.file_path")
+        rows = self.rows(files).select("topic", "partition", "offset", "file_path")
         word = f.expr(f"shiftright(offset, {_WORD})").alias("word")
         counted = rows.groupBy("topic", "partition", word).agg(
             f.count("*").alias("rows"), f.expr(f"bit_or(shiftleft(1L, CAST(offset & {2**_WORD - 1} AS INT))) AS bits")

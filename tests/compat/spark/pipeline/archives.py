@@ -1,16 +1,20 @@
 """Small archives made of topics through the archive's own writer, and ways to damage them."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
 from kbroker.pipeline.archive.files import staged
-from kbroker.pipeline.archive.model import Commit, Covered, Gap, Partition
+from kbroker.pipeline.archive.model import Commit, Covered, Gap
 from kbroker.pipeline.archive.store import Archive
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.local_storage import LocalStorage
 from tests.compat.spark.helpers import load
+from tests.compat.support import eventually
 
 NEW_YEAR_MS = 1_767_225_600_000
 DAY_MS = 86_400_000
@@ -36,8 +40,9 @@ def archive_topic(
     topic: str,
     spans: Mapping[int, tuple[int, int]],
     gaps: Iterable[Gap] = (),
+    change: Callable[[Any], Any] = lambda rows: rows,
 ) -> None:
-    """Commits these offsets of a topic, as `archive run` does."""
+    """Commits these offsets of a topic, as `archive run` does; `change`: what goes wrong before."""
     committed_only = bool(archive.state().settings.get("committed_only"))
     starts = {str(partition): start for partition, (start, _) in spans.items()}
     ends = {str(partition): end for partition, (_, end) in spans.items()}
@@ -51,7 +56,7 @@ def archive_topic(
         kafka__isolation__level="read_committed" if committed_only else "read_uncommitted",
     )
     with Cluster(bootstrap) as cluster, staged(spark, archive) as files:
-        add = files.write(rows)
+        add = files.write(change(rows))
         files.publish()
         covered = tuple(Covered(topic, partition, *span) for partition, span in spans.items())
         topics = cluster.topics([topic])
@@ -88,14 +93,25 @@ def rewritten(archive: Archive, path: str, change: Callable[[Any], Any]) -> None
     parquet.write_table(change(table), where, compression="zstd")
 
 
-def ends_of(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
-    """Where the log of each partition ends."""
+def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
     with Cluster(bootstrap) as cluster:
-        found = cluster.ends(Partition(topic, number) for number in range(partitions))
-    return {at.partition: offset for at, offset in found.items()}
+        cluster.create_topic(topic, partitions)
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """It is gone from the metadata when this returns."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(20)
+    with Cluster(bootstrap) as cluster:
+        eventually(lambda: topic not in cluster.topics([topic]), f"{topic} gone")
+
+
+def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(20)
 
 
 def _json(value: Any) -> str:
-    import json
-
     return json.dumps(value)

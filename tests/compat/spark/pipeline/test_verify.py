@@ -1,5 +1,6 @@
 """`archive verify`: sound archives pass, and each damage is found and named."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,12 +8,25 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.pipeline.archive.findings import Finding, Report, line
-from kbroker.pipeline.archive.model import Span
+from kbroker.cli.app import run
+from kbroker.pipeline.archive.files import staged
+from kbroker.pipeline.archive.findings import Finding, Report, as_spans, line
+from kbroker.pipeline.archive.frame import frame
+from kbroker.pipeline.archive.model import Commit, Span
 from kbroker.pipeline.archive.store import Archive
-from kbroker.pipeline.archive.verification import verify
-from tests.compat.spark.helpers import Topics
-from tests.compat.spark.pipeline.archives import Restored, archive_topic, new_archive, records, rewritten
+from kbroker.pipeline.archive.verification import Scope, verify
+from tests.compat.spark.helpers import Topics, Writer
+from tests.compat.spark.pipeline.archives import (
+    Restored,
+    archive_topic,
+    create_topic,
+    delete_topic,
+    new_archive,
+    records,
+    rewritten,
+    set_config,
+)
+from tests.compat.support import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive, verified")]
 
@@ -226,7 +240,6 @@ def test_a_damage_is_found_and_named(spark: Any, sound: Sound, damage: Callable[
     report = verify(spark, at.archive.storage)
     for one in wanted:
         assert any(_is(one, finding) for finding in report.differences), f"{one}\n{_text(report)}"
-    print(_text(report))
 
 
 def test_a_sound_archive_has_no_difference(spark: Any, sound: Sound) -> None:
@@ -238,11 +251,156 @@ def test_a_sound_archive_has_no_difference(spark: Any, sound: Sound) -> None:
     assert report.rows == RECORDS
 
 
+LACKING = "the broker has what the archive has not"
+OTHERWISE = "not the same at the broker ({})"
+# An archiver that loses and changes records, and does not know it: only the broker can tell.
+WRONG = [
+    ("offset = 3", None),  # lost
+    ("offset BETWEEN 10 AND 19 AND partition = 1", None),
+    ("offset = 30 AND partition = 0", {"value": "X'00'"}),
+    ("offset = 31 AND partition = 0", {"timestamp": "timestamp + INTERVAL 1 MILLISECOND", "timestampType": "1"}),
+    ("key IS NULL AND offset = 33", {"key": "X''"}),
+    ("value = X'' AND partition = 1", {"value": "NULL"}),
+    (
+        "offset = 42 AND partition = 0",
+        {"headers": "transform(headers, h -> named_struct('key', h.key, 'value', coalesce(h.value, X'')))"},
+    ),
+]
+
+
+def wrongly(rows: Any) -> Any:
+    from pyspark.sql import functions as f
+
+    for condition, values in WRONG:
+        if values is None:
+            rows = rows.where(f"NOT ({condition})")
+        for column, value in (values or {}).items():
+            rows = rows.withColumn(column, f.expr(f"IF({condition}, {value}, {column})"))
+    return rows
+
+
+def test_what_the_broker_has_otherwise_is_found_record_by_record(spark: Any, sound: Sound, tmp_path: Path) -> None:
+    archive = new_archive(tmp_path / "wrong")
+    archive_topic(spark, archive, sound.bootstrap, sound.topic, {0: (0, 120), 1: (0, 120)}, change=wrongly)
+    assert _text(verify(spark, archive.storage)) == ""
+    report = verify(spark, archive.storage, sound.bootstrap)
+    emptied = [n // 2 for n in range(RECORDS) if n % 2 and n // 3 % 4 == 2 and n // 2 not in (3, *range(10, 20))]
+    assert [(one.kind, one.partition, one.what, one.offsets) for one in report.findings] == [
+        ("missing record", 0, LACKING, as_spans([3])),
+        ("different record", 0, OTHERWISE.format("value"), as_spans([30])),
+        ("different record", 0, OTHERWISE.format("timestamp, timestampType"), as_spans([31])),
+        ("different record", 0, OTHERWISE.format("key"), as_spans([33])),
+        ("different record", 0, OTHERWISE.format("headers"), as_spans([42])),
+        ("missing record", 1, LACKING, as_spans([3, *range(10, 20)])),
+        *(("different record", 1, OTHERWISE.format("value"), spans) for spans in _by_file(archive, 1, emptied)),
+    ]
+    some = verify(spark, archive.storage, sound.bootstrap, Scope(offsets=Span(31, 43), dates=frozenset({"2026-01-01"})))
+    assert [(one.kind, one.partition, one.offsets) for one in some.findings] == [
+        ("different record", 0, as_spans([31])),
+        *(("different record", 1, as_spans([n])) for n in emptied if n == 31),
+    ]
+
+
+def test_what_a_lost_file_held_is_told_where_the_broker_has_it_still(spark: Any, sound: Sound) -> None:
+    at = Place(spark, sound.restored.again())
+    at.flip(-1)
+    report = verify(spark, at.archive.storage, sound.bootstrap)
+    missing = [finding for finding in report.differences if finding.kind == "missing record"]
+    assert [(one.file, one.offsets) for one in missing] == [(at.file.path, (at.whole,))]
+    assert [(one.partition, one.equal) for one in report.compared] == [(0, False), (1, True)]
+
+
+def test_retention_and_topics_that_are_gone_are_no_difference(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic = unique("gone")
+    create_topic(topics.bootstrap, topic)
+    topics.fill(topic, records(60, partitions=1))
+    archive = new_archive(tmp_path / "archive")
+    archive_topic(spark, archive, topics.bootstrap, topic, {0: (0, 60)})
+    topics.delete_before(topic, 0, 20)
+    report = verify(spark, archive.storage, topics.bootstrap)
+    assert (_text(report), report.compared[0].spans) == ("", (Span(20, 60),))
+    topics.delete_before(topic, 0, 60)
+    assert _text(verify(spark, archive.storage, topics.bootstrap)) == ""
+
+    delete_topic(topics.bootstrap, topic)
+    create_topic(topics.bootstrap, topic)
+    report = verify(spark, archive.storage, topics.bootstrap)
+    assert [(one.kind, one.is_difference) for one in report.findings] == [("not compared", False)]
+    assert "another one of this name" in report.findings[0].what
+    delete_topic(topics.bootstrap, topic)
+    required = verify(spark, archive.storage, topics.bootstrap, require_broker=True)
+    assert [(one.kind, one.what) for one in required.differences] == [
+        ("not compared", "the broker has no such topic: not compared")
+    ]
+
+
+def test_archives_of_committed_records_are_compared_with_committed_records(
+    spark: Any, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(1)
+    writer = Writer(topics)
+    writer.write(topic, range(10), 1, committed=True)
+    writer.write(topic, range(10, 20), 1, committed=False)
+    writer.write(topic, range(20, 25), 1, committed=True)
+    writer.begin(topic, range(25, 30), 1)
+    for committed_only, end, rows in ((True, 28, 15), (False, 33, 30)):
+        archive = new_archive(tmp_path / f"archive-{committed_only}", committed_only=committed_only)
+        archive_topic(spark, archive, topics.bootstrap, topic, {0: (0, end)})
+        report = verify(spark, archive.storage, topics.bootstrap)
+        assert (_text(report), report.rows, report.records_compared) == ("", rows, rows)
+    writer.close()
+
+    # A row where the broker has a transaction's marker; in a topic that is compacted the same may be right.
+    odd = new_archive(tmp_path / "odd")
+    archive_topic(spark, odd, topics.bootstrap, topic, {0: (0, 28)}, change=_moved)
+    wanted = [("missing record", as_spans([0])), ("unknown record", as_spans([10]))]
+    assert [(one.kind, one.offsets) for one in verify(spark, odd.storage, topics.bootstrap).differences] == wanted
+    set_config(topics.bootstrap, topic, "cleanup.policy", "compact")
+    report = verify(spark, odd.storage, topics.bootstrap)
+    assert [(one.kind, one.offsets) for one in report.differences] == wanted[:1]
+    assert [(one.kind, one.what.split()[0]) for one in report.notes] == [("compacted", "1")]
+
+
+def test_files_that_compaction_replaces_meanwhile_are_no_difference(spark: Any, sound: Sound) -> None:
+    archive = sound.restored.again()
+    told: list[str] = []
+
+    def compact(text: str) -> None:
+        """Once, under the verification: all files become others."""
+        told.append(text)
+        if text == "counting the rows" and told.count(text) == 1:
+            old = archive.state().files
+            with staged(spark, archive) as files:
+                add = files.write(frame(spark, archive, archive.state()).coalesce(1), sort=True)
+                files.publish()
+                archive.commit(lambda _: Commit("compact", 1, add=add, remove=tuple(old)))
+            for path in old:
+                archive.storage.delete(path)
+
+    report = verify(spark, archive.storage, sound.bootstrap, tell=compact)
+    assert (_text(report), report.number, report.rows) == ("", 3, RECORDS)
+    assert told.count("counting the rows") == 2
+
+
 def _is(wanted: Wanted, found: Finding) -> bool:
     kind, file, offsets = wanted
     if found.kind != kind or (file is not None and found.file != file):
         return False
     return offsets is None or found.offsets == (offsets,)
+
+
+def _by_file(archive: Archive, partition: int, offsets: list[int]) -> Iterator[tuple[Span, ...]]:
+    """The offsets as they are told: those of one file together, files by their first one."""
+    for file in sorted(archive.state().files.values(), key=lambda file: file.date):
+        for part in file.parts:
+            if part.partition == partition and (here := [n for n in offsets if part.first <= n <= part.last]):
+                yield as_spans(here)
+
+
+def _moved(rows: Any) -> Any:
+    from pyspark.sql import functions as f
+
+    return rows.withColumn("offset", f.expr("IF(offset = 0, 10, offset)"))
 
 
 def _text(report: Report) -> str:
@@ -257,3 +415,40 @@ def _with(table: Any, column: str, row: int, value: Any) -> Any:
     values[row] = value
     number = table.schema.get_field_index(column)
     return table.set_column(number, table.schema.field(number), pyarrow.array(values, table.schema.field(number).type))
+
+
+def test_the_command_tells_by_its_exit_status(sound: Sound, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    at = Place(None, sound.restored.again())
+    here, report = str(at.root), tmp_path / "report.json"
+
+    def verified(*arguments: str) -> tuple[int, str, str]:
+        status = run(["archive", "verify", here, *arguments])
+        return status, *capfd.readouterr()
+
+    status, told, _ = verified("--bootstrap", sound.bootstrap)
+    assert (status, told.splitlines()[-1]) == (0, "no difference")
+    assert "240 records of 2 partitions" in told
+    at.flip(-1)
+    status, told, _ = verified("--offline", "--report", str(report), "--topic", sound.topic)
+    assert (status, told.splitlines()[-2:]) == (1, ["compared with itself alone", "2 differences"])
+    assert told.startswith(f"changed file: {at.file.path} ({sound.topic}-{at.part.partition}): ")
+    found = json.loads(report.read_text())
+    assert (found["equal"], found["differences"]) == (False, {"changed file": 1, "unreadable file": 1})
+    assert found["findings"][0]["offsets"] == [list(at.whole)]
+    status, told, _ = verified("--offline", "--json", "--from", str(at.part.last + 1), "--date", at.file.date)
+    assert (status, json.loads(told)["findings"]) == (0, [])
+
+    for arguments, wrong, said in (
+        (["--offline", "--topic", "absent"], 1, f"the archive has no topic absent; it has {sound.topic}"),
+        (["--bootstrap", "127.0.0.1:1"], 1, "--offline verifies the archive with itself alone"),
+        (["--offline", "--require-broker"], 2, "--offline is without a broker"),
+        (["--offline", "--from", "5", "--to", "@7"], 2, "must both be offsets, or both be times"),
+        (["--offline", "--from", "5", "--to", "5"], 2, "there is nothing from 5 to 5"),
+        (["--offline", "--date", "yesterday"], 2, "--date must be a day"),
+        (["--offline", "--report", f"{tmp_path}/absent/file"], 1, "No such file or directory"),
+    ):
+        status, _, errors = verified(*arguments)
+        assert (status, len(errors.splitlines())) == (wrong, 1), errors
+        assert said in errors
+    assert run(["archive", "verify", str(tmp_path), "--offline"]) == 1
+    assert "is no archive" in capfd.readouterr().err

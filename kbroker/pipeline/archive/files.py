@@ -106,20 +106,21 @@ class Staged:
     def _parts(self, target: str) -> Mapping[str, list[Part]]:
         """Of each written file, by its path below the target."""
         rows = read(self._spark, self._storage.uri(target), [self._storage.uri(target)])
-        named = rows.select(*schema.NAMES, "_metadata.file_name")
+        # The date as text: Spark's dates go beyond the year 9999, Python's do not.
+        named = rows.selectExpr(*schema.NAMES, "_metadata.file_name", "CAST(date AS STRING) AS day")
         found: defaultdict[str, list[Part]] = defaultdict(list)
         # Within a streaming query Spark would not put its small tasks together.
         with _settings(self._spark, {"spark.sql.adaptive.enabled": "true"}):
-            rows_of_parts = schema.parts(named, "topic", "date", "file_name").collect()
-        for topic, date, name, *values in rows_of_parts:
+            rows_of_parts = schema.parts(named, "topic", "day", "file_name").collect()
+        for topic, day, name, *values in rows_of_parts:
             part = Part(*values)
-            found[f"topic={topic}/date={date}/{name}"].append(part._replace(checksum=schema.unsigned(part.checksum)))
+            found[f"topic={topic}/date={day}/{name}"].append(part._replace(checksum=schema.unsigned(part.checksum)))
         return found
 
     def close(self) -> None:
         """Removes what was published and not committed, then the staging directory. What cannot be removed now is a
         leftover, which the next writer removes."""
-        with suppress(PipelineError):
+        with suppress(PipelineError, OSError):
             if self._published:
                 committed = self._archive.state().files
                 for path in self._published:

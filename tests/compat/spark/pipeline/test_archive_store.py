@@ -118,6 +118,17 @@ def test_rows_come_back_as_they_were(spark, archive):
         assert (row[2] is None) == (headers is None)
 
 
+def test_times_beyond_pythons_are_archived(spark, archive):
+    """As of a producer that has taken microseconds for milliseconds."""
+    far = 1_709_208_000_000_123
+    made = rows(spark, range(2)).drop("timestamp").selectExpr("*", f"timestamp_millis({far}) AS timestamp")
+    (file,) = append(spark, archive, made)
+    assert (file.date, file.parts[0].from_ms) == ("+56132-08-24", far)
+    read = frame(spark, archive, archive.state()).where("date > '9999-12-31'")
+    assert read.selectExpr("count(*)", "max(unix_millis(timestamp))").first() == (2, far)
+    assert spark.read.parquet(archive.storage.root).count() == 2
+
+
 def test_what_is_committed_is_known_part_by_part(spark, archive):
     made = rows(spark, range(250)).selectExpr("*", "date'1999-01-01' AS date", "1 AS other")
     # Collected, so that the topic is no constant for Spark, which it never is in an archive either.

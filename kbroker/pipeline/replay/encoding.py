@@ -147,9 +147,10 @@ class Columns(NamedTuple):
             return Batch(target, position, *(column[rows.start : rows.stop] for column in columns))  # type: ignore[arg-type]
         return Batch(target, position, *([column[row] for row in rows] for column in columns))  # type: ignore[arg-type]
 
-    def size(self, row: int) -> int:
-        """Bytes of a record before compression, at most."""
-        return len(self.keys[row] or b"") + len(self.values[row] or b"") + len(self.headers[row]) + RECORD_OVERHEAD
+    def sizes(self) -> list[int]:
+        """Bytes of each record before compression, at most."""
+        rows = zip(self.keys, self.values, self.headers, strict=True)
+        return [len(key or b"") + len(value or b"") + len(headers) + RECORD_OVERHEAD for key, value, headers in rows]
 
 
 def columns(rows: "pa.RecordBatch", replay: str | None) -> Columns:

@@ -7,7 +7,7 @@ Offsets are Kafka's, times milliseconds since 1970.
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kbroker.pipeline.archive.model import Partition
@@ -21,6 +21,11 @@ from kbroker.pipeline.storage import Storage
 
 DIRECTORY = "_replays"
 VERSION = 1
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("id", "archive", "cluster"), str),
+    **dict.fromkeys(("created_ms", "state", "size", "producer_id", "producer_epoch"), int),
+    "by_time": bool,
+}
 
 
 @dataclass(frozen=True)
@@ -164,8 +169,11 @@ def _check(plan: Plan, path: str) -> None:
     for topic in plan.targets.values():
         if not len(topic.starts) == len(topic.empty) == len(topic.counts):
             raise PipelineError(f"{path} is damaged: its lists of partitions differ in length")
-    if any(getattr(plan, one.name) is None for one in fields(plan) if one.name != "done_ms"):
-        raise PipelineError(f"{path} is damaged: something is missing")
+    for name, kind in _KINDS.items():
+        if type(getattr(plan, name)) is not kind:
+            raise PipelineError(f"{path} is damaged: {name} is not what it has to be")
+    if plan.done_ms is not None and type(plan.done_ms) is not int:
+        raise PipelineError(f"{path} is damaged: done_ms is no time")
 
 
 def _tupled(value: Any) -> Any:

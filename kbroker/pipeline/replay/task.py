@@ -98,7 +98,7 @@ class Task:
         if not rows.num_rows:
             return
         found = columns(rows, self._settings.replay)
-        sizes = [found.size(row) for row in range(rows.num_rows)]
+        sizes = found.sizes()
         pacer = self._pacer or self._make_pacer(found.targets[0])
         start = 0
         while start < len(sizes):

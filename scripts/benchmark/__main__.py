@@ -16,6 +16,7 @@ from pathlib import Path
 from cases import Case, all_cases
 from compaction import compaction_cases
 from peers import Kafka, Kbroker, Peer, environment, kafka_classpath
+from pipeline import ALONE, Pipeline
 from transactions import transaction_cases
 
 
@@ -54,7 +55,7 @@ def spread(values: list[float]) -> float:
 
 def beside_quiet(results: list[dict[str, object]]) -> list[str]:
     """How much p99 grows beside idle connections, a cold reader, a compaction: against the same server when quiet."""
-    by_name = {str(result["case"]): result for result in results}
+    by_name = {str(result["case"]): result for result in results if "ratio" in result}
     quiet = by_name.get("produce latency at 2,000/s, p99")
     return [
         f"{name}: kbroker {result['kbroker'] / quiet['kbroker']:.2f} times its own quiet p99, "  # type: ignore[operator]
@@ -87,7 +88,8 @@ def main() -> int:
     kafka_classpath()
     base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
     ours, theirs = Kbroker(base / "kbroker"), Kafka(base / "kafka")
-    known = (*all_cases(), *compaction_cases(), *transaction_cases())
+    pipeline = Pipeline()
+    known = (*all_cases(), *compaction_cases(), *transaction_cases(), *pipeline.cases())
     cases = [case for case in known if not args.only or args.only in case.name]
     results = []
     try:
@@ -101,11 +103,16 @@ def main() -> int:
         for case in cases:
             results.append(measure(case, ours, theirs, min(args.rounds, case.rounds)))
             print(row(results[-1]), flush=True)
+        if not args.only or args.only in ALONE:
+            print("\n| kbroker alone | figure | unit | of |\n|---|---|---|---|")
+            for figure in pipeline.alone(ours, args.rounds):
+                print(figure.row())
+                results.append(figure.as_json())
     finally:
         for peer in (ours, theirs):
             peer.remove()
-        for case in cases:
-            closer = getattr(getattr(case.prepare, "__self__", None), "close", None)
+        for owner in [getattr(case.prepare, "__self__", None) for case in cases] + [pipeline]:
+            closer = getattr(owner, "close", None)
             if closer is not None:
                 closer()
         shutil.rmtree(base, ignore_errors=True)
@@ -113,7 +120,7 @@ def main() -> int:
         print(line)
     if args.json:
         Path(args.json).write_text(json.dumps({"machine": environment(), "results": results}, indent=1))
-    missed = [result["case"] for result in results if not result["met"]]
+    missed = [result["case"] for result in results if not result.get("met", True)]
     if missed:
         print(f"below the bound: {', '.join(map(str, missed))}", file=sys.stderr)
     return 0

@@ -1,0 +1,231 @@
+"""The pipeline's cases: topics to Parquet as `kbroker archive run --once` does it, and what verify and compact cost.
+
+One Spark session with all cores of the machine does the runs of all servers, each of which has been archived once
+before it is measured: no run has a colder JVM than another. A run is timed from the query's start to its last commit.
+"""
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cases import Case, Shared, fresh_topic
+from clients import produce
+from peers import Peer
+
+PARTITIONS = 6
+LINGER = ("linger.ms=5", "batch.size=65536")
+GB = 1e9
+RECORDS, SIZE = 5_000_000, 100
+# What --only has to be part of for the figures that have no peer.
+ALONE = "archive compact, archive verify --offline"
+
+
+class Spark:
+    """A session that begins when it is first needed."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._session: Any = None
+
+    def session(self) -> Any:
+        if self._session is None:
+            from kbroker.pipeline.session import spark_session
+
+            jars = os.environ.get("KBROKER_SPARK_JARS")
+            self._session = self._stack.enter_context(spark_session("kbroker bench", jars=jars, note=_say))
+        return self._session
+
+    def close(self) -> None:
+        self._session = None
+        self._stack.close()
+
+
+@dataclass
+class Archived:
+    """An archive that a run has made."""
+
+    directory: Path
+    records: int
+    data: int  # bytes of keys and values
+    seconds: float
+
+
+def archive(spark: Any, bootstrap: str, topic: str, directory: Path, most_records: int = 2_000_000) -> Archived:
+    """Archives what a topic has now."""
+    from kbroker.pipeline.archive.brokers import Stop
+    from kbroker.pipeline.archive.ingest import Tell
+    from kbroker.pipeline.archive.running import Options, archive_topics
+    from kbroker.pipeline.archive.subscription import subscription
+    from kbroker.pipeline.storage import open_storage
+
+    options = Options(bootstrap, subscription([topic], None), once=True, most_records=most_records)
+    tell = Tell(progress=lambda line: None, warn=_say)
+    begin = time.perf_counter()
+    summary, _ = archive_topics(spark, open_storage(str(directory)), options, Stop(), tell)
+    seconds = time.perf_counter() - begin
+    return Archived(directory, sum(summary.records.values()), summary.data, seconds)
+
+
+class Archiving(Shared):
+    """Records and megabytes a second of archiving a topic that each server was given once."""
+
+    def __init__(self, spark: Spark, records: int, size: int) -> None:
+        super().__init__()
+        self.spark = spark
+        self.records = records
+        self.size = size
+        self.topics: dict[Peer, str] = {}
+
+    def prepare(self, peer: Peer) -> None:
+        if peer not in self.topics:
+            self.topics[peer] = fresh_topic(peer, PARTITIONS)
+            produce(peer, self.topics[peer], self.records, self.size, *LINGER)
+            self.run(peer)
+
+    def run(self, peer: Peer) -> tuple[float, float]:
+        directory = Path(tempfile.mkdtemp(prefix="kbroker-bench-archive-"))
+        try:
+            done = archive(self.spark.session(), peer.bootstrap, self.topics[peer], directory)
+        finally:
+            shutil.rmtree(directory)
+        # ProducerPerformance's warm-up is in the topic as well.
+        if done.records < self.records:
+            raise SystemExit(f"{peer.name}: {done.records} of {self.records} records were archived")
+        return done.records / done.seconds, done.data / 1e6 / done.seconds
+
+    def close(self) -> None:
+        self.spark.close()
+
+
+class Verifying:
+    """Seconds for each GB (of keys and values) that `archive verify` compares with the server it came from."""
+
+    def __init__(self, archiving: Archiving) -> None:
+        self.archiving = archiving
+        self.archives: dict[Peer, Archived] = {}
+
+    def prepare(self, peer: Peer) -> None:
+        self.archiving.prepare(peer)
+        if peer not in self.archives:
+            directory = Path(tempfile.mkdtemp(prefix="kbroker-bench-verify-"))
+            spark, topic = self.archiving.spark.session(), self.archiving.topics[peer]
+            self.archives[peer] = archive(spark, peer.bootstrap, topic, directory)
+            self.measure(peer)
+
+    def measure(self, peer: Peer) -> float:
+        one = self.archives[peer]
+        return verified(self.archiving.spark.session(), one, peer.bootstrap) / (one.data / GB)
+
+    def close(self) -> None:
+        for one in self.archives.values():
+            shutil.rmtree(one.directory, ignore_errors=True)
+        self.archiving.close()
+
+
+def verified(spark: Any, one: Archived, bootstrap: str = "") -> float:
+    """Seconds of `archive verify`, which has to find nothing."""
+    from kbroker.pipeline.archive.verification import verify
+    from kbroker.pipeline.storage import open_storage
+
+    report = verify(spark, open_storage(str(one.directory)), bootstrap)
+    if report.differences or report.rows != one.records or (bootstrap and report.records_compared != one.records):
+        raise SystemExit(f"the verification of {one.directory} found: {report.differences[:3]}")
+    return report.seconds
+
+
+@dataclass
+class Alone:
+    """What has no counterpart on the other side: a figure by itself, with the size that it was taken from."""
+
+    name: str
+    unit: str
+    figures: list[float] = field(default_factory=list)
+    note: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        return {"case": self.name, "unit": self.unit, "figures": self.figures, "of": self.note}
+
+    def row(self) -> str:
+        median = statistics.median(self.figures)
+        spread = (max(self.figures) - min(self.figures)) / median
+        return f"| {self.name} | {median:.2f} ±{spread:.0%} | {self.unit} | {self.note} |"
+
+
+def alone(archiving: Archiving, peer: Peer, rounds: int) -> list[Alone]:
+    """What verify (with itself) and compact cost, of archives that are each made of many small files."""
+    archiving.prepare(peer)
+    spark = archiving.spark.session()
+    verifying = Alone("archive verify --offline", "s/GB")
+    compacting = Alone("archive compact", "s/GB")
+    for number in range(rounds + 1):
+        directory = Path(tempfile.mkdtemp(prefix="kbroker-bench-compact-"))
+        try:
+            most = max(archiving.records // 10, 1)
+            made = archive(spark, peer.bootstrap, archiving.topics[peer], directory, most)
+            before = stored(directory)
+            verified_s = verified(spark, made)
+            compacted_s = compacted(spark, directory)
+            after = stored(directory)
+            verified(spark, made)
+        finally:
+            shutil.rmtree(directory)
+        note = f"{made.data / GB:.2f} GB of keys and values in {before[0]} files of {before[1] / GB:.2f} GB"
+        verifying.note, compacting.note = note, f"{note}; then {after[0]} of {after[1] / GB:.2f} GB"
+        if number:  # the first one warms up
+            verifying.figures.append(verified_s / (made.data / GB))
+            compacting.figures.append(compacted_s / (made.data / GB))
+    return [verifying, compacting]
+
+
+def compacted(spark: Any, directory: Path) -> float:
+    """Seconds of `archive compact`."""
+    from kbroker.pipeline.archive.compaction import compact
+    from kbroker.pipeline.archive.store import Archive
+    from kbroker.pipeline.storage import open_storage
+
+    begin = time.perf_counter()
+    outcome = compact(spark, Archive.open(open_storage(str(directory))))
+    seconds = time.perf_counter() - begin
+    if not outcome.merged or outcome.damaged:
+        raise SystemExit(f"{directory} was not compacted: {outcome}")
+    return seconds
+
+
+def stored(directory: Path) -> tuple[int, int]:
+    """Files, and their bytes."""
+    sizes = [path.stat().st_size for path in directory.glob("topic=*/*/*.parquet")]
+    return len(sizes), sum(sizes)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Pipeline:
+    """The cases, and what has no peer; they share a session and the topics."""
+
+    def __init__(self) -> None:
+        self.archiving = Archiving(Spark(), RECORDS, SIZE)
+        self.verifying = Verifying(self.archiving)
+
+    def cases(self) -> list[Case]:
+        archiving, verifying = self.archiving, self.verifying
+        more, less = "more", "less"
+        return [
+            Case(f"archive to Parquet, {SIZE} B", "records/s", more, 1.0, archiving.figure(0), archiving.prepare),
+            Case(f"archive to Parquet, {SIZE} B, volume", "MB/s", more, 1.0, archiving.figure(1), archiving.prepare),
+            Case("archive verify against the broker", "s/GB", less, 1.0, verifying.measure, verifying.prepare),
+        ]
+
+    def alone(self, peer: Peer, rounds: int) -> list[Alone]:
+        return alone(self.archiving, peer, rounds)
+
+    def close(self) -> None:
+        self.verifying.close()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "_checkpoint"
 MOST_RECORDS = 2_000_000
+TASK_RECORDS = 250_000
 POLL_S = 0.2
 LOOK_S = 5.0  # between looks at whether the broker is there
 
@@ -297,6 +298,8 @@ class Run:
         isolation = "read_committed" if options.committed_only else "read_uncommitted"
         reader = reader.option("kafka.isolation.level", isolation).option("kafka.reconnect.backoff.max.ms", "1000")
         most = batch_size(options.most_records, options.rate, options.every_s)
+        # A large batch is more tasks than the topics have partitions, so that all cores have work to its end.
+        reader = reader.option("maxRecordsPerPartition", str(TASK_RECORDS))
         return reader if most is None else reader.option("maxOffsetsPerTrigger", str(most))
 
     def _watch(self, query: Any, ingest: Ingest, observer: Observer) -> None:

@@ -3,9 +3,7 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -24,6 +22,7 @@ from kbroker.pipeline.archive.subscription import subscription
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage import open_storage
 from tests.compat.spark.helpers import Topics, Writer, numbered
+from tests.compat.spark.pipeline.processes import SMALL, Command
 from tests.compat.support import eventually, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive")]
@@ -421,21 +420,20 @@ def test_a_broker_that_is_killed_is_waited_for(spark, broker, tmp_path):
 def test_the_command_ends_after_its_batch_when_it_is_told_to(topics, tmp_path):
     name = topics.create(partitions=2)
     topics.fill(name, numbered(range(1000), partitions=2))
-    command = [sys.executable, "-m", "kbroker", "archive", "run", str(tmp_path / "archive"), name, "--json"]
-    command += ["--every", "200ms", "--verbose", "--bootstrap", topics.bootstrap, "--master", "local[2]"]
-    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+    command = Command(
+        tmp_path / "command", "archive", "run", tmp_path / "archive", name, "--json", "--every", "200ms", "--verbose",
+        "--bootstrap", topics.bootstrap, "--master", "local[2]", "--conf", *SMALL,
+    )  # fmt: skip
     archiver = Archiver(None, topics.bootstrap, tmp_path / "archive")
+    command.start()
     try:
-        has(archiver, name, 1000)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, (tmp_path / "err").read_text()
+        eventually(lambda: command.running() and len(archiver.rows(name)) == 1000, "the records in the archive", 90)
+        assert command.stop() == 0, command.errors
     finally:
-        process.kill()
-        process.wait()
-    told = json.loads((tmp_path / "out").read_text())
+        command.kill()
+    told = json.loads(command.output)
     assert (told["records"], told["topics"], told["gaps"]) == (1000, {name: 1000}, [])
-    assert "batch 0: " in (tmp_path / "err").read_text()
+    assert "batch 0: " in command.errors
     assert archiver.numbers(name) == list(range(1000))
 
 

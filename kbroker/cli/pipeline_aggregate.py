@@ -133,12 +133,12 @@ def aggregate(
         require_topics(bootstrap, definition, target)
     with spark("kbroker pipeline aggregate", master, jars, conf) as session:
         summary = _run(session, bootstrap, definition, target, checkpoint, how)
+        if as_json:
+            print_json(_as_json(summary))
+        else:
+            print(_in_words(summary, definition, target))
         if plot:
             _plot(session, bootstrap, definition, target, plot)
-    if as_json:
-        print_json(_as_json(summary))
-    else:
-        print(_in_words(summary, definition, target))
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def draw(path: str, definition: Definition, rows: "DataFrame") -> None:
     length = definition.window_ms
     stacked = definition.slide_ms == length
     width = _width(definition, found) if stacked else None
-    note = "" if stacked else f"a window of {_span(length)} every {_span(definition.slide_ms)}"
+    overlap = f"each window is {_length(length)} long, and a new one begins every {_span(definition.slide_ms)}"
     plot.over_time(
         path,
         f"{', '.join(definition.topics)}, by {' and '.join(key.name for key in definition.keys) or 'time'}",
@@ -49,7 +49,7 @@ def draw(path: str, definition: Definition, rows: "DataFrame") -> None:
         lower=plot.largest(series["bytes"]) if "bytes" in series else None,
         lower_unit=f"{UNITS['bytes']} per {_span(width or length)}",
         width_ms=width,
-        note=note,
+        note="" if stacked else overlap,
     )
 
 
@@ -80,6 +80,11 @@ def _span(ms: int) -> str:
         if ms % length == 0:
             return unit if ms == length else f"{ms // length} {unit}s"
     return f"{ms} ms"
+
+
+def _length(ms: int) -> str:
+    text = _span(ms)
+    return text if text[0].isdigit() else f"1 {text}"
 
 
 def results_in(spark: "SparkSession", storage: Storage) -> "DataFrame":

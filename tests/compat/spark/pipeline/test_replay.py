@@ -1,7 +1,9 @@
 """Replays of archived topics, read back record by record by another client."""
 
 import json
+import os
 import random
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +35,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.feature("replay")]
 
 ORIGIN = ("kbroker.origin.topic", "kbroker.origin.partition", "kbroker.origin.offset", "kbroker.replay")
 HOUR_MS = 3_600_000
+THEN_MS = 1_388_534_400_000
+# Of the command, each of which costs it a new start; one more of the broker comes after them.
+KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "1"))
+KILLED = 12_000 + 8_000 * KILLS
 
 
 def variety(count: int, partitions: int, begin_ms: int, seed: int = 7) -> list[dict[str, Any]]:
@@ -187,33 +193,48 @@ def by_key(world, topics, source, original):
 def test_kills_of_replayer_and_broker_double_and_lose_nothing(broker, spark, tmp_path):
     topics = Topics(broker.bootstrap, "killed")
     source, target = topics.create(3, name="source"), "target"
-    count, begin_ms = 40_000, 1_388_534_400_000  # in 2014: the broker forgets such producers quickly
-    topics.fill(source, [{"partition": n % 3, "value": b"%d" % n, "timestamp": begin_ms + n} for n in range(count)])
+    # in 2014: the broker forgets such producers quickly
+    topics.fill(source, [{"partition": n % 3, "value": b"%d" % n, "timestamp": THEN_MS + n} for n in range(KILLED)])
     archive = archived(spark, tmp_path / "archive", broker.bootstrap, {source: 3})
     command = Command(
-        tmp_path / "replayer", "replay", archive.storage.root, source, "--to", target, "--rate", "12000",
+        tmp_path / "replayer", "replay", archive.storage.root, source, "--to", target, "--rate", "4000",
         "--config", "retention.ms=-1", "--bootstrap", broker.bootstrap, "--master", "local[2]", "--conf", SMALL[0],
     )  # fmt: skip
     dice = random.Random(1)
+    kills = [("replayer", "broker", "both")[number % 3] for number in range(KILLS - 1)] + ["both"]
+    for kill in kills:
+        killed(kill, broker, command, lambda: arrived(topics, target), dice.randrange(1000, 3000))
+    command.kill()
+    (made,) = [one for one in plan.plans(archive.storage) if one.done_ms is None]
+    before = arrived(topics, target)
+    assert 0 < before < KILLED
+    # the rest in this process, and the broker is killed once more
+    watcher = threading.Thread(
+        target=lambda: killed("broker", broker, None, lambda: arrived(topics, target), before + 1)
+    )
+    watcher.start()
     try:
-        for kill in ("replayer", "broker", "both"):
-            before = arrived(topics, target)
-            if not command.started:
-                command.start()
-            some = before + dice.randrange(2000, 6000)
-            eventually(lambda some=some: command.running() and arrived(topics, target) > some, "records arrive", 90)
-            if kill in ("replayer", "both"):
-                command.kill()
-            if kill in ("broker", "both"):
-                broker.restart()
-        command.start()
-        assert command.wait(120) == 0, command.errors
+        summary = go_on(world_of(spark, archive, broker.bootstrap), made, Limit(rate=8000))
     finally:
-        command.kill()
-    assert "going on with replay" in command.errors
+        watcher.join()
+    assert summary.rows == KILLED
+    assert broker.starts == 2 + sum(kill != "replayer" for kill in kills)
+    assert 0 < summary.sent <= KILLED - before
+    copies = topics.read(target)
     for partition in range(3):
-        found = [int(m.value()) for m in topics.read(target) if m.partition() == partition]
-        assert found == list(range(partition, count, 3))
+        assert [int(m.value()) for m in copies if m.partition() == partition] == list(range(partition, KILLED, 3))
+
+
+def killed(what, broker, command, count, more):
+    """Once so many records have arrived, kill -9 of the replayer, the broker, or both; the broker comes back."""
+    if command is not None and not command.started:
+        command.start()
+    before = count() if command is not None else 0
+    eventually(lambda: (command is None or command.running()) and count() >= before + more, "records arrive", 120)
+    if what in ("replayer", "both"):
+        command.kill()
+    if what in ("broker", "both"):
+        broker.restart()
 
 
 def arrived(topics: Topics, name: str) -> int:

@@ -32,6 +32,7 @@ _SAYS_NOTHING = ("Error: Could not create the Java", "Error: A fatal exception",
 _THREAD = re.compile(r'^Exception in thread ".*?" ')
 _KEPT_LINES = 100
 _END_S = 30
+_DEATH_S = 0.5
 # The launcher's own JVM, which only puts a command line together.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
@@ -75,8 +76,12 @@ class Jvm:
         return telling_line(self._told)
 
     def is_alive(self) -> bool:
-        """Whether the process runs."""
-        return self.gateway.proc.poll() is None
+        """Whether the process runs. After a call has failed: one that dies has a moment for it."""
+        try:
+            self.gateway.proc.wait(_DEATH_S)
+        except TimeoutExpired:
+            return True
+        return False
 
     def end(self) -> None:
         """Ends it, and waits until it has removed its temporary files and is gone.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline.connector import connector_jars, kept_jars
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.explain import explain
+from kbroker.pipeline.explain import explain, is_sparks
 from kbroker.pipeline.installed import require_spark
 from kbroker.pipeline.java import require_java
 from kbroker.pipeline.jvm import Jvm
@@ -49,7 +49,8 @@ def spark_session(
     the cache, which is filled the first time. `conf`: Spark's settings, stronger than ours. `note` is told what takes
     long. With `prints` what the JVM prints reaches standard output.
     A session that this process has already is used as it is, and left running.
-    Raises PipelineError, one sentence, for what is missing or does not fit.
+    Raises PipelineError, one sentence, for what is missing or does not fit, and for what Spark raises and nobody
+    catches within: the text of Spark's exceptions ends with the JVM.
     """
     conf = dict(conf or {})
     spark_home = require_spark(os.environ)
@@ -67,7 +68,7 @@ def spark_session(
     chosen = settings(name, master, connector, conf, _memory(), len(os.sched_getaffinity(0)))
     local = is_local(chosen["spark.master"])
     with (
-        _quiet_interrupts(),
+        _quiet(),
         nullcontext() if local else tempfile.TemporaryDirectory() as directory,
         _started(chosen, local, prints) as session,
     ):
@@ -106,9 +107,12 @@ def _started(chosen: Mapping[str, str], local: bool, prints: bool) -> "Iterator[
             raise PipelineError(f"Spark did not start: {explain(error)}") from error
         _answer_interrupts()
         yield session
-    except Py4JError as error:
-        if not jvm.is_alive():
+    except Exception as error:
+        if (isinstance(error, ConnectionError) or is_sparks(error)) and not jvm.is_alive():
             raise PipelineError(f"Spark's JVM has ended: {jvm.last_words()}") from error
+        if is_sparks(error):
+            # While there is somebody to ask: pyspark's exceptions get their text from the JVM.
+            raise PipelineError(explain(error)) from error
         raise
     finally:
         _stop(jvm)
@@ -143,27 +147,33 @@ def _use_this_python(chosen: Mapping[str, str], local: bool) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", chosen.get("spark.pyspark.python", "python3"))
 
 
-class _Interrupted(logging.Filter):
-    """py4j tells the root logger of a Ctrl-C, with its frames."""
+class _NotPy4j(logging.Filter):
+    """py4j tells the root logger of a Ctrl-C and of a lost JVM, with its frames."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("KeyboardInterrupt while sending command")
+        return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
 @contextmanager
-def _quiet_interrupts() -> Iterator[None]:
-    """Ctrl-C is KeyboardInterrupt here and nothing else, and afterwards what it was before."""
-    root, py4j, quiet = logging.getLogger(), logging.getLogger("py4j"), _Interrupted()
+def _quiet() -> Iterator[None]:
+    """Ctrl-C is KeyboardInterrupt here and nothing else; a failure is raised, and not logged too with its frames."""
+    from pyspark.logger import PySparkLogger
+
+    root, quiet = logging.getLogger(), _NotPy4j()
+    # Beside what is raised, py4j tells of connections of a JVM that ends, and pyspark repeats a failure of a frame.
+    loggers = [logging.getLogger("py4j"), PySparkLogger.getLogger("SQLQueryContextLogger")]
+    levels = [logger.level for logger in loggers]
     in_main = threading.current_thread() is threading.main_thread()
-    handler, level = signal.getsignal(signal.SIGINT), py4j.level
+    handler = signal.getsignal(signal.SIGINT)
     root.addFilter(quiet)
-    # What goes wrong in a call is raised; what is logged besides is about connections of a JVM that ends.
-    py4j.setLevel(logging.CRITICAL + 1)
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
         root.removeFilter(quiet)
-        py4j.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         if in_main:
             signal.signal(signal.SIGINT, handler)
 

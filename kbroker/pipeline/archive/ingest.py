@@ -48,6 +48,7 @@ class Summary:
     records: dict[str, int] = field(default_factory=dict)  # by topic
     data: int = 0  # bytes of keys and values
     gaps: list[Gap] = field(default_factory=list)
+    commit: int = -1  # the archive's last that the run knows of
 
     def add(self, files: Sequence[File]) -> None:
         """One more batch."""
@@ -134,7 +135,7 @@ class Ingest:
                     topics=news(now, topics),
                 )
 
-            self.archive.commit(build)
+            self.summary.commit = self.archive.commit(build).number
         self._report(batch, files, gaps, time.monotonic() - started)
 
     def _look(self, state: State, wanted: Sequence[Wanted]) -> tuple[Mapping[str, TopicInfo], Mapping[Partition, int]]:

@@ -33,17 +33,19 @@ class Observer:
         """It is time to look again."""
         return self._clock() >= self._next
 
-    def observe(self) -> None:
-        """Commits what is new. Where nobody answers nothing happens: another time is as good."""
+    def observe(self) -> int:
+        """Commits what is new, and gives the number of the archive's last commit. Where nobody answers nothing happens:
+        another time is as good."""
         self._next = self._clock() + self._every_s
-        names = archived_topics(self._archive.state())
+        state = self._archive.state()
+        names = archived_topics(state)
         if not names:
-            return
+            return state.number
         try:
             topics, groups = self._cluster.topics(names), self._cluster.groups(names)
         except BrokerGone:
-            return
-        self._archive.commit(lambda state: observation(state, topics, groups, time.time_ns() // 1_000_000))
+            return state.number
+        return self._archive.commit(lambda now: observation(now, topics, groups, time.time_ns() // 1_000_000)).number
 
     def close(self) -> None:
         """Ends the connection."""

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,8 +87,8 @@ def archive_topics(
         cluster.close()
     archive = open_archive(storage, options.committed_only)
     place = (storage, CHECKPOINT) if checkpoint is None else (checkpoint, "")
-    run = Run(spark, archive, place, options, matches, stop, tell)
-    return run.run(), archive.state().number
+    summary = Run(spark, archive, place, options, matches, stop, tell).run()
+    return summary, summary.commit
 
 
 def require_topics(cluster: Cluster, names: Sequence[str]) -> Mapping[str, TopicInfo]:
@@ -144,17 +145,19 @@ class Run:
         self._brokers = Brokers(options.bootstrap, options.broker_wait_s, stop, tell.warn)
         self._pace = Pace(options.rate) if options.rate else None
         self._matches = matches
-        self.summary = Summary()
+        self.summary = Summary(commit=archive.state().number)
 
     def run(self) -> Summary:
         """Archives until it is asked to end, with `once` until what there was is archived. Raises PipelineError."""
         observer = Observer(self._options.bootstrap, self._archive.storage, self._options.observe_every_s)
         try:
-            self._through_failures(observer)
-        except Ended:
-            pass
-        else:
+            with suppress(Ended):
+                self._through_failures(observer)
             self._observe(observer)
+        except Exception as error:
+            # Who ends a run often ends Spark's JVM as well; the batch that it was at begins anew another time.
+            if not (self._stop.asked and (is_sparks(error) or isinstance(error, ConnectionError))):
+                raise
         finally:
             observer.close()
             self._brokers.close()
@@ -163,7 +166,7 @@ class Run:
     def _observe(self, observer: Observer) -> None:
         """Groups that may not be read are no reason not to archive."""
         try:
-            observer.observe()
+            self.summary.commit = max(self.summary.commit, observer.observe())
         except PipelineError as error:
             self._tell.warn(f"topic configs and group offsets are not archived now: {error}")
 
@@ -255,7 +258,7 @@ class Run:
             of_these = {name: info for name, info in topics.items() if name in lost}
             return Commit("append", time.time_ns() // 1_000_000, gaps=tuple(gaps), topics=news(now, of_these))
 
-        self._archive.commit(build)
+        self.summary.commit = self._archive.commit(build).number
         self.summary.gaps += gaps
         for gap in gaps:
             self._tell.warn(gap_text(gap))

@@ -118,7 +118,7 @@ class Aggregation:
         self._spark = spark.newSession()
         self._spark.conf.set("spark.sql.session.timeZone", "UTC")
         self._spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        self._spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 1000)
+        self._spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 200)
         self._results = open_storage(target.directory, spark) if target.directory else None
         self._checkpoint = open_storage(checkpoint or f"{target.directory}/{aggregate_files.CHECKPOINT}", spark)
         self._failure: BaseException | None = None
@@ -250,17 +250,16 @@ def _progress(query: "StreamingQuery", stopping: threading.Event) -> Iterator[di
     while True:
         # Asked before the reports: those of a query that has ended are complete.
         ended = not query.isActive or (stopping.is_set() and not query.status["isTriggerActive"])
-        for progress in _reports(query):
-            if progress["timestamp"] > seen and "addBatch" in progress["durationMs"]:
-                seen = progress["timestamp"]
-                yield progress
+        last = query.lastProgress
+        if last is not None and last.timestamp > seen:
+            for progress in (json.loads(report.json) for report in query.recentProgress):
+                if progress["timestamp"] > seen:
+                    seen = progress["timestamp"]
+                    if "addBatch" in progress["durationMs"]:  # otherwise there was nothing to do
+                        yield progress
         if ended:
             return
         threading.Event().wait(LOOK_EVERY_S)
-
-
-def _reports(query: "StreamingQuery") -> list[dict[str, Any]]:
-    return [json.loads(report.json) for report in query.recentProgress]
 
 
 def _watermark_ms(progress: Mapping[str, Any]) -> int:

@@ -154,6 +154,7 @@ def test_a_bin_is_one_file_however_many_there_are(place: Place) -> None:
     others = {path for path in place.archive().state().files if "orders" not in path}
     outcome = compact(place.spark, place.archive(), wanted)
     assert outcome.commits > 1
+    assert outcome.written >= len(bins)
     assert others < set(place.archive().state().files) == place.data_files()
     assert by_spark(place.spark, place.directory) == place.rows
 

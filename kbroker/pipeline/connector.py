@@ -101,6 +101,7 @@ def fetch(directory: Path, spark: Spark, java: Java, environ: Mapping[str, str],
     Others may do the same at the same time: each fetches for itself, and jars are put in place by renaming.
     Raises PipelineError, one sentence.
     """
+    directory = directory.absolute()  # Ivy takes no other
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as staging:
@@ -171,7 +172,7 @@ def _reason(output: str) -> str:
     unresolved = re.search(r":: (\S+#\S+;\S+): (not found|.*)", output)
     if unresolved:
         return f"{unresolved[1]}: {unresolved[2]}"
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.strip().startswith("at ")]
     return lines[-1] if lines else "Ivy said nothing"
 
 

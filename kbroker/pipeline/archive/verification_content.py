@@ -80,7 +80,10 @@ class Content:
         return marked.withColumn("is_compared", wanted & f.expr(self._condition))
 
     def _rows(self, files: Iterable[File]) -> "DataFrame":
-        rows = frame(self._spark, self._archive, self._state, files)
+        chosen = list(files)
+        if not chosen:
+            return self._spark.createDataFrame([], f"{schema.COLUMNS}, file_path string")
+        rows = frame(self._spark, self._archive, self._state, chosen)
         return rows.select(*schema.NAMES, "_metadata.file_path")
 
     def rows(self, files: Iterable[File]) -> "DataFrame":

@@ -308,6 +308,12 @@ def test_what_a_lost_file_held_is_told_where_the_broker_has_it_still(spark: Any,
     missing = [finding for finding in report.differences if finding.kind == "missing record"]
     assert [(one.file, one.offsets) for one in missing] == [(at.file.path, (at.whole,))]
     assert [(one.partition, one.equal) for one in report.compared] == [(0, False), (1, True)]
+    for file in at.files:
+        (at.root / file.path).unlink()
+    report = verify(spark, at.archive.storage, sound.bootstrap)
+    missing = [finding for finding in report.differences if finding.kind == "missing record"]
+    assert sum(end - start for one in missing for start, end in one.offsets) == RECORDS
+    assert {one.file for one in missing} == {file.path for file in at.files}
 
 
 def test_retention_and_topics_that_are_gone_are_no_difference(spark: Any, topics: Topics, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,8 @@ from kbroker.cli.values import duration_ms
 if TYPE_CHECKING:
     from kbroker.pipeline.aggregate import Definition
     from kbroker.pipeline.aggregate_query import Batch, How, Summary, Target
+
+SAME_SIGNAL_S = 0.5
 
 
 def aggregate(
@@ -176,11 +179,14 @@ def _run(
 
 @contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; the second one ends the program at once."""
+    """An event that the first SIGINT or SIGTERM sets; a later one ends the program at once."""
     stopping = threading.Event()
+    asked: list[float] = []
 
     def on_signal(number: int, frame: object) -> None:
-        if stopping.is_set():
+        asked.append(monotonic())
+        # timeout(1) and others send one to the process and one to its group.
+        if asked[-1] - asked[0] > SAME_SIGNAL_S:
             raise KeyboardInterrupt
         stopping.set()
 

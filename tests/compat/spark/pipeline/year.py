@@ -1,9 +1,9 @@
 """The year 2013 as two topics by event time, what an archive of them has to hold, and a client that sends them."""
 
-import csv
 import threading
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
+from functools import cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from tests.compat.spark.flights import flight_lines, weather_lines
 
 FLIGHTS, WEATHER = "flights", "weather"
 PARTITIONS = {FLIGHTS: 3, WEATHER: 2}
+DAY_MS = 86_400_000
 
 Header = tuple[str, bytes | None]
 
@@ -49,27 +50,45 @@ def year() -> list[Event]:
 
 
 def _flights() -> Iterable[Event]:
-    """The key is the aircraft, null where it is unknown. A day's flights share a partition: a year has 366 days in
-    UTC, and each makes a directory with a file for each partition of each batch."""
-    lines = flight_lines()
-    for line, row in zip(lines[1:], csv.DictReader(lines), strict=True):
-        departure = _ms(row["time_hour"]) + int(row["minute"]) * 60_000
-        tail = None if row["tailnum"] in ("", "NA") else row["tailnum"].encode()
-        took_off = None if row["dep_time"] in ("", "NA") else row["dep_time"].encode()
-        headers: tuple[Header, ...] = (("to", row["dest"].encode()), ("took off", took_off), ("to", b""))
-        yield Event(FLIGHTS, departure // 86_400_000 % 3, tail, line.encode(), headers, departure)
+    """The key is the aircraft, null where it is unknown."""
+    names, *lines = flight_lines()
+    tail, took_off, to, minute, hour = map(
+        names.split(",").index, ("tailnum", "dep_time", "dest", "minute", "time_hour")
+    )
+    for line in lines:
+        row = line.split(",")
+        when = _ms(row[hour]) + int(row[minute]) * 60_000
+        headers: tuple[Header, ...] = (("to", row[to].encode()), ("took off", _known(row[took_off])), ("to", b""))
+        yield Event(FLIGHTS, _partition(FLIGHTS, when), _known(row[tail]), line.encode(), headers, when)
 
 
 def _weather() -> Iterable[Event]:
-    """The key is the airport; Newark's weather has a partition, that of the other two shares one. No headers."""
-    lines = weather_lines()
-    for line, row in zip(lines[1:], csv.DictReader(lines), strict=True):
-        origin = row["origin"]
-        yield Event(WEATHER, int(origin != "EWR"), origin.encode(), line.encode(), (), _ms(row["time_hour"]))
+    """The key is the airport. No headers."""
+    names, *lines = weather_lines()
+    hour = names.split(",").index("time_hour")
+    for line in lines:
+        row = line.split(",")
+        when = _ms(row[hour])
+        yield Event(WEATHER, _partition(WEATHER, when), row[0].encode(), line.encode(), (), when)
 
 
+def _partition(topic: str, time_ms: int) -> int:
+    """All of a day is in one: each of 366 days makes a directory, with a file for each partition of each batch."""
+    return time_ms // DAY_MS % PARTITIONS[topic]
+
+
+def _known(text: str) -> bytes | None:
+    return None if text in ("", "NA") else text.encode()
+
+
+@cache
 def _ms(utc: str) -> int:
     return int(datetime.fromisoformat(utc).timestamp()) * 1000
+
+
+@cache
+def _day(number: int) -> str:
+    return datetime.fromtimestamp(number * DAY_MS // 1000, UTC).date().isoformat()
 
 
 def expected(events: Sequence[Event]) -> pa.Table:
@@ -80,7 +99,7 @@ def expected(events: Sequence[Event]) -> pa.Table:
     for event in sorted(events, key=lambda event: (event.topic, event.partition)):
         place = (event.topic, event.partition)
         headers = [{"key": key, "value": value} for key, value in event.headers] or None
-        day = datetime.fromtimestamp(event.timestamp_ms // 1000, UTC).date().isoformat()
+        day = _day(event.timestamp_ms // DAY_MS)
         row = (*place, following[place], event.key, event.value, headers, event.timestamp_ms * 1000, 0, day)
         following[place] += 1
         for name, value in zip(SCHEMA.names, row, strict=True):
@@ -183,9 +202,3 @@ class Feed:
     def _reported(self, error: object, _: object) -> None:
         self.acknowledged += not error
         self.errors += [error] if error else []
-
-
-def days(events: Sequence[Event], until: date) -> int:
-    """How many of the events lie before this day."""
-    end = int(datetime(until.year, until.month, until.day, tzinfo=UTC).timestamp()) * 1000
-    return sum(event.timestamp_ms < end for event in events)

@@ -23,8 +23,10 @@ class Topics:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def create(self, partitions: int = 1, configs: dict[str, str] | None = None, name: str = "") -> str:
+        """Without retention, since records of these tests are of any year, unless `configs` say otherwise."""
         name = name or unique(self._stem)
-        self._admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(20)
+        configs = {"retention.ms": "-1", **(configs or {})}
+        self._admin.create_topics([NewTopic(name, partitions, 1, config=configs)])[name].result(20)
         self._made.append(name)
         eventually(lambda: self._has(name, partitions), f"{partitions} partitions of {name} in the metadata")
         return name

@@ -95,7 +95,7 @@ def rewritten(archive: Archive, path: str, change: Callable[[Any], Any]) -> None
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
     with Cluster(bootstrap) as cluster:
-        cluster.create_topic(topic, partitions)
+        cluster.create_topic(topic, partitions, {"retention.ms": "-1"})  # the records are of another year
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:

@@ -11,6 +11,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -74,7 +75,9 @@ class Round:
 
     def create(self, topics: list[tuple[str, int]]) -> None:
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
-        for made in admin.create_topics([NewTopic(*topic) for topic in topics]).values():
+        # The records are of any day: none is to be too old.
+        kept = {"retention.ms": "-1"}
+        for made in admin.create_topics([NewTopic(*topic, config=kept) for topic in topics]).values():
             made.result(30)
 
     def disturb(self) -> None:
@@ -290,6 +293,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=120, help="of kills in each round")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for seed in range(given.seed, given.seed + given.rounds):
         directory = Path(tempfile.mkdtemp(prefix=f"kbroker-archive-{seed}-"))
         begin = time.monotonic()

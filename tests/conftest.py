@@ -1,12 +1,26 @@
 """How the tests are shared out when pytest-xdist runs them in two processes (./scripts/test)."""
 
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 # Each stays in one process, in order, so that what its tests share (a broker, a JVM, a Spark) exists once. The longest
 # first, for the two processes to end at about the same time. A test is of the narrowest that it is in.
-GROUPS = ("tests/compat/spark/", "tests/unit/simulation/", "tests/compat/", "tests/compat/transactions/", "tests/unit/")
+GROUPS = (
+    "tests/compat/spark/",
+    "tests/unit/simulation/",
+    "tests/compat/",
+    "tests/compat/transactions/",
+    "tests/unit/",
+    "tests/compat/hostile/",
+)
+# Its tests compare times of milliseconds, so nothing runs beside it. Last, when the others' tests are short.
+ALONE = "tests/compat/hostile/"
 
 
 def group_of(test: str) -> str:
@@ -14,9 +28,52 @@ def group_of(test: str) -> str:
     return max((group for group in GROUPS if test.startswith(group)), key=len)
 
 
+class Room:
+    """Where the tests of both processes are: many at once, or the group that is alone. Whoever waits to be alone
+    stands in the door meanwhile, so that it is not kept waiting for ever."""
+
+    def __init__(self, run: str) -> None:
+        place = Path(tempfile.gettempdir()) / f"kbroker-tests-{run}"
+        self._door = os.open(f"{place}-door", os.O_CREAT | os.O_RDWR, 0o600)
+        self._room = os.open(f"{place}-room", os.O_CREAT | os.O_RDWR, 0o600)
+        self.alone = False
+
+    def enter(self, alone: bool) -> None:
+        fcntl.flock(self._door, fcntl.LOCK_EX)
+        fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(self._door, fcntl.LOCK_UN)
+        self.alone = alone
+
+    def leave(self) -> None:
+        fcntl.flock(self._room, fcntl.LOCK_UN)
+        self.alone = False
+
+
+_ROOM = pytest.StashKey[Room]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        config.stash[_ROOM] = Room(config.workerinput["testrunuid"])
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: GROUPS.index(group_of(item.nodeid)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    room = item.config.stash.get(_ROOM, None)
+    if room is None:
+        return (yield)
+    if not room.alone:
+        room.enter(item.nodeid.startswith(ALONE))
+    try:
+        return (yield)
+    finally:
+        if not (room.alone and nextitem is not None and nextitem.nodeid.startswith(ALONE)):
+            room.leave()
 
 
 @pytest.hookimpl(optionalhook=True)

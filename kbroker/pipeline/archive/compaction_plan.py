@@ -115,21 +115,8 @@ def sums(files: Iterable[File]) -> Sums:
     for file in files:
         for part in file.parts:
             key = (file.topic, file.date, part.partition)
-            result[key] = _joined(result[key], part) if key in result else part
+            result[key] = result[key].joined(part) if key in result else part
     return result
-
-
-def _joined(one: Part, other: Part) -> Part:
-    return Part(
-        one.partition,
-        min(one.first, other.first),
-        max(one.last, other.last),
-        one.rows + other.rows,
-        one.bytes + other.bytes,
-        min(one.from_ms, other.from_ms),
-        max(one.to_ms, other.to_ms),
-        one.checksum ^ other.checksum,
-    )
 
 
 def require_same(before: Iterable[File], after: Iterable[File]) -> None:

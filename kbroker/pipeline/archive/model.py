@@ -40,6 +40,19 @@ class Part(NamedTuple):
     to_ms: int  # the latest
     checksum: int  # schema.CHECKSUM over the rows: unsigned, 64 bits
 
+    def joined(self, other: "Part") -> "Part":
+        """The rows of both together: counts added, ranges joined, checksums by XOR."""
+        return Part(
+            self.partition,
+            min(self.first, other.first),
+            max(self.last, other.last),
+            self.rows + other.rows,
+            self.bytes + other.bytes,
+            min(self.from_ms, other.from_ms),
+            max(self.to_ms, other.to_ms),
+            self.checksum ^ other.checksum,
+        )
+
 
 class File(NamedTuple):
     """One committed Parquet file, which holds rows of one topic and one date."""

@@ -102,24 +102,11 @@ def parts(measured: Iterable[Measured]) -> dict[str, tuple[Part, ...]]:
     for one in measured:
         key = (one.file, one.partition)
         part = Part(one.partition, one.first, one.last, one.rows, one.bytes, one.from_ms, one.to_ms, one.checksum)
-        found[key] = _joined(found[key], part) if key in found else part
+        found[key] = found[key].joined(part) if key in found else part
     by_file: dict[str, list[Part]] = defaultdict(list)
     for (file, _), part in sorted(found.items()):
         by_file[file].append(part)
     return {file: tuple(listed) for file, listed in by_file.items()}
-
-
-def _joined(one: Part, other: Part) -> Part:
-    return Part(
-        one.partition,
-        min(one.first, other.first),
-        max(one.last, other.last),
-        one.rows + other.rows,
-        one.bytes + other.bytes,
-        min(one.from_ms, other.from_ms),
-        max(one.to_ms, other.to_ms),
-        one.checksum ^ other.checksum,
-    )
 
 
 def rows(file: File, found: Sequence[Part]) -> Iterator[Finding]:

@@ -34,8 +34,9 @@ _HEADER = Struct(">hhih")
 _KEY_END = 6
 _MAX_BACKLOG = 32 * 1024
 _MAX_OVERLAPPING = 64
-# Then it is other connections' turn.
+# Then it is other connections' turn; sooner where some of them wait for theirs.
 _FRAMES_A_TURN = 64
+_FRAMES_OF_A_CROWD = 8
 # A closed connection's last answers may take so long to leave.
 _LINGER_S = 5.0
 
@@ -157,6 +158,7 @@ class Connection(Answering):
         frames = 0
         server = self.server
         turns = server.turns
+        most = _FRAMES_OF_A_CROWD if turns.backlogs.waiting else _FRAMES_A_TURN
         self._serving = True
         while end - pos >= 4 and self._transport is not None:
             length: int = _LENGTH.unpack_from(view, pos)[0]
@@ -170,7 +172,7 @@ class Connection(Answering):
             pos += 4 + length
             self._serve(frame)
             frames += 1
-            if pos < end and (self._blocked or frames == _FRAMES_A_TURN or turns.resting):
+            if pos < end and (self._blocked or frames == most or turns.resting):
                 self._holdings.keep(view[pos:end])
                 pos = end
                 if not self._blocked:
@@ -284,7 +286,7 @@ class Connection(Answering):
             if turns.resting and (_is_control(self._holdings.backlog) or not self._holdings.backlog):
                 turns.wait(self._continue)
             else:
-                self.server.soon(self._continue)
+                turns.backlogs.add(self._continue)
 
     def _continue(self) -> None:
         """Something that blocked is over: serve what has arrived meanwhile, then read on."""

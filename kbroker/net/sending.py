@@ -49,7 +49,7 @@ class Sending:
     def go_on(self) -> None:
         if not self._busy:
             self._busy = True
-            self._server.turns.piece(self.step)
+            self._server.turns.pieces.add(self.step)
 
     def step(self) -> None:
         """Write what is in memory up to the next part of a file, and a piece of that."""

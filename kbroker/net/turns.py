@@ -5,7 +5,9 @@ Produce and Fetch are served at once. All else waits its turn, in order. A clien
 over and over so takes a third of the broker and not all of it. Where nobody produces or fetches meanwhile, there is
 nothing to be kept free for.
 
-Large answers are read and sent a piece at a time, and so many pieces in one turn of the loop, whoever they are for.
+Large answers are read and sent a piece at a time, one piece (half a MiB, as long as a hundred small requests) in one
+turn of the loop, whoever it is for. What clients have sent ahead is served one client a turn: a hundred of them whose
+requests have piled up behind a Fetch that waited are not served at a stretch while others wait for one answer.
 """
 
 from __future__ import annotations
@@ -20,13 +22,30 @@ if TYPE_CHECKING:
 HEAVY_NS = 2_000_000
 REST = 2
 LONGEST_REST_S = 1.0
-# Of half a MiB; it takes as long as a hundred small requests.
-PIECES_A_TURN = 1
+
+
+class Line:
+    """Calls that are made in order, one in each turn of the loop."""
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        self.waiting: deque[Callable[[], None]] = deque()
+        self._soon = soon
+
+    def add(self, call: Callable[[], None]) -> None:
+        self.waiting.append(call)
+        if len(self.waiting) == 1:
+            self._soon(self._next)
+
+    def _next(self) -> None:
+        call = self.waiting.popleft()
+        if self.waiting:
+            self._soon(self._next)
+        call()
 
 
 class Turns:
     """`resting`: something heavy has just been done. `data`: a number that grows with each Produce and Fetch that is
-    answered."""
+    answered. `pieces` of large answers, and what `backlogs` hold, are sent and served one in a turn of the loop."""
 
     def __init__(
         self,
@@ -40,8 +59,8 @@ class Turns:
         self._soon = soon
         self._later = later
         self._waiting: deque[Callable[[], None]] = deque()
-        self._pieces: deque[Callable[[], None]] = deque()
-        self._sending = False
+        self.pieces = Line(soon)
+        self.backlogs = Line(soon)
 
     def heavy(self, ns: int) -> None:
         """A request took so long."""
@@ -63,17 +82,3 @@ class Turns:
         if self._waiting and not self.resting:
             self._waiting.popleft()()
             self._soon(self._next)
-
-    def piece(self, send: Callable[[], None]) -> None:
-        """Call it in one of the next turns of the loop."""
-        self._pieces.append(send)
-        if not self._sending:
-            self._sending = True
-            self._soon(self._send)
-
-    def _send(self) -> None:
-        for _ in range(min(PIECES_A_TURN, len(self._pieces))):
-            self._pieces.popleft()()
-        self._sending = bool(self._pieces)
-        if self._sending:
-            self._soon(self._send)

@@ -175,7 +175,7 @@ def test_requests_behind_one_that_waits(target: Target) -> None:
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
     create_topic(target.bootstrap, "empty")
     topics = [FetchTopic(topic="empty", partitions=[wanted])]
-    waiting = framed(FetchRequest(max_wait_ms=1_000, min_bytes=1, max_bytes=1000, topics=topics), 11)
+    waiting = framed(FetchRequest(max_wait_ms=300, min_bytes=1, max_bytes=1000, topics=topics), 11)
     behind = framed(MetadataRequest(topics=[]), 12) * 3000
 
     def attack() -> None:
@@ -183,7 +183,7 @@ def test_requests_behind_one_that_waits(target: Target) -> None:
             for peer in peers:
                 peer.send(waiting)
             fill(peers, behind, 20)
-            target.wait_for_trips(60)
+            target.wait_for_trips(100)
 
     target.attacked("100 clients that send on while they wait", attack)
     with Peer(target.bootstrap) as peer:

@@ -1,8 +1,8 @@
-"""After a heavy request only Produce and Fetch go on at once; pieces of answers leave a few at a time."""
+"""After a heavy request only Produce and Fetch go on at once; what is large or has piled up takes turns."""
 
 from itertools import repeat
 
-from kbroker.net.turns import PIECES_A_TURN, Turns
+from kbroker.net.turns import Turns
 from tests.unit.net.wire import Desk, Wire
 
 PRODUCE, HEAVY, LIGHT = 0, 8, 9
@@ -99,14 +99,36 @@ def test_a_large_request_that_arrives_in_parts_waits_too() -> None:
     assert wire.desk.memory.held == 0
 
 
-def test_pieces_leave_a_few_at_a_time() -> None:
+def test_a_line_moves_one_a_turn() -> None:
     desk = Desk()
     turns = Turns(desk.soon, desk.later, lambda: 0)
     sent: list[int] = []
     for number in range(5):
-        turns.piece(lambda number=number: sent.append(number))  # type: ignore[misc]
-    for turn in range(1, 5 // PIECES_A_TURN + 1):
+        turns.pieces.add(lambda number=number: sent.append(number))  # type: ignore[misc]
+    for turn in range(1, 6):
         assert len(desk.queue) == 1
         desk.queue.pop()()
-        assert sent == list(range(min(5, turn * PIECES_A_TURN)))
+        assert sent == list(range(turn))
     assert desk.queue == []
+
+
+def test_what_clients_have_sent_ahead_is_served_one_client_a_turn() -> None:
+    first = Wire()
+    desk = first.desk
+    crowd = [first, wires(desk), wires(desk)]
+    for wire in crowd:
+        wire.receive(b"".join(wire.frame(LIGHT, b"%d" % number) for number in range(100)))
+    # The first had nobody beside it; those after it get less at once, since it waits already.
+    assert [len(bodies(wire)) for wire in crowd] == [64, 8, 8]
+    turns = []
+    had = [64, 8, 8]
+    while desk.queue:
+        assert len(desk.queue) == 1
+        desk.queue.pop()()
+        have = [len(bodies(wire)) for wire in crowd]
+        turns.append([now - before for now, before in zip(have, had, strict=True)])
+        had = have
+    assert all(sum(map(bool, turn)) == 1 for turn in turns), "two clients in one turn, or none"
+    for wire in crowd:
+        assert bodies(wire) == [b"%d" % number for number in range(100)]
+    assert desk.memory.held == 0

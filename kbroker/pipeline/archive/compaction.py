@@ -29,6 +29,7 @@ from kbroker.pipeline.archive.model import Commit, File, State
 from kbroker.pipeline.archive.store import Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage import Absent, Storage
+from kbroker.pipeline.tasks import task_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -239,11 +240,3 @@ def _damage(storage: Storage, file: File) -> str:
         return "" if storage.sha256(file.path) == file.sha256 else "its bytes are not those that were committed"
     except Absent:
         return "it is not there"
-
-
-def task_keys(spark: "SparkSession", count: int) -> list[int]:
-    """For each of so many tasks a number that Spark's hash partitioning sends to it, as Spark itself says."""
-    numbers = spark.range(30 * count + 100)  # one of `count` is missed by all of them once in 10^13 / count times
-    found = numbers.selectExpr(f"pmod(hash(id), {count}) AS task", "id").groupBy("task").agg({"id": "min"}).collect()
-    numbers_of = {row["task"]: row["min(id)"] for row in found}
-    return [numbers_of.get(task, task) for task in range(count)]

@@ -15,6 +15,7 @@ from kbroker.pipeline.replay.groups import Committed, Placed
 from kbroker.pipeline.replay.routing import Routing, spread
 from kbroker.pipeline.replay.selection import Limits, Selection, pruned, selected
 from kbroker.pipeline.replay.task import OUTCOME, Paced, Settings, send
+from kbroker.pipeline.tasks import task_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession, WindowSpec
@@ -159,13 +160,13 @@ def deliver(
         return {}
     tasks = min(len(left), rows.spark.sparkContext.defaultParallelism)
     task_of = spread(left, tasks)
-    slots = _slots(rows.spark, tasks)
-    slot = f.element_at(_literal_map({number: slots[task] for number, task in task_of.items()}), f.col("target"))
+    keys = task_keys(rows.spark, tasks)
+    key_of = _literal_map({number: keys[task] for number, task in task_of.items()})
     found = rows.frame().where(f.col("target").isin(list(left)))
     timed = rows.by_time or limit.speed is not None
     found = rows.with_dues(found) if timed else found.withColumn("due", f.col("timestamp"))
     order = ["due", "target", "topic", "partition", "offset"] if limit.speed else ["target", *rows.order]
-    found = found.repartition(tasks, slot).sortWithinPartitions(*order)
+    found = found.repartition(tasks, f.element_at(key_of, f.col("target")).cast("bigint")).sortWithinPartitions(*order)
     if limit.speed is not None:
         return _run_at_speed(found, settings, limit.speed, _origin(rows, left, counts), mean)
     return _run(found, _paced_by_rate(settings, left, task_of, limit.rate), mean)
@@ -205,18 +206,6 @@ def _literal_map(numbers: Mapping[int, int]) -> "Column":
     from pyspark.sql import functions as f
 
     return f.create_map(*(f.lit(part) for pair in numbers.items() for part in pair))
-
-
-def _slots(spark: "SparkSession", tasks: int) -> list[int]:
-    """For each task an integer that Spark's partitioning by hash sends to a task of its own."""
-    found: dict[int, int] = {}
-    first, count = 0, tasks * 8
-    while len(found) < tasks:
-        hashed = spark.range(first, first + count).selectExpr("int(id)", f"pmod(hash(int(id)), {tasks})").collect()
-        for number, task in hashed:
-            found.setdefault(task, number)
-        first += count
-    return [found[task] for task in range(tasks)]
 
 
 def _paced_by_rate(

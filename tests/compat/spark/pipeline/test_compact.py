@@ -15,13 +15,14 @@ import pytest
 
 from kbroker.cli import main
 from kbroker.pipeline.archive import owner
-from kbroker.pipeline.archive.compaction import Wanted, World, compact, task_keys, tidy
+from kbroker.pipeline.archive.compaction import Wanted, World, compact, tidy
 from kbroker.pipeline.archive.compaction_plan import plan, sums
 from kbroker.pipeline.archive.files import staged
 from kbroker.pipeline.archive.model import Commit, Covered
 from kbroker.pipeline.archive.store import Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.local_storage import LocalStorage
+from kbroker.pipeline.tasks import task_keys
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive compact")]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage import Absent, Entry
+from kbroker.pipeline.storage import Absent, Entry, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,12 +47,7 @@ class HadoopStorage:
             return sorted(_entry(status, status.getPath().getName()) for status in found)
 
     def walk(self, path: str = "") -> Iterator[Entry]:
-        for entry in self.names(path):
-            whole = f"{path}/{entry.name}" if path else entry.name
-            if entry.is_directory:
-                yield from self.walk(whole)
-            else:
-                yield entry._replace(name=whole)
+        return walk(self, path)
 
     def exists(self, path: str) -> bool:
         with self._told(path):

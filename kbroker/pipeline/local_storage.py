@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage import Absent, Entry
+from kbroker.pipeline.storage import Absent, Entry, walk
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
@@ -35,12 +35,7 @@ class LocalStorage:
                 return []
 
     def walk(self, path: str = "") -> Iterator[Entry]:
-        for entry in self.names(path):
-            whole = f"{path}/{entry.name}" if path else entry.name
-            if entry.is_directory:
-                yield from self.walk(whole)
-            else:
-                yield entry._replace(name=whole)
+        return walk(self, path)
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(self._path(path))

@@ -77,6 +77,16 @@ class Absent(PipelineError):
     """A file that was asked for is not there."""
 
 
+def walk(storage: Storage, path: str) -> Iterator[Entry]:
+    """`Storage.walk` where listing one directory at a time is all there is to it."""
+    for entry in storage.names(path):
+        whole = f"{path}/{entry.name}" if path else entry.name
+        if entry.is_directory:
+            yield from walk(storage, whole)
+        else:
+            yield entry._replace(name=whole)
+
+
 def open_storage(location: str, spark: "SparkSession | None" = None) -> Storage:
     """The storage at a path of this machine or a URI; nothing is read or made yet.
 

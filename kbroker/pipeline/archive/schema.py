@@ -14,11 +14,6 @@ COLUMNS = (
     "offset bigint, timestamp timestamp, timestampType int, date date"
 )
 NAMES = ("key", "value", "headers", "topic", "partition", "offset", "timestamp", "timestampType", "date")
-# What is in the files themselves, in the order in which it is written.
-FILE_COLUMNS = (
-    "key binary, value binary, headers array<struct<key:string,value:binary>>, partition int, offset bigint, "
-    "timestamp timestamp, timestampType int"
-)
 
 # The date of a record's timestamp in UTC, whatever the session's time zone is.
 DATE = "date_from_unix_date(CAST(floor(unix_seconds(timestamp) / 86400) AS INT))"

@@ -38,7 +38,9 @@ class SparkView:
     def bring_up_to_date(self, state: Callable[[], State]) -> None:
         """Makes the view show the archive's state. `state` is asked for the newest after the view was read."""
         while True:
-            numbers = self._numbers()
+            numbers, misplaced = self._numbers()
+            for name in misplaced:
+                self._storage.delete(f"{DIRECTORY}/{name}")
             shown = self._shown(numbers)
             now = state()
             wanted = wanted_files(self._storage, now)
@@ -53,9 +55,11 @@ class SparkView:
 
     def listed(self) -> dict[str, int]:
         """What the view shows: sizes by URI, percent-encoded. Raises PipelineError when Spark could not read it."""
-        numbers = self._numbers()
+        numbers, misplaced = self._numbers()
+        if misplaced:
+            raise PipelineError(f"{self._storage.uri(DIRECTORY)}/{misplaced[0]}: not a file that an archive's view has")
         if not numbers:
-            raise PipelineError(f"{self._storage.uri(DIRECTORY)}: no view of the archive for Spark")
+            raise PipelineError(f"{self._storage.uri(DIRECTORY)}: there is no list of the files for Spark")
         return self._read(numbers)
 
     def _shown(self, numbers: set[int]) -> dict[str, int] | None:
@@ -73,15 +77,17 @@ class SparkView:
         latest = max(numbers)
         shown: dict[str, int] = {}
         for number in range(max(0, (latest + 1) // INTERVAL * INTERVAL - 1), latest + 1):
+            if number not in numbers:
+                raise PipelineError(f"{self._storage.uri(DIRECTORY)}: number {number} is not there")
             for uri, size in decode(self._storage.read(_path(number)), self._storage.uri(_path(number))):
                 if uri in shown:
                     raise PipelineError(f"{self._storage.uri(_path(number))}: shows {uri} twice")
                 shown[uri] = size
         return shown
 
-    def _numbers(self) -> set[int]:
-        """Of the view's files; a file that does not belong in a view, and would mislead Spark, is removed."""
-        numbers = set()
+    def _numbers(self) -> tuple[set[int], list[str]]:
+        """Of the view's files; and the names of those that do not belong in a view, and would mislead Spark."""
+        numbers, misplaced = set(), []
         for entry in self._storage.names(DIRECTORY):
             stem = entry.name.removesuffix(_COMPACT)
             if not (stem.isascii() and stem.isdigit()):
@@ -89,8 +95,8 @@ class SparkView:
             if _path(int(stem)) == f"{DIRECTORY}/{entry.name}":
                 numbers.add(int(stem))
             else:
-                self._storage.delete(f"{DIRECTORY}/{entry.name}")
-        return numbers
+                misplaced.append(entry.name)
+        return numbers, misplaced
 
     def _complete(self, numbers: set[int], wanted: Mapping[str, int], time_ms: int) -> None:
         """Sees to the compact file before the last, and removes what no reader needs any longer."""

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kbroker.pipeline.archive import manifest, model, owner, spark_view
@@ -167,7 +167,7 @@ class Archive:
         """The data files that the state does not name, and who is writing or was."""
         # In this order: a file of the listing that belongs to a commit is in the state; one that is still to be
         # committed has a staging directory.
-        files = list(self._data_files())
+        files = data_files(self.storage)
         stagings = self._stagings()
         committed = self.state().files
         return [path for path in files if path not in committed], stagings
@@ -196,13 +196,6 @@ class Archive:
                 data = self.storage.read(path)
                 replaced.update(manifest.decode_commit(data, number, self.storage.uri(path))[0].remove)
         return replaced
-
-    def _data_files(self) -> Iterator[str]:
-        for entry in self.storage.names(""):
-            if entry.is_directory and entry.name.startswith("topic="):
-                for found in self.storage.walk(entry.name):
-                    if found.name.endswith(".parquet"):
-                        yield found.name
 
     def _load(self, number: int) -> None:
         path = manifest.state_path(number)
@@ -235,6 +228,12 @@ class Archive:
         if state.number - self._last_saved >= manifest.STATE_EVERY:
             self.storage.replace(manifest.state_path(state.number), manifest.encode_state(state, self._digest))
             self._last_saved = state.number
+
+
+def data_files(storage: Storage) -> list[str]:
+    """Every Parquet file that is where an archive's files are, whoever put it there."""
+    topics = [entry.name for entry in storage.names("") if entry.is_directory and entry.name.startswith("topic=")]
+    return [file.name for name in topics for file in storage.walk(name) if file.name.endswith(".parquet")]
 
 
 class _Numbers:

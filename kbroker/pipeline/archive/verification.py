@@ -20,7 +20,7 @@ from kbroker.pipeline.archive.findings import (
     note,
 )
 from kbroker.pipeline.archive.model import File, Partition, Span, State
-from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.store import Archive, data_files
 from kbroker.pipeline.archive.verification_broker import MOST_BUCKETS, Broker, Plan, plan
 from kbroker.pipeline.archive.verification_content import BUCKET, Content
 from kbroker.pipeline.archive.verification_rules import Measured, Scope
@@ -195,7 +195,7 @@ class _Run:
         return [difference("uncovered", "rows that no commit covers", at, file.path, outside)] if outside else []
 
     def _strangers(self) -> list[Finding]:
-        listed = verification_files.data_files(self._storage)
+        listed = data_files(self._storage)
         unknown = [path for path in listed if path not in self._state.files]
         if not unknown:
             return []

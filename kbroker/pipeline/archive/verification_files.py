@@ -140,7 +140,7 @@ def _odd_columns(found: "pyarrow.Schema") -> str | None:
 
 
 def _types() -> Mapping[str, str]:
-    """The columns of schema.FILE_COLUMNS, as Arrow calls their types."""
+    """The columns of schema.COLUMNS that are in the files themselves, as Arrow calls their types."""
     return {
         "key": "binary",
         "value": "binary",
@@ -232,12 +232,6 @@ def strangers(
     return foreign, notes
 
 
-def data_files(storage: Storage) -> list[str]:
-    """Every Parquet file that is where an archive's files are."""
-    directories = [entry.name for entry in storage.names("") if entry.is_directory and entry.name.startswith("topic=")]
-    return [file.name for name in directories for file in storage.walk(name) if file.name.endswith(".parquet")]
-
-
 def is_being_written(storage: Storage) -> bool:
     """Whether a writer is at work, or has left its staging directory."""
     return bool(storage.names(owner.STAGING))
@@ -246,7 +240,7 @@ def is_being_written(storage: Storage) -> bool:
 def view(storage: Storage, state: State) -> list[Finding]:
     """What `spark.read.parquet(DIR)` sees, against the state. Nothing is changed."""
     try:
-        shown = _shown(storage)
+        shown = spark_view.SparkView(storage).listed()
     except PipelineError as error:
         return [difference("view", str(error).removeprefix(f"{storage.uri('')}/"), file=spark_view.DIRECTORY)]
     wanted = spark_view.wanted_files(storage, state)
@@ -262,26 +256,3 @@ def view(storage: Storage, state: State) -> list[Finding]:
         difference("view", f"Spark's list of the files ({spark_view.DIRECTORY}) {what}", file=uri.removeprefix(base))
         for what, uri in sorted(found, key=lambda one: one[1])
     ]
-
-
-def _shown(storage: Storage) -> dict[str, int]:
-    numbers = {}
-    for entry in storage.names(spark_view.DIRECTORY):
-        stem, _, ending = entry.name.partition(".")
-        if stem.isascii() and stem.isdigit() and ending in ("", "compact"):
-            compact = (int(stem) + 1) % spark_view.INTERVAL == 0
-            if (ending == "compact") != compact or str(int(stem)) != stem or int(stem) in numbers:
-                raise PipelineError(f"{spark_view.DIRECTORY}/{entry.name}: not a file that an archive's view has")
-            numbers[int(stem)] = f"{spark_view.DIRECTORY}/{entry.name}"
-    if not numbers:
-        raise PipelineError("there is no list of the files for Spark")
-    latest = max(numbers)
-    shown: dict[str, int] = {}
-    for number in range(max(0, (latest + 1) // spark_view.INTERVAL * spark_view.INTERVAL - 1), latest + 1):
-        if number not in numbers:
-            raise PipelineError(f"{spark_view.DIRECTORY}: number {number} is not there")
-        for uri, size in spark_view.decode(storage.read(numbers[number]), numbers[number]):
-            if uri in shown:
-                raise PipelineError(f"{numbers[number]}: shows {uri} twice")
-            shown[uri] = size
-    return shown

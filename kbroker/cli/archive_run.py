@@ -1,10 +1,7 @@
 """`kbroker archive run`: topics into an archive, each record once, until it is asked to end or is done (--once)."""
 
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,15 +10,14 @@ from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.complete import complete_topics
 from kbroker.cli.errors import complain, usage
 from kbroker.cli.output import counted, note, print_json
-from kbroker.cli.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
+from kbroker.cli.signals import StopSignals
+from kbroker.cli.spark_options import BrokerWait, Jars, Master, SparkConf, pipeline_errors, spark
 from kbroker.cli.values import INT64, duration_ms, moment_ms
 
 if TYPE_CHECKING:
     from kbroker.pipeline.archive.brokers import Stop
     from kbroker.pipeline.archive.ingest import Summary
     from kbroker.pipeline.archive.running import Options, Origin
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Directory = Annotated[
     str, typer.Argument(metavar="DIR", show_default=False, help="A path or URI; made where there is none.")
@@ -60,9 +56,7 @@ def run(
         str | None,
         typer.Option(metavar="DIR", help="Where Spark notes its batches.", show_default="DIR/_checkpoint"),
     ] = None,
-    broker_wait: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long to wait for a broker that has gone.")
-    ] = "5m",
+    broker_wait: BrokerWait = "5m",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell of each batch, as on a terminal.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -74,6 +68,7 @@ def run(
 
     SIGTERM and Ctrl-C end it after the batch that runs, a second one at once; it goes on where it was.
     """
+    from kbroker.pipeline.archive.brokers import Stop
     from kbroker.pipeline.archive.running import Options
     from kbroker.pipeline.archive.subscription import subscription
 
@@ -93,8 +88,9 @@ def run(
     with pipeline_errors():
         _require_broker(options)
     started = time.monotonic()
-    with _signals() as stop, spark("kbroker archive", master, jars, conf) as session:
-        _answer_signals(stop)  # which the session took for itself
+    stop = Stop()
+    with StopSignals(lambda _: stop.ask()) as signals, spark("kbroker archive", master, jars, conf) as session:
+        signals.take()  # which the session took for itself
         summary, number = _run(session, directory, checkpoint, options, stop, verbose or sys.stderr.isatty())
     _tell(directory, summary, number, time.monotonic() - started, as_json)
 
@@ -113,33 +109,12 @@ def _run(
     return archive_topics(session, storage, options, stop, tell, place)
 
 
-@contextmanager
-def _signals() -> "Iterator[Stop]":
-    """SIGTERM and SIGINT ask the run to end."""
-    from kbroker.pipeline.archive.brokers import Stop
-
-    stop = Stop()
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    _answer_signals(stop)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _answer_signals(stop: "Stop") -> None:
-    for number in SIGNALS:
-        signal.signal(number, lambda *_: stop.ask())
-
-
 def _require_broker(options: "Options") -> None:
     """Before Spark takes its seconds to start: whether somebody listens, and has the topics that are named."""
-    from kbroker.pipeline.archive.running import require_topics
     from kbroker.pipeline.kafka import Cluster
 
     with Cluster(options.bootstrap) as cluster:
-        require_topics(cluster, options.subscription.topics)
+        cluster.require_topics(options.subscription.topics)
 
 
 def _rate(rate: float | None) -> float | None:

@@ -1,11 +1,10 @@
 """`kbroker pipeline aggregate`: a live windowed aggregate of topics, into a topic or Parquet."""
 
-import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from time import monotonic
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,14 +13,13 @@ from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.complete import complete_topics
 from kbroker.cli.errors import CliError, usage
 from kbroker.cli.output import counted, note, print_json
+from kbroker.cli.signals import StopSignals
 from kbroker.cli.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
 from kbroker.cli.values import duration_ms
 
 if TYPE_CHECKING:
     from kbroker.pipeline.aggregate import Definition
     from kbroker.pipeline.aggregate_query import Batch, How, Summary, Target
-
-SAME_SIGNAL_S = 0.5
 
 
 def aggregate(
@@ -173,29 +171,16 @@ def _run(
     aggregation = Aggregation(session, bootstrap, definition, target, checkpoint)
     for remark in aggregation.remarks:
         note(remark)
-    with _stop_signals() as stopping:
+    stopping = threading.Event()
+    with StopSignals(partial(_answer, stopping)):
         return aggregation.run(how, lambda batch: _tell(batch, once=how.once), stopping)
 
 
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; a later one ends the program at once."""
-    stopping = threading.Event()
-    asked: list[float] = []
-
-    def on_signal(number: int, frame: object) -> None:
-        asked.append(monotonic())
-        # timeout(1) and others send one to the process and one to its group.
-        if asked[-1] - asked[0] > SAME_SIGNAL_S:
-            raise KeyboardInterrupt
-        stopping.set()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _answer(stopping: threading.Event, asked: int) -> None:
+    """The first signal ends it after the batch that runs, a later one at once."""
+    if asked > 1:
+        raise KeyboardInterrupt
+    stopping.set()
 
 
 def _tell(batch: "Batch", *, once: bool) -> None:

@@ -13,7 +13,7 @@ from kbroker.cli.complete import complete_groups
 from kbroker.cli.errors import usage
 from kbroker.cli.output import LongWork, counted, note
 from kbroker.cli.replay_text import show, tell
-from kbroker.cli.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
+from kbroker.cli.spark_options import BrokerWait, Jars, Master, SparkConf, pipeline_errors, spark
 from kbroker.cli.values import INT32, assignments, duration_ms, moment_ms
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ def replay(
     new: Annotated[
         bool, typer.Option("--new", help="Begin anew, even where the same command left a replay unfinished.")
     ] = False,
-    broker_wait: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long to wait for a broker that has gone.")
-    ] = "2m",
+    broker_wait: BrokerWait = "2m",
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = None,

@@ -31,6 +31,10 @@ SparkConf = Annotated[
     typer.Option("--conf", metavar="NAME=VALUE", help="One of Spark's settings, several times."),
 ]
 
+BrokerWait = Annotated[
+    str, typer.Option("--broker-wait", metavar="DURATION", help="How long to wait for a broker that has gone.")
+]
+
 
 @contextmanager
 def spark(

@@ -90,11 +90,8 @@ def require_topics(bootstrap: str, definition: Definition, target: Target) -> No
 def _topics(cluster: Cluster, definition: Definition, target: Target) -> dict[str, TopicInfo]:
     if target.topic in definition.topics:
         raise PipelineError(f"topic {target.topic} cannot be aggregated into itself")
-    found = cluster.topics([*definition.topics, *([target.topic] if target.topic else [])])
-    for name in definition.topics:
-        if name not in found:
-            raise PipelineError(f"topic {name} does not exist")
-    return found
+    found = cluster.require_topics(definition.topics)
+    return found | cluster.topics([target.topic]) if target.topic else found
 
 
 class Aggregation:

@@ -64,6 +64,17 @@ class Cluster:
             for name, topic in sorted(found.items())
         }
 
+    def require_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """The topics of these names. Raises PipelineError where one of them does not exist."""
+        wanted = set(names)
+        topics = self.topics(wanted)
+        absent = sorted(wanted - set(topics))
+        if absent:
+            raise PipelineError(
+                f"topic {absent[0]} does not exist" if len(absent) == 1 else f"topics do not exist: {', '.join(absent)}"
+            )
+        return topics
+
     def _described(
         self, names: Iterable[str] | None, pattern: str | Callable[[str], bool] | None
     ) -> dict[str, Mapping[str, Any]]:

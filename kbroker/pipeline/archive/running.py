@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -91,20 +91,9 @@ def archive_topics(
     return summary, summary.commit
 
 
-def require_topics(cluster: Cluster, names: Sequence[str]) -> Mapping[str, TopicInfo]:
-    """These topics; PipelineError where one of them does not exist."""
-    topics = cluster.topics(names)
-    absent = sorted(set(names) - set(topics))
-    if absent:
-        raise PipelineError(
-            f"topic {absent[0]} does not exist" if len(absent) == 1 else f"topics do not exist: {', '.join(absent)}"
-        )
-    return topics
-
-
 def _topics(cluster: Cluster, options: Options, matches: Callable[[str], bool] | None) -> Mapping[str, TopicInfo]:
     if matches is None:
-        return require_topics(cluster, options.subscription.topics)
+        return cluster.require_topics(options.subscription.topics)
     topics = cluster.topics(pattern=matches)
     if not topics and options.once:
         raise PipelineError(f"no topic matches --pattern {options.subscription.pattern}")

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,9 @@ class Room:
     """Where the tests of both processes are: many at once, or the group that is alone. Whoever waits to be alone
     stands in the door meanwhile, so that it is not kept waiting for ever."""
 
-    def __init__(self, run: str) -> None:
-        place = Path(tempfile.gettempdir()) / f"kbroker-tests-{run}"
-        self._door = os.open(f"{place}-door", os.O_CREAT | os.O_RDWR, 0o600)
-        self._room = os.open(f"{place}-room", os.O_CREAT | os.O_RDWR, 0o600)
+    def __init__(self, place: Path) -> None:
+        self._door = os.open(place / "door", os.O_CREAT | os.O_RDWR, 0o600)
+        self._room = os.open(place / "room", os.O_CREAT | os.O_RDWR, 0o600)
         self.alone = False
 
     def enter(self, alone: bool) -> None:
@@ -54,7 +52,8 @@ _ROOM = pytest.StashKey[Room]()
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
-        config.stash[_ROOM] = Room(config.workerinput["testrunuid"])
+        # Beside the temporary directories of this run's processes.
+        config.stash[_ROOM] = Room(Path(config.option.basetemp).parent)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

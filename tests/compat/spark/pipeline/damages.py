@@ -1,0 +1,200 @@
+"""Damages of an archive, one function each: it damages, and says what `archive verify` has to find then."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kbroker.pipeline.archive.model import Span
+from kbroker.pipeline.archive.store import Archive
+from tests.compat.spark.pipeline.archives import rewritten
+
+
+def _with(table: Any, column: str, row: int, value: Any) -> Any:
+    """The table with another value in one place."""
+    import pyarrow
+
+    values = table.column(column).to_pylist()
+    values[row] = value
+    number = table.schema.get_field_index(column)
+    return table.set_column(number, table.schema.field(number), pyarrow.array(values, table.schema.field(number).type))
+
+
+class Place:
+    """A damaged archive, and its files to damage."""
+
+    def __init__(self, spark: Any, archive: Archive) -> None:
+        self.spark = spark
+        self.archive = archive
+        self.root = Path(archive.storage.root)
+        self.files = sorted(
+            archive.state().files.values(), key=lambda file: (file.parts[0].partition, file.parts[0].first)
+        )
+        self.file = self.files[1]
+        self.part = self.file.parts[0]
+        self.whole = Span(self.part.first, self.part.last + 1)
+        self.middle = self.part.first + self.part.rows // 2
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.file.path
+
+    def commit(self, number: int) -> Path:
+        return self.root / f"_manifest/{number:020d}.json"
+
+    def flip(self, position: int) -> None:
+        """One bit of one byte; from the end where the position is negative."""
+        data = bytearray(self.path.read_bytes())
+        data[position] ^= 0x10
+        self.path.write_bytes(data)
+
+    def rewrite(self, change: Callable[[Any], Any]) -> None:
+        rewritten(self.archive, self.file.path, change)
+
+
+# What is to be found: kind, and file or None, and offsets or None.
+Wanted = tuple[str, str | None, Span | None]
+
+
+def remove_file(at: Place) -> list[Wanted]:
+    at.path.unlink()
+    return [("missing file", at.file.path, at.whole)]
+
+
+def truncate(at: Place) -> list[Wanted]:
+    at.path.write_bytes(at.path.read_bytes()[:-40])
+    return [("changed file", at.file.path, at.whole), ("unreadable file", at.file.path, at.whole)]
+
+
+def empty(at: Place) -> list[Wanted]:
+    at.path.write_bytes(b"")
+    return [("changed file", at.file.path, at.whole), ("unreadable file", at.file.path, at.whole)]
+
+
+def head(at: Place) -> list[Wanted]:
+    at.flip(1)
+    return [("changed file", at.file.path, at.whole)]
+
+
+def page(at: Place) -> list[Wanted]:
+    at.flip(60)
+    return [("changed file", at.file.path, at.whole)]
+
+
+def footer(at: Place) -> list[Wanted]:
+    at.flip(-200)
+    return [("changed file", at.file.path, at.whole)]
+
+
+def statistics(at: Place) -> list[Wanted]:
+    """The largest offset in the footer's statistics: readers with a filter would pass over rows."""
+    data = at.path.read_bytes()
+    position = data.rindex(at.part.last.to_bytes(8, "little"))
+    at.flip(position)
+    return [("changed file", at.file.path, at.whole)]
+
+
+def magic(at: Place) -> list[Wanted]:
+    at.flip(-1)
+    return [("changed file", at.file.path, at.whole), ("unreadable file", at.file.path, at.whole)]
+
+
+def swap(at: Place) -> list[Wanted]:
+    other = at.root / at.files[2].path
+    data, others = at.path.read_bytes(), other.read_bytes()
+    at.path.write_bytes(others)
+    other.write_bytes(data)
+    return [("changed file", at.file.path, at.whole), ("changed file", at.files[2].path, None)]
+
+
+def double_within(at: Place) -> list[Wanted]:
+    import pyarrow
+
+    row = at.middle - at.part.first
+    at.rewrite(lambda table: pyarrow.concat_tables([table, table.slice(row, 1)]))
+    once = Span(at.middle, at.middle + 1)
+    return [("changed file", at.file.path, None), ("rows", at.file.path, at.whole), ("doubled", at.file.path, once)]
+
+
+def double_by_copy(at: Place) -> list[Wanted]:
+    copy = at.path.with_name("copy.parquet")
+    shutil.copy(at.path, copy)
+    return [("foreign file", str(copy.relative_to(at.root)), at.whole)]
+
+
+def double_by_own_name(at: Place) -> list[Wanted]:
+    writer = at.path.name.partition("-")[0]
+    copy = at.path.with_name(f"{writer}-00099.parquet")
+    shutil.copy(at.path, copy)
+    return [("foreign file", str(copy.relative_to(at.root)), at.whole)]
+
+
+def double_by_append(at: Place) -> list[Wanted]:
+    rows = at.spark.read.parquet(str(at.root)).where(f"partition = {at.part.partition} AND offset = {at.middle}")
+    at.spark.createDataFrame(rows.collect(), rows.schema).write.mode("append").partitionBy("topic", "date").parquet(
+        str(at.root)
+    )
+    return [("foreign file", None, Span(at.middle, at.middle + 1))]
+
+
+def change_row(at: Place) -> list[Wanted]:
+    at.rewrite(lambda table: _with(table, "value", at.middle - at.part.first, b"another"))
+    return [("changed file", at.file.path, None), ("rows", at.file.path, at.whole)]
+
+
+def change_offset(at: Place) -> list[Wanted]:
+    at.rewrite(lambda table: _with(table, "offset", at.middle - at.part.first, 7_000))
+    once = Span(at.middle, at.middle + 1)
+    return [("rows", at.file.path, once), ("uncovered", at.file.path, Span(7000, 7001))]
+
+
+def change_day(at: Place) -> list[Wanted]:
+    import datetime
+
+    late = datetime.datetime(2031, 1, 1, tzinfo=datetime.UTC)
+    at.rewrite(lambda table: _with(table, "timestamp", at.middle - at.part.first, late))
+    return [("rows", at.file.path, at.whole), ("date", at.file.path, at.whole)]
+
+
+def drop_column(at: Place) -> list[Wanted]:
+    at.rewrite(lambda table: table.drop_columns(["headers"]))
+    return [("changed file", at.file.path, at.whole), ("unreadable file", at.file.path, at.whole)]
+
+
+def remove_commit(at: Place) -> list[Wanted]:
+    at.commit(1).unlink()
+    return [("manifest", f"_manifest/{1:020d}.json", None)]
+
+
+def remove_last_commit(at: Place) -> list[Wanted]:
+    at.commit(2).unlink()
+    return [("view", at.files[-1].path, None)]
+
+
+def edit_commit(at: Place) -> list[Wanted]:
+    at.commit(1).write_text(at.commit(1).read_text().replace('"rows":', '"rows":1', 1))
+    return [("manifest", f"_manifest/{1:020d}.json", None)]
+
+
+def cut_commit(at: Place) -> list[Wanted]:
+    at.commit(2).write_bytes(at.commit(2).read_bytes()[:100])
+    return [("manifest", f"_manifest/{2:020d}.json", None)]
+
+
+def shorten_view(at: Place) -> list[Wanted]:
+    latest = max((at.root / "_spark_metadata").iterdir(), key=lambda path: int(path.name.partition(".")[0]))
+    lines = latest.read_text().split("\n")
+    latest.write_text("\n".join(lines[:-1]))
+    return [("view", None, None)]
+
+
+def remove_view(at: Place) -> list[Wanted]:
+    shutil.rmtree(at.root / "_spark_metadata")
+    return [("view", None, None)]
+
+
+DAMAGES = [
+    remove_file, truncate, empty, head, page, footer, statistics, magic, swap,
+    double_within, double_by_copy, double_by_own_name, double_by_append, change_row, change_offset, change_day,
+    drop_column, remove_commit, remove_last_commit, edit_commit, cut_commit, shorten_view, remove_view,
+]  # fmt: skip

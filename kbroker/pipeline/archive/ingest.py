@@ -17,13 +17,13 @@ from kbroker.pipeline.archive.model import Commit, File, Gap, Partition, Span, S
 from kbroker.pipeline.archive.pace import Pace
 from kbroker.pipeline.archive.ranges import (
     Wanted,
-    archived_below,
     gone,
     holes,
     needs_search,
     require_whole_logs,
     resume_offsets,
     told,
+    unwanted_below,
     wanted_ranges,
 )
 from kbroker.pipeline.archive.store import Archive
@@ -103,10 +103,11 @@ class Ingest:
             return
         begins, ends = self.generation.planned(batch)
         resume = resume_offsets(state)
-        wanted = wanted_ranges(begins, ends, resume, self.generation.note.starts)
+        starts = self.generation.note.starts
+        wanted = wanted_ranges(begins, ends, resume, starts)
         if wanted:
             self._slow_down(wanted)
-            self._archive(_without(frame, archived_below(begins, ends, resume)), batch, state, wanted)
+            self._archive(_without(frame, unwanted_below(begins, ends, resume, starts)), batch, state, wanted)
 
     def _slow_down(self, wanted: Sequence[Wanted]) -> None:
         if self.pace is not None:
@@ -199,7 +200,7 @@ class Ingest:
 
 
 def _without(frame: "DataFrame", below: Mapping[Partition, int]) -> "DataFrame":
-    """A batch without what is archived already."""
+    """A batch without what is below these offsets."""
     from pyspark.sql import functions as f
 
     for (topic, partition), offset in below.items():

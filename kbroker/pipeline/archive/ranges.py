@@ -62,11 +62,17 @@ def wanted_ranges(
     return result
 
 
-def archived_below(
-    begins: Mapping[Partition, int], ends: Mapping[Partition, int], resume: Mapping[Partition, int]
+def unwanted_below(
+    begins: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
+    resume: Mapping[Partition, int],
+    starts: Mapping[Partition, int],
 ) -> dict[Partition, int]:
-    """The partitions of which a batch has records that are archived already: those below these offsets."""
-    return {partition: resume[partition] for partition in ends if begins.get(partition, 0) < resume.get(partition, 0)}
+    """The partitions of which a batch has records below these offsets that are archived already, or that the archive
+    was not to begin with: Spark goes back to the last stable offset where an open transaction holds that below where
+    it was told to begin."""
+    expected = {partition: resume.get(partition, starts.get(partition, 0)) for partition in ends}
+    return {partition: offset for partition, offset in expected.items() if begins.get(partition, 0) < offset}
 
 
 def initial_gaps(expected: Mapping[Partition, int], log_starts: Mapping[Partition, int]) -> list[Gap]:

@@ -5,7 +5,6 @@ import pytest
 from kbroker.pipeline.archive.model import Covered, File, Gap, Part, Partition, Span, State
 from kbroker.pipeline.archive.ranges import (
     Wanted,
-    archived_below,
     gone,
     holes,
     initial_gaps,
@@ -14,6 +13,7 @@ from kbroker.pipeline.archive.ranges import (
     resume_offset,
     resume_offsets,
     told,
+    unwanted_below,
     wanted_ranges,
 )
 from kbroker.pipeline.errors import PipelineError
@@ -34,8 +34,15 @@ def test_a_batch_is_wanted_from_where_the_archive_goes_on():
 
 
 def test_what_is_archived_already_is_left_out_also_of_partitions_that_are_not_wanted():
-    assert archived_below({A: 0, B: 0}, {A: 20, B: 5, C: 4}, {A: 7, B: 5, C: 2}) == {A: 7, B: 5, C: 2}
+    assert unwanted_below({A: 0, B: 0}, {A: 20, B: 5, C: 4}, {A: 7, B: 5, C: 2}, {}) == {A: 7, B: 5, C: 2}
     assert wanted_ranges({A: 0, B: 0}, {A: 20, B: 5}, {A: 7, B: 5}, {}) == [Wanted(A, 7, 20)]
+
+
+def test_what_is_before_the_beginning_is_left_out_where_spark_goes_back_to_the_last_stable_offset():
+    starts = {A: 15, B: 15}
+    assert wanted_ranges({A: 15}, {A: 10}, {}, starts) == []
+    assert wanted_ranges({A: 10, B: 15}, {A: 30, B: 30}, {}, starts) == [Wanted(A, 15, 30), Wanted(B, 15, 30)]
+    assert unwanted_below({A: 10, B: 15}, {A: 30, B: 30}, {}, starts) == {A: 15}
 
 
 def test_a_query_may_be_told_to_begin_late_and_nothing_else_may():

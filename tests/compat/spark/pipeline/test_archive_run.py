@@ -158,6 +158,23 @@ def test_committed_records_only(archiver, topics):
         archiver.once(name)
 
 
+def test_a_beginning_behind_an_open_transaction(archiver, topics):
+    """Spark's position goes back to the last stable offset, which is before where the archive was to begin."""
+    name = topics.create()
+    topics.fill(name, numbered(range(10)))
+    writer = Writer(topics)
+    writer.begin(name, range(100, 110))
+    soon = round(time.time() * 1000) + 1_800_000
+    topics.fill(name, ({**record, "timestamp": soon} for record in numbered(range(10, 20))))
+    run = archiver.start(name, committed_only=True, origin=Origin("time", soon))
+    eventually(lambda: [*archiver.directory.glob("_checkpoint/*/offsets/0")], "the first batch", timeout=60)
+    writer.end(committed=True)
+    topics.fill(name, numbered(range(20, 30)))
+    has(archiver, name, 20, run)
+    run.end()
+    assert archiver.numbers(name) == list(range(10, 30))
+
+
 def test_what_retention_took_is_told(archiver, topics):
     name = topics.create(partitions=3)
     topics.fill(name, numbered(range(60), partitions=3))

@@ -207,10 +207,13 @@ def _groups(wanted: Sequence[str], prefix: str) -> tuple[str, ...]:
 
 
 def _check_codec(name: str) -> None:
+    from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.replay.run import codec
 
-    with pipeline_errors():
+    try:
         codec(name)
+    except PipelineError as error:
+        raise usage(str(error)) from None
 
 
 def _look_first(directory: str, topics: Sequence[str], bootstrap: str) -> None:

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 ALL_GROUPS = "all"
 
 
+# What acts when a replay is gone on with; its plan says all else.
+WITH_RESUME = frozenset(
+    ("directory", "resume", "rate", "speed", "broker_wait", "as_json", "bootstrap", "master", "jars", "conf")
+)
+
+
 def replay(
+    ctx: typer.Context,
     directory: Annotated[str, typer.Argument(metavar="DIR", show_default=False, help="The archive: a path or a URI.")],
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="TOPIC...", show_default=False, help="Archived topics.")
@@ -121,8 +128,8 @@ def replay(
         groups = _groups(restore_groups or [], group_prefix)
         _check_codec(compression)
         request = Request(selection, names, by_key, origin_headers, append, compression, groups, group_prefix)
-    elif topics or dry_run or new:
-        raise usage("--resume says all of what is replayed: it goes with neither TOPIC, --dry-run nor --new")
+    else:
+        _check_resume(ctx)
     configs = assignments(config or [])
     with pipeline_errors():
         _look_first(directory, topics or [], bootstrap)
@@ -141,6 +148,22 @@ def replay(
         with work(plan):
             summary = _sent(world, plan, limit)
     tell(summary, as_json)
+
+
+def _check_resume(ctx: typer.Context) -> None:
+    """Raises CliError for what is given, but for WITH_RESUME."""
+    given = [
+        "TOPIC" if param.name == "topics" else param.opts[0]
+        for param in ctx.command.params
+        if param.name not in WITH_RESUME and _given(ctx, param.name or "")
+    ]
+    if given:
+        raise usage(f"--resume goes on with a replay as it was begun: it goes without {', '.join(given)}")
+
+
+def _given(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _limit(rate: float | None, speed: float | None) -> "Limit":

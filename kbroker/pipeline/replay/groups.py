@@ -4,6 +4,7 @@ A group goes on with the first replayed record that it had not yet committed, in
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from kbroker.pipeline.archive.model import GroupOffsets, Partition
@@ -11,6 +12,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.connection import Brokers, RefusedError
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.positions import LATEST, Start, batches, offset, position_after
+from kbroker.pipeline.replay.target import settled
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 
@@ -101,7 +103,7 @@ def mapped(
 def check_without_members(brokers: Brokers, groups: Iterable[str]) -> None:
     """Raises PipelineError for a group that has members, for their commits would go on meanwhile."""
     for group in groups:
-        state = _state(brokers, group)
+        state = settled(partial(_state, brokers, group), brokers)
         if state not in _WITHOUT_MEMBERS:
             raise PipelineError(
                 f"group {group} has members (it is {state}): stop them, or restore it under another name "

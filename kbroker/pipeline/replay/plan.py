@@ -68,7 +68,7 @@ class Plan:
     size: int  # bytes of keys and values
     producer_id: int
     producer_epoch: int
-    committed: tuple[Committed, ...] = ()  # of the groups that are to be restored
+    committed: tuple[Committed, ...] = ()  # of the groups that are still to be restored
     done_ms: int | None = None
 
     @property
@@ -90,6 +90,11 @@ class Plan:
         rows = zip(self.routing.targets, self._each("starts"), self._each("empty"), strict=True)
         return {target: Start(offset, empty) for target, offset, empty in rows}
 
+    @property
+    def groups(self) -> list[str]:
+        """The names under which groups are still to be restored."""
+        return sorted({self.request.group_prefix + one.group for one in self.committed})
+
     def _each(self, name: str) -> list[Any]:
         return [item for topic in self.targets.values() for item in getattr(topic, name)]
 
@@ -110,6 +115,13 @@ def create(storage: Storage, plan: Plan) -> None:
     """Raises PipelineError when there is one of this id."""
     if not storage.create(plan.path, plan.to_bytes()):
         raise PipelineError(f"there is a replay {plan.id} already")
+
+
+def restored(storage: Storage, plan: Plan, group: str) -> Plan:
+    """Notes that a group's offsets are committed, so that they are not once more."""
+    left = replace(plan, committed=tuple(one for one in plan.committed if one.group != group))
+    storage.replace(plan.path, left.to_bytes())
+    return left
 
 
 def finish(storage: Storage, plan: Plan, now_ms: int) -> Plan:

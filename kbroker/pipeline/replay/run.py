@@ -95,28 +95,31 @@ def begin(world: World, draft: Draft) -> Plan:
 
 @told
 def go_on(world: World, made: Plan, limit: Limit) -> Summary:
-    """Sends what is left of a replay, and ends it. Raises PipelineError; it can be gone on with after that."""
+    """Sends what is left of a replay, restores its groups, and ends it; of one that is done nothing is left. Raises
+    PipelineError; it can be gone on with after that."""
     began = time.monotonic()
+    if made.done_ms is not None:
+        world.note(f"replay {made.id} was finished before: nothing is sent or committed")
+        return Summary(made, made.rows, 0, time.monotonic() - began)
     state = world.archive.state()
     _check_same(world, made, state)
     rows = Rows(world.spark, world.archive, state, made.request.selection, made.limits, made.routing, made.by_time)
     counts = made.counts()
     settings = _settings(world, made)
+    groups.check_without_members(world.brokers, made.groups)
     had = _positions(world, made, settings)
-    if made.done_ms is None:
-        with _watched(world, made):
-            outcomes = job.deliver(rows, settings, counts, had, limit, made.size // max(1, made.rows))
-        has = {**had, **{one: outcome.has for one, outcome in outcomes.items()}}
-        short = [one for one, count in counts.items() if has.get(one, 0) != count]
-        if short:
-            one = short[0]
-            raise PipelineError(
-                f"{one.topic}-{one.partition} got {has.get(one, 0)} records, but {counts[one]} were selected when the "
-                f"replay was planned: the archive is not what it was"
-            )
-    placed = _restored(world, made, rows) if made.committed else {}
-    if made.done_ms is None:
-        made = plan.finish(world.archive.storage, made, time.time_ns() // 1_000_000)
+    with _watched(world, made):
+        outcomes = job.deliver(rows, settings, counts, had, limit, made.size // max(1, made.rows))
+    has = {**had, **{one: outcome.has for one, outcome in outcomes.items()}}
+    short = [one for one, count in counts.items() if has.get(one, 0) != count]
+    if short:
+        one = short[0]
+        raise PipelineError(
+            f"{one.topic}-{one.partition} got {has.get(one, 0)} records, but {counts[one]} were selected when the "
+            f"replay was planned: the archive is not what it was"
+        )
+    made, placed = _restored(world, made, rows)
+    made = plan.finish(world.archive.storage, made, time.time_ns() // 1_000_000)
     return Summary(made, made.rows, made.rows - sum(had.values()), time.monotonic() - began, placed)
 
 
@@ -154,21 +157,25 @@ def codec(name: str) -> int:
 
 def _positions(world: World, made: Plan, settings: Settings) -> dict[Target, int]:
     """How much of the replay each target has."""
-    if made.done_ms is not None:
-        return made.counts()
     sender = Sender(world.brokers, settings.writer, settings.starts, patience_s=world.patience_s)
     return {one: sender.position(one) for one in made.counts()}
 
 
-def _restored(world: World, made: Plan, rows: Rows) -> dict[str, dict[Target, int]]:
-    """Commits what the groups had committed, as offsets of the targets."""
+def _restored(world: World, made: Plan, rows: Rows) -> tuple[Plan, dict[str, dict[Target, int]]]:
+    """Commits what the groups had committed, as offsets of the targets; what it committed is no more in the plan."""
+    if not made.committed:
+        return made, {}
     placed = job.places(rows, made.committed, made.counts())
     offsets = groups.mapped(world.brokers, made.producer_id, placed, made.starts(), made.counts())
-    named = {made.request.group_prefix + group: found for group, found in offsets.items()}
+    named = {}
     with Cluster(world.bootstrap) as cluster:
-        for group, found in named.items():
-            cluster.commit_offsets(group, {Partition(*one): at for one, at in found.items()})
-    return named
+        for group, found in offsets.items():
+            name = made.request.group_prefix + group
+            cluster.commit_offsets(name, {Partition(*one): at for one, at in found.items()})
+            # At once: if this ends here, the group may go on from there before the replay does.
+            made = plan.restored(world.archive.storage, made, group)
+            named[name] = found
+    return made, named
 
 
 @contextmanager

@@ -1,0 +1,97 @@
+"""Groups of a replay: committed once, whatever is killed and however often it is gone on with."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kbroker.pipeline.archive.model import Partition
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.local_storage import LocalStorage
+from kbroker.pipeline.replay import plan, run
+from kbroker.pipeline.replay.draft import World
+from kbroker.pipeline.replay.encoding import Target
+from kbroker.pipeline.replay.groups import Committed, Placed
+from kbroker.pipeline.replay.job import Limit
+from kbroker.pipeline.replay.plan import Plan, Request, TargetTopic
+from kbroker.pipeline.replay.selection import Selection
+
+SOURCE = Partition("a", 0)
+PLAN = Plan(
+    "abc123", 1000, "archive-id", 17, Request(Selection(("a",)), {"a": "x"}, groups=("g", "h"), group_prefix="new-"),
+    {"a": {0: 5}}, "cluster-id", {"x": TargetTopic("00ff", (0,), (True,), (5,))}, False, 999, 4711, 0,
+    (Committed("g", SOURCE, 3), Committed("h", SOURCE, 4)),
+)  # fmt: skip
+
+
+class Groups:
+    """Stands in for `Cluster`: keeps what is committed, and refuses it for some."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[str, Mapping[Partition, int]]] = []
+        self.refused: set[str] = set()
+
+    def __call__(self, _: str) -> "Groups":
+        return self
+
+    def __enter__(self) -> "Groups":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def commit_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        if group in self.refused:
+            raise PipelineError(f"{group} is refused")
+        self.commits.append((group, offsets))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """An archive's storage, and nothing else."""
+    archive = SimpleNamespace(storage=LocalStorage(str(tmp_path)))
+    return World(cast(Any, None), cast(Any, archive), cast(Any, None), "", lambda _: None)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Groups:
+    """All is sent, and a group stands where it had committed."""
+    made = Groups()
+    monkeypatch.setattr(run, "Cluster", made)
+    monkeypatch.setattr(
+        run.job, "places", lambda rows, found, counts: [Placed(one.group, Target("x", 0), one.offset) for one in found]
+    )
+    monkeypatch.setattr(
+        run.groups, "mapped", lambda _b, _p, placed, _s, _c: {one.group: {one.target: one.position} for one in placed}
+    )
+    return made
+
+
+def test_a_replay_that_is_done_commits_nothing_when_it_is_gone_on_with(world, cluster):
+    plan.create(world.archive.storage, PLAN)
+    done = plan.finish(world.archive.storage, PLAN, 2000)
+    notes: list[str] = []
+    summary = run.go_on(replace(world, note=notes.append), done, Limit())
+    assert (summary.rows, summary.sent, summary.groups) == (5, 0, {})
+    assert cluster.commits == []
+    assert notes == ["replay abc123 was finished before: nothing is sent or committed"]
+
+
+def test_a_group_is_committed_once_even_if_the_next_one_fails(world, cluster):
+    storage = world.archive.storage
+    plan.create(storage, PLAN)
+    cluster.refused = {"new-h"}
+    with pytest.raises(PipelineError, match="new-h is refused"):
+        run._restored(world, PLAN, cast(Any, None))
+    assert cluster.commits == [("new-g", {Partition("x", 0): 3})]
+    left = plan.load(storage, PLAN.id)
+    assert (left.groups, left.done_ms) == (["new-h"], None)
+    assert plan.unfinished(storage, PLAN.request, "cluster-id") == left
+    cluster.refused = set()
+    made, placed = run._restored(world, left, cast(Any, None))
+    assert [group for group, _ in cluster.commits] == ["new-g", "new-h"]
+    assert placed == {"new-h": {Target("x", 0): 4}}
+    assert made.groups == plan.load(storage, PLAN.id).groups == []

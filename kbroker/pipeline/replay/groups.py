@@ -1,6 +1,7 @@
 """Offsets that groups had committed, as positions in what was replayed.
 
-A group goes on with the first replayed record that it had not yet committed, in each target partition.
+A group goes on with the first replayed record that it had not yet committed, in each target partition that records of
+its source partitions go to.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.connection import Brokers, RefusedError
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.positions import LATEST, Start, batches, offset, position_after
+from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.target import settled
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -55,6 +57,22 @@ def chosen(archived: GroupOffsets, wanted: Sequence[str], topics: Iterable[str])
             raise PipelineError(f"the archive has no offsets of group {group} in these topics")
         found += mine
     return found
+
+
+def bounding(committed: Sequence[Committed], sources: Iterable[Partition], routing: Routing) -> list[Committed]:
+    """What was committed, and offset 0 of source partitions that a group has no offset of, where their records can
+    meet those of one that it has: none of theirs may be skipped."""
+    targets: dict[str, set[int]] = {}
+    for one in committed:
+        targets.setdefault(one.group, set()).update(routing.fed_by(one.source))
+    known = {(one.group, one.source) for one in committed}
+    missing = [
+        Committed(group, source, 0)
+        for source in sources
+        for group, numbers in targets.items()
+        if (group, source) not in known and not numbers.isdisjoint(routing.fed_by(source))
+    ]
+    return [*committed, *missing]
 
 
 def blocks(found: Sequence[tuple[int, int, int]], start: int, at_most: int) -> list[tuple[int, int, int]]:

@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.pipeline.archive.frame import frame
-from kbroker.pipeline.archive.model import File, State
+from kbroker.pipeline.archive.model import File, Partition, State
 from kbroker.pipeline.archive.store import Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.encoding import Target
-from kbroker.pipeline.replay.groups import Committed, Placed
+from kbroker.pipeline.replay.groups import Committed, Placed, bounding
 from kbroker.pipeline.replay.routing import Routing, spread
 from kbroker.pipeline.replay.selection import Limits, Selection, pruned, selected
 from kbroker.pipeline.replay.task import OUTCOME, Paced, Settings, send
@@ -123,7 +123,9 @@ def places(rows: Rows, committed: Sequence[Committed], counts: Mapping[Target, i
     if not committed:
         return []
     columns = "group string, topic string, partition int, committed bigint"
-    offsets = rows.spark.createDataFrame([(one.group, *one.source, one.offset) for one in committed], columns)
+    sources = [Partition(topic, number) for topic, ends in rows.limits.items() for number in ends]
+    bounds = bounding(committed, sources, rows.routing)
+    offsets = rows.spark.createDataFrame([(one.group, *one.source, one.offset) for one in bounds], columns)
     joined = rows.numbered().join(f.broadcast(offsets), ["topic", "partition"])
     joined = joined.where(f.col("offset") >= f.col("committed"))
     firsts = joined.groupBy("group", "target").agg(f.min("position").alias("position")).collect()

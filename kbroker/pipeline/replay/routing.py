@@ -45,11 +45,12 @@ class Routing:
         return self.partitions[self.names[source]]
 
     def fed_by(self, source: Partition) -> range:
-        """The numbers of the targets that records of a source partition can go to."""
+        """The numbers of the targets that records of a source partition can go to; none where it has no
+        counterpart."""
         base = self.base(source.topic)
         if self.by_key:
             return range(base, base + self.width(source.topic))
-        return range(base + source.partition, base + source.partition + 1)
+        return range(base, base + self.width(source.topic))[source.partition : source.partition + 1]
 
     def check(self, sources: Iterable[Partition]) -> None:
         """Raises PipelineError where a source partition has no counterpart."""

@@ -14,9 +14,10 @@ from kbroker.pipeline.local_storage import LocalStorage
 from kbroker.pipeline.replay import plan, run
 from kbroker.pipeline.replay.draft import World
 from kbroker.pipeline.replay.encoding import Target
-from kbroker.pipeline.replay.groups import Committed, Placed
+from kbroker.pipeline.replay.groups import Committed, Placed, bounding
 from kbroker.pipeline.replay.job import Limit
 from kbroker.pipeline.replay.plan import Plan, Request, TargetTopic
+from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import Selection
 
 SOURCE = Partition("a", 0)
@@ -95,3 +96,24 @@ def test_a_group_is_committed_once_even_if_the_next_one_fails(world, cluster):
     assert [group for group, _ in cluster.commits] == ["new-g", "new-h"]
     assert placed == {"new-h": {Target("x", 0): 4}}
     assert made.groups == plan.load(storage, PLAN.id).groups == []
+
+
+def test_partitions_without_an_offset_bound_those_that_they_meet():
+    a0, a1, b0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+    sources = [a0, a1, b0]
+    of_g, of_h = Committed("g", a0, 7), Committed("h", b0, 3)
+    apart = Routing({"a": "x", "b": "y"}, {"x": 2, "y": 1})
+    assert bounding([of_g, of_h], sources, apart) == [of_g, of_h]
+    by_key = Routing({"a": "x", "b": "y"}, {"x": 2, "y": 1}, by_key=True)
+    assert bounding([of_g, of_h], sources, by_key) == [of_g, of_h, Committed("g", a1, 0)]
+    # a topic that the group never had anything of counts as well
+    merged = Routing({"a": "x", "b": "x"}, {"x": 2})
+    both = {Committed("g", b0, 0), Committed("h", a0, 0)}
+    assert set(bounding([of_g, of_h], sources, merged)) == {of_g, of_h, *both}
+    assert bounding([of_g, Committed("g", b0, 1)], sources, merged) == [of_g, Committed("g", b0, 1)]
+
+
+def test_a_partition_without_a_counterpart_feeds_none_of_another_topic():
+    routing = Routing({"a": "x", "b": "y"}, {"x": 1, "y": 2})
+    assert [list(routing.fed_by(Partition("a", number))) for number in (0, 1, 9)] == [[0], [], []]
+    assert [list(routing.fed_by(Partition("b", number))) for number in (0, 1, 9)] == [[1], [2], []]

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, TopicMetadata
 
 from kbroker.pipeline.archive.files import staged
-from kbroker.pipeline.archive.model import Commit, Covered, TopicInfo
+from kbroker.pipeline.archive.model import Commit, Covered, Partition, TopicInfo
 from kbroker.pipeline.archive.store import Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.local_storage import LocalStorage
 from kbroker.pipeline.replay import groups, job, plan
 from kbroker.pipeline.replay.connection import Brokers
 from kbroker.pipeline.replay.draft import World, drafted
+from kbroker.pipeline.replay.encoding import Target
+from kbroker.pipeline.replay.groups import Committed, Placed
 from kbroker.pipeline.replay.job import Limit
 from kbroker.pipeline.replay.plan import Request
 from kbroker.pipeline.replay.routing import murmur2, target_names
@@ -276,6 +279,7 @@ def test_groups_stand_where_they_stood(spark, topics: Topics, bootstrap, tmp_pat
     asked = [ConsumerGroupTopicPartitions(f"new-{group}")]
     listed = admin.list_consumer_group_offsets(asked)[f"new-{group}"].result(20).topic_partitions
     assert {p.partition: p.offset for p in listed if p.offset >= 0} == wanted
+    never_skipped(world, topics, source, original)
     # whoever is in a group keeps it
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
@@ -285,6 +289,20 @@ def test_groups_stand_where_they_stood(spark, topics: Topics, bootstrap, tmp_pat
             drafted(world, request_for([source], "never", groups=(group,)), {})
     finally:
         consumer.close()
+
+
+def never_skipped(world, topics, source, original):
+    """Where partitions meet, a group that had committed of one of them is before all records of the other."""
+    target = topics.create(1, name=unique("one"))
+    group = unique("partly")
+    draft = drafted(world, request_for([source], target, by_key=True), {})
+    draft = replace(draft, committed=(Committed(group, Partition(source, 0), 150),))
+    merged, latest = [], {0: 0, 1: 0}
+    for m in original:
+        latest[m.partition()] = max(latest[m.partition()], m.timestamp()[1])
+        merged.append((latest[m.partition()], m.partition(), m.offset()))
+    before = next(i for i, (_, partition, offset) in enumerate(sorted(merged)) if partition == 1 or offset >= 150)
+    assert draft.places(world) == [Placed(group, Target(target, 0), before)]
 
 
 def test_speed_and_rate(spark, topics: Topics, bootstrap, tmp_path, monkeypatch):

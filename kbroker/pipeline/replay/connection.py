@@ -175,8 +175,24 @@ class Brokers:
     def cluster(self) -> str:
         """The cluster's id, empty where it has none. Raises OSError."""
         if self._cluster_id is None:
-            self._cluster_id = self.any().ask(MetadataRequest(topics=[]), MetadataResponse).cluster_id or ""
-        return self._cluster_id
+            self._look()
+        return self._cluster_id or ""
+
+    def node(self) -> tuple[int, Connection]:
+        """The number of a broker that is there, and a connection to it: each tells of itself alone. Raises OSError."""
+        self._look()
+        refusal: OSError | None = None
+        for number, address in self._addresses.items():
+            try:
+                return number, self._connected(address)
+            except OSError as error:
+                refusal = error
+        raise refusal or ConnectionError("no broker is there")
+
+    def _look(self) -> None:
+        answer = self.any().ask(MetadataRequest(topics=[]), MetadataResponse)
+        self._addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self._cluster_id = answer.cluster_id or ""
 
     def topic(self, name: str) -> Topic:
         """As remembered, else asked. Raises OSError, RefusedError."""

@@ -82,6 +82,7 @@ def drafted(world: World, request: Request, configs: Mapping[str, str]) -> Draft
     there = {name: found for name, found in existing.items() if found is not None}
     if there and configs:
         raise PipelineError(f"topic {next(iter(there))} exists: --config is for topics that the replay creates")
+    configs_of = _effective(world, there, wanted)
     partitions = {name: (there.get(name) or wanted[name]).partitions for name in existing}
     routing = Routing(request.names, partitions, request.by_key)
     routing.check(sources)
@@ -90,7 +91,7 @@ def drafted(world: World, request: Request, configs: Mapping[str, str]) -> Draft
     amounts = _from_manifest(rows) or job.amounts(rows)
     if not amounts:
         raise PipelineError("nothing of the archive is selected: no record is as the options say")
-    warnings = _check_topics(routing, there, wanted, amounts)
+    warnings = _check_topics(configs_of, amounts)
     starts = {
         Target(name, i): start
         for name in there
@@ -156,19 +157,22 @@ def _from_manifest(rows: Rows) -> dict[Target, Amount] | None:
     return found
 
 
-def _check_topics(
-    routing: Routing,
-    there: Mapping[str, target.Existing],
-    wanted: Mapping[str, target.Wanted],
-    amounts: Mapping[Target, Amount],
-) -> list[str]:
+def _effective(
+    world: World, there: Mapping[str, target.Existing], wanted: Mapping[str, target.Wanted]
+) -> dict[str, Mapping[str, str]]:
+    """The configs that act on each topic's records: a new one has the broker's where it has none of its own."""
+    defaults = target.defaults(world.brokers) if wanted else {}
+    created = {name: {**defaults, **one.configs} for name, one in wanted.items()}
+    return {**{name: one.configs for name, one in there.items()}, **created}
+
+
+def _check_topics(configs_of: Mapping[str, Mapping[str, str]], amounts: Mapping[Target, Amount]) -> list[str]:
     """Raises PipelineError where a topic would not keep timestamps; gives what else it would do."""
     now_ms = time.time_ns() // 1_000_000
     refusals, warnings = [], []
-    for name in routing.partitions:
+    for name, configs in configs_of.items():
         mine = [amount for one, amount in amounts.items() if one.topic == name]
         if mine:
-            configs = there[name].configs if name in there else wanted[name].configs
             from_ms, to_ms = min(one.from_ms for one in mine), max(one.to_ms for one in mine)
             refusals += target.refusals(name, configs, from_ms, to_ms, now_ms)
             warnings += target.warnings(name, configs, from_ms, now_ms)

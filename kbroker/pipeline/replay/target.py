@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from kbroker.pipeline.archive.model import State
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.connection import Brokers, RefusedError
+from kbroker.pipeline.replay.connection import Brokers, Connection, RefusedError
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.positions import EARLIEST, LATEST, Start, offset
 from protocol.errors import ErrorCode
@@ -20,7 +20,7 @@ from protocol.messages.k32_describe_configs import (
     DescribeConfigsResponse,
 )
 
-TOPIC_RESOURCE = 2
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 TIMESTAMP_TYPE = "message.timestamp.type"
 ASKED = (
     TIMESTAMP_TYPE,
@@ -30,6 +30,15 @@ ASKED = (
     "retention.ms",
     "cleanup.policy",
 )
+# Where a topic has none of its own: the broker's configs of the same meaning.
+_DEFAULTS = {
+    TIMESTAMP_TYPE: "log.message.timestamp.type",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "cleanup.policy": "log.cleanup.policy",
+}
+# And those for retention.ms, the strongest first, with their units in ms.
+_RETENTION = {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
 _TRIES = 20
 
 T = TypeVar("T")
@@ -60,14 +69,30 @@ def existing(brokers: Brokers, name: str) -> Existing | None:
         if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         raise PipelineError(f"cannot replay into {name}: {error}") from None
-    return Existing(topic.topic_id.hex(), len(topic.leaders), _configs(brokers, name))
+    configs = _configs(brokers.any(), TOPIC_RESOURCE, name, ASKED)
+    return Existing(topic.topic_id.hex(), len(topic.leaders), configs)
 
 
-def _configs(brokers: Brokers, name: str) -> dict[str, str]:
-    resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=list(ASKED))
-    answer = brokers.any().ask(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse).results[0]
+def defaults(brokers: Brokers) -> dict[str, str]:
+    """Those of ASKED that a new topic has if they are not given, as one broker has them: those of a cluster are set up
+    alike. Raises OSError, PipelineError."""
+    number, connection = brokers.node()
+    return topic_defaults(_configs(connection, BROKER_RESOURCE, str(number), [*_DEFAULTS.values(), *_RETENTION]))
+
+
+def topic_defaults(broker: Mapping[str, str]) -> dict[str, str]:
+    """The same from a broker's configs, those without a value left out."""
+    found = {name: broker[source] for name, source in _DEFAULTS.items() if source in broker}
+    retention = next((int(broker[name]) * unit for name, unit in _RETENTION.items() if name in broker), None)
+    return found if retention is None else {**found, "retention.ms": str(max(-1, retention))}
+
+
+def _configs(connection: Connection, kind: int, name: str, keys: Iterable[str]) -> dict[str, str]:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys))
+    answer = connection.ask(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse).results[0]
     if answer.error_code:
-        raise PipelineError(str(RefusedError(answer.error_code, f"configs of topic {name}", answer.error_message)))
+        what = f"configs of {'topic' if kind == TOPIC_RESOURCE else 'broker'} {name}"
+        raise PipelineError(str(RefusedError(answer.error_code, what, answer.error_message)))
     return {one.name: one.value for one in answer.configs if one.value is not None}
 
 

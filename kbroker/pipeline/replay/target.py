@@ -99,13 +99,12 @@ def _configs(connection: Connection, kind: int, name: str, keys: Iterable[str]) 
 def wanted(state: State, sources: Iterable[str], partitions: int, configs: Mapping[str, str]) -> Wanted:
     """A topic like the archived ones that feed it; `partitions`: what it needs at least, `configs` overrule theirs.
 
-    Records keep their timestamps, so it does not take the time of its own.
+    Records keep their timestamps, whatever the archived topic did and the broker does by default.
     """
     known = [state.topics[source] for source in sources if source in state.topics]
     kept = dict(known[0].configs) if len(known) == 1 else {}
-    if kept.get(TIMESTAMP_TYPE) == "LogAppendTime":
-        kept[TIMESTAMP_TYPE] = "CreateTime"
-    return Wanted(max([partitions, *(topic.partitions for topic in known)]), {**kept, **configs})
+    needed = {TIMESTAMP_TYPE: "CreateTime"}
+    return Wanted(max([partitions, *(topic.partitions for topic in known)]), {**kept, **needed, **configs})
 
 
 def refusals(name: str, configs: Mapping[str, str], from_ms: int, to_ms: int, now_ms: int) -> list[str]:

@@ -56,6 +56,17 @@ def checked(broker: Broker, configs: Mapping[str, str], age_ms: int) -> list[str
     return draft._check_topics(draft._effective(world, {}, {"x": wanted}), amounts)
 
 
+def test_a_topic_is_created_with_create_time_whatever_the_broker_does():
+    for sources in (["a"], ["a", "b"], []):
+        assert target.wanted(STATE, sources, 1, {}).configs["message.timestamp.type"] == "CreateTime"
+    assert target.wanted(STATE, ["a"], 1, {"x": "y"}) == target.Wanted(
+        3, {"message.timestamp.type": "CreateTime", "segment.bytes": "9", "x": "y"}
+    )
+    assert checked(Broker({"log.message.timestamp.type": "LogAppendTime"}), {}, 0) == []
+    with pytest.raises(PipelineError, match="topic x gives records the time of their arrival"):
+        checked(Broker({}), {"message.timestamp.type": "LogAppendTime"}, 0)
+
+
 def test_the_brokers_retention_removes_records_of_a_new_topic():
     broker = Broker({"log.retention.ms": None, "log.retention.hours": "168", "log.cleanup.policy": "delete"})
     assert checked(broker, {}, WEEK_MS - HOUR_MS) == []

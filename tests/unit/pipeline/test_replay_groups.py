@@ -11,7 +11,7 @@ import pytest
 from kbroker.pipeline.archive.model import Partition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.local_storage import LocalStorage
-from kbroker.pipeline.replay import plan, run
+from kbroker.pipeline.replay import groups, plan, run
 from kbroker.pipeline.replay.draft import World
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.groups import Committed, Placed, bounding
@@ -96,6 +96,17 @@ def test_a_group_is_committed_once_even_if_the_next_one_fails(world, cluster):
     assert [group for group, _ in cluster.commits] == ["new-g", "new-h"]
     assert placed == {"new-h": {Target("x", 0): 4}}
     assert made.groups == plan.load(storage, PLAN.id).groups == []
+
+
+def test_a_group_that_has_members_by_now_is_refused_before_anything_is_sent(world, cluster, monkeypatch):
+    """There is no broker here that anything could be sent to."""
+    monkeypatch.setattr(world.archive, "state", lambda: None, raising=False)
+    monkeypatch.setattr(run, "_check_same", lambda *_: None)
+    monkeypatch.setattr(run, "_settings", lambda *_: None)
+    monkeypatch.setattr(groups, "_state", lambda _, group: "Stable" if group == "new-h" else "Empty")
+    with pytest.raises(PipelineError, match=r"group new-h has members \(it is Stable\)"):
+        run.go_on(world, PLAN, Limit())
+    assert cluster.commits == []
 
 
 def test_partitions_without_an_offset_bound_those_that_they_meet():

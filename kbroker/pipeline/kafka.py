@@ -94,15 +94,23 @@ class Cluster:
                 raise PipelineError(f"topic {topic['name']}: {_named(topic['error_code'])}")
         return found
 
-    def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+    def in_force(self, config: str, names: Iterable[str]) -> dict[str, str]:
+        """What a config of these topics is, the broker's default where the topic itself sets nothing."""
+        found = self._configs(list(names), config)
+        return {name: configs[config] for name, configs in found.items() if config in configs}
+
+    def _configs(self, names: list[str], only: str = "") -> dict[str, dict[str, str]]:
+        """Those that the topics themselves set; or one of them, whoever sets it."""
         if not names:
             return {}
         from kafka.admin import ConfigResource
 
+        wanted, kind = ({only: ""}, "all") if only else (None, "modified")
         found: dict[str, dict[str, str]] = {}
         for some in _parts(names):
+            resources = [ConfigResource("TOPIC", name, wanted) for name in some]
             with self._asking("the topics' configs") as client:
-                answer = client.describe_configs([ConfigResource("TOPIC", name) for name in some])["topic"]
+                answer = client.describe_configs(resources, config_filter=kind)["topic"]
             for name, configs in answer.items():
                 found[name] = {key: config["value"] for key, config in sorted(configs.items())}
         return found

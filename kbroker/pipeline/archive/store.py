@@ -154,8 +154,8 @@ class Archive:
         return paths
 
     def foreign(self) -> list[str]:
-        """Parquet files in the directories of topics that no commit names or ever named, and that no writer is at or
-        died over: somebody else put them there. Readers that do not go by the manifest take them for the archive's.
+        """Files among the data that no commit names or ever named, and that no writer is at or died over: somebody
+        else put them there. Readers that do not go by the manifest take them for the archive's.
         """
         files, stagings = self._uncommitted()
         others = [path for path in files if owner.writer_of(path) not in stagings]
@@ -231,9 +231,16 @@ class Archive:
 
 
 def data_files(storage: Storage) -> list[str]:
-    """Every Parquet file that is where an archive's files are, whoever put it there."""
-    topics = [entry.name for entry in storage.names("") if entry.is_directory and entry.name.startswith("topic=")]
-    return [file.name for name in topics for file in storage.walk(name) if file.name.endswith(".parquet")]
+    """Every file that readers may take for the archive's data, whoever put it there: whatever its name is in the
+    directories of topics, and Parquet elsewhere. Names that begin with `_` or `.` are passed over by all of them."""
+    found = []
+    for entry in storage.names(""):
+        if entry.name[0] in "_." or entry.name in _NOTHING:
+            continue
+        below = [file.name for file in storage.walk(entry.name)] if entry.is_directory else [entry.name]
+        seen = [path for path in below if not any(part[0] in "_." for part in path.split("/"))]
+        found += [path for path in seen if path.startswith("topic=") or path.endswith(".parquet")]
+    return found
 
 
 class _Numbers:

@@ -199,8 +199,9 @@ class _Run:
         unknown = [path for path in listed if path not in self._state.files]
         if not unknown:
             return []
+        writers = verification_files.writers(self._storage)
         now = chain.read(self._storage)
-        foreign, found = verification_files.strangers(self._storage, unknown, now.state, now.removed)
+        foreign, found = verification_files.strangers(unknown, writers, now.state, now.removed)
         for path in foreign:
             if self._scope.has_topic(path.split("/")[0].removeprefix("topic=")):
                 found += self._foreign(path)
@@ -208,6 +209,8 @@ class _Run:
 
     def _foreign(self, path: str) -> list[Finding]:
         what = "no commit names it; readers that do not ask the manifest or Spark's list see its rows"
+        if not path.startswith("topic="):
+            return [difference("foreign file", what, file=path)] if self._storage.exists(path) else []
         try:
             reason = verification_files.unreadable(self._storage.read(path), is_ours=False)
             held = self._content.foreign(path) if reason is None else []
@@ -233,7 +236,7 @@ class _Run:
         return found
 
     def _is_changing(self, state: State) -> bool:
-        return state.number != self._state.number or verification_files.is_being_written(self._storage)
+        return state.number != self._state.number or bool(verification_files.writers(self._storage))
 
     # The archive with the broker.
 

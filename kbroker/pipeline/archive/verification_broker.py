@@ -69,8 +69,14 @@ def plan(cluster: Cluster, state: State, scope: Scope, is_required: bool) -> Pla
         if beyond:
             what = f"archived, and the broker's log ends at {ends[at]}"
             findings.append(difference("unknown record", what, at, offsets=beyond))
-    compacted = frozenset(topic for topic, info in there.items() if "compact" in info.configs.get("cleanup.policy", ""))
-    return Plan(comparable(state, scope, starts, ends), starts, compacted, findings)
+    return Plan(comparable(state, scope, starts, ends), starts, _compacted(cluster, state, there), findings)
+
+
+def _compacted(cluster: Cluster, state: State, topics: Iterable[str]) -> frozenset[str]:
+    """Those that are compacted, or were while they were archived."""
+    now = cluster.in_force("cleanup.policy", topics)
+    then = {name: info.configs.get("cleanup.policy", "") for name, info in state.topics.items()}
+    return frozenset(name for name, policy in now.items() if "compact" in policy or "compact" in then.get(name, ""))
 
 
 def _without_partition(topic: str, numbers: Iterable[int], partitions: int) -> list[Finding]:

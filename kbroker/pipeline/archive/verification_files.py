@@ -47,6 +47,10 @@ def look_at(storage: Storage, state: State, files: Iterable[File], advance: Call
     seen = Files()
     with ThreadPoolExecutor(THREADS) as pool:
         for file, digest in pool.map(lambda file: (file, _digest(storage, file)), list(files)):
+            if isinstance(digest, PipelineError):
+                seen.broken.append(file)
+                seen.findings += _of_parts("unreadable file", str(digest), file)
+                continue
             if digest is None:
                 what = f"was committed with {file.rows} rows, and is not there"
                 seen.missing.append(file)
@@ -62,11 +66,14 @@ def look_at(storage: Storage, state: State, files: Iterable[File], advance: Call
     return seen
 
 
-def _digest(storage: Storage, file: File) -> str | None:
+def _digest(storage: Storage, file: File) -> str | PipelineError | None:
+    """None where the file is not there; why, where it cannot be read."""
     try:
         return storage.sha256(file.path)
     except Absent:
         return None
+    except PipelineError as error:
+        return error
 
 
 def _changed(storage: Storage, file: File, other: str | None, seen: Files) -> None:
@@ -210,31 +217,27 @@ def _read_from(storage: Storage, path: str, start: int) -> bytes:
 
 
 def strangers(
-    storage: Storage, listed: Iterable[str], state: State, removed: set[str]
+    listed: Iterable[str], writers: set[str], state: State, removed: set[str]
 ) -> tuple[list[str], list[Finding]]:
-    """Parquet files that no commit names: those that are in the way of readers, and notes on what writers left.
+    """Files among the data that no commit names: those that are in the way of readers, and notes on what writers left.
 
-    `listed`: what was there before `state` was read. `removed`: what commits took out again.
+    `listed`: what was there; `writers`: who was at work after that, or has died at it; `state` is of later still, so
+    that a file of somebody who has ended meanwhile is in it. `removed`: what commits took out again.
     """
-    staged = {entry.name for entry in storage.names(owner.STAGING)}
-    writers = {owner.writer_of(path) for path in (*state.files, *removed)}
     foreign, notes = [], []
     for path in listed:
-        writer = owner.writer_of(path)
-        if path in state.files or writer in staged:
+        if path in state.files or owner.writer_of(path) in writers:
             continue
         if path in removed:
             notes.append(note("leftover", "was replaced by compaction and is still there", file=path))
-        elif writer is None or writer in writers:
-            foreign.append(path)
         else:
-            notes.append(note("leftover", "written and never committed; the next writer removes it", file=path))
+            foreign.append(path)
     return foreign, notes
 
 
-def is_being_written(storage: Storage) -> bool:
-    """Whether a writer is at work, or has left its staging directory."""
-    return bool(storage.names(owner.STAGING))
+def writers(storage: Storage) -> set[str]:
+    """Who is writing, or has left its staging directory."""
+    return {entry.name for entry in storage.names(owner.STAGING)}
 
 
 def view(storage: Storage, state: State) -> list[Finding]:
@@ -245,6 +248,9 @@ def view(storage: Storage, state: State) -> list[Finding]:
         return [difference("view", str(error).removeprefix(f"{storage.uri('')}/"), file=spark_view.DIRECTORY)]
     wanted = spark_view.wanted_files(storage, state)
     base = f"{spark_view.encoded_uri(storage.uri(''))}/"
+    if shown and wanted and not any(uri.startswith(base) for uri in shown):
+        what = "names files of another place, since the archive was moved or copied: `kbroker archive compact` mends it"
+        return [difference("view", f"Spark's list of the files {what}", file=spark_view.DIRECTORY)]
     found = [("does not show it", uri) for uri in wanted.keys() - shown.keys()]
     found += [("shows it, and no commit names it", uri) for uri in shown.keys() - wanted.keys()]
     found += [

@@ -310,10 +310,10 @@ def test_replaced_files_are_leftovers_unless_somebody_keeps_them(archive, storag
 def test_foreign_files_are_told_and_not_removed(archive, storage):
     committed = append(archive).path
     copy = committed.replace("-00000", "-00001")
-    others = [copy, "topic=t/date=2024-02-29/part-0.parquet", "topic=u/x.parquet"]
-    for path in others:
+    directory = "topic=t/date=2024-02-29"
+    others = [copy, f"{directory}/part-0.parquet", f"{directory}/x", "topic=u/x.parquet", "x.parquet", "a/b/x.parquet"]
+    for path in (*others, "notes.txt", "_mine/x.parquet", f"{directory}/.x.parquet.crc", "lost+found/x.parquet"):
         storage.create(path, b"")
-    storage.create("topic=t/date=2024-02-29/notes.txt", b"")
     assert archive.foreign() == sorted(others)
     assert archive.remove_leftovers() == []
     assert all(storage.exists(path) for path in others)

@@ -8,8 +8,10 @@ import pytest
 from kbroker.pipeline.archive import manifest, owner, verification_chain, verification_files, verification_rules
 from kbroker.pipeline.archive.findings import as_spans, common, difference, line, merged, minus, note, offsets_text
 from kbroker.pipeline.archive.model import Commit, Covered, File, Gap, Part, Partition, Span, State, folded
+from kbroker.pipeline.archive.store import Archive
 from kbroker.pipeline.archive.verification_rules import Measured, Scope, Sum
 from kbroker.pipeline.local_storage import LocalStorage
+from tests.unit.pipeline.archives import append, created
 
 DAY = "2026-01-01"
 AT = Partition("t", 0)
@@ -270,6 +272,21 @@ def test_a_commit_that_covers_offsets_twice_is_told_and_taken_over(chain: LocalS
     assert found.state.covered == {AT: (Span(10, 70),)}
 
 
+# Spark's list of the files.
+
+
+def test_an_archive_that_was_moved_is_told_as_such(tmp_path: Path) -> None:
+    archive = created(LocalStorage(str(tmp_path / "here")))
+    append(archive)
+    assert verification_files.view(archive.storage, archive.state()) == []
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = Archive.open(LocalStorage(str(tmp_path / "there")))
+    (found,) = verification_files.view(moved.storage, moved.state())
+    assert "since the archive was moved or copied: `kbroker archive compact` mends it" in line(found)
+    moved.refresh_view()
+    assert verification_files.view(moved.storage, moved.state()) == []
+
+
 # Files beside the committed ones.
 
 
@@ -278,12 +295,10 @@ def test_files_that_no_commit_names_are_foreign_or_left_over(tmp_path: Path) -> 
     committed = file(f"{'a' * 12}-00000", part(0, 9))
     alive = "b" * 12
     storage.create(owner.owner_path(alive), b"{}")
+    writers = verification_files.writers(storage)
     names = [f"{'a' * 12}-00007", "part-0", f"{'c' * 12}-00000", f"{alive}-00000", f"{'d' * 12}-00000"]
     listed = [committed.path, *(file(name).path for name in names)]
     removed = {file(f"{'d' * 12}-00000").path}
-    foreign, notes = verification_files.strangers(storage, listed, state(committed), removed)
-    assert foreign == [file(f"{'a' * 12}-00007").path, file("part-0").path]
-    assert [(one.file, one.is_difference) for one in notes] == [
-        (file(f"{'c' * 12}-00000").path, False),
-        (file(f"{'d' * 12}-00000").path, False),
-    ]
+    foreign, notes = verification_files.strangers(listed, writers, state(committed), removed)
+    assert foreign == [file(f"{'a' * 12}-00007").path, file("part-0").path, file(f"{'c' * 12}-00000").path]
+    assert [(one.file, one.is_difference) for one in notes] == [(file(f"{'d' * 12}-00000").path, False)]

@@ -129,6 +129,24 @@ def double_by_own_name(at: Place) -> list[Wanted]:
     return [("foreign file", str(copy.relative_to(at.root)), at.whole)]
 
 
+def double_by_a_writers_name(at: Place) -> list[Wanted]:
+    """As of another archive, or of a commit that was lost with the end of the manifest."""
+    copy = at.path.with_name(f"{'e' * 12}-00000.parquet")
+    shutil.copy(at.path, copy)
+    return [("foreign file", str(copy.relative_to(at.root)), at.whole)]
+
+
+def double_beside_the_topics(at: Place) -> list[Wanted]:
+    shutil.copy(at.path, at.root / "mine.parquet")
+    return [("foreign file", "mine.parquet", None)]
+
+
+def no_file_to_be_read(at: Place) -> list[Wanted]:
+    at.path.unlink()
+    at.path.mkdir()
+    return [("unreadable file", at.file.path, at.whole)]
+
+
 def double_by_append(at: Place) -> list[Wanted]:
     rows = at.spark.read.parquet(str(at.root)).where(f"partition = {at.part.partition} AND offset = {at.middle}")
     at.spark.createDataFrame(rows.collect(), rows.schema).write.mode("append").partitionBy("topic", "date").parquet(
@@ -195,6 +213,7 @@ def remove_view(at: Place) -> list[Wanted]:
 
 DAMAGES = [
     remove_file, truncate, empty, head, page, footer, statistics, magic, swap,
-    double_within, double_by_copy, double_by_own_name, double_by_append, change_row, change_offset, change_day,
+    double_within, double_by_copy, double_by_own_name, double_by_a_writers_name, double_beside_the_topics,
+    double_by_append, no_file_to_be_read, change_row, change_offset, change_day,
     drop_column, remove_commit, remove_last_commit, edit_commit, cut_commit, shorten_view, remove_view,
 ]  # fmt: skip

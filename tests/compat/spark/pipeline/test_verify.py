@@ -11,9 +11,11 @@ from kbroker.cli.app import run
 from kbroker.pipeline.archive.files import staged
 from kbroker.pipeline.archive.findings import Finding, Report, as_spans, line
 from kbroker.pipeline.archive.frame import frame
-from kbroker.pipeline.archive.model import Commit, Span
+from kbroker.pipeline.archive.model import Commit, Partition, Span, State, TopicInfo
 from kbroker.pipeline.archive.store import Archive
 from kbroker.pipeline.archive.verification import Scope, verify
+from kbroker.pipeline.archive.verification_broker import plan
+from kbroker.pipeline.kafka import Cluster
 from tests.compat.spark.helpers import Topics, Writer
 from tests.compat.spark.pipeline.archives import (
     Restored,
@@ -25,7 +27,7 @@ from tests.compat.spark.pipeline.archives import (
     set_config,
 )
 from tests.compat.spark.pipeline.damages import DAMAGES, Place, Wanted
-from tests.compat.support import unique
+from tests.compat.support import running_broker, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive, verified")]
 
@@ -184,6 +186,19 @@ def test_archives_of_committed_records_are_compared_with_committed_records(
     report = verify(spark, odd.storage, topics.bootstrap)
     assert [(one.kind, one.offsets) for one in report.differences] == wanted[:1]
     assert [(one.kind, one.what.split()[0]) for one in report.notes] == [("compacted", "1")]
+
+
+def test_topics_that_are_compacted_by_default_or_were_compacted(tmp_path: Path) -> None:
+    compacting = running_broker(tmp_path, {"log.cleanup.policy": "compact"})
+    with compacting as broker, Cluster(broker.bootstrap) as cluster:
+        topics = Topics(broker.bootstrap, "compacted")
+        default, was, never = (topics.create() for _ in range(3))
+        for topic in (was, never):
+            set_config(broker.bootstrap, topic, "cleanup.policy", "delete")
+        assert cluster.in_force("cleanup.policy", [default, was]) == {default: "compact", was: "delete"}
+        known = {was: TopicInfo("", 1, {"cleanup.policy": "compact,delete"})}
+        state = State(covered={Partition(name, 0): (Span(0, 0),) for name in (default, was, never)}, topics=known)
+        assert plan(cluster, state, Scope(), True).compacted == {default, was}
 
 
 def test_files_that_compaction_replaces_meanwhile_are_no_difference(spark: Any, sound: Sound) -> None:

@@ -111,6 +111,8 @@ def _check_names(definition: Definition) -> None:
     for name in (*(key.name for key in definition.keys), *(column(name) for name in definition.compute)):
         if not _NAME.fullmatch(name):
             raise PipelineError(f"{name!r} is no name of a column: letters, digits, - and _, and no digit first")
+        if name.startswith("__"):
+            raise PipelineError(f"{name!r} is no name of a column: one that begins with __ would not be told from ours")
         if name.lower() in taken:
             raise PipelineError(f"two columns of the result would have the name {taken[name.lower()]}: rename one")
         taken[name.lower()] = name

@@ -133,7 +133,7 @@ class Aggregation:
             elif topic not in found:
                 cluster.create_topic(topic, max(found[name].partitions for name in ids), COMPACTED)
                 self.remarks.append(f"topic {topic} is created, with cleanup.policy=compact")
-            elif "compact" not in found[topic].configs.get("cleanup.policy", ""):
+            elif "compact" not in cluster.in_force("cleanup.policy", [topic]).get(topic, ""):
                 self.remarks.append(
                     f"topic {topic} has no cleanup.policy=compact: it keeps every update, the last of a key is right"
                 )

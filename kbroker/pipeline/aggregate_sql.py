@@ -39,13 +39,16 @@ def _field(path: str, kind: str) -> str:
 
 
 def _time(definition: Definition) -> str:
+    """NULL before 1970, where the watermark of every aggregate begins."""
     if definition.time == RECORD_TIME:
         return "CASE WHEN unix_micros(timestamp) >= 0 THEN timestamp END"
     text = _field(definition.time, "string")
     number = f"try_cast({text} AS DECIMAL(20, 6))"
     return (
-        f"CASE WHEN {text} RLIKE '^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}' THEN try_cast({text} AS TIMESTAMP) "
-        f"WHEN abs({number}) < {_FIRST_MS} THEN timestamp_micros(CAST({number} * 1000000 AS BIGINT)) "
+        f"CASE WHEN {text} RLIKE '^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}' "
+        f"THEN CASE WHEN try_cast({text} AS TIMESTAMP) >= timestamp_micros(0) THEN try_cast({text} AS TIMESTAMP) END "
+        f"WHEN {number} < 0 THEN NULL "
+        f"WHEN {number} < {_FIRST_MS} THEN timestamp_micros(CAST({number} * 1000000 AS BIGINT)) "
         f"ELSE timestamp_micros(CAST({number} * 1000 AS BIGINT)) END"
     )
 
@@ -86,10 +89,10 @@ def problem(definition: Definition) -> str:
     latest = f"unix_micros(current_timestamp()) + {definition.max_ahead_ms}000"
     whens += ["WHEN __time IS NULL THEN 'no_time'", f"WHEN unix_micros(__time) > {latest} THEN 'ahead'"]
     if definition.value:
-        # true and false would be 1 and 0, "NaN" and 1e999 would spoil every sum
-        usable = "__number IS NOT NULL AND NOT isnan(__number) AND abs(__number) < double('Infinity')"
-        odd = f"__text IN ('true', 'false') OR NOT ({usable})"
-        whens.append(f"WHEN __text IS NOT NULL AND ({odd}) THEN 'not_a_number'")
+        # true and false would be 1 and 0, and Java reads "5d" and "0x1p3" as numbers; "NaN" and 1e999 would spoil
+        # every sum
+        usable = "__text RLIKE '^ *[-+0-9.eE]+ *$' AND __number IS NOT NULL AND abs(__number) < double('Infinity')"
+        whens.append(f"WHEN __text IS NOT NULL AND NOT ({usable}) THEN 'not_a_number'")
     return f"CASE {' '.join(whens)} END AS __problem"
 
 

@@ -88,6 +88,7 @@ def test_percentiles_are_named_as_people_write_them():
         ({"keys": (Key("Date", "$.d"),)}, "two columns of the result would have the name date"),
         ({"keys": (Key("a", "$.a"), Key("A", "$.b"))}, "two columns of the result would have the name a"),
         ({"keys": (Key("a b", "$.a"),)}, "'a b' is no name of a column"),
+        ({"keys": (Key("__time", "$.__time"),)}, "'__time' is no name of a column"),
         ({"value": "$.v", "compute": ("p1.5", "p1.5")}, "two columns of the result would have the name p1_5"),
     ],
 )

@@ -145,8 +145,12 @@ def test_what_cannot_be_counted_is_told_and_null_is_not_zero(spark, bootstrap, t
     odd = {
         "not_json": ["{", ""],
         "no_time": ['"text"', "[1]", "null"]
-        + [json.dumps({"at": at, "n": 1}) for at in ("yesterday", None, True, "12:30", 1e20, "2013-02-30", {})],
-        "not_a_number": [json.dumps({"at": T0, "n": n}) for n in ("many", True, [1], {"a": 1}, "NaN", "-Infinity")]
+        + [json.dumps({"at": at, "n": 1}) for at in ("yesterday", None, True, "12:30", 1e20, "2013-02-30", {})]
+        + [json.dumps({"at": at, "n": 1}) for at in (-1, "1969-12-31T23:59:59.999Z", -24 * HOUR, "1960-01-01")],
+        "not_a_number": [
+            json.dumps({"at": T0, "n": n})
+            for n in ("many", True, [1], {"a": 1}, "NaN", "-Infinity", "5d", "30f", "0x1p3")
+        ]
         + [f'{{"at": {T0}, "n": 1e999}}'],
         "ahead": [json.dumps({"at": iso(T0).replace("2013", "2999"), "n": 1})],
     }

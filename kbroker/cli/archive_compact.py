@@ -13,7 +13,7 @@ from kbroker.cli.client import AsJson
 from kbroker.cli.errors import complain, usage
 from kbroker.cli.output import Cell, LongWork, counted, print_json, print_table, size_text
 from kbroker.cli.spark_options import Jars, Master, SparkConf, spark
-from kbroker.cli.values import duration_ms, integer
+from kbroker.cli.values import day, duration_ms, integer
 
 if TYPE_CHECKING:
     from kbroker.pipeline.archive.compaction import Outcome
@@ -50,7 +50,7 @@ def compact(
     from kbroker.pipeline.archive.store import Archive
     from kbroker.pipeline.storage import open_storage
 
-    wanted = Wanted(size_of(target_size), topic or (), date or (), _seconds(keep_replaced))
+    wanted = Wanted(size_of(target_size), topic or (), [day(one) for one in date or ()], _seconds(keep_replaced))
     with storages([directory], master, jars, conf) as storage_of:
         archive = Archive.open(storage_of(directory))
         bins = plan(archive.state(), wanted.target_size, wanted.topics, wanted.dates)

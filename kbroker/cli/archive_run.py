@@ -71,9 +71,12 @@ def run(
     from kbroker.pipeline.archive.brokers import Stop
     from kbroker.pipeline.archive.running import Options
     from kbroker.pipeline.archive.subscription import subscription
+    from kbroker.pipeline.errors import PipelineError
 
-    with pipeline_errors():
+    try:
         wanted = subscription(topics or [], pattern)
+    except PipelineError as error:
+        raise usage(str(error)) from None
     options = Options(
         bootstrap=bootstrap,
         subscription=wanted,

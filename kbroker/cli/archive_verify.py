@@ -1,6 +1,5 @@
 """`kbroker archive verify`: an archive against itself and the broker; exit 0 only where there is no difference."""
 
-import datetime
 import json
 import os
 import sys
@@ -15,7 +14,7 @@ from kbroker.cli.client import DEFAULT_BOOTSTRAP, AsJson
 from kbroker.cli.errors import CliError, usage
 from kbroker.cli.output import LongWork, counted, note, print_json, size_text
 from kbroker.cli.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
-from kbroker.cli.values import integer, moment_ms
+from kbroker.cli.values import day, integer, moment_ms
 
 if TYPE_CHECKING:
     from kbroker.pipeline.archive.findings import Report
@@ -143,7 +142,7 @@ def _scope(topics: Sequence[str], dates: Sequence[str], start: str | None, end: 
     if first >= last:
         raise usage(f"there is nothing from {start} to {end}")
     span = Span(first, last)
-    days = frozenset(map(_day, dates))
+    days = frozenset(map(day, dates))
     return Scope(frozenset(topics), days, span if "offset" in kinds else None, span if "time" in kinds else None)
 
 
@@ -151,13 +150,6 @@ def _bound(text: str) -> tuple[str, int]:
     if text.isascii() and text.isdigit():
         return "offset", integer(text, "an offset")
     return "time", moment_ms(text.removeprefix("@"), time.time_ns() // 1_000_000)
-
-
-def _day(text: str) -> str:
-    try:
-        return datetime.date.fromisoformat(text).isoformat()
-    except ValueError:
-        raise usage(f"--date must be a day as 2026-01-31, not {text!r}") from None
 
 
 def _write(path: str, text: str) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Literal, NamedTuple
 
 from kbroker.cli.errors import usage
@@ -95,6 +95,14 @@ def moment_ms(text: str, now_ms: int) -> int:
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
     return round(parsed.timestamp() * 1000)
+
+
+def day(text: str) -> str:
+    """A date as an archive names it, 2026-01-31."""
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise usage(f"--date must be a day as 2026-01-31, not {text!r}") from None
 
 
 def clock_time(timestamp_ms: int) -> str:

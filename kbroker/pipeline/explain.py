@@ -19,6 +19,9 @@ _KNOWN = (
                 r"TimeoutException: Timeout of \d+ms expired before (?:the position|successfully)"),
      "no broker answered in time"),
     (re.compile(r"No resolvable bootstrap urls"), "the host of the bootstrap address is not known"),
+    (re.compile(r"CONCURRENT_STREAM_LOG_UPDATE"), "another run goes on from the same checkpoint, and only one may"),
+    # Of the connector, from Kafka's milliseconds to Spark's microseconds.
+    (re.compile(r"long overflow"), "a record's timestamp is later than Spark can tell (the year 294247)"),
     (re.compile(r"Failed to find data source: kafka"), "the Kafka connector is not loaded"),
 )  # fmt: skip
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*", re.DOTALL)

@@ -343,10 +343,8 @@ def test_the_command(spark, topics: Topics, bootstrap, tmp_path):
     topics.fill(source, [{"value": b"%d" % n, "timestamp": 1_388_534_400_000 + n} for n in range(50)])
     archive = archived(spark, tmp_path / "archive", bootstrap, {source: 1})
     # a new topic would have the broker's own retention
-    draft = drafted(world_of(spark, archive, bootstrap), request_for([source], "never"), {})
-    assert [warning.split(":")[0] for warning in draft.warnings] == [
-        "topic never removes records that are older than retention.ms=604800000, and the oldest of these are"
-    ]
+    (warning,) = drafted(world_of(spark, archive, bootstrap), request_for([source], "never"), {}).warnings
+    assert warning.startswith("topic never removes records that are older than retention.ms=")
     target = topics.create(1, {"retention.ms": "-1"}, name=unique("target"))
     from typer.testing import CliRunner
 

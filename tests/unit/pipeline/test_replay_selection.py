@@ -156,6 +156,6 @@ def test_a_new_topic_is_like_the_archived_one():
     state = State(topics={"t": TopicInfo("", 4, configs), "u": TopicInfo("", 6, {"segment.ms": "9"})})
     made = wanted(state, ["t"], 2, {"retention.ms": "-1"})
     assert (made.partitions, made.configs) == (4, {"message.timestamp.type": "CreateTime", "retention.ms": "-1"})
-    assert wanted(state, ["t", "u"], 9, {}) == type(made)(9, {})
+    assert wanted(state, ["t", "u"], 9, {}) == type(made)(9, {"message.timestamp.type": "CreateTime"})
     assert batch_bytes([{"max.message.bytes": "1000"}, {}], 5000, 100) == 900
     assert batch_bytes([{}], 5000, 100) == 5000

@@ -301,7 +301,7 @@ def _plan(
     draft = drafted(world, request, configs)
     for warning in draft.warnings:
         note(f"note: {warning}")
-    made = begin(world, draft)
+    made = begin(world, draft, new)
     if not quiet:
         note(
             f"replay {made.id}: {counted(made.rows, 'record')} (kbroker replay DIR --resume {made.id} goes on with it)"

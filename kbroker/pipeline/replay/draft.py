@@ -154,7 +154,7 @@ def _from_manifest(rows: Rows) -> dict[Target, Amount] | None:
                 min(known.from_ms, part.from_ms),
                 max(known.to_ms, part.to_ms),
             )
-    return found
+    return dict(sorted(found.items()))
 
 
 def _effective(

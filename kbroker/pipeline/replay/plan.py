@@ -4,6 +4,7 @@ the same order, with the same producer id.
 Offsets are Kafka's, times milliseconds since 1970.
 """
 
+import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -111,10 +112,21 @@ def new_id() -> str:
     return secrets.token_hex(6)
 
 
-def create(storage: Storage, plan: Plan) -> None:
-    """Raises PipelineError when there is one of this id."""
-    if not storage.create(plan.path, plan.to_bytes()):
-        raise PipelineError(f"there is a replay {plan.id} already")
+def id_at(cluster: str, targets: Mapping[str, TargetTopic]) -> str:
+    """The one of a replay that begins just there: two that begin at once have the same."""
+    places = [(name, topic.topic_id, topic.starts) for name, topic in sorted(targets.items())]
+    return hashlib.sha256(json.dumps([cluster, places]).encode()).hexdigest()[:12]
+
+
+def create(storage: Storage, plan: Plan) -> Plan:
+    """Writes it down; or gives the plan of one that the same request began just there and just before, so that two at
+    once are one replay, whose records come once."""
+    if storage.create(plan.path, plan.to_bytes()):
+        return plan
+    other = load(storage, plan.id)
+    if other.request == plan.request and other.done_ms is None:
+        return other
+    return create(storage, replace(plan, id=new_id()))
 
 
 def restored(storage: Storage, plan: Plan, group: str) -> Plan:

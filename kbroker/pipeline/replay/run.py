@@ -44,8 +44,15 @@ def cluster_of(world: World) -> str:
 
 
 @told
-def begin(world: World, draft: Draft) -> Plan:
-    """Creates what topics are missing and writes the plan down; nothing is sent yet."""
+def begin(world: World, draft: Draft, new: bool = False) -> Plan:
+    """Creates what topics are missing and writes the plan down; nothing is sent yet.
+
+    Where the same replay was begun while this one was drafted, that is the one to go on with, but for `new`.
+    """
+    storage = world.archive.storage
+    begun = None if new else plan.unfinished(storage, draft.request, world.brokers.cluster())
+    if begun is not None:
+        return begun
     with Cluster(world.bootstrap) as cluster:
         for name, wanted in draft.wanted.items():
             cluster.create_topic(name, wanted.partitions, wanted.configs)
@@ -75,7 +82,7 @@ def begin(world: World, draft: Draft) -> Plan:
         )
     producer_id, epoch = target.producer_id(world.brokers)
     made = Plan(
-        plan.new_id(),
+        plan.new_id() if new else plan.id_at(world.brokers.cluster(), topics),
         time.time_ns() // 1_000_000,
         str(draft.state.settings.get("id", "")),
         draft.state.number,
@@ -89,8 +96,7 @@ def begin(world: World, draft: Draft) -> Plan:
         epoch,
         draft.committed,
     )
-    plan.create(world.archive.storage, made)
-    return made
+    return plan.create(storage, made)
 
 
 @told

@@ -35,8 +35,31 @@ def test_a_plan_is_read_as_it_was_written(storage):
     assert plan.load(storage, "abc123") == PLAN
     done = plan.finish(storage, PLAN, 2000)
     assert plan.load(storage, "abc123") == done == replace(PLAN, done_ms=2000)
-    with pytest.raises(PipelineError, match="there is a replay abc123 already"):
-        plan.create(storage, PLAN)
+
+
+def test_two_that_begin_at_once_are_one(storage):
+    assert plan.create(storage, PLAN) == PLAN
+    second = replace(PLAN, created_ms=1001, producer_id=4712)
+    assert plan.create(storage, second) == PLAN
+    another = plan.create(storage, replace(second, request=replace(REQUEST, append=False)))
+    assert another.id != PLAN.id
+    plan.finish(storage, PLAN, 2000)
+    assert plan.create(storage, second).id not in (PLAN.id, another.id)
+    assert len(plan.plans(storage)) == 3
+
+
+def test_where_a_replay_begins_names_it():
+    topic = PLAN.targets["x"]
+    ids = [
+        plan.id_at(cluster, {name: replace(topic, **changes)})
+        for cluster, name, changes in (
+            ("c", "x", {}), ("d", "x", {}), ("c", "y", {}), ("c", "x", {"topic_id": "0100"}),
+            ("c", "x", {"starts": (0, 10)}), ("c", "x", {"counts": (1, 1)}),
+        )
+    ]  # fmt: skip
+    assert ids[0] == ids[-1]
+    assert len(set(ids)) == 5
+    assert all(one.isalnum() and len(one) == 12 for one in ids)
 
 
 def test_what_a_plan_says():

@@ -138,6 +138,21 @@ def test_a_topic_comes_back_record_by_record(spark, topics: Topics, bootstrap, t
         drafted(world, request_for([source], other), {})
 
 
+def test_the_same_replay_begun_twice_at_once_comes_once(spark, topics: Topics, bootstrap, tmp_path, monkeypatch):
+    source, out = topics.create(), topics.create()
+    topics.fill(source, variety(300, 1, time.time_ns() // 1_000_000 - HOUR_MS))
+    world = world_of(spark, archived(spark, tmp_path / "archive", bootstrap, {source: 1}), bootstrap)
+    drafts = [drafted(world, request_for([source], out), {}) for _ in range(3)]
+    first = begin(world, drafts[0])
+    with monkeypatch.context() as blind:  # both have looked before either has written its plan down
+        blind.setattr(plan, "unfinished", lambda *_: None)
+        assert begin(world, drafts[1]) == first
+    go_on(world, first, Limit())
+    with pytest.raises(PipelineError, match=f"topic {out} is not empty"):
+        begin(world, drafts[2])
+    assert len(topics.read(out)) == 300
+
+
 def test_selections(spark, topics: Topics, bootstrap, tmp_path):
     begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
     source = topics.create(2)

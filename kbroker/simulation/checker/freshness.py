@@ -10,6 +10,8 @@ and polls that moved on without a record: they were given what is no record, the
 In a cluster a new leader may not know the high watermark yet; then this holds from the first time it does.
 """
 
+from bisect import insort
+from collections import defaultdict
 from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
@@ -21,20 +23,20 @@ def stale_polls(index: Index) -> Iterator[Anomaly]:
     """Walks through acknowledgements and beginnings of polls in their order."""
     events = [(one.ended or 0, one) for one in _sends(index) if acknowledged(one) and _end(one)]
     events += [(one.begun, one) for one in _empty_polls(index)]
-    latest: dict[Place, Operation] = {}
+    kept: dict[Place, list[Operation]] = defaultdict(list)  # by their ends, the furthest last
     for _, operation in sorted(events, key=lambda event: event[0]):
         action = operation.action
         if isinstance(action, Send):
-            known = latest.get(action.place)
-            lost = known is not None and _may_be_lost(index.partition(action.place), known, operation.ended or 0)
-            if known is None or lost or _end(known) < _end(operation):
-                latest[action.place] = operation
+            partition, sends, now = index.partition(action.place), kept[action.place], operation.ended or 0
+            while sends and _may_be_lost(partition, sends[-1], now):
+                sends.pop()
+            if not _may_be_lost(partition, operation, now):
+                insort(sends, operation, key=_end)
         elif isinstance(action, Poll):
             for place, position in action.positions.items():
-                send = latest.get(place)
-                if send is None or _end(send) <= position:
-                    continue
-                if not _may_be_lost(index.partition(place), send, operation.ended or 0):
+                partition, now = index.partition(place), operation.ended or 0
+                send = next((one for one in reversed(kept[place]) if not _may_be_lost(partition, one, now)), None)
+                if send is not None and _end(send) > position:
                     yield anomaly(
                         "stale poll",
                         f"{operation.process} was told that there is nothing at offset {position} of {name(place)} or "
@@ -64,9 +66,7 @@ def _empty_polls(index: Index) -> Iterator[Operation]:
         for operation in operations:
             action = operation.action
             if isinstance(action, Poll):
-                moved = index.transactional and any(
-                    stood.get(place, at) != at for place, at in action.positions.items()
-                )
+                moved = index.transactional and any(stood.get(place, at) < at for place, at in action.positions.items())
                 if not moved and _gave_nothing(operation, index.transactional):
                     yield operation
             if isinstance(action, Poll):

@@ -2,12 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise, permutations
+from itertools import pairwise
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
 from kbroker.simulation.checker.index import (
     NEVER,
-    Cut,
     Index,
     Partition,
     Sighting,
@@ -126,19 +125,21 @@ def _may_move(partition: Partition, sightings: list[Sighting], offsets: list[int
     if len(offsets) > MOST_MOVES:
         return False
     cuts = [cut for cut in partition.cuts if sender.begun < cut.step < end_of(sender)]
-    return any(_moved(cuts, sightings, order) for order in permutations(offsets))
-
-
-def _moved(cuts: list[Cut], sightings: list[Sighting], order: Sequence[int]) -> bool:
-    step = 0
-    for old, new in pairwise(order):
-        gone_after = max(one.since for one in sightings if one.offset == old)
-        back_before = min(one.until for one in sightings if one.offset == new)
-        took = (cut.step for cut in cuts if cut.floor <= old and max(step, gone_after) < cut.step < back_before)
-        step = next(took, NEVER)
-        if step == NEVER:
-            return False
-    return True
+    floors = [*(cut.floor for cut in cuts), NEVER]
+    # Each sighting is of one of the times between Losses: by its offset, those times that it can be of.
+    times = list(pairwise([-1, *(cut.step for cut in cuts), NEVER]))
+    seen = {
+        (one.offset, tuple(i for i, (after, before) in enumerate(times) if one.since < before and one.until > after))
+        for one in sightings
+    }
+    # Where it can have been in a time, with the sightings that are explained so far.
+    states = {(offset, frozenset[object]()) for offset in offsets}
+    for i in range(len(times)):
+        now = {(at, told | {one for one in seen if one[0] == at and i in one[1]}) for at, told in states}
+        if any(told == seen for _, told in now):
+            return True
+        states = now | {(new, told) for at, told in now if floors[i] <= at for new in offsets}
+    return False
 
 
 def unsent_values(index: Index) -> Iterator[Anomaly]:

@@ -218,15 +218,22 @@ def a_poll_gives_nothing(history, random):
         reads = operation.action.reads
         if operation.action.committed_only or operation.outcome is not Outcome.OK or not reads:
             continue
-        values, place = {read.value for read in reads}, reads[0].place
+        given, place = {read.offset: read.value for read in reads if read.place == reads[0].place}, reads[0].place
         before = [one for one in kept if one.ended < operation.begun and one.action.place == place]
-        if any(values.issuperset(one.action.values) for one in before):
+        if any(given.get(one.action.base_offset + i) == v for one in before for i, v in enumerate(one.action.values)):
             candidates.append(operation)
     found = pick(random, candidates)
     if found is None:
         return False
+    # Back to where it stood: who moves on without a record was given the marks of transactions.
+    own = [one for one in history.operations if one.process == found.process and isinstance(one.action, Poll | Assign)]
+    stood = {}
+    for one in own[: own.index(found)]:
+        stood = {**(stood if isinstance(one.action, Poll) else {}), **one.action.positions}
+    positions = found.action.positions
     for read in reversed(found.action.reads):
-        found.action.positions[read.place] = read.offset
+        positions[read.place] = read.offset
+    positions.update({place: min(position, stood.get(place, position)) for place, position in positions.items()})
     found.action.reads.clear()
     return True
 

@@ -15,35 +15,35 @@ from concurrent.futures import ThreadPoolExecutor
 from random import SystemRandom
 from typing import TYPE_CHECKING, TypeVar
 
+from kbroker.api.context import Services
 from kbroker.api.dispatch import Dispatch
-from kbroker.api.services import Services
-from kbroker.cluster.coordination import Coordination, SessionExpired
-from kbroker.cluster.embedded import EmbeddedStore
-from kbroker.cluster.image import BROKER_RESOURCE, BrokerNode, ConfigResource, MetadataDelta
-from kbroker.cluster.member import ClusterMember, join
 from kbroker.config import BrokerConfig
 from kbroker.config.acting import without_effect
 from kbroker.config.values import ConfigError
-from kbroker.coordinator.groups import GroupCoordinator
-from kbroker.coordinator.markers import Markers
-from kbroker.coordinator.transactions import TransactionCoordinator
-from kbroker.events import Log
-from kbroker.net.listener import Server
-from kbroker.processes import Processes, RealClock
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.transaction.marker_router import MarkerRouter
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+from kbroker.metadata.image import BROKER_RESOURCE, BrokerNode, ConfigResource, MetadataDelta
+from kbroker.metadata.membership import ClusterMember, join
+from kbroker.metadata.store.coordination import Coordination, SessionExpired
+from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.replica.assignments import Assignments
-from kbroker.replica.cleaning import Cleaning
-from kbroker.replica.fetching import Fetching
-from kbroker.replica.housekeeping import Housekeeping
-from kbroker.replica.logs import LogDirectory
-from kbroker.replica.manager import ReplicaManager
-from kbroker.storage.backend import RealDisk
-from kbroker.world import World
+from kbroker.replica.fetch.fetch_manager import FetchManager
+from kbroker.replica.logs.housekeeping import Housekeeping
+from kbroker.replica.logs.log_cleaner import LogCleaner
+from kbroker.replica.logs.log_manager import LogManager
+from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.environment import Environment
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.processes import Processes, RealClock
+from kbroker.server.socket_server import SocketServer
 
 if TYPE_CHECKING:
     from kbroker.exporter.service import Exporter
 
 T = TypeVar("T")
-log = Log("kbroker")
+log = EventLogger("kbroker")
 
 # Collections of the oldest generation walk every live object: frozen after the start, and then seldom.
 GC_THRESHOLDS = (20_000, 20, 50)
@@ -57,25 +57,27 @@ class Broker:
     services: Services
     exporter: Exporter
 
-    def __init__(self, world: World, config: BrokerConfig, coordination: Coordination | None = None) -> None:
+    def __init__(
+        self, environment: Environment, config: BrokerConfig, coordination: Coordination | None = None
+    ) -> None:
         if len(config.log_dirs) != 1:
             raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; kbroker keeps its data in one")
         if len(config.listeners) != 1:
             raise ConfigError(f"listeners names {len(config.listeners)} listeners; kbroker has one")
-        self.world = world
+        self.environment = environment
         self.config = config
-        self.stopped: asyncio.Future[BaseException | None] = world.loop.create_future()
+        self.stopped: asyncio.Future[BaseException | None] = environment.loop.create_future()
         self._coordination = coordination
         self._store: EmbeddedStore | None = None
-        self._server = Server(world, config, Dispatch())
+        self._server = SocketServer(environment, config, Dispatch())
         self._started: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> str:
         """Come up whole, then accept clients; gives the bootstrap address. Raises OSError, ConfigError."""
-        self.world.set_threads(self.config.num_io_threads)
+        self.environment.set_threads(self.config.num_io_threads)
         for line in without_effect(BROKER_RESOURCE, self.config.static):
             log.warning("config without effect", reason=line)
-        logs = LogDirectory(self.world, self.config.log_dirs[0], lambda: self.config)
+        logs = LogManager(self.environment, self.config.log_dirs[0], lambda: self.config)
         await logs.lock()
         self._started.append(logs.unlock)
         await logs.check_owner(self.config.node_id)
@@ -84,9 +86,9 @@ class Broker:
         self._started.append(self._server.stop)
         node = BrokerNode(self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack)
         member = await self._join(node, logs)
-        replicas = ReplicaManager(self.world, node.id, member.image, logs)
+        replicas = ReplicaManager(self.environment, node.id, member.image, logs)
         self._configure(member)
-        assignments = Assignments(self.world, replicas, member.image)
+        assignments = Assignments(self.environment, replicas, member.image)
         await assignments.start(log.warning)
         self._started.append(assignments.stop)
         member.listen(assignments.on_delta)
@@ -102,16 +104,16 @@ class Broker:
     async def _export(self) -> None:
         from kbroker.exporter.service import Exporter
 
-        self.exporter = Exporter(self.world, self.services, self._server)
+        self.exporter = Exporter(self.environment, self.services, self._server)
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
-    async def _join(self, node: BrokerNode, logs: LogDirectory) -> ClusterMember:
+    async def _join(self, node: BrokerNode, logs: LogManager) -> ClusterMember:
         patience_s = FORMER_SESSION_S
         if self._coordination is None:
             # Sessions of a store in this process end with the process.
             patience_s = 0.0
-            self._store = await EmbeddedStore.open(self.world, f"{logs.path}/coordination", self.fail)
+            self._store = await EmbeddedStore.open(self.environment, f"{logs.path}/coordination", self.fail)
             self._started.append(self._store.close)
             self._coordination = self._store.session()
         # Another broker may lead by then what this one still thinks to lead.
@@ -121,25 +123,27 @@ class Broker:
         async def admit(cluster_id: str) -> None:
             await logs.check_owner(node.id, cluster_id)
 
-        member = await join(self.world, self._coordination, node, lambda: self.config, self.fail, patience_s, admit)
+        member = await join(
+            self.environment, self._coordination, node, lambda: self.config, self.fail, patience_s, admit
+        )
         self._started.append(member.leave)
         return member
 
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
         slots = self.config.max_incremental_fetch_session_cache_slots
-        groups = GroupCoordinator(self.world, replicas, member.image, lambda: self.config)
-        markers = Markers(replicas, groups)
+        groups = GroupCoordinator(self.environment, replicas, member.image, lambda: self.config)
+        markers = MarkerRouter(replicas, groups)
         return Services(
             node_id=self.config.node_id,
             config=self.config,
-            world=self.world,
+            environment=self.environment,
             metadata=member.image,
             controller=member.controller,
             replicas=replicas,
-            fetching=Fetching(self.world, replicas, slots, self.config.fetch_max_bytes),
+            fetching=FetchManager(self.environment, replicas, slots, self.config.fetch_max_bytes),
             groups=groups,
             transactions=TransactionCoordinator(
-                self.world,
+                self.environment,
                 replicas,
                 member.image,
                 lambda: self.config,
@@ -160,10 +164,10 @@ class Broker:
         await transactions.start()
         # Before the groups: what it completes goes to them.
         self._started.append(transactions.stop)
-        housekeeping = Housekeeping(self.world, replicas, assignments, lambda: self.config)
+        housekeeping = Housekeeping(self.environment, replicas, assignments, lambda: self.config)
         housekeeping.start()
         self._started.append(housekeeping.stop)
-        cleaning = Cleaning(self.world, replicas, lambda: self.config)
+        cleaning = LogCleaner(self.environment, replicas, lambda: self.config)
         cleaning.start()
         self._started.append(cleaning.stop)
 
@@ -182,7 +186,7 @@ class Broker:
         self.config, complaints = self.config.with_stored(common, own)
         for line in complaints:
             log.warning("stored config left out", reason=line)
-        self.world.set_threads(self.config.num_io_threads)
+        self.environment.set_threads(self.config.num_io_threads)
 
     def fail(self, reason: BaseException) -> None:
         """Something without which the broker must not go on is lost."""
@@ -222,10 +226,10 @@ class Threads:
         return self._loop.run_in_executor(self._pool, fn, *args)
 
 
-def real_world(loop: asyncio.AbstractEventLoop) -> World:
+def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
     """The machine as it is."""
     threads = Threads(loop)
-    return World(
+    return Environment(
         loop=loop,
         clock=RealClock(),
         disk=RealDisk(),
@@ -256,7 +260,7 @@ def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
 
 
 async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
-    broker = Broker(real_world(loop), config)
+    broker = Broker(system_environment(loop), config)
 
     def on_signal() -> None:
         if not broker.stopped.done():

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from protocol.apis import APIS, ApiKey
 from protocol.errors import MalformedError
-from protocol.primitives import Buffer
-from protocol.wire import skip_tags
+from protocol.fast.primitives import skip_tags
+from protocol.schema.primitives import Buffer
 
 _SIZE = Struct(">i")
 _REQUEST = Struct(">hhih")

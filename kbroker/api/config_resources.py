@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kbroker.api.services import Services
-from kbroker.cluster.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from kbroker.api.context import Services
+from kbroker.common import KafkaError
 from kbroker.config.acting import without_effect
 from kbroker.config.alter import Change, alter_broker, alter_client_metrics, alter_group, alter_topic
 from kbroker.config.loggers import alter_loggers
-from kbroker.events import Log
-from kbroker.model import KafkaError
-from kbroker.state.controller import check_topic_name
+from kbroker.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from kbroker.metadata.topic_plans import check_topic_name
+from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 
 LOGGER_RESOURCE = 8
@@ -28,7 +28,7 @@ RESOURCE_TYPES = (
     TOPIC_RESOURCE,
 )
 
-log = Log("kbroker.config")
+log = EventLogger("kbroker.config")
 
 Overrides = dict[str, str]
 

@@ -7,13 +7,13 @@ from importlib import import_module
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from kbroker.api.outcomes import note, plan_of
-from kbroker.api.services import Body, Pending, RequestContext, Services
-from kbroker.metrics import RequestStats
+from kbroker.api.context import Body, Pending, RequestContext, Services
+from kbroker.api.response_errors import note, plan_of
+from kbroker.runtime.metrics import RequestStats
 from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
-from protocol.schema import Message, decoder, encode
-from protocol.wire import skip_tags
+from protocol.fast.primitives import skip_tags
+from protocol.schema.message import Message, decoder, encode
 
 Served = Body | Pending | Awaitable[Body | Pending | None] | None
 Serve = Callable[[Services, RequestContext, memoryview, int], Served]
@@ -61,7 +61,7 @@ STEMS: dict[ApiKey, str] = {
 }
 
 
-class Refused(Exception):
+class UnservedRequest(Exception):
     """A frame that gets no answer: its connection is closed, as Kafka does, and the reason is logged."""
 
     def __init__(self, reason: str, api_key: int, version: int) -> None:
@@ -71,7 +71,7 @@ class Refused(Exception):
         self.version = version
 
 
-class Entry(NamedTuple):
+class ApiHandler(NamedTuple):
     """One API in one version. `overlaps`: further requests may be served while this one waits (Produce)."""
 
     serve: Serve
@@ -90,29 +90,29 @@ class Dispatch:
     """Finds the entry of an API in a version. Handlers are bound at the first request of each version."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[int, int], Entry] = {}
+        self._entries: dict[tuple[int, int], ApiHandler] = {}
         self._unsupported = RequestStats(ApiKey.API_VERSIONS, 0)
         self.skip_tags = skip_tags
 
-    def find(self, api_key: int, version: int) -> Entry:
+    def find(self, api_key: int, version: int) -> ApiHandler:
         """Raises Refused for what gets no answer."""
         return self._entries.get((api_key, version)) or self._bind(api_key, version)
 
-    def _bind(self, api_key: int, version: int) -> Entry:
+    def _bind(self, api_key: int, version: int) -> ApiHandler:
         api = APIS.get(api_key)
         if api is None:
-            raise Refused("API not served", api_key, version)
+            raise UnservedRequest("API not served", api_key, version)
         key = ApiKey(api_key)
         if not FIRST_SERVED_VERSION.get(key, api.min) <= version <= api.max:
             if key is ApiKey.API_VERSIONS:
                 # Answered in version 0, whatever was asked (KIP-511); the body is not looked at.
-                return Entry(_unsupported_api_versions, False, False, False, self._unsupported)
-            raise Refused("version not served", api_key, version)
+                return ApiHandler(_unsupported_api_versions, False, False, False, self._unsupported)
+            raise UnservedRequest("version not served", api_key, version)
         module = import_module(f"kbroker.api.{STEMS[key]}")
         flexible = version >= api.flexible_from
         serve = module.serve if hasattr(module, "serve") else message_server(key, version, module.handle)
         tagged = flexible and key is not ApiKey.API_VERSIONS
-        entry = Entry(serve, flexible, tagged, key is ApiKey.PRODUCE, RequestStats(api_key, version))
+        entry = ApiHandler(serve, flexible, tagged, key is ApiKey.PRODUCE, RequestStats(api_key, version))
         self._entries[api_key, version] = entry
         return entry
 

@@ -19,16 +19,16 @@ from functools import partial
 from typing import Self
 
 from kbroker.api import transactional_produce
-from kbroker.api.outcomes import partition_named
-from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
+from kbroker.api.context import PENDING, Body, Pending, RequestContext, Services
+from kbroker.api.response_errors import partition_named
 from kbroker.api.transactional_produce import Refusal, TransactionAppends, has_transactional
-from kbroker.model import KafkaError
-from kbroker.replica.manager import Appended, ReplicaManager
-from kbroker.replica.records import Unfinished
-from kbroker.replica.validation import NotOneBatchError
-from kbroker.state.purgatory import Operation
+from kbroker.common import KafkaError
+from kbroker.replica.produce.batch_validation import NotOneBatchError
+from kbroker.replica.produce.record_validation import Unfinished
+from kbroker.replica.purgatory import DelayedOperation
+from kbroker.replica.replica_manager import AppendResult, ReplicaManager
 from protocol.errors import ErrorCode
-from protocol.produce_wire import (
+from protocol.fast.produce import (
     PartitionRecords,
     PartitionResult,
     TopicRecords,
@@ -50,7 +50,7 @@ REFUSED_BY_LOG = {
 _NOTHING: tuple[tuple[int, str | None], ...] = ()
 
 
-Unsettled = list[tuple[list[PartitionResult], int, Appended]]
+Unsettled = list[tuple[list[PartitionResult], int, AppendResult]]
 Appends = ReplicaManager | TransactionAppends
 Served = Body | Pending | None
 
@@ -96,7 +96,7 @@ def produce(
     """Append to every partition, in the order of the request, and answer."""
     version = context.version
     append = appends.append
-    now_ms = services.world.clock.now_ms()
+    now_ms = services.environment.clock.now_ms()
     results: list[TopicResult] = []
     unsettled: Unsettled = []
     for key, partitions in topics:
@@ -141,7 +141,7 @@ def _answer(context: RequestContext, acks: int, results: list[TopicResult]) -> B
     return None
 
 
-def _appended(index: int, appended: Appended) -> PartitionResult:
+def _appended(index: int, appended: AppendResult) -> PartitionResult:
     return (index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset, _NOTHING, None)
 
 
@@ -241,12 +241,12 @@ class Rest:
             return _wait(self._services, self._context, self._results, self._unsettled, self._timeout_ms)
         return _answer(self._context, self._acks, self._results)
 
-    async def _append(self, key: str | bytes, index: int, records: memoryview | None) -> Appended:
+    async def _append(self, key: str | bytes, index: int, records: memoryview | None) -> AppendResult:
         appends, version = self._appends, self._context.version
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is None:
             try:
-                now_ms = self._services.world.clock.now_ms()
+                now_ms = self._services.environment.clock.now_ms()
                 return appends.append(key, index, records, self._acks, version, now_ms)
             except Unfinished as found:
                 unfinished = found
@@ -257,7 +257,7 @@ class Rest:
         self._context.on_abandoned = cancel
 
 
-class DelayedProduce(Operation):
+class DelayedProduce(DelayedOperation):
     """A produce request of which some partitions wait for their high watermark or their sync."""
 
     __slots__ = ("_context", "_left", "_results", "_services", "_unsettled")
@@ -270,7 +270,7 @@ class DelayedProduce(Operation):
         unsettled: Unsettled,
         timeout_ms: int,
     ) -> None:
-        super().__init__(services.world.clock.mono_ms() + max(timeout_ms, 0))
+        super().__init__(services.environment.clock.mono_ms() + max(timeout_ms, 0))
         self._services = services
         self._context = context
         self._results = results

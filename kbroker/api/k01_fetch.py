@@ -9,11 +9,11 @@ A request of a replica (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER
 
 from __future__ import annotations
 
-from kbroker.api.outcomes import partition_named
-from kbroker.api.services import PENDING, Body, Pending, RequestContext, Services
-from kbroker.replica.fetch_reads import READ_COMMITTED, READ_UNCOMMITTED, Results
+from kbroker.api.context import PENDING, Body, Pending, RequestContext, Services
+from kbroker.api.response_errors import partition_named
+from kbroker.replica.fetch.log_reads import READ_COMMITTED, READ_UNCOMMITTED, Results
 from protocol.errors import ErrorCode
-from protocol.fetch_wire import (
+from protocol.fast.fetch import (
     FIRST_TOPIC_ID_VERSION,
     FetchRequest,
     FetchResult,

@@ -13,8 +13,8 @@ none. Lookups that read the log run in a thread, all of a request together.
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from kbroker.replica.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
@@ -68,7 +68,7 @@ def handle(
 async def _look_up(
     services: Services, context: RequestContext, lookups: list[Lookup], response: ListOffsetsResponse
 ) -> ListOffsetsResponse:
-    await services.world.offload(_run_blocking, lookups)
+    await services.environment.offload(_run_blocking, lookups)
     return _in_version(context, response)
 
 

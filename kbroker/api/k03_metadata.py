@@ -12,11 +12,11 @@ allow it.
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 
-from kbroker.api.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from kbroker.api.services import RequestContext, Services
-from kbroker.cluster.image import MetadataImage, PartitionImage, TopicImage
-from kbroker.model import NO_LEADER, KafkaError
-from kbroker.state.controller import INTERNAL_TOPICS, ZERO_UUID, topic_name_fault
+from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import NO_LEADER, KafkaError
+from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from kbroker.metadata.topic_plans import INTERNAL_TOPICS, ZERO_UUID, topic_name_fault
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import (
     MetadataRequest,

@@ -7,10 +7,10 @@
 - A group that does not exist is GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION before.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.cluster.image import MetadataImage, TopicImage
-from kbroker.model import KafkaError
-from kbroker.state.group.records import NO_TIMESTAMP, CommittedOffset
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.records import NO_TIMESTAMP, CommittedOffset
+from kbroker.metadata.image import MetadataImage, TopicImage
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -35,7 +35,7 @@ async def handle(services: Services, context: RequestContext, request: OffsetCom
     pending: Answer = []
     topics = []
     expire_ms = NO_TIMESTAMP
-    now_ms = services.world.clock.now_ms()
+    now_ms = services.environment.clock.now_ms()
     if request.retention_time_ms != BROKERS_RETENTION:
         expire_ms = now_ms + request.retention_time_ms
     limit = services.config.offset_metadata_max_bytes

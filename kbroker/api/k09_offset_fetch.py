@@ -12,11 +12,11 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.cluster.image import MetadataImage
-from kbroker.model import UNKNOWN_OFFSET, KafkaError
-from kbroker.state.group.offsets import GroupOffsets
-from kbroker.state.group.records import NO_EPOCH, ZERO_TOPIC_ID, CommittedOffset
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import UNKNOWN_OFFSET, KafkaError
+from kbroker.coordinator.group.offsets.group_offsets import GroupOffsets
+from kbroker.coordinator.group.records import NO_EPOCH, ZERO_TOPIC_ID, CommittedOffset
+from kbroker.metadata.image import MetadataImage
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,

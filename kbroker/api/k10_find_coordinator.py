@@ -6,9 +6,9 @@
 - Share groups' keys and unknown key types are INVALID_REQUEST.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.coordinator.ports import GROUP_TOPIC, TRANSACTION_TOPIC
-from kbroker.model import KafkaError
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.coordinator.interfaces import GROUP_TOPIC, TRANSACTION_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 

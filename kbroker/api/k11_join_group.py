@@ -1,15 +1,15 @@
 """JoinGroup (key 11), versions 0 to 9: become a member of a group, or stay one through a rebalance.
 
-- The answer waits until the rebalance ends, see kbroker/state/group/joining.py for what decides that.
+- The answer waits until the rebalance ends, see kbroker/coordinator/group/classic/join.py for what decides that.
 - Version 0 has no rebalance timeout of its own: it is the session timeout.
 - A new member without instance id is given its id first, from version 4 on (KIP-394).
 """
 
 from uuid import UUID
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
-from kbroker.state.group.requests import JoinAnswer, JoinRequest, Protocols
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.classic.requests import JoinAnswer, JoinRequest, Protocols
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
@@ -48,7 +48,7 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
         rebalance_timeout_ms = request.session_timeout_ms
     # The id begins with what an administrator knows the member by.
     prefix = (request.group_instance_id or client_id)[:LONGEST_PREFIX]
-    unique = UUID(bytes=services.world.random.randbytes(16), version=4)
+    unique = UUID(bytes=services.environment.random.randbytes(16), version=4)
     return JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,

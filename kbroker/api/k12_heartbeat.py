@@ -1,7 +1,7 @@
 """Heartbeat (key 12), versions 0 to 4: a member's sign of life; its answer says when to join again."""
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 

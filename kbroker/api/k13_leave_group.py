@@ -4,9 +4,9 @@
 - Before, the one member's result is the answer's.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
-from kbroker.state.group.requests import Leaver
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.classic.requests import Leaver
 from protocol.errors import ErrorCode
 from protocol.messages.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 

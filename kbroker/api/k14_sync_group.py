@@ -3,9 +3,9 @@
 A follower's answer waits for the leader. Version 5 has to name protocol type and protocol (KIP-559).
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
-from kbroker.state.group.requests import SyncAnswer, SyncRequest
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.classic.requests import SyncAnswer, SyncRequest
 from protocol.errors import ErrorCode
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 

@@ -4,11 +4,11 @@
 - Protocol and member metadata are told in Stable only: in a rebalance they may not fit together.
 """
 
-from kbroker.api.authorized import NOT_ASKED
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
-from kbroker.state.group.group import ClassicGroup
-from kbroker.state.group.states import GroupState
+from kbroker.api.authorized_operations import NOT_ASKED
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.classic.states import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import (
     DescribedGroup,

@@ -3,8 +3,8 @@
 Filters by state (version 4, KIP-518) and by type (version 5, KIP-848) do not mind case; an empty one lets all pass.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from protocol.messages.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 CLASSIC = "classic"

@@ -12,8 +12,8 @@ ApiVersions,
 
 import re
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.state.features import SUPPORTED
+from kbroker.api.context import RequestContext, Services
+from kbroker.metadata.features import SUPPORTED
 from protocol.apis import APIS, Api, ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k18_api_versions import (

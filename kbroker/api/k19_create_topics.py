@@ -8,10 +8,10 @@ takes no
   longer than a write to the coordination service.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.cluster.controller import TopicResult
+from kbroker.api.context import RequestContext, Services
 from kbroker.config.describe import describe_topic
-from kbroker.state.controller import TopicSpec
+from kbroker.metadata.controller import TopicResult
+from kbroker.metadata.topic_plans import TopicSpec
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (
     CreatableTopic,

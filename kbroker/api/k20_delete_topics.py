@@ -7,9 +7,9 @@ is not
   looked at, for that takes no longer than a write to the coordination service.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
-from kbroker.state.controller import Deletion, TopicRef
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.metadata.topic_plans import Deletion, TopicRef
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import (
     DeletableTopicResult,

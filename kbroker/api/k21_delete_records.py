@@ -5,9 +5,9 @@
 - `low_watermark` is the log start offset after it; asking for less than that changes nothing.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
-from kbroker.state.controller import INTERNAL_TOPICS
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.metadata.topic_plans import INTERNAL_TOPICS
 from protocol.errors import ErrorCode
 from protocol.messages.k21_delete_records import (
     DeleteRecordsPartitionResult,

@@ -6,9 +6,9 @@
 - Versions 0 to 3 do not know PRODUCER_FENCED.
 """
 
-from kbroker.api.fencing import fenced
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import NO_PRODUCER_ID, KafkaError
+from kbroker.api.context import RequestContext, Services
+from kbroker.api.fenced_errors import fenced
+from kbroker.common import NO_PRODUCER_ID, KafkaError
 from protocol.errors import ErrorCode
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

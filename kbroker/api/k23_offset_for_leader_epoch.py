@@ -4,8 +4,8 @@ A consumer that may have read what its leader then lost asks here where the epoc
 epoch that is not known, or -1, gets epoch and end offset -1.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 from protocol.messages.k23_offset_for_leader_epoch import (
     EpochEndOffset,

@@ -10,10 +10,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kbroker.api.fencing import fenced
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError, TopicPartition
-from kbroker.state.controller import INTERNAL_TOPICS
+from kbroker.api.context import RequestContext, Services
+from kbroker.api.fenced_errors import fenced
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.metadata.topic_plans import INTERNAL_TOPICS
 from protocol.errors import ErrorCode
 from protocol.messages.k24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

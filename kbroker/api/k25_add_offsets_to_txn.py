@@ -4,10 +4,10 @@ Clients of transactions version 2 (KIP-890) do not ask for it: TxnOffsetCommit a
 looked at, and __consumer_offsets need not exist yet.
 """
 
-from kbroker.api.fencing import fenced
-from kbroker.api.services import RequestContext, Services
-from kbroker.coordinator.ports import GROUP_TOPIC
-from kbroker.model import KafkaError, TopicPartition
+from kbroker.api.context import RequestContext, Services
+from kbroker.api.fenced_errors import fenced
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.interfaces import GROUP_TOPIC
 from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 FIRST_WITH_FENCED = 2

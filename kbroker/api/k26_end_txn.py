@@ -6,9 +6,9 @@
 - Versions 0 and 1 do not know PRODUCER_FENCED.
 """
 
-from kbroker.api.fencing import fenced
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
+from kbroker.api.context import RequestContext, Services
+from kbroker.api.fenced_errors import fenced
+from kbroker.common import KafkaError
 from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
 
 FIRST_OF_VERSION_2 = 5

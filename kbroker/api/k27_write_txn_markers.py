@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.coordinator.ports import Marker
-from kbroker.model import TopicPartition
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import TopicPartition
+from kbroker.coordinator.interfaces import Marker
 from protocol.errors import ErrorCode
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
@@ -44,7 +44,7 @@ async def handle(
 
 
 def _write(services: Services, row: WritableTxnMarker, tp: TopicPartition, outcomes: Outcomes) -> Future[None]:
-    written: Future[None] = services.world.loop.create_future()
+    written: Future[None] = services.environment.loop.create_future()
 
     def done(code: ErrorCode) -> None:
         outcomes.setdefault(row.producer_id, {})[tp] = code

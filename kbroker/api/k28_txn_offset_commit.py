@@ -11,13 +11,13 @@
 
 from __future__ import annotations
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.cluster.image import TopicImage
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.batching import Producer
-from kbroker.coordinator.ports import GROUP_TOPIC
+from kbroker.coordinator.group.records import CommittedOffset
+from kbroker.coordinator.interfaces import GROUP_TOPIC
 from kbroker.coordinator.runtime import coordinator_error
-from kbroker.model import KafkaError, TopicPartition
-from kbroker.state.group.records import CommittedOffset
+from kbroker.metadata.image import TopicImage
 from protocol.errors import ErrorCode
 from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -41,7 +41,7 @@ async def handle(
     # Answers that have the result of the whole if it is an error, and those whose offsets were not too large.
     pending: list[TxnOffsetCommitResponsePartition] = []
     topics = []
-    now_ms = services.world.clock.now_ms()
+    now_ms = services.environment.clock.now_ms()
     limit = services.config.offset_metadata_max_bytes
     for wanted in request.topics:
         image = services.metadata.topics.get(wanted.name)

@@ -12,8 +12,8 @@ from kbroker.api.config_resources import (
     invalid,
     node_number,
 )
-from kbroker.api.services import RequestContext, Services
-from kbroker.cluster.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from kbroker.config.describe import (
     Entry,
     Source,
@@ -24,8 +24,8 @@ from kbroker.config.describe import (
     describe_topic,
 )
 from kbroker.config.loggers import logger_levels
-from kbroker.model import KafkaError
-from kbroker.state.controller import check_topic_name
+from kbroker.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from kbroker.metadata.topic_plans import check_topic_name
 from protocol.errors import ErrorCode
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,

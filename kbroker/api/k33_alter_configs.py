@@ -5,7 +5,7 @@ is named twice is refused both times (Kafka 4.3.1 never answers that request).
 """
 
 from kbroker.api.config_resources import Alteration, alter_each
-from kbroker.api.services import RequestContext, Services
+from kbroker.api.context import RequestContext, Services
 from kbroker.config.alter import replacing
 from protocol.errors import ErrorCode
 from protocol.messages.k33_alter_configs import (

@@ -8,7 +8,7 @@ the high watermark, which a leader's never is. Total and usable bytes are those 
 
 from collections.abc import Mapping
 
-from kbroker.api.services import RequestContext, Services
+from kbroker.api.context import RequestContext, Services
 from protocol.errors import ErrorCode
 from protocol.messages.k35_describe_log_dirs import (
     DescribableLogDirTopic,
@@ -26,7 +26,9 @@ async def handle(
     directory = services.replicas.logs.path
     result = DescribeLogDirsResult(log_dir=directory, topics=_topics(services, request.topics))
     try:
-        result.total_bytes, result.usable_bytes = await services.world.offload(services.world.disk.usage, directory)
+        result.total_bytes, result.usable_bytes = await services.environment.offload(
+            services.environment.disk.usage, directory
+        )
     except OSError:
         result = DescribeLogDirsResult(log_dir=directory, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     return DescribeLogDirsResponse(results=[result])

@@ -3,8 +3,8 @@
 The answer comes when the new partitions have their logs; `timeout_ms` is not looked at.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.state.controller import PartitionsSpec
+from kbroker.api.context import RequestContext, Services
+from kbroker.metadata.topic_plans import PartitionsSpec
 from protocol.errors import ErrorCode
 from protocol.messages.k37_create_partitions import (
     CreatePartitionsRequest,

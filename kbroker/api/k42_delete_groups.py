@@ -1,7 +1,7 @@
 """DeleteGroups (key 42), versions 0 to 2: forget groups without members, and their offsets."""
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 from protocol.messages.k42_delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 

@@ -5,7 +5,7 @@ this broker follows the new values. A resource that is named twice is refused bo
 """
 
 from kbroker.api.config_resources import Alteration, alter_each
-from kbroker.api.services import RequestContext, Services
+from kbroker.api.context import RequestContext, Services
 from kbroker.config.alter import Change
 from protocol.errors import ErrorCode
 from protocol.messages.k44_incremental_alter_configs import (

@@ -3,8 +3,8 @@
 A group with members keeps those of the topics that they subscribe to, and all when it is no consumer group.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,

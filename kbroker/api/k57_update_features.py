@@ -6,9 +6,9 @@ there.
 - From version 2 on an answer names no feature.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
-from kbroker.state.features import FeatureUpdate
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.metadata.features import FeatureUpdate
 from protocol.errors import ErrorCode
 from protocol.messages.k57_update_features import UpdatableFeatureResult, UpdateFeaturesRequest, UpdateFeaturesResponse
 

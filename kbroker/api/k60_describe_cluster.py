@@ -4,8 +4,8 @@ Version 1 asks for an endpoint type: only brokers (1) can be asked here. Version
 there are none, for a broker that is not registered is not known.
 """
 
-from kbroker.api.authorized import CLUSTER_OPERATIONS, NOT_ASKED
-from kbroker.api.services import RequestContext, Services
+from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from kbroker.api.context import RequestContext, Services
 from protocol.errors import ErrorCode
 from protocol.messages.k60_describe_cluster import (
     DescribeClusterBroker,

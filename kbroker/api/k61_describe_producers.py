@@ -1,8 +1,8 @@
 """DescribeProducers (key 61), version 0 (KIP-664): the producers whose state a partition keeps."""
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
-from kbroker.state.controller import topic_name_fault
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.metadata.topic_plans import topic_name_fault
 from protocol.errors import ErrorCode
 from protocol.messages.k61_describe_producers import (
     DescribeProducersRequest,

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError, TopicPartition
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError, TopicPartition
 from protocol.messages.k65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,

@@ -6,11 +6,11 @@
   is -1, has lasted for ever.
 """
 
-from kbroker.api.services import RequestContext, Services
-from kbroker.model import KafkaError
-from kbroker.state.pattern import Pattern
-from kbroker.state.txn.states import LABELS
-from kbroker.state.txn.transaction import Transaction
+from kbroker.api.context import RequestContext, Services
+from kbroker.api.pattern.pattern import Pattern
+from kbroker.common import KafkaError
+from kbroker.coordinator.transaction.states import LABELS
+from kbroker.coordinator.transaction.transaction_metadata import Transaction
 from protocol.messages.k66_list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -26,7 +26,7 @@ async def handle(
         pattern = Pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
     except KafkaError as refusal:
         return ListTransactionsResponse(error_code=refusal.code)
-    now_ms = services.world.clock.now_ms()
+    now_ms = services.environment.clock.now_ms()
     states, producers, duration_ms = (
         set(request.state_filters),
         set(request.producer_id_filters),
@@ -64,4 +64,4 @@ async def _matches(services: Services, pattern: Pattern, text: str) -> bool:
             next(work)
         except StopIteration as end:
             return bool(end.value)
-        await services.world.turn()
+        await services.environment.turn()

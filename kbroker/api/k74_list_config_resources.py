@@ -5,8 +5,8 @@ for none: topics and brokers whether or not anything is set for them, groups and
 """
 
 from kbroker.api.config_resources import CLIENT_METRICS_RESOURCE, LOGGER_RESOURCE, RESOURCE_TYPES
-from kbroker.api.services import RequestContext, Services
-from kbroker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from kbroker.api.context import RequestContext, Services
+from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from protocol.errors import ErrorCode
 from protocol.messages.k74_list_config_resources import (
     ConfigResource,

@@ -6,11 +6,11 @@
 - Eligible leader replicas are always empty until there are clusters.
 """
 
-from kbroker.api.authorized import TOPIC_OPERATIONS
-from kbroker.api.services import RequestContext, Services
-from kbroker.cluster.image import MetadataImage, PartitionImage, TopicImage
-from kbroker.model import NO_LEADER
-from kbroker.state.controller import INTERNAL_TOPICS, topic_name_fault
+from kbroker.api.authorized_operations import TOPIC_OPERATIONS
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import NO_LEADER
+from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from kbroker.metadata.topic_plans import INTERNAL_TOPICS, topic_name_fault
 from protocol.errors import ErrorCode
 from protocol.messages.k75_describe_topic_partitions import (
     Cursor,

@@ -17,16 +17,16 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.api.services import Body, Pending, RequestContext, Services
-from kbroker.model import KafkaError, TopicPartition
+from kbroker.api.context import Body, Pending, RequestContext, Services
+from kbroker.common import KafkaError, TopicPartition
 from protocol.errors import ErrorCode
-from protocol.produce_wire import TopicRecords
+from protocol.fast.produce import TopicRecords
 from protocol.records.batch import CRC_START, HEADER_SIZE, MAGIC, MAGIC_POS, TRANSACTIONAL, BatchHeader, parse_header
 
 if TYPE_CHECKING:
-    from kbroker.replica.manager import Appended, ReplicaManager
-    from kbroker.replica.records import Unfinished
-    from kbroker.state.verification import Guard
+    from kbroker.replica.produce.record_validation import Unfinished
+    from kbroker.replica.replica_manager import AppendResult, ReplicaManager
+    from kbroker.storage.producers.verification import VerificationGuard
 
 # Produce's versions from which on the client speaks transactions version 2, and knows TRANSACTION_ABORTABLE.
 FIRST_OF_VERSION_2 = 12
@@ -70,12 +70,12 @@ class TransactionAppends:
         self._transactional_id = transactional_id
         # Those that the coordinator has to be asked about, and what came of it.
         self.partitions: dict[Place, TopicPartition] = {}
-        self.guards: dict[Place, Guard] = {}
+        self.guards: dict[Place, VerificationGuard] = {}
         self.errors: dict[Place, KafkaError] = {}
 
     def append(
         self, key: str | bytes, index: int, records: memoryview | None, acks: int, version: int, now_ms: int
-    ) -> Appended:
+    ) -> AppendResult:
         error = self.errors.get((key, index))
         if error is not None:
             raise error.with_traceback(None)
@@ -92,7 +92,7 @@ class TransactionAppends:
         acks: int,
         version: int,
         give_up: Callable[[Callable[[], None]], None],
-    ) -> Appended:
+    ) -> AppendResult:
         guard = self.guards.get((key, index))
         return await self._replicas.append_later(
             key, index, unfinished, acks, version, give_up, transactional_id=self._transactional_id, guard=guard
@@ -228,9 +228,9 @@ class Verification:
         return await result if isawaitable(result) else result
 
     async def _add(self) -> None:
-        config, world = self._services.config, self._services.world
+        config, environment = self._services.config, self._services.environment
         patience_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
-        deadline_ms = world.clock.mono_ms() + patience_ms
+        deadline_ms = environment.clock.mono_ms() + patience_ms
         while True:
             # In one step with the question: the transaction before may have got its last markers since the request
             # came, which end the guards that were given out before.
@@ -241,12 +241,12 @@ class Verification:
             try:
                 await self._services.transactions.add_partitions(*self._producer, partitions, 2)
             except KafkaError as refusal:
-                if refusal.code is not ErrorCode.CONCURRENT_TRANSACTIONS or world.clock.mono_ms() >= deadline_ms:
+                if refusal.code is not ErrorCode.CONCURRENT_TRANSACTIONS or environment.clock.mono_ms() >= deadline_ms:
                     self._appends.refuse(translated(refusal.code, self._context.version))
                     return
             else:
                 return
-            await world.pause(config.add_partitions_to_txn_retry_backoff_ms / 1000)
+            await environment.pause(config.add_partitions_to_txn_retry_backoff_ms / 1000)
 
 
 def copied(records: memoryview | None) -> memoryview | None:

@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; gives the exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
     if args[:1] == ["start"]:
-        from kbroker.cli.start import parse_plain, start
+        from kbroker.cli.start.start import parse_plain, start
 
         options = parse_plain(args[1:])
         if options is not None:

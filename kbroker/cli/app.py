@@ -6,23 +6,20 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli import (
-    archive,
-    config,
-    configs,
-    consume,
-    doctor,
-    groups,
-    log_app,
-    pipeline,
-    produce,
-    replay,
-    start,
-    topics,
-    transactions,
-)
-from kbroker.cli.complete import rejoin_words
-from kbroker.cli.errors import CliError, complain, explain, usage
+from kbroker.cli.archive import app as archive
+from kbroker.cli.common.completion import rejoin_words
+from kbroker.cli.common.errors import CliError, complain, explain, usage
+from kbroker.cli.configs import configs
+from kbroker.cli.configs import show as config
+from kbroker.cli.doctor import doctor
+from kbroker.cli.groups import groups
+from kbroker.cli.log import app as log_app
+from kbroker.cli.pipeline import app as pipeline
+from kbroker.cli.records import consume, produce
+from kbroker.cli.replay import replay
+from kbroker.cli.start import start
+from kbroker.cli.topics import topics
+from kbroker.cli.transactions import transactions
 
 INTERRUPTED = 130
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from kbroker.common import KafkaError
 from kbroker.config.broker import BrokerConfig, find_row
 from kbroker.config.definition import CLUSTER_WIDE, READ_ONLY, Row, Table
 from kbroker.config.dynamic_checks import check_altered
@@ -16,7 +17,6 @@ from kbroker.config.rows.group import GROUP_CONFIGS
 from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.topic import check_topic
 from kbroker.config.values import LIST, ConfigError, Value, parse, show
-from kbroker.model import KafkaError
 from protocol.errors import ErrorCode
 
 Texts = Mapping[str, str]

@@ -2,9 +2,9 @@
 
 import re
 
+from kbroker.common import KafkaError
 from kbroker.config.definition import Check
 from kbroker.config.values import ConfigError, Value, invalid, show
-from kbroker.model import KafkaError
 from protocol.errors import ErrorCode
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:\[\]/]*):([0-9]{1,5})")

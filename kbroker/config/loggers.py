@@ -6,9 +6,9 @@ Levels are Python's under Log4j's names. They belong to the process and last as 
 import logging
 from collections.abc import Sequence
 
+from kbroker.common import KafkaError
 from kbroker.config.alter import Change, Op, check_changes
 from kbroker.config.values import ConfigError
-from kbroker.model import KafkaError
 from protocol.errors import ErrorCode
 
 ROOT = "kbroker"

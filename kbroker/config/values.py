@@ -7,7 +7,7 @@ for a config without a value; `show` gives the text that DescribeConfigs answers
 import re
 from enum import IntEnum
 
-from kbroker.model import KafkaError
+from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 
 Value = bool | int | float | str | tuple[str, ...] | None

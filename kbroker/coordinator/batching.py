@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from kbroker.state.verification import Guard
+from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL, NewRecord, build_batch
 
@@ -27,7 +27,7 @@ class Producer(NamedTuple):
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH
-    guard: Guard | None = None
+    guard: VerificationGuard | None = None
     verify: bool = False
 
 

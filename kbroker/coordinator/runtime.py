@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.batching import NOBODY, Done, Producer, Write, build, gather
-from kbroker.coordinator.ports import InternalLog, Marker
-from kbroker.model import KafkaError, TopicPartition
-from kbroker.world import World
+from kbroker.coordinator.interfaces import InternalLog, Marker
+from kbroker.runtime.environment import Environment
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.compression import decompress
@@ -96,7 +96,7 @@ class Runtime(Generic[R]):
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         log: InternalLog,
         tp: TopicPartition,
         machine: Machine[R],
@@ -105,7 +105,7 @@ class Runtime(Generic[R]):
         """`limits` is asked at each append: the configs may change."""
         self.tp = tp
         self.status = Status.LOADING
-        self._world = world
+        self._environment = environment
         self._log = log
         self._machine = machine
         self._limits = limits
@@ -120,7 +120,7 @@ class Runtime(Generic[R]):
         offset = 0
         while self.status is Status.LOADING:
             try:
-                offset, items = await self._world.offload(self._read_blocking, offset)
+                offset, items = await self._environment.offload(self._read_blocking, offset)
             except (OSError, LookupError, MalformedError) as error:
                 raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.tp} cannot be loaded: {error}") from error
             if offset < 0:
@@ -131,7 +131,7 @@ class Runtime(Generic[R]):
         """With turns of the loop between, since others are served meanwhile."""
         for number, item in enumerate(items):
             if number % LOADED_A_TURN == LOADED_A_TURN - 1:
-                await self._world.turn()
+                await self._environment.turn()
             if self.status is not Status.LOADING:
                 return
             self._machine.load(item)
@@ -164,7 +164,7 @@ class Runtime(Generic[R]):
         """Append records, at least one, together; within a transaction when they have a producer. `done` is called
         after they are applied, or with the reason why they never will be.
         """
-        now_ms = self._world.clock.now_ms()
+        now_ms = self._environment.clock.now_ms()
         encoded = [(now_ms, *self._machine.encode(record), ()) for record in records]
         self._enqueue(Write(records, encoded, done, producer))
 
@@ -190,9 +190,9 @@ class Runtime(Generic[R]):
         if not self._queue:
             linger_ms = self._limits().linger_ms
             if linger_ms > 0:
-                self._world.loop.call_later(linger_ms / 1000, self._flush)
+                self._environment.loop.call_later(linger_ms / 1000, self._flush)
             else:
-                self._world.loop.call_soon(self._flush)
+                self._environment.loop.call_soon(self._flush)
         self._queue.append(write)
 
     def _flush(self) -> None:

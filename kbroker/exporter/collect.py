@@ -10,17 +10,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.api.k00_produce import DelayedProduce
+from kbroker.coordinator.group.classic.states import GroupState
 from kbroker.exporter.page import Page, labels
-from kbroker.metrics import Histogram
-from kbroker.net.refusals import api_name
-from kbroker.state.group.states import GroupState
+from kbroker.runtime.metrics import Histogram
+from kbroker.server.error_reporter import api_name
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kbroker.api.services import Services
-    from kbroker.net.listener import Server
+    from kbroker.api.context import Services
     from kbroker.replica.partition import Partition
+    from kbroker.server.socket_server import SocketServer
 
 # How many things are looked at between two yields.
 AT_ONCE = 100
@@ -38,7 +38,7 @@ class Sources(NamedTuple):
     """The rooms that are read, and what only the exporter measures."""
 
     services: Services
-    server: Server
+    server: SocketServer
     loop_delay: Histogram
     listener: str
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kbroker.exporter.families import BY_NAME
-from kbroker.metrics import LATENCY_BOUNDS_NS, Histogram
+from kbroker.runtime.metrics import LATENCY_BOUNDS_NS, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Lines that are put together at once: a millisecond's work at most.

@@ -6,18 +6,18 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kbroker.config.checks import host_and_port
-from kbroker.events import Log
 from kbroker.exporter.collect import Sources, collect
 from kbroker.exporter.http import Answer, HttpServer, plain
 from kbroker.exporter.page import CONTENT_TYPE, Page
-from kbroker.metrics import Histogram
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.metrics import Histogram
 
 if TYPE_CHECKING:
-    from kbroker.api.services import Services
-    from kbroker.net.listener import Server
-    from kbroker.world import World
+    from kbroker.api.context import Services
+    from kbroker.runtime.environment import Environment
+    from kbroker.server.socket_server import SocketServer
 
-log = Log("kbroker.exporter")
+log = EventLogger("kbroker.exporter")
 
 # A scrape gives up its turn after so long.
 TURN_NS = 1_000_000
@@ -27,22 +27,22 @@ TICK_S = 0.1
 class LoopDelay:
     """How late a regular timer fires."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, environment: Environment) -> None:
         self.histogram = Histogram()
-        self._world = world
+        self._environment = environment
         self._due_ns = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._due_ns = self._world.clock.mono_ns() + int(TICK_S * 1e9)
-        self._timer = self._world.loop.call_later(TICK_S, self._tick)
+        self._due_ns = self._environment.clock.mono_ns() + int(TICK_S * 1e9)
+        self._timer = self._environment.loop.call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
     def _tick(self) -> None:
-        self.histogram.observe(max(0, self._world.clock.mono_ns() - self._due_ns))
+        self.histogram.observe(max(0, self._environment.clock.mono_ns() - self._due_ns))
         self.start()
 
 
@@ -51,20 +51,20 @@ class Exporter:
 
     address = ""
 
-    def __init__(self, world: World, services: Services, server: Server) -> None:
+    def __init__(self, environment: Environment, services: Services, server: SocketServer) -> None:
         # Not on the way of a broker without metrics.
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-        self._world = world
-        self._clock = world.clock
-        self._delay = LoopDelay(world)
+        self._environment = environment
+        self._clock = environment.clock
+        self._delay = LoopDelay(environment)
         listener = services.config.listeners[0].name
         self._sources = Sources(services, server, self._delay.histogram, listener)
         self._refusals = server.refusals
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
-        self._http = HttpServer(world.loop, {"/metrics": self._metrics, "/healthz": self._health}, self._refused)
+        self._http = HttpServer(environment.loop, {"/metrics": self._metrics, "/healthz": self._health}, self._refused)
         # The scrape that is being made: who asks meanwhile gets the same.
         self._scrape: asyncio.Task[list[bytes]] | None = None
 
@@ -87,7 +87,7 @@ class Exporter:
 
     async def _metrics(self) -> Answer:
         if self._scrape is None:
-            self._scrape = self._world.loop.create_task(self._make())
+            self._scrape = self._environment.loop.create_task(self._make())
             self._scrape.add_done_callback(self._made)
         try:
             return Answer(200, CONTENT_TYPE, await asyncio.shield(self._scrape))
@@ -116,7 +116,7 @@ class Exporter:
                 await asyncio.sleep(0)
                 turn = self._clock.mono_ns()
         # In a thread: the kernel takes its time to count ten thousand open files.
-        parts.append(await self._world.offload(generate_latest, self._registry))
+        parts.append(await self._environment.offload(generate_latest, self._registry))
         return parts
 
     async def _health(self) -> Answer:

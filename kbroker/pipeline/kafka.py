@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from kbroker.pipeline.archive.model import GroupOffsets, Partition, TopicInfo
+from kbroker.pipeline.archive.manifest.model import ArchivePartition, GroupOffsets, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -115,27 +115,27 @@ class Cluster:
                 found[name] = {key: config["value"] for key, config in sorted(configs.items())}
         return found
 
-    def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def beginnings(self, partitions: Iterable[ArchivePartition]) -> dict[ArchivePartition, int]:
         """Where the log of each partition starts now."""
         from kafka.admin import OffsetSpec
 
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), False)
 
-    def ends(self, partitions: Iterable[Partition], committed_only: bool = False) -> dict[Partition, int]:
+    def ends(self, partitions: Iterable[ArchivePartition], committed_only: bool = False) -> dict[ArchivePartition, int]:
         """The offset after the last record that a consumer may read: the high watermark, or with `committed_only`
         the last stable offset."""
         from kafka.admin import OffsetSpec
 
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), committed_only)
 
-    def offsets_at(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
+    def offsets_at(self, partitions: Iterable[ArchivePartition], time_ms: int) -> dict[ArchivePartition, int]:
         """The first record with this timestamp or a later one; where there is none, the end."""
         wanted = list(partitions)
         found = self._offsets(dict.fromkeys(wanted, time_ms), False)
         ends = self.ends(partition for partition in wanted if found[partition] < 0)
         return {**found, **ends}
 
-    def _offsets(self, specs: Mapping[Partition, Any], committed_only: bool) -> dict[Partition, int]:
+    def _offsets(self, specs: Mapping[ArchivePartition, Any], committed_only: bool) -> dict[ArchivePartition, int]:
         if not specs:
             return {}
         from kafka import IsolationLevel, TopicPartition
@@ -144,7 +144,7 @@ class Cluster:
         asked = {TopicPartition(*partition): spec for partition, spec in specs.items()}
         with self._asking("offsets") as client:
             answer = client.list_partition_offsets(asked, isolation_level=level)
-        return {Partition(at.topic, at.partition): found.offset for at, found in answer.items()}
+        return {ArchivePartition(at.topic, at.partition): found.offset for at, found in answer.items()}
 
     def groups(self, topics: Iterable[str] | None = None) -> GroupOffsets:
         """What every group has committed for these topics, or for all; groups that have nothing are left out."""
@@ -171,7 +171,7 @@ class Cluster:
                 raise PipelineError(f"topic {name} cannot be created: {reason}")
             client.wait_for_topics([name])
 
-    def commit_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[ArchivePartition, int]) -> None:
         """Commits offsets for a group that has no members; PipelineError where the group or a partition refuses."""
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
@@ -244,9 +244,11 @@ def reachable(bootstrap: str) -> list[str]:
     raise BrokerGone(f"cannot connect to {'; '.join(refusals)}")
 
 
-def partitions_of(topics: Mapping[str, TopicInfo]) -> list[Partition]:
+def partitions_of(topics: Mapping[str, TopicInfo]) -> list[ArchivePartition]:
     """All partitions of these topics, in order."""
-    return [Partition(name, number) for name, info in sorted(topics.items()) for number in range(info.partitions)]
+    return [
+        ArchivePartition(name, number) for name, info in sorted(topics.items()) for number in range(info.partitions)
+    ]
 
 
 def _topic_id(raw: Any) -> str:

@@ -1,1 +1,1 @@
-"""The partitions that this broker holds: appends, fetches, high watermarks, background work on logs."""
+"""The partitions that this broker holds: appends, fetches, high watermarks, and their logs."""

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.cluster.image import TOPIC_RESOURCE
-from kbroker.cluster.turnstile import Turnstile
-from kbroker.events import Log as EventLog
-from kbroker.model import TopicPartition
-from kbroker.replica.logs import Wanted
-from kbroker.replica.manager import ReplicaManager
-from kbroker.replica.marks import Report
+from kbroker.common import TopicPartition
+from kbroker.metadata.image import TOPIC_RESOURCE
+from kbroker.replica.logs.checkpoints import Report
+from kbroker.replica.logs.log_manager import Wanted
 from kbroker.replica.partition import Partition, acknowledged_by_sync
-from kbroker.state.partition import PartitionState
+from kbroker.replica.partition_state import PartitionState
+from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.turnstile import Turnstile
 
 if TYPE_CHECKING:
-    from kbroker.cluster.image import MetadataDelta, MetadataImage, TopicImage
-    from kbroker.storage.log import Log
-    from kbroker.world import World
+    from kbroker.metadata.image import MetadataDelta, MetadataImage, TopicImage
+    from kbroker.runtime.environment import Environment
+    from kbroker.storage.log.log import Log
 
-event_log = EventLog("kbroker.logs")
+event_log = EventLogger("kbroker.logs")
 
 
 def _must_sync(log: Log) -> bool:
@@ -32,15 +32,15 @@ def _must_sync(log: Log) -> bool:
 class Assignments:
     """Opens, makes and deletes logs in the data directory, and gives their partitions to the replica manager."""
 
-    def __init__(self, world: World, replicas: ReplicaManager, metadata: MetadataImage) -> None:
-        self._world = world
+    def __init__(self, environment: Environment, replicas: ReplicaManager, metadata: MetadataImage) -> None:
+        self._environment = environment
         self._replicas = replicas
         self._node_id = replicas.node_id
         self._logs = replicas.logs
         self._upkeep = replicas.upkeep
         self._metadata = metadata
         # Logs are opened and removed for one reason at a time.
-        self._changing = Turnstile(world.loop)
+        self._changing = Turnstile(environment.loop)
         self._stopped = False
 
     async def start(self, report: Report) -> None:
@@ -56,13 +56,13 @@ class Assignments:
         self._take_over(assigned, logs)
 
     async def _sync_recovered(self, logs: Iterable[Log]) -> None:
-        syncs = [self._world.loop.create_task(self._sync(log)) for log in logs if _must_sync(log)]
+        syncs = [self._environment.loop.create_task(self._sync(log)) for log in logs if _must_sync(log)]
         for sync in syncs:
             await sync
 
     async def _sync(self, log: Log) -> None:
         try:
-            log.complete_flush(await self._world.offload(log.flush_blocking, log.log_end_offset))
+            log.complete_flush(await self._environment.offload(log.flush_blocking, log.log_end_offset))
         except OSError as error:
             event_log.warning("log offline until a restart", partition=log.tp, reason=error)
 
@@ -152,7 +152,7 @@ class Assignments:
         partition.begin_epoch()
         self._upkeep.note_uncleaned(partition)
         if log.recovery_point < log.log_end_offset:
-            self._upkeep.note_dirty(partition, self._world.clock.now_ms())
+            self._upkeep.note_dirty(partition, self._environment.clock.now_ms())
         elif log.repairs:
             self._upkeep.note_repaired(partition)
 

@@ -6,20 +6,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kbroker.common import Buffer, KafkaError, TopicPartition
 from kbroker.config.topic import TopicConfig
-from kbroker.model import Buffer, KafkaError, TopicPartition
-from kbroker.state.fetch_session import FetchPartition
-from kbroker.state.partition import PartitionState
-from kbroker.state.transactions import NEVER
-from kbroker.state.verification import Guard
-from kbroker.storage.log import Log
-from kbroker.storage.reading import distance
-from kbroker.storage.transactions import MarkerBatch, append_markers
+from kbroker.replica.fetch.fetch_session import FetchPartition
+from kbroker.replica.partition_state import PartitionState
+from kbroker.storage.log.control_batches import MarkerBatch, append_markers
+from kbroker.storage.log.log import Log
+from kbroker.storage.log.reading import distance
+from kbroker.storage.producers.open_transactions import NEVER
+from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
 
 if TYPE_CHECKING:
-    from kbroker.cluster.image import PartitionImage
+    from kbroker.metadata.image import PartitionImage
 
 Committed = Callable[[ErrorCode], None]
 
@@ -141,7 +141,7 @@ class Partition:
             self.advance()
         return offset
 
-    def begin_verification(self, header: BatchHeader, tv2: bool) -> Guard | None:
+    def begin_verification(self, header: BatchHeader, tv2: bool) -> VerificationGuard | None:
         """What to show with the append of a client's transactional batch once its coordinator has confirmed that this
         partition is part of the transaction; None if that was done before. Raises KafkaError."""
         return self.log.producers.begin_verification(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from kbroker.simulation.run import Summary, simulate, summarize
-from kbroker.simulation.scenarios import SCENARIOS
+from kbroker.simulation.scenarios.run import Summary, simulate, summarize
+from kbroker.simulation.scenarios.scenarios import SCENARIOS
 
 ANY = "any"
 # A worker is replaced after so many seeds: what one leaves behind must not slow the others down.

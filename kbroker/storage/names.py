@@ -5,7 +5,7 @@ A partition lives in `<topic>-<partition>/`; a segment's files begin with its ba
 
 import re
 
-from kbroker.model import TopicPartition
+from kbroker.common import TopicPartition
 
 LOG = ".log"
 INDEX = ".index"

@@ -9,7 +9,7 @@ A member that knows a lower version reads a higher one and ignores what is left 
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
+from protocol.schema.message import Message, Struct, row
 
 
 class OwnedTopic(Struct):

@@ -11,7 +11,7 @@ state (KIP-211), 3 static members (KIP-345), 4 is flexible.
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
+from protocol.schema.message import Message, Struct, row
 
 
 class OffsetCommitKey(Message, kind="data", versions="0-1", flexible="none"):

@@ -6,7 +6,7 @@ framing.py has the broker's path; these rows are its reference.
 
 from __future__ import annotations
 
-from protocol.schema import Message, row
+from protocol.schema.message import Message, row
 
 
 class RequestHeader(Message, kind="header", versions="1-2", flexible="2+"):

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.schema import Message, Struct, row
+from protocol.schema.message import Message, Struct, row
 
 if TYPE_CHECKING:
-    from protocol.primitives import Buffer
+    from protocol.schema.primitives import Buffer
 
 
 class ReplicaState(Struct):

@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
-from protocol.wire import FEW_REQUESTED
+from protocol.fast.primitives import FEW_REQUESTED
+from protocol.schema.message import Message, Struct, row
 
 
 class FindCoordinatorRequest(Message, key=10, kind="request", versions="0-6", flexible="3+", elements=FEW_REQUESTED):

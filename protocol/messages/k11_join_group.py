@@ -11,8 +11,8 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
-from protocol.wire import FEW_REQUESTED
+from protocol.fast.primitives import FEW_REQUESTED
+from protocol.schema.message import Message, Struct, row
 
 
 class JoinGroupRequestProtocol(Struct):

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, row
+from protocol.schema.message import Message, row
 
 
 class HeartbeatRequest(Message, key=12, kind="request", versions="0-4", flexible="4+"):

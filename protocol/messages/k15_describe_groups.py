@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
-from protocol.wire import FEW_REQUESTED
+from protocol.fast.primitives import FEW_REQUESTED
+from protocol.schema.message import Message, Struct, row
 
 
 class DescribeGroupsRequest(Message, key=15, kind="request", versions="0-6", flexible="5+", elements=FEW_REQUESTED):

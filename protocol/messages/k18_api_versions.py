@@ -9,7 +9,7 @@ does not know.
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
+from protocol.schema.message import Message, Struct, row
 
 
 class ApiVersionsRequest(Message, key=18, kind="request", versions="0-4", flexible="3+"):

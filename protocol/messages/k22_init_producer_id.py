@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, row
+from protocol.schema.message import Message, row
 
 
 class InitProducerIdRequest(Message, key=22, kind="request", versions="0-6", flexible="2+"):

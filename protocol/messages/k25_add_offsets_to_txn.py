@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, row
+from protocol.schema.message import Message, row
 
 
 class AddOffsetsToTxnRequest(Message, key=25, kind="request", versions="0-4", flexible="3+"):

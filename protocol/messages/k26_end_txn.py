@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, row
+from protocol.schema.message import Message, row
 
 
 class EndTxnRequest(Message, key=26, kind="request", versions="0-5", flexible="3+"):

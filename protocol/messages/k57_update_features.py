@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
+from protocol.schema.message import Message, Struct, row
 
 
 class FeatureUpdateKey(Struct):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
+from protocol.schema.message import Message, Struct, row
 
 
 class DescribeTransactionsRequest(Message, key=65, kind="request", versions="0", flexible="0+"):

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
+from protocol.schema.message import Message, Struct, row
 
 
 class ListTransactionsRequest(Message, key=66, kind="request", versions="0-2", flexible="0+"):

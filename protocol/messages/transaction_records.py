@@ -6,7 +6,7 @@ client's protocol (KIP-890).
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, row
+from protocol.schema.message import Message, Struct, row
 
 
 class TransactionLogKey(Message, kind="data", versions="0", flexible="none"):

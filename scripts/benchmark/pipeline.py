@@ -36,7 +36,7 @@ class Spark:
 
     def session(self) -> Any:
         if self._session is None:
-            from kbroker.pipeline.session import spark_session
+            from kbroker.pipeline.spark.session import spark_session
 
             jars = os.environ.get("KBROKER_SPARK_JARS")
             self._session = self._stack.enter_context(spark_session("kbroker bench", jars=jars, note=_say))
@@ -59,11 +59,11 @@ class Archived:
 
 def archive(spark: Any, bootstrap: str, topic: str, directory: Path, most_records: int = 2_000_000) -> Archived:
     """Archives what a topic has now."""
-    from kbroker.pipeline.archive.brokers import Stop
-    from kbroker.pipeline.archive.ingest import Tell
-    from kbroker.pipeline.archive.running import Options, archive_topics
-    from kbroker.pipeline.archive.subscription import subscription
-    from kbroker.pipeline.storage import open_storage
+    from kbroker.pipeline.archive.ingest.batch import Tell
+    from kbroker.pipeline.archive.ingest.brokers import Stop
+    from kbroker.pipeline.archive.ingest.run import Options, archive_topics
+    from kbroker.pipeline.archive.ingest.subscription import subscription
+    from kbroker.pipeline.storage.storage import open_storage
 
     options = Options(bootstrap, subscription([topic], None), once=True, most_records=most_records)
     tell = Tell(progress=lambda line: None, warn=_say)
@@ -131,8 +131,8 @@ class Verifying:
 
 def verified(spark: Any, one: Archived, bootstrap: str = "") -> float:
     """Seconds of `archive verify`, which has to find nothing."""
-    from kbroker.pipeline.archive.verification import verify
-    from kbroker.pipeline.storage import open_storage
+    from kbroker.pipeline.archive.verification.verify import verify
+    from kbroker.pipeline.storage.storage import open_storage
 
     report = verify(spark, open_storage(str(one.directory)), bootstrap)
     if report.differences or report.rows != one.records or (bootstrap and report.records_compared != one.records):
@@ -186,9 +186,9 @@ def alone(archiving: Archiving, peer: Peer, rounds: int) -> list[Alone]:
 
 def compacted(spark: Any, directory: Path) -> float:
     """Seconds of `archive compact`."""
-    from kbroker.pipeline.archive.compaction import compact
-    from kbroker.pipeline.archive.store import Archive
-    from kbroker.pipeline.storage import open_storage
+    from kbroker.pipeline.archive.compaction.compaction import compact
+    from kbroker.pipeline.archive.manifest.store import Archive
+    from kbroker.pipeline.storage.storage import open_storage
 
     begin = time.perf_counter()
     outcome = compact(spark, Archive.open(open_storage(str(directory))))

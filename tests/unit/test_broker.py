@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.cluster.coordination import SessionExpired, Unavailable
 from kbroker.config import BrokerConfig
 from kbroker.config.values import ConfigError
+from kbroker.metadata.store.coordination import SessionExpired, Unavailable
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -15,9 +15,9 @@ from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestP
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from tests.unit.client import Client, batch
-from tests.unit.harness import CONFIGS, HOUR, MINUTE, Machine, story
-from tests.unit.replica.test_compacting import commit, committed
+from tests.unit.replica.logs.test_compacting import commit, committed
+from tests.unit.support.client import Client, batch
+from tests.unit.support.simulated_broker import CONFIGS, HOUR, MINUTE, Machine, story
 
 
 class Member:

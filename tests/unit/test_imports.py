@@ -1,11 +1,11 @@
-"""Who may import whom: imports point down only, and below the edge nobody reaches for the machine.
+"""Which package may import which: imports point down only, and the machine is passed in as a parameter.
 
-The order of the rooms is in README. An import under TYPE_CHECKING binds one room to another as any other does, so
-it must point down too; of the machine it may name types.
+docs/architecture.md describes the packages. An import under TYPE_CHECKING counts like any other, but a module may name
+the machine's types there.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,46 +13,41 @@ import kbroker
 
 ROOT = Path(kbroker.__file__).parent.parent
 
-# From the bottom up. A room may import itself and what stands before it.
-ORDER = (
+# From the bottom up. A package may import itself and the packages before it.
+LAYERS = (
     "protocol",
-    "model",
-    "events",
-    "metrics",
+    "common",
+    "runtime",
     "config",
-    "state",
     "storage",
-    "cluster",
+    "metadata",
     "replica",
     "coordinator",
     "api",
-    "net",
+    "server",
     "exporter",
-    "processes",
     "broker",
     "simulation",
 )
-# world.py names what is passed in, the disk of the storage room included; every room may import it.
-SHARED = {"world"}
 
-# Outside of the order: programs that reach brokers over the network, as clients do.
+# Outside the layers: programs that reach brokers over the network, as any client does.
 CLIENTS = {
     "cli": {"cli", "pipeline", "config", "protocol"},
     "pipeline": {"pipeline", "config", "protocol"},
     "__main__": {"cli"},
 }
-# `kbroker start` is the one command that is a broker, and `kbroker log` and `doctor` look at a broker's files.
+# `kbroker start` is the one command that runs a broker; `kbroker log` and `kbroker doctor` read a broker's files.
 CLIENT_EXCEPTIONS = {
-    "kbroker/cli/start.py": {"broker", "events"},
-    "kbroker/cli/log_dump.py": {"storage"},
-    "kbroker/cli/log_files.py": {"storage", "cluster"},
-    "kbroker/cli/doctor.py": {"storage"},
-    "kbroker/cli/doctor_checks.py": {"storage", "model"},
-    "kbroker/cli/doctor_host.py": {"storage"},
-    "kbroker/cli/log_app.py": {"storage"},
-    "kbroker/cli/log_internal.py": {"storage"},
-    "kbroker/cli/log_segments.py": {"storage"},
-    "kbroker/cli/log_verify.py": {"storage", "cluster", "model"},
+    "kbroker/cli/start/start.py": {"broker", "runtime"},
+    "kbroker/cli/log/dump.py": {"runtime", "storage"},
+    "kbroker/cli/log/files.py": {"metadata", "runtime", "storage"},
+    "kbroker/cli/log/app.py": {"runtime", "storage"},
+    "kbroker/cli/log/internal_topics.py": {"storage"},
+    "kbroker/cli/log/segments.py": {"runtime", "storage"},
+    "kbroker/cli/log/verify.py": {"common", "metadata", "runtime", "storage"},
+    "kbroker/cli/doctor/doctor.py": {"runtime", "storage"},
+    "kbroker/cli/doctor/checks.py": {"common", "runtime", "storage"},
+    "kbroker/cli/doctor/host_checks.py": {"runtime", "storage"},
 }
 
 MACHINE = {
@@ -79,14 +74,52 @@ MACHINE = {
     "uuid",
     "uvloop",
 }
-# The edge: where the machine is reached. Everything else receives it as a parameter.
-EDGE_ROOMS = {"broker", "exporter", "net", "processes", "simulation", *CLIENTS}
-EDGE_FILES = {"kbroker/storage/backend.py", "kbroker/cluster/zookeeper.py"}
-# The types of what is passed in. They may be named anywhere, and made at the edge only.
+# The edge reaches the machine. Everything else receives it as a parameter.
+EDGE_PACKAGES = {"broker", "exporter", "server", "simulation", *CLIENTS}
+EDGE_FILES = {"kbroker/runtime/disk.py", "kbroker/runtime/processes.py"}
+# Types that may be named anywhere, and instantiated at the edge only.
 PASSED_IN = {"random": {"Random"}, "asyncio": {"AbstractEventLoop"}}
-# What is in such a module and asks nothing of the machine.
-# A mapping of a file would need its descriptor, which nobody below the edge can have; without one it is memory.
-PURE = {"uuid": {"UUID"}, "mmap": {"mmap"}}
+# Names of machine modules that need nothing of the machine: an anonymous mmap is plain memory.
+HARMLESS = {"uuid": {"UUID"}, "mmap": {"mmap"}}
+
+# Decisions over plain state: no event loop, disk or clock, not even as a parameter.
+# A directory stands for all files in it.
+PURE = (
+    "kbroker/config/",
+    "kbroker/coordinator/batching.py",
+    "kbroker/coordinator/group/classic/",
+    "kbroker/coordinator/group/group_lock.py",
+    "kbroker/coordinator/group/offsets/",
+    "kbroker/coordinator/group/record_codec.py",
+    "kbroker/coordinator/group/records.py",
+    "kbroker/coordinator/group/replay.py",
+    "kbroker/coordinator/transaction/begin.py",
+    "kbroker/coordinator/transaction/end.py",
+    "kbroker/coordinator/transaction/record_codec.py",
+    "kbroker/coordinator/transaction/states.py",
+    "kbroker/coordinator/transaction/transaction_metadata.py",
+    "kbroker/metadata/features.py",
+    "kbroker/metadata/image.py",
+    "kbroker/metadata/placement.py",
+    "kbroker/metadata/store/chunks.py",
+    "kbroker/metadata/store/tree.py",
+    "kbroker/metadata/store/watches.py",
+    "kbroker/metadata/store/znodes.py",
+    "kbroker/metadata/topic_plans.py",
+    "kbroker/replica/fetch/fetch_session.py",
+    "kbroker/replica/partition_state.py",
+    "kbroker/replica/purgatory.py",
+    "kbroker/runtime/deadlines.py",
+    "kbroker/server/connection_rate.py",
+    "kbroker/storage/cleaner/batch_filter.py",
+    "kbroker/storage/cleaner/offset_map.py",
+    "kbroker/storage/log/leader_epoch_cache.py",
+    "kbroker/storage/names.py",
+    "kbroker/storage/producers/",
+    "protocol/",
+)
+# Pure modules import one another, these, and the standard library without the machine.
+PURE_MAY_IMPORT = ("kbroker/common.py", "kbroker/metadata/store/coordination.py", "kbroker/runtime/event_log.py")
 
 
 class Import(NamedTuple):
@@ -112,121 +145,161 @@ def imports(tree: ast.Module) -> Iterator[Import]:
             yield Import(module, frozenset(alias.name for alias in node.names), id(node) in typing_only)
 
 
-def room_of(module: str) -> str | None:
-    """The room that a module of ours is in; "" for the package kbroker itself, None for what is not ours."""
+def package_of(module: str) -> str | None:
+    """The layer of one of our modules; "" for the package kbroker itself, None for foreign modules."""
     parts = module.split(".")
     if parts[0] == "protocol":
         return "protocol"
     return None if parts[0] != "kbroker" else parts[1] if len(parts) > 1 else ""
 
 
+def sources(root: Path) -> dict[str, ast.Module]:
+    paths = sorted((*root.glob("kbroker/**/*.py"), *root.glob("protocol/**/*.py")))
+    return {path.relative_to(root).as_posix(): ast.parse(path.read_text()) for path in paths}
+
+
 def faults(root: Path) -> list[str]:
     """One line for each import that is not allowed, by file."""
     found = []
-    for path in sorted((*root.glob("kbroker/**/*.py"), *root.glob("protocol/**/*.py"))):
-        file = path.relative_to(root).as_posix()
-        room = room_of(file.removesuffix(".py").replace("/", ".")) or ""
-        tree = ast.parse(path.read_text())
-        found += [f"{file}: {fault}" for fault in _faults_of_file(file, room, tree)]
+    trees = sources(root)
+    for file, tree in trees.items():
+        package = package_of(file.removesuffix(".py").replace("/", ".")) or ""
+        found += [f"{file}: {fault}" for fault in _faults_of_file(file, package, tree)]
+        if is_pure(file):
+            found += [f"{file}: {fault}" for fault in _impure(file, tree, trees)]
     return found
 
 
-def _faults_of_file(file: str, room: str, tree: ast.Module) -> Iterator[str]:
-    if room not in (*ORDER, *SHARED, *CLIENTS, "__init__"):
-        yield f"the room {room} has no place in the order"
+def _faults_of_file(file: str, package: str, tree: ast.Module) -> Iterator[str]:
+    if package not in (*LAYERS, *CLIENTS, "__init__"):
+        yield f"the package {package} has no layer"
         return
+    at_edge = package in EDGE_PACKAGES or file in EDGE_FILES
     for one in imports(tree):
-        yield from _wrong_direction(file, room, one)
-        if room not in EDGE_ROOMS and file not in EDGE_FILES:
+        yield from _wrong_direction(file, package, one)
+        if not at_edge:
             yield from _machine(one)
-    if room not in EDGE_ROOMS and file not in EDGE_FILES:
-        made = {name for names in PASSED_IN.values() for name in names}
+    if not at_edge:
+        instantiated = {name for names in PASSED_IN.values() for name in names}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in made:
-                yield f"makes a {node.func.id}"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in instantiated:
+                yield f"instantiates {node.func.id}"
 
 
-def _wrong_direction(file: str, room: str, one: Import) -> Iterator[str]:
+def _wrong_direction(file: str, package: str, one: Import) -> Iterator[str]:
     if one.module.startswith("."):
         yield f"imports relatively from {one.module}"
         return
-    target = room_of(one.module)
+    target = package_of(one.module)
     targets = {name for name in one.names if name != "__version__"} if target == "" else {target}
     for name in sorted(target for target in targets if target is not None):
-        if name in SHARED or name == room or room in SHARED:
+        if name == package:
             continue
-        if room in CLIENTS:
-            allowed = name in CLIENTS[room] | CLIENT_EXCEPTIONS.get(file, set())
+        if package in CLIENTS:
+            allowed = name in CLIENTS[package] | CLIENT_EXCEPTIONS.get(file, set())
         else:
-            allowed = name in ORDER and room in ORDER and ORDER.index(name) < ORDER.index(room)
+            allowed = name in LAYERS and package in LAYERS and LAYERS.index(name) < LAYERS.index(package)
         if not allowed:
-            yield f"imports {name}, which is not below {room}"
+            yield f"imports {name}, which is not below {package}"
 
 
 def _machine(one: Import) -> Iterator[str]:
     top = one.module.partition(".")[0]
     if top not in MACHINE or one.for_types:
         return
-    harmless = PASSED_IN.get(one.module, set()) | PURE.get(one.module, set())
+    harmless = PASSED_IN.get(one.module, set()) | HARMLESS.get(one.module, set())
     if not one.names or not one.names <= harmless:
         yield f"imports {one.module} below the edge"
+
+
+def is_pure(file: str) -> bool:
+    return any(file == entry or (entry.endswith("/") and file.startswith(entry)) for entry in PURE)
+
+
+def _impure(file: str, tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[str]:
+    for target in sorted(imported_files(tree, trees)):
+        if not is_pure(target) and target not in PURE_MAY_IMPORT and not target.endswith("__init__.py"):
+            yield f"is pure and imports {target}, which is not"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await):
+            yield "is pure and has a coroutine"
+            return
+
+
+def imported_files(tree: ast.Module, trees: Mapping[str, ast.Module]) -> set[str]:
+    """The files of ours that a module imports, also for types only."""
+    found = set()
+    for one in imports(tree):
+        base = one.module.replace(".", "/")
+        for name in one.names or {""}:
+            for file in (f"{base}/{name}.py", f"{base}/{name}/__init__.py", f"{base}.py", f"{base}/__init__.py"):
+                if file in trees:
+                    found.add(file)
+                    break
+    return found
 
 
 def test_imports_point_down_and_the_machine_is_passed_in():
     assert faults(ROOT) == []
 
 
-def test_the_rule_is_about_the_whole_tree():
-    assert len(list(ROOT.glob("kbroker/**/*.py"))) > 50
-    assert (ROOT / "kbroker/storage/backend.py").exists()
+def test_the_rules_name_what_exists():
+    assert len(sources(ROOT)) > 50
+    for entry in (*EDGE_FILES, *PURE, *PURE_MAY_IMPORT, *CLIENT_EXCEPTIONS):
+        assert (ROOT / entry).exists(), entry
 
 
-def test_a_bad_tree_is_found_out(tmp_path: Path):
+def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
     files = {
         "kbroker/__init__.py": "",
-        "kbroker/world.py": "from kbroker.storage.backend import Disk",
-        "kbroker/model.py": "import protocol.errors",
-        "kbroker/state/good.py": (
-            "from random import Random\nfrom uuid import UUID\nfrom kbroker.world import World\nimport kbroker.model"
+        "kbroker/common.py": "import protocol.errors",
+        "kbroker/runtime/environment.py": "from kbroker.storage.names import segment_file",
+        "kbroker/runtime/disk.py": "import os",
+        "kbroker/config/good.py": "from random import Random\nfrom uuid import UUID\nimport kbroker.common",
+        "kbroker/config/up.py": "from kbroker.storage.log.log import Log",
+        "kbroker/config/up_for_types.py": (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kbroker.api import context\n    import os"
         ),
-        "kbroker/state/up.py": "from kbroker.storage.log import Log",
-        "kbroker/state/up_for_types.py": (
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kbroker.api import services\n    import os"
-        ),
-        "kbroker/state/clock.py": "import time",
-        "kbroker/state/loop.py": "def f():\n    from asyncio import sleep",
-        "kbroker/state/dice.py": "from random import Random, random\nr = Random()",
-        "kbroker/cluster/zookeeper.py": "import kazoo.client, threading",
-        "kbroker/cluster/embedded.py": "import os.path",
-        "kbroker/cluster/follower.py": "from kbroker.replica import manager",
-        "kbroker/replica/manager.py": "from . import partition\nfrom kbroker import broker",
-        "kbroker/storage/backend.py": "import os",
-        "kbroker/net/listener.py": "import asyncio\nimport kbroker.broker",
-        "kbroker/broker.py": "import time, kbroker.net",
-        "kbroker/cli/start.py": "import os\nfrom kbroker.broker import run",
-        "kbroker/cli/topics.py": "from kbroker import __version__\nfrom kbroker.cluster import controller",
-        "kbroker/cli/groups.py": "from kbroker.broker import run",
+        "kbroker/config/clock.py": "import time",
+        "kbroker/config/loop.py": "async def f():\n    from asyncio import sleep",
+        "kbroker/config/dice.py": "from random import Random, random\nr = Random()",
+        "kbroker/storage/names.py": "",
+        "kbroker/storage/log/log.py": "import kbroker.common",
+        "kbroker/storage/producers/impure.py": "from kbroker.storage.log.log import Log",
+        "kbroker/metadata/store/zookeeper.py": "import kazoo.client, threading",
+        "kbroker/metadata/follower.py": "from kbroker.replica import partition",
+        "kbroker/replica/replica_manager.py": "from . import partition\nfrom kbroker import broker",
+        "kbroker/server/socket_server.py": "import asyncio\nimport kbroker.broker",
+        "kbroker/broker.py": "import time, kbroker.server",
+        "kbroker/cli/start/start.py": "import os\nfrom kbroker.broker import run",
+        "kbroker/cli/topics/topics.py": "from kbroker import __version__\nfrom kbroker.metadata import controller",
+        "kbroker/cli/groups/groups.py": "from kbroker.broker import run",
         "kbroker/attic/old.py": "",
-        "protocol/wire.py": "import socket\nfrom kbroker.model import Buffer",
+        "protocol/fast/primitives.py": "import socket\nfrom kbroker.common import Buffer",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert sorted(faults(tmp_path)) == [
-        "kbroker/attic/old.py: the room attic has no place in the order",
-        "kbroker/cli/groups.py: imports broker, which is not below cli",
-        "kbroker/cli/topics.py: imports cluster, which is not below cli",
-        "kbroker/cluster/embedded.py: imports os.path below the edge",
-        "kbroker/cluster/follower.py: imports replica, which is not below cluster",
-        "kbroker/net/listener.py: imports broker, which is not below net",
-        "kbroker/replica/manager.py: imports broker, which is not below replica",
-        "kbroker/replica/manager.py: imports relatively from .",
-        "kbroker/state/clock.py: imports time below the edge",
-        "kbroker/state/dice.py: imports random below the edge",
-        "kbroker/state/dice.py: makes a Random",
-        "kbroker/state/loop.py: imports asyncio below the edge",
-        "kbroker/state/up.py: imports storage, which is not below state",
-        "kbroker/state/up_for_types.py: imports api, which is not below state",
-        "protocol/wire.py: imports model, which is not below protocol",
-        "protocol/wire.py: imports socket below the edge",
+        "kbroker/attic/old.py: the package attic has no layer",
+        "kbroker/cli/groups/groups.py: imports broker, which is not below cli",
+        "kbroker/cli/topics/topics.py: imports metadata, which is not below cli",
+        "kbroker/config/clock.py: imports time below the edge",
+        "kbroker/config/dice.py: imports random below the edge",
+        "kbroker/config/dice.py: instantiates Random",
+        "kbroker/config/loop.py: imports asyncio below the edge",
+        "kbroker/config/loop.py: is pure and has a coroutine",
+        "kbroker/config/up.py: imports storage, which is not below config",
+        "kbroker/config/up.py: is pure and imports kbroker/storage/log/log.py, which is not",
+        "kbroker/config/up_for_types.py: imports api, which is not below config",
+        "kbroker/metadata/follower.py: imports replica, which is not below metadata",
+        "kbroker/metadata/store/zookeeper.py: imports kazoo.client below the edge",
+        "kbroker/metadata/store/zookeeper.py: imports threading below the edge",
+        "kbroker/replica/replica_manager.py: imports broker, which is not below replica",
+        "kbroker/replica/replica_manager.py: imports relatively from .",
+        "kbroker/runtime/environment.py: imports storage, which is not below runtime",
+        "kbroker/server/socket_server.py: imports broker, which is not below server",
+        "kbroker/storage/producers/impure.py: is pure and imports kbroker/storage/log/log.py, which is not",
+        "protocol/fast/primitives.py: imports common, which is not below protocol",
+        "protocol/fast/primitives.py: imports socket below the edge",
     ]

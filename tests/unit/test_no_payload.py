@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kbroker.events import formatter
-from kbroker.net import refusals
-from kbroker.simulation.clock import EPOCH_MS
+from kbroker.runtime.event_log import formatter
+from kbroker.server import error_reporter as refusals
+from kbroker.simulation.runtime.clock import EPOCH_MS
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import ProduceResponse
 from protocol.messages.k08_offset_commit import (
@@ -46,8 +46,8 @@ from protocol.messages.k44_incremental_alter_configs import (
 from protocol.records.batch import CRC_POS, CRC_START, TRANSACTIONAL, build_batch
 from protocol.records.crc import crc32c
 from protocol.records.record import Headers
-from tests.unit.client import Client
-from tests.unit.harness import Machine, story
+from tests.unit.support.client import Client
+from tests.unit.support.simulated_broker import Machine, story
 
 MARK = "mArKeD"
 PAYLOAD = MARK.encode() * 3

@@ -8,8 +8,8 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
-from tests.unit.client import Client, Place, batch, by_place, records_of, values_of
-from tests.unit.harness import Machine, story
+from tests.unit.support.client import Client, Place, batch, by_place, records_of, values_of
+from tests.unit.support.simulated_broker import Machine, story
 
 TOPICS = {"flushed": {"flush_before_ack": True}, "small": {"flush_before_ack": True, "segment_bytes": 1 << 20}}
 PLACES: list[Place] = [(topic, index) for topic in TOPICS for index in range(2)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kbroker.pipeline import plot
-from kbroker.pipeline.archive.model import File, Gap, Part, Partition, Span, State, TopicInfo
+from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, Gap, OffsetSpan, Part, State, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 
 UNEXPLAINED = "unexplained"  # between two covered ranges, and no commit says why
@@ -17,7 +17,7 @@ class PartitionReport:
     """One partition. Sizes are bytes, times milliseconds since 1970; the times are None where there are no rows."""
 
     partition: int
-    covered: tuple[Span, ...]
+    covered: tuple[OffsetSpan, ...]
     gaps: tuple[Gap, ...]
     files: int  # that hold rows of it; a compacted file may hold several partitions
     rows: int
@@ -118,14 +118,16 @@ def _topic(state: State, topic: str, files: Collection[File], numbers: Collectio
     return TopicReport(
         topic,
         info,
-        tuple(_partition(state, Partition(topic, number), parts[number], gaps[number]) for number in everyone),
+        tuple(_partition(state, ArchivePartition(topic, number), parts[number], gaps[number]) for number in everyone),
         tuple(sorted({file.date for file in files})),
         len(files),
         sum(file.size for file in files),
     )
 
 
-def _partition(state: State, partition: Partition, parts: Collection[Part], gaps: Iterable[Gap]) -> PartitionReport:
+def _partition(
+    state: State, partition: ArchivePartition, parts: Collection[Part], gaps: Iterable[Gap]
+) -> PartitionReport:
     covered = tuple(state.covered.get(partition, ()))
     told = sorted(set(gaps), key=lambda gap: (gap.start, gap.end))
     silent = (Gap(*partition, *hole, UNEXPLAINED) for hole in _unexplained(covered, told))
@@ -141,15 +143,15 @@ def _partition(state: State, partition: Partition, parts: Collection[Part], gaps
     )
 
 
-def _unexplained(covered: Collection[Span], gaps: Iterable[Gap]) -> Iterator[Span]:
+def _unexplained(covered: Collection[OffsetSpan], gaps: Iterable[Gap]) -> Iterator[OffsetSpan]:
     """What lies between covered ranges and in none of the gaps, which are ascending."""
     if not covered:
         return
-    known = sorted([*covered, *(Span(gap.start, gap.end) for gap in gaps)])
+    known = sorted([*covered, *(OffsetSpan(gap.start, gap.end) for gap in gaps)])
     reached = min(span.start for span in covered)
     for start, end in known:
         if start > reached:
-            yield Span(reached, start)
+            yield OffsetSpan(reached, start)
         reached = max(reached, end)
 
 

@@ -18,7 +18,7 @@ from protocol.framing import decode_response_header, encode_request_header, fram
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.schema import Message, decode, encode
+from protocol.schema.message import Message, decode, encode
 
 M = TypeVar("M", bound=Message)
 P = ParamSpec("P")

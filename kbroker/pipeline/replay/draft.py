@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbroker.pipeline.archive.model import Partition, State
-from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.manifest.model import ArchivePartition, State
+from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import groups, job, target
 from kbroker.pipeline.replay.connection import Brokers, told
@@ -115,12 +115,14 @@ def check_topics(archive: Archive, topics: Iterable[str]) -> None:
             raise PipelineError(f"{archive.storage.root}: the archive has no topic {topic}; {has}")
 
 
-def _sources(world: World, state: State, request: Request, upto: Limits) -> list[Partition]:
+def _sources(world: World, state: State, request: Request, upto: Limits) -> list[ArchivePartition]:
     """The partitions that anything is selected of, as far as the manifest tells."""
     check_topics(world.archive, request.selection.topics)
     files = pruned(state, request.selection, upto)
     found = {
-        Partition(file.topic, part.partition) for file in files for part in wanted_parts(file, request.selection, upto)
+        ArchivePartition(file.topic, part.partition)
+        for file in files
+        for part in wanted_parts(file, request.selection, upto)
     }
     if not found:
         raise PipelineError("nothing of the archive is selected: no partition has records there")
@@ -131,7 +133,7 @@ def _feeding(request: Request, name: str) -> list[str]:
     return [source for source, to in request.names.items() if to == name]
 
 
-def _least(request: Request, name: str, sources: list[Partition]) -> int:
+def _least(request: Request, name: str, sources: list[ArchivePartition]) -> int:
     feeding = set(_feeding(request, name))
     return max((source.partition + 1 for source in sources if source.topic in feeding), default=1)
 
@@ -146,7 +148,7 @@ def _from_manifest(rows: Rows) -> dict[Target, Amount] | None:
         for part in wanted_parts(file, rows.selection, rows.limits):
             if not whole(part, rows.selection, rows.limits[file.topic][part.partition]):
                 return None
-            one = targets[rows.routing.fed_by(Partition(file.topic, part.partition))[0]]
+            one = targets[rows.routing.fed_by(ArchivePartition(file.topic, part.partition))[0]]
             known = found.get(one, Amount(0, 0, part.from_ms, part.to_ms))
             found[one] = Amount(
                 known.rows + part.rows,

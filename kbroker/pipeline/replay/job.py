@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.pipeline.archive.frame import frame
-from kbroker.pipeline.archive.model import File, Partition, State
-from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.manifest.frame import frame
+from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, State
+from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.groups import Committed, Placed, bounding
 from kbroker.pipeline.replay.routing import Routing, spread
 from kbroker.pipeline.replay.selection import Limits, Selection, pruned, selected
 from kbroker.pipeline.replay.task import OUTCOME, Paced, Settings, send
-from kbroker.pipeline.tasks import task_keys
+from kbroker.pipeline.spark.tasks import task_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession, WindowSpec
@@ -123,7 +123,7 @@ def places(rows: Rows, committed: Sequence[Committed], counts: Mapping[Target, i
     if not committed:
         return []
     columns = "group string, topic string, partition int, committed bigint"
-    sources = [Partition(topic, number) for topic, ends in rows.limits.items() for number in ends]
+    sources = [ArchivePartition(topic, number) for topic, ends in rows.limits.items() for number in ends]
     bounds = bounding(committed, sources, rows.routing)
     offsets = rows.spark.createDataFrame([(one.group, *one.source, one.offset) for one in bounds], columns)
     joined = rows.numbered().join(f.broadcast(offsets), ["topic", "partition"])

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kbroker.pipeline.archive.model import Partition
+from kbroker.pipeline.archive.manifest.model import ArchivePartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.groups import Committed
 from kbroker.pipeline.replay.positions import Start
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.storage import Storage
+from kbroker.pipeline.storage.storage import Storage
 
 DIRECTORY = "_replays"
 VERSION = 1
@@ -180,7 +180,7 @@ def decoded(data: bytes, path: str) -> Plan:
             for topic, one in found["targets"].items()
         }
         limits = {topic: {int(number): end for number, end in ends.items()} for topic, ends in found["limits"].items()}
-        committed = tuple(Committed(group, Partition(*source), at) for group, source, at in found["committed"])
+        committed = tuple(Committed(group, ArchivePartition(*source), at) for group, source, at in found["committed"])
         sets = {"request": request, "targets": targets, "limits": limits, "committed": committed}
         plan = Plan(**{**found, **sets})
     except (ValueError, KeyError, TypeError, AttributeError) as error:

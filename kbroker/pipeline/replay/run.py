@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from kbroker.pipeline.archive.model import Partition, State
+from kbroker.pipeline.archive.manifest.model import ArchivePartition, State
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.replay import groups, job, plan, target
@@ -177,7 +177,7 @@ def _restored(world: World, made: Plan, rows: Rows) -> tuple[Plan, dict[str, dic
     with Cluster(world.bootstrap) as cluster:
         for group, found in offsets.items():
             name = made.request.group_prefix + group
-            cluster.commit_offsets(name, {Partition(*one): at for one, at in found.items()})
+            cluster.commit_offsets(name, {ArchivePartition(*one): at for one, at in found.items()})
             # At once: if this ends here, the group may go on from there before the replay does.
             made = plan.restored(world.archive.storage, made, group)
             named[name] = found

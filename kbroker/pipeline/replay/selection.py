@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.archive.model import File, Part, Partition, State
+from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, Part, State
 from kbroker.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def selected(frame: "DataFrame", selection: Selection, upto: Limits, files: Iter
     for condition in _conditions(selection):
         frame = frame.where(condition)
     beyond = {
-        Partition(file.topic, part.partition)
+        ArchivePartition(file.topic, part.partition)
         for file in files
         for part in file.parts
         if part.last >= upto[file.topic].get(part.partition, 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kbroker.pipeline.archive.model import State
+from kbroker.pipeline.archive.manifest.model import State
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.connection import Brokers, Connection, RefusedError
 from kbroker.pipeline.replay.encoding import Target

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kbroker.simulation.history import Operation, Place
+from kbroker.simulation.checker.history import Operation, Place
 
 
 @dataclass(slots=True)

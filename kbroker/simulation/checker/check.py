@@ -12,6 +12,7 @@ from kbroker.simulation.checker.commits import committed_offsets
 from kbroker.simulation.checker.deletions import deleted_records
 from kbroker.simulation.checker.freshness import stale_polls
 from kbroker.simulation.checker.groups import fencing
+from kbroker.simulation.checker.history import History
 from kbroker.simulation.checker.index import Index, index_of
 from kbroker.simulation.checker.keeping import (
     corrupt_reads,
@@ -30,7 +31,6 @@ from kbroker.simulation.checker.offsets import (
 from kbroker.simulation.checker.polling import polls
 from kbroker.simulation.checker.transactions import torn_transactions, uncommitted_reads, write_read_cycles
 from kbroker.simulation.checker.transforming import transformed_once
-from kbroker.simulation.history import History
 
 
 def check(history: History, *, durable: bool, durable_groups: bool | None = None) -> list[Anomaly]:

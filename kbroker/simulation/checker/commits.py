@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
+from kbroker.simulation.checker.history import Commit, Committed, Loss, Operation, Outcome, Place
 from kbroker.simulation.checker.index import NEVER, Index, end_of
-from kbroker.simulation.history import Commit, Committed, Loss, Operation, Outcome, Place
 
 Key = tuple[str, Place]
 

@@ -8,8 +8,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
+from kbroker.simulation.checker.history import Operation, Outcome, Poll, Trim
 from kbroker.simulation.checker.index import NEVER, Index, Partition
-from kbroker.simulation.history import Operation, Outcome, Poll, Trim
 
 
 def deleted_records(index: Index) -> Iterator[Anomaly]:

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
+from kbroker.simulation.checker.history import Assign, Operation, Outcome, Place, Poll, Send
 from kbroker.simulation.checker.index import Index, Partition, acknowledged, since_of
-from kbroker.simulation.history import Assign, Operation, Outcome, Place, Poll, Send
 
 
 def stale_polls(index: Index) -> Iterator[Anomaly]:

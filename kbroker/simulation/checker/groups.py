@@ -16,8 +16,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
+from kbroker.simulation.checker.history import Commit, Join, Operation, Outcome, Place
 from kbroker.simulation.checker.index import Index
-from kbroker.simulation.history import Commit, Join, Operation, Outcome, Place
 
 # A group in one era; the era is the number of losses before it.
 _Group = tuple[str, int]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kbroker.simulation.history import (
+from kbroker.simulation.checker.history import (
     Assign,
     Commit,
     Committed,

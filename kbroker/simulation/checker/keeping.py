@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.history import Corrupt, Operation, Outcome, Place, Poll, Send
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
@@ -15,7 +16,6 @@ from kbroker.simulation.checker.index import (
     since_of,
 )
 from kbroker.simulation.checker.transactions import Fate, fates, final_committed_reads
-from kbroker.simulation.history import Corrupt, Operation, Outcome, Place, Poll, Send
 
 
 def lost_writes(index: Index) -> Iterator[Anomaly]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.history import Operation, Outcome, Place, Send
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
@@ -15,7 +16,6 @@ from kbroker.simulation.checker.index import (
     end_of,
     since_of,
 )
-from kbroker.simulation.history import Operation, Outcome, Place, Send
 
 # More offsets of one value are not explained: it would take as many power losses while one batch is sent.
 MOST_MOVES = 5

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.history import Assign, Operation, Outcome, Place, Poll, Send
 from kbroker.simulation.checker.index import NEVER, Index, Partition, Sighting
 from kbroker.simulation.checker.transactions import Fate, fates
-from kbroker.simulation.history import Assign, Operation, Outcome, Place, Poll, Send
 
 
 @dataclass(slots=True)

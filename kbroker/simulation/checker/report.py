@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from kbroker.simulation.checker.anomaly import Anomaly
-from kbroker.simulation.history import (
+from kbroker.simulation.checker.history import (
     Assign,
     Commit,
     Committed,

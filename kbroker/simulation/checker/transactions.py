@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.history import EndTransaction, Operation, Outcome, Place, Poll, Send
 from kbroker.simulation.checker.index import NEVER, Index, Partition
-from kbroker.simulation.history import EndTransaction, Operation, Outcome, Place, Poll, Send
 
 
 class Fate(Enum):

@@ -9,9 +9,9 @@ where everything acknowledged is durable a Loss excuses nothing, for a result is
 from collections.abc import Iterator, Mapping
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.history import Committed, Operation, Outcome, Place, Send
 from kbroker.simulation.checker.index import NEVER, Index, Partition
 from kbroker.simulation.checker.transactions import final_committed_reads
-from kbroker.simulation.history import Committed, Operation, Outcome, Place, Send
 
 # A record: its partition and offset.
 Source = tuple[Place, int]

@@ -5,10 +5,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from kbroker.simulation.clients.bootstrap import Cluster
-from kbroker.simulation.clients.connection import LostError
-from kbroker.simulation.clients.offsets import RefusedError
-from kbroker.simulation.history import History, Outcome, Place, Trim
+from kbroker.simulation.checker.history import History, Outcome, Place, Trim
+from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.connections.connection import LostError
+from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (

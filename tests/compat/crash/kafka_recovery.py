@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbroker.model import KafkaError
+from kbroker.common import KafkaError
 from protocol.records.batch import parse_header
 from scripts.benchmark.peers import kafka_classpath
-from tests.unit.storage.damage import Copy
-from tests.unit.storage.harness import NOW
+from tests.unit.support.damaged_log import Copy
+from tests.unit.support.log_lab import NOW
 
 SOURCE = Path(__file__).with_name("KafkaRecovery.java")
 # As KafkaRecovery.java has them.

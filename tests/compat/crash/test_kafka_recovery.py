@@ -13,7 +13,7 @@ import pytest
 
 from protocol.records.batch import HEADER_SIZE
 from tests.compat.crash.kafka_recovery import Case, Opened, ask_kafka, ask_kbroker
-from tests.unit.storage.damage import Copy, Written, flipped, memory_lab, write
+from tests.unit.support.damaged_log import Copy, Written, flipped, memory_lab, write
 
 ALL = os.environ.get("KBROKER_COMPAT_DAMAGE") == "all"
 INTERVAL = 200

@@ -11,7 +11,7 @@ from protocol.messages.k19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.schema import Message, decode, encode
+from protocol.schema.message import Message, decode, encode
 
 M = TypeVar("M", bound=Message)
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from kbroker.api.dispatch import FIRST_SERVED_VERSION, STEMS, message_classes
 from protocol.apis import APIS, ApiKey
+from protocol.fast.primitives import put_uvarint
 from protocol.framing import encode_request_header, frame
-from protocol.primitives import ZERO_UUID
-from protocol.schema import Message, Row, StructType
-from protocol.wire import put_uvarint
+from protocol.schema.message import Message, Row, StructType
+from protocol.schema.primitives import ZERO_UUID
 
 I16, I32 = Struct(">h"), Struct(">i")
 FIXED = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "float64": 8}

@@ -13,8 +13,8 @@ import pytest
 
 from kbroker.api.dispatch import STEMS
 from protocol.apis import APIS, ApiKey
+from protocol.fast.primitives import put_uvarint
 from protocol.framing import encode_request_header
-from protocol.wire import put_uvarint
 from tests.compat.hostile.peer import Peer
 from tests.compat.hostile.shapes import I16, I32, Mark, Shape, all_shapes
 from tests.compat.hostile.target import MIB, Target, pace

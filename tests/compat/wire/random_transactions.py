@@ -2,7 +2,7 @@
 
     python -m tests.compat.wire.random_transactions HOST:PORT
 
-records them anew with the answers of Apache Kafka (tests/unit/coordinator/transaction_lines.py).
+records them anew with the answers of Apache Kafka (tests/unit/support/transaction_lines.py).
 """
 
 import random
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from protocol.errors import ErrorCode
 from tests.compat.support import unique
 from tests.compat.wire.client import Connection
-from tests.unit.coordinator.transaction_lines import LINES, Teller, Who
+from tests.unit.support.transaction_lines import LINES, Teller, Who
 
 STORIES, STEPS = 25, 40
 # Told of with the epochs of a producer id used up.

@@ -6,7 +6,7 @@ import pytest
 
 from tests.compat.wire.client import Connection
 from tests.compat.wire.random_transactions import create_topic, wire
-from tests.unit.coordinator.transaction_lines import Teller, stories
+from tests.unit.support.transaction_lines import Teller, stories
 
 pytestmark = pytest.mark.feature("transactions")
 

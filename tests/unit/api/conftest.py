@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.coordinator.harness import Harness
+from tests.unit.support.group_coordinator import Harness
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from protocol.messages.k00_produce import (
     TopicProduceData,
 )
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tests.unit.client import Client, batch
-from tests.unit.harness import Machine, story
+from tests.unit.support.client import Client, batch
+from tests.unit.support.simulated_broker import Machine, story
 
 PRODUCER = 4000
 

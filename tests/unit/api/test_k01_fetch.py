@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from kbroker.simulation.disk_file import SimFile
+from kbroker.simulation.disk.file import SimFile
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse
-from tests.unit.client import Client, bases, batch, by_place, errors, records_of, values_of
-from tests.unit.harness import Machine, story
+from tests.unit.support.client import Client, bases, batch, by_place, errors, records_of, values_of
+from tests.unit.support.simulated_broker import Machine, story
 
 LONG_MS = 100_000
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.state.epochs import EpochCache
+from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from protocol.apis import ApiKey
 from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsTopic
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.handlers import Desk, open_desk, run
 
 NOW = 1_700_000_000_000
 TIMES = {offset: NOW + later for offset, later in enumerate((1000, 3000, 2000, 5000, 4000))}
@@ -87,7 +87,7 @@ def test_the_end_that_a_reader_may_see():
 
 def test_leader_epochs():
     async def story():
-        desk = await with_records(epochs=EpochCache([(1, 0), (3, 4)]))
+        desk = await with_records(epochs=LeaderEpochCache([(1, 0), (3, 4)]))
         desk.replicas.leader("t", 0).leader_epoch = 3
         codes = [(await ask(desk, 11, -1, epoch=epoch))[0] for epoch in (-1, 3, 4, 2, -2)]
         assert codes == [0, 0, 75, 74, 74]

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from kbroker.cluster.image import BrokerNode
-from kbroker.cluster.member import join
-from kbroker.state.controller import TopicSpec
+from kbroker.metadata.image import BrokerNode
+from kbroker.metadata.membership import join
+from kbroker.metadata.topic_plans import TopicSpec
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k03_metadata import MetadataRequestTopic, MetadataResponseBroker
-from tests.unit.api.fakes import Desk, no_fault, open_desk, run
-from tests.unit.cluster.fakes import make_world, settle
+from tests.unit.support.handlers import Desk, no_fault, open_desk, run
+from tests.unit.support.memory_disk import make_environment, settle
 
 NOT_ASKED = -(2**31)
 UNKNOWN_ID = b"\xff" * 16
@@ -150,9 +150,9 @@ def test_a_name_that_collides_stays_unknown():
 def test_replicas_that_are_away():
     async def story():
         desk = await open_desk()
-        world = make_world(seed=2)
+        environment = make_environment(seed=2)
         other = await join(
-            world, desk.store.session(), BrokerNode(2, "h", 1, "r2"), lambda: desk.services.config, no_fault
+            environment, desk.store.session(), BrokerNode(2, "h", 1, "r2"), lambda: desk.services.config, no_fault
         )
         await settle()
         assert (await ask(desk, 12)).brokers[1].rack == "r2"

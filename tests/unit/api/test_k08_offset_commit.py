@@ -1,13 +1,13 @@
 import pytest
 
-from kbroker.coordinator.ports import GROUP_TOPIC
+from kbroker.coordinator.interfaces import GROUP_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 
 def request_for(harness: Harness, version: int, *partitions: int, metadata: str | None = None) -> OffsetCommitRequest:
@@ -37,7 +37,7 @@ def test_every_version_commits(group_broker: Harness, version: int) -> None:
     kept = offsets.get("t", 1)
     assert kept is not None
     assert (kept.offset, kept.metadata, kept.topic_id) == (7, "", group_broker.metadata.topics["t"].topic_id)
-    assert kept.commit_ms == group_broker.world.clock.now_ms()
+    assert kept.commit_ms == group_broker.environment.clock.now_ms()
 
 
 @pytest.mark.parametrize("version", [2, 4, 5])
@@ -50,7 +50,7 @@ def test_versions_2_to_4_may_bring_a_retention(group_broker: Harness, version: i
     assert offsets is not None
     kept = offsets.get("t", 0)
     assert kept is not None
-    assert kept.expire_ms == (group_broker.world.clock.now_ms() + 1000 if version < 5 else -1)
+    assert kept.expire_ms == (group_broker.environment.clock.now_ms() + 1000 if version < 5 else -1)
 
 
 def test_a_negative_partition_does_not_exist(group_broker: Harness) -> None:

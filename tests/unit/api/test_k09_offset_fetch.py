@@ -1,6 +1,6 @@
 import pytest
 
-from kbroker.state.group.records import CommittedOffset
+from kbroker.coordinator.group.records import CommittedOffset
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -8,7 +8,7 @@ from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 
 def keep(broker: Harness, group_id: str, offset: int, topic: str = "t") -> None:

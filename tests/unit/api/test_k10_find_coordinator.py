@@ -1,13 +1,13 @@
 import pytest
 
-from kbroker.coordinator.ports import GROUP_TOPIC
-from kbroker.model import KafkaError
+from kbroker.common import KafkaError
+from kbroker.coordinator.interfaces import GROUP_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from tests.unit.api.transacting import Producer
-from tests.unit.coordinator.harness import NODE, Harness
-from tests.unit.harness import Machine, story
+from tests.unit.support.group_coordinator import NODE, Harness
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import Producer
 
 GROUP, SHARE = 0, 2
 

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 

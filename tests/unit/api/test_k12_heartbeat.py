@@ -2,7 +2,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.k12_heartbeat import HeartbeatRequest
-from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 
 @pytest.mark.parametrize("version", range(5))

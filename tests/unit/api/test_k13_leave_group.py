@@ -3,7 +3,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
-from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 
 def member(broker: Harness) -> str:

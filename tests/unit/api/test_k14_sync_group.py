@@ -3,7 +3,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 
 @pytest.mark.parametrize("version", range(6))

@@ -1,9 +1,9 @@
 import pytest
 
-from kbroker.state.group.records import CommittedOffset
+from kbroker.coordinator.group.records import CommittedOffset
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest
-from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 
 @pytest.mark.parametrize("version", range(7))

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.state.group.records import CommittedOffset
+from kbroker.coordinator.group.records import CommittedOffset
 from protocol.errors import ErrorCode
 from protocol.messages.k16_list_groups import ListGroupsRequest
-from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 
 @pytest.mark.parametrize("version", range(6))

@@ -7,7 +7,7 @@ import pytest
 from kbroker.api.k18_api_versions import unsupported
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k18_api_versions import ApiVersion
-from tests.unit.api.fakes import open_desk, run
+from tests.unit.support.handlers import open_desk, run
 
 
 @pytest.mark.parametrize("version", range(5))

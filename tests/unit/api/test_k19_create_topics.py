@@ -1,4 +1,4 @@
-"""CreateTopics in all versions. What is refused, and why, is in tests/unit/state/test_controller.py."""
+"""CreateTopics in all versions. What is refused, and why, is in tests/unit/metadata/test_topic_plans.py."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from protocol.messages.k19_create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
 )
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.handlers import Desk, open_desk, run
 
 
 def topic(name: str, partitions: int = 2, factor: int = 1, **configs: str) -> CreatableTopic:

@@ -1,13 +1,13 @@
-"""DeleteTopics by name and by id. The table of refusals is in tests/unit/state/test_controller.py."""
+"""DeleteTopics by name and by id. The table of refusals is in tests/unit/metadata/test_topic_plans.py."""
 
 from typing import Any
 
 import pytest
 
-from kbroker.state.controller import TopicSpec
+from kbroker.metadata.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k20_delete_topics import DeleteTopicState
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.handlers import Desk, open_desk, run
 
 
 async def with_topics(**configs: str) -> Desk:

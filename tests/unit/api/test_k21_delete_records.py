@@ -6,7 +6,7 @@ import pytest
 
 from protocol.apis import ApiKey
 from protocol.messages.k21_delete_records import DeleteRecordsPartition, DeleteRecordsTopic
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.handlers import Desk, open_desk, run
 
 FIVE = dict.fromkeys(range(5), 0)
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.cluster.producer_ids import AGAIN_S
-from kbroker.simulation.loop import SimLoop
+from kbroker.metadata.producer_ids import AGAIN_S
+from kbroker.simulation.runtime.loop import SimLoop
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from tests.unit.api.fakes import open_desk, run
-from tests.unit.api.transacting import Producer, producer
-from tests.unit.cluster.fakes import MemoryDisk
-from tests.unit.harness import Machine, story
+from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.memory_disk import MemoryDisk
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import Producer, producer
 
 
 @pytest.mark.parametrize("version", range(6))

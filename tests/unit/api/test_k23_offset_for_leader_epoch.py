@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from kbroker.state.epochs import EpochCache
+from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from protocol.apis import ApiKey
 from protocol.messages.k23_offset_for_leader_epoch import OffsetForLeaderPartition, OffsetForLeaderTopic
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.handlers import Desk, open_desk, run
 
 
 async def with_epochs() -> Desk:
     desk = await open_desk()
-    desk.replicas.add("t", 0, dict.fromkeys(range(5), 0), epochs=EpochCache([(0, 0), (2, 3)])).leader_epoch = 2
+    desk.replicas.add("t", 0, dict.fromkeys(range(5), 0), epochs=LeaderEpochCache([(0, 0), (2, 3)])).leader_epoch = 2
     return desk
 
 

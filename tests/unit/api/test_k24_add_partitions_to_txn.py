@@ -4,8 +4,8 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from tests.unit.api.transacting import codes, producer
-from tests.unit.harness import Machine, story
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import codes, producer
 
 NONE, UNKNOWN, NOT_TRIED = 0, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.unit.api.transacting import producer
-from tests.unit.harness import Machine, story
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import producer
 
 
 @story

@@ -4,8 +4,8 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
-from tests.unit.api.transacting import producer
-from tests.unit.harness import Machine, story
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import producer
 
 
 @story

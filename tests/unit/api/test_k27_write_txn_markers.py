@@ -9,8 +9,8 @@ from protocol.messages.k27_write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tests.unit.api.transacting import producer, write_marker
-from tests.unit.harness import Machine, story
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import producer, write_marker
 
 UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 

@@ -9,7 +9,7 @@ from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.unit.coordinator.harness import Harness
+from tests.unit.support.group_coordinator import Harness
 
 
 def request_for(*partitions: int, topic: str = "t", group: str = "g") -> TxnOffsetCommitRequest:

@@ -7,8 +7,8 @@ import pytest
 
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k32_describe_configs import DescribeConfigsResource
-from tests.unit.api.config_story import play
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.config_story import play
+from tests.unit.support.handlers import Desk, open_desk, run
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 ALL_VERSIONS = range(APIS[ApiKey.DESCRIBE_CONFIGS].min, APIS[ApiKey.DESCRIBE_CONFIGS].max + 1)

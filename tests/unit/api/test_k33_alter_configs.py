@@ -2,11 +2,11 @@
 
 import pytest
 
-from kbroker.state.controller import TopicSpec
+from kbroker.metadata.topic_plans import TopicSpec
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k33_alter_configs import AlterableConfig, AlterConfigsResource
-from tests.unit.api.config_story import play
-from tests.unit.api.fakes import open_desk, run
+from tests.unit.support.config_story import play
+from tests.unit.support.handlers import open_desk, run
 
 ALL_VERSIONS = range(APIS[ApiKey.ALTER_CONFIGS].min, APIS[ApiKey.ALTER_CONFIGS].max + 1)
 

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.apis import ApiKey
 from protocol.messages.k35_describe_log_dirs import DescribableLogDirTopic
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.handlers import Desk, open_desk, run
 
 
 def usage(path: str) -> tuple[int, int]:
@@ -17,7 +17,7 @@ def usage(path: str) -> tuple[int, int]:
 
 async def with_logs() -> Desk:
     desk = await open_desk()
-    desk.services.world.disk.usage = usage
+    desk.services.environment.disk.usage = usage
     desk.replicas.add("t", 0, size_bytes=355)
     desk.replicas.add("t", 1)
     desk.replicas.add("u", 0, size_bytes=7)
@@ -75,7 +75,7 @@ def test_a_directory_that_fails():
         def fails(path: str) -> tuple[int, int]:
             raise OSError(errno.EIO, "Input/output error")
 
-        desk.services.world.disk.usage = fails
+        desk.services.environment.disk.usage = fails
         (result,) = (await ask(desk, 5, None)).results
         assert (result.error_code, result.topics, result.total_bytes) == (56, [], -1)
 

@@ -1,11 +1,11 @@
-"""CreatePartitions in all versions. The table of refusals is in tests/unit/state/test_controller.py."""
+"""CreatePartitions in all versions. The table of refusals is in tests/unit/metadata/test_topic_plans.py."""
 
 import pytest
 
-from kbroker.state.controller import TopicSpec
+from kbroker.metadata.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k37_create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
-from tests.unit.api.fakes import open_desk, run
+from tests.unit.support.handlers import open_desk, run
 
 
 @pytest.mark.parametrize("version", range(4))

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.state.controller import TopicSpec
+from kbroker.metadata.topic_plans import TopicSpec
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k44_incremental_alter_configs import AlterableConfig, AlterConfigsResource
-from tests.unit.api.config_story import play
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.config_story import play
+from tests.unit.support.handlers import Desk, open_desk, run
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER, LOGGER = 2, 4, 8

@@ -1,11 +1,11 @@
-from kbroker.state.group.records import CommittedOffset
+from kbroker.coordinator.group.records import CommittedOffset
 from protocol.errors import ErrorCode
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from tests.unit.coordinator.harness import NODE, Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 
 def request_for(*partitions: int) -> OffsetDeleteRequest:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.cluster import znodes
+from kbroker.metadata.store import znodes
 from protocol.apis import ApiKey
 from protocol.messages.k57_update_features import FeatureUpdateKey
-from tests.unit.api.fakes import Desk, open_desk, run
-from tests.unit.cluster.fakes import MemoryDisk
+from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.memory_disk import MemoryDisk
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 FEATURE = "transaction.version"

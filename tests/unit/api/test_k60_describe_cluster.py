@@ -4,7 +4,7 @@ import pytest
 
 from protocol.apis import ApiKey
 from protocol.messages.k60_describe_cluster import DescribeClusterBroker
-from tests.unit.api.fakes import open_desk, run
+from tests.unit.support.handlers import open_desk, run
 
 NOT_ASKED = -(2**31)
 

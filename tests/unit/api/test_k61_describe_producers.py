@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from kbroker.model import TopicPartition
-from kbroker.state.controller import TopicSpec
+from kbroker.common import TopicPartition
+from kbroker.metadata.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k61_describe_producers import TopicRequest
 from protocol.records.batch import build_batch, parse_header
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.handlers import Desk, open_desk, run
 
 
 async def ask(desk: Desk, topic: str, *indexes: int) -> list[Any]:

@@ -2,8 +2,8 @@
 
 from protocol.errors import ErrorCode
 from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from tests.unit.api.transacting import TIMEOUT_MS, producer
-from tests.unit.harness import Machine, story
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import TIMEOUT_MS, producer
 
 
 @story

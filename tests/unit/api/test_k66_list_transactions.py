@@ -7,9 +7,9 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.k66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from tests.unit.api.transacting import producer
-from tests.unit.client import Client
-from tests.unit.harness import Machine, story
+from tests.unit.support.client import Client
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import producer
 
 
 async def listed(client: Client, version: int = 2, **filters: Any) -> tuple[list[str], dict[str, str]]:

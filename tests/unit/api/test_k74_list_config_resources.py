@@ -1,8 +1,8 @@
 """ListConfigResources as Apache Kafka 4.3.1 answers it."""
 
 from protocol.apis import ApiKey
-from tests.unit.api.config_story import play
-from tests.unit.api.fakes import open_desk, run
+from tests.unit.support.config_story import play
+from tests.unit.support.handlers import open_desk, run
 
 
 def test_every_step_of_kafkas_story_is_answered_as_kafka_does():

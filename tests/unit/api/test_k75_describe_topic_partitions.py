@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.state.controller import TopicSpec
+from kbroker.metadata.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k75_describe_topic_partitions import Cursor, TopicRequest
-from tests.unit.api.fakes import Desk, open_desk, run
+from tests.unit.support.handlers import Desk, open_desk, run
 
 # Topic t1 has two partitions, t2 one.
 PAGES: list[tuple[list[str], dict[str, Any], tuple[str, int] | None, list[tuple[str, int, list[int]]], Any]] = [

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from kbroker.state.txn.states import TransactionState
+from kbroker.coordinator.transaction.states import TransactionState
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import ProduceResponse
-from tests.unit.api.transacting import Producer, producer
-from tests.unit.client import batch
-from tests.unit.harness import Machine, story
+from tests.unit.support.client import batch
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import Producer, producer
 
 OLD = range(3, 12)
 NEW = (12, 13)

@@ -5,13 +5,13 @@ from typing import TypeVar
 
 import pytest
 
-from kbroker.net.connection import Connection
+from kbroker.server.connection import Connection
 from protocol.messages.k00_produce import ProduceRequest, ProduceResponse
 from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
-from protocol.schema import Message
-from tests.unit.api.transacting import Producer, producer
-from tests.unit.client import Client
-from tests.unit.harness import Machine, story
+from protocol.schema.message import Message
+from tests.unit.support.client import Client
+from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.transactional_producer import Producer, producer
 
 M = TypeVar("M", bound=Message)
 

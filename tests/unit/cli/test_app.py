@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.cli import main
-from kbroker.cli.client import refusal, reworded, topic_refusal
-from kbroker.cli.errors import CliError, explain
-from kbroker.cli.values import config_changes
-from kbroker.replica.logs import ForeignDirectory
+from kbroker.cli.common.client import refusal, reworded, topic_refusal
+from kbroker.cli.common.errors import CliError, explain
+from kbroker.cli.common.values import config_changes
+from kbroker.replica.logs.log_manager import ForeignDirectory
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_a_missing_file_is_told_before_anything_is_asked_of_a_broker(
 
 def test_a_reader_that_has_gone_ends_it_without_a_word() -> None:
     program = (
-        "import sys; from kbroker.cli import app, output\n"
+        "import sys; from kbroker.cli import app\n"
         "@app.app.command('flood')\n"
         "def flood():\n"
         "    for i in range(100000): print(i)\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import kbroker
+from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig, TopicConfig
 from kbroker.config.acting import (
     ACTING_BROKER_CONFIGS,
@@ -16,7 +17,6 @@ from kbroker.config.alter import Change, Op, alter_broker, alter_client_metrics,
 from kbroker.config.rows.broker import BROKER_CONFIGS
 from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.topic import check_topic
-from kbroker.model import KafkaError
 
 CONFIG = BrokerConfig.load()
 

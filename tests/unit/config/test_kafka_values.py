@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
+from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.config.alter import Change, Op, alter_broker, alter_client_metrics, alter_group, alter_topic
-from kbroker.model import KafkaError
 from tests.unit.config.kafka_values import KAFKA, START, UNLISTED, Answer, load, questions
 
 TAKES, REFUSES = "takes", "refuses"

@@ -6,13 +6,13 @@ import threading
 import pytest
 
 from kbroker.broker import Threads
-from kbroker.cluster.image import BROKER_RESOURCE
 from kbroker.config.acting import ACTING_TOPIC_CONFIGS
 from kbroker.config.definition import READ_ONLY, Row
 from kbroker.config.rows.broker import BROKER_CONFIGS
 from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, Value
-from kbroker.replica.logs import OPEN_TOGETHER
+from kbroker.metadata.image import BROKER_RESOURCE
+from kbroker.replica.logs.log_manager import OPEN_TOGETHER
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.k19_create_topics import (
     CreatableReplicaAssignment,
@@ -31,8 +31,8 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tests.unit.client import Client
-from tests.unit.harness import HOST, HOUR, PORT, Machine, story
+from tests.unit.support.client import Client
+from tests.unit.support.simulated_broker import HOST, HOUR, PORT, Machine, story
 
 SAMPLES = ("true", "false", "compact", "lz4", "LogAppendTime", "full", "3", "5", "0.25", "0.75", "2000000", "3000000")
 
@@ -175,7 +175,7 @@ async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
 @story(num_io_threads=5)
 async def test_threads_for_the_disk_follow_their_config(m: Machine) -> None:
     counts: list[int] = []
-    m.broker.world.set_threads = counts.append
+    m.broker.environment.set_threads = counts.append
     client = await m.client()
     await client.alter_broker(num_io_threads=7)
     await client._alter(BROKER_RESOURCE, "1", {"num.io.threads": "9"})

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kbroker.common import KafkaError
 from kbroker.config.checks import (
     bootstrap_servers,
     client_match,
@@ -32,7 +33,6 @@ from kbroker.config.values import (
     parse,
     show,
 )
-from kbroker.model import KafkaError
 from protocol.errors import ErrorCode
 
 

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.batching import NOBODY, Producer
-from kbroker.coordinator.ports import Marker
+from kbroker.coordinator.interfaces import Marker
 from kbroker.coordinator.runtime import LOADED_A_TURN, Ended, Limits, Loaded, Runtime, Status
-from kbroker.model import KafkaError, TopicPartition
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from protocol.records.compression import ZSTD
 from protocol.records.control import EndMarker, build_end_marker
-from tests.unit.coordinator.harness import MemoryLog, VirtualLoop, virtual_world
+from tests.unit.support.group_coordinator import MemoryLog, VirtualLoop, virtual_environment
 
 TP = TopicPartition("__toy", 0)
 
@@ -49,7 +49,9 @@ class Stage:
         self.toy = Toy()
         self.answers: list[tuple[str, ErrorCode]] = []
         self.limits = Limits(max_bytes)
-        self.runtime: Runtime[str] = Runtime(virtual_world(self.loop), self.log, TP, self.toy, lambda: self.limits)
+        self.runtime: Runtime[str] = Runtime(
+            virtual_environment(self.loop), self.log, TP, self.toy, lambda: self.limits
+        )
         if active:
             self.runtime.activate()
 

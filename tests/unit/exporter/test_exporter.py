@@ -17,8 +17,8 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitResponse,
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from tests.unit.client import Client, batch
-from tests.unit.harness import Machine, story
+from tests.unit.support.client import Client, batch
+from tests.unit.support.simulated_broker import Machine, story
 
 PORT = 9100
 LISTENER = {"kbroker_metrics_listener": f"broker:{PORT}"}

@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.exporter.page import LINES_AT_ONCE, Page, labels
-from kbroker.metrics import LATENCY_BOUNDS_NS, Histogram
+from kbroker.runtime.metrics import LATENCY_BOUNDS_NS, Histogram
 
 NAME = "kbroker_event_loop_delay_seconds"
 

@@ -10,19 +10,19 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from kbroker.simulation.loop import SimLoop
+from kbroker.simulation.runtime.loop import SimLoop
 from protocol.apis import APIS
 from protocol.framing import encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records.batch import crc_of, iter_headers
-from protocol.schema import Message, facts
-from tests.unit.client import Client, batch, values_of
+from protocol.schema.message import Message, facts
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.fuzz.record_targets import random_batch
 from tests.unit.fuzz.spots import Traced
-from tests.unit.harness import HOST, PORT, Machine
-from tests.unit.protocol.generators import all_messages, random_message
+from tests.unit.support.client import Client, batch, values_of
+from tests.unit.support.random_messages import all_messages, random_message
+from tests.unit.support.simulated_broker import HOST, PORT, Machine
 
 TOPIC = "t"
 _REQUESTS = {facts(cls).key: cls for cls in all_messages() if facts(cls).kind == "request"}

@@ -6,22 +6,23 @@ from functools import partial
 from random import Random
 from struct import Struct
 
-from kbroker.cluster import znodes
-from kbroker.cluster.coordination import CoordinationError, Create, Delete, Op, Set
-from kbroker.cluster.image import BrokerNode, PartitionImage
-from kbroker.cluster.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
-from kbroker.cluster.tree import Tree
-from kbroker.model import TopicPartition
-from kbroker.simulation.disk import SimDisk
-from kbroker.state.producers import ProducerStates
-from kbroker.storage import checkpoints, names
-from kbroker.storage.identity import Identity, decode_identity, encode_identity
-from kbroker.storage.indexes import OffsetIndex, TimeIndex, find_entry, find_time
+from kbroker.common import TopicPartition
+from kbroker.metadata.image import BrokerNode, PartitionImage
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
+from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
+from kbroker.metadata.store.tree import Tree
+from kbroker.simulation.disk.disk import SimDisk
+from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage import names
+from kbroker.storage.indexes.segment_indexes import OffsetIndex, TimeIndex, find_entry, find_time
+from kbroker.storage.meta_properties import MetaProperties, decode_identity, encode_identity
+from kbroker.storage.producers.producer_state import ProducerStateManager
 from protocol.records.batch import build_batch, parse_header
 from protocol.records.crc import crc32c
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot, text_spots
-from tests.unit.storage.harness import NOW
+from tests.unit.support.log_lab import NOW
 
 # A line of a few characters is a tuple, or a key and a value of a dictionary.
 A_BYTE_OF_LINES = 60
@@ -122,7 +123,7 @@ def _read(data: bytes, size: int, offset: int) -> bytes:
 
 
 def _producers(rng: Random) -> Case:
-    states = ProducerStates()
+    states = ProducerStateManager()
     for n in range(rng.choice((0, 1, 3, 30))):
         batch = build_batch([(NOW, b"k", b"v", ())], producer_id=n, producer_epoch=n % 3, base_sequence=n)
         states.update(parse_header(batch), 10 * n)
@@ -131,9 +132,9 @@ def _producers(rng: Random) -> Case:
     data = states.to_snapshot()
 
     def run(data: bytes) -> None:
-        again = ProducerStates.from_snapshot(data).to_snapshot()
+        again = ProducerStateManager.from_snapshot(data).to_snapshot()
         assert _CRC.unpack_from(data, 2)[0] == crc32c(memoryview(data)[6:])
-        assert ProducerStates.from_snapshot(again).to_snapshot() == again
+        assert ProducerStateManager.from_snapshot(again).to_snapshot() == again
 
     def seal(data: bytearray) -> None:
         if len(data) >= 6:
@@ -183,7 +184,7 @@ def _partition_metadata(rng: Random) -> Case:
 
 
 def _identity(rng: Random) -> Case:
-    data = encode_identity(Identity("kCFAi45jQfKSHiMsg_P8Xw", rng.getrandbits(31), "CfIFDGi9QRGtsFNmOeZ5ng"))
+    data = encode_identity(MetaProperties("kCFAi45jQfKSHiMsg_P8Xw", rng.getrandbits(31), "CfIFDGi9QRGtsFNmOeZ5ng"))
 
     def run(data: bytes) -> None:
         assert isinstance(decode_identity(data).node_id, int)

@@ -4,17 +4,25 @@ import json
 from functools import cache, partial
 from random import Random
 
-from kbroker.cli.log_files import find_reader
-from kbroker.cli.log_segments import Wanted
-from kbroker.cli.log_text import line_of
-from kbroker.cluster.coordination import Create, Op, Set
-from kbroker.cluster.journal import NUMBER, encode_ops, encode_snapshot, frame
-from kbroker.cluster.tree import Tree
-from kbroker.coordinator.offsets_records import encode_record
-from kbroker.model import TopicPartition
-from kbroker.state.group.records import CommittedOffset, GroupRecord, MemberRecord, OffsetKey, OffsetRecord, Record
-from kbroker.storage import checkpoints, names
-from kbroker.storage.inspection_verify import Known, PartitionCheck
+from kbroker.cli.log.files import find_reader
+from kbroker.cli.log.segments import Wanted
+from kbroker.cli.log.text import line_of
+from kbroker.common import TopicPartition
+from kbroker.coordinator.group.record_codec import encode_record
+from kbroker.coordinator.group.records import (
+    CommittedOffset,
+    GroupRecord,
+    MemberRecord,
+    OffsetKey,
+    OffsetRecord,
+    Record,
+)
+from kbroker.metadata.store.coordination import Create, Op, Set
+from kbroker.metadata.store.journal import NUMBER, encode_ops, encode_snapshot, frame
+from kbroker.metadata.store.tree import Tree
+from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage import names
+from kbroker.storage.inspect.verify import Known, PartitionCheck
 from protocol.records.batch import NewRecord, build_batch
 from protocol.records.control import EndMarker, build_end_marker
 from tests.unit.fuzz.check import Target
@@ -23,7 +31,7 @@ from tests.unit.fuzz.file_targets import empty_disk
 from tests.unit.fuzz.log_targets import DIRECTORY, Files, recorded
 from tests.unit.fuzz.record_targets import HEADER_SPOTS
 from tests.unit.fuzz.record_targets import seal as seal_batch
-from tests.unit.storage.harness import NOW
+from tests.unit.support.log_lab import NOW
 
 _LOOKS = (Wanted(), Wanted(records=True), Wanted(records=True, values=True), Wanted(offsets=(3, 9)))
 _INTERNAL = "/d/__consumer_offsets-0/00000000000000000000.log"

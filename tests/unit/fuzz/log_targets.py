@@ -7,13 +7,13 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 
+from kbroker.common import KafkaError
 from kbroker.config.topic import TopicConfig
-from kbroker.model import KafkaError
-from kbroker.simulation.disk import SimDisk
+from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage import names
-from kbroker.storage.log import Log
-from kbroker.storage.lookup import max_timestamp, offset_for_timestamp
-from kbroker.storage.recovery import open_log
+from kbroker.storage.log.log import Log
+from kbroker.storage.log.timestamp_lookup import max_timestamp, offset_for_timestamp
+from kbroker.storage.recovery.open_log import open_log
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import iter_headers
 from tests.unit.fuzz.check import Target
@@ -21,7 +21,7 @@ from tests.unit.fuzz.damage import Case, Spot, text_spots
 from tests.unit.fuzz.file_targets import empty_disk
 from tests.unit.fuzz.record_targets import HEADER_SPOTS
 from tests.unit.fuzz.record_targets import seal as seal_batch
-from tests.unit.storage.harness import NOW, TOPIC_ID, TP, Background, append, batch, config
+from tests.unit.support.log_lab import NOW, TOPIC_ID, TP, Background, append, batch, config
 
 DIRECTORY = f"/d/{TP}"
 # The scan reads a MiB at a time.

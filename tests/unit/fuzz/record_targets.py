@@ -7,8 +7,8 @@ from struct import Struct
 
 import pytest
 
-from kbroker.model import KafkaError
-from kbroker.replica.validation import validate
+from kbroker.common import KafkaError
+from kbroker.replica.produce.batch_validation import validate
 from protocol.errors import MalformedError
 from protocol.records.batch import (
     CRC_POS,
@@ -27,8 +27,8 @@ from protocol.records.record import encode_record, iter_records, take_varint
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.protocol.records import java_batches
-from tests.unit.replica.finishing import finished
-from tests.unit.storage.harness import NOW, config
+from tests.unit.support.log_lab import NOW, config
+from tests.unit.support.record_validation import finished
 
 # Where decompression ends in these tests, whatever the input says.
 MAX_OUTPUT = 1 << 20

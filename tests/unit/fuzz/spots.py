@@ -3,10 +3,10 @@
 from struct import Struct as Format
 from typing import Any
 
-from protocol.codegen import is_flexible, layout
-from protocol.primitives import FIXED, LENGTH_FORMATS
-from protocol.schema import Message, StructType
-from protocol.wire import put_uvarint
+from protocol.fast.primitives import put_uvarint
+from protocol.schema.layout import is_flexible, layout
+from protocol.schema.message import Message, StructType
+from protocol.schema.primitives import FIXED, LENGTH_FORMATS
 from tests.unit.fuzz.damage import Spot
 
 

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from kbroker.cluster import znodes
-from kbroker.cluster.journal import Damaged, Journal
-from kbroker.model import KafkaError
-from kbroker.replica.validation import validate
+from kbroker.common import KafkaError
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.journal import Damaged, Journal
+from kbroker.replica.produce.batch_validation import validate
 from protocol.errors import MalformedError
+from protocol.fast.primitives import MAX_REQUESTED, put_uvarint
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.primitives import INITIAL
 from protocol.records.batch import HEADER_SIZE, build_batch
 from protocol.records.compression import NAMES, TooLargeError, compress, decompress
 from protocol.records.record import MAX_HEADERS, encode_record, iter_records, put_varint
-from protocol.schema import Message, StructType, decode, encode, facts, most_elements
-from protocol.wire import MAX_REQUESTED, put_uvarint
+from protocol.schema.message import Message, StructType, decode, encode, facts, most_elements
+from protocol.schema.primitives import INITIAL
 from tests.unit.fuzz.file_targets import empty_disk
-from tests.unit.protocol.generators import all_messages
-from tests.unit.replica.finishing import finished
-from tests.unit.storage.harness import NOW, config
+from tests.unit.support.log_lab import NOW, config
+from tests.unit.support.random_messages import all_messages
+from tests.unit.support.record_validation import finished
 
 MIB = 1 << 20
 # Beside ten bytes for each byte of a frame, decoding one message takes at most this.

@@ -5,20 +5,20 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.cli.errors import CliError
-from kbroker.cli.log_internal import decode_internal
-from kbroker.cli.records import from_json
-from kbroker.cluster import znodes
-from kbroker.cluster.coordination import CoordinationError
-from kbroker.cluster.journal import FRAME, NUMBER, Journal, encode_ops, frame, load_snapshot
-from kbroker.cluster.tree import Tree
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.log.internal_topics import decode_internal
+from kbroker.cli.records.text import from_json
 from kbroker.config.files import from_file
 from kbroker.config.values import ConfigError
-from kbroker.storage import checkpoints
-from protocol.fetch_wire import decode_fetch_request
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, frame, load_snapshot
+from kbroker.metadata.store.tree import Tree
+from kbroker.storage import checkpoint_files as checkpoints
+from protocol.fast.fetch import decode_fetch_request
 from protocol.messages.group_records import GroupMetadataKey, GroupMetadataMember, GroupMetadataValue
 from protocol.messages.k01_fetch import FetchRequest
-from protocol.schema import decode, encode
+from protocol.schema.message import decode, encode
 from tests.unit.fuzz.file_targets import empty_disk
 
 

@@ -3,8 +3,8 @@
 import json
 from random import Random
 
-from kbroker.cli.errors import CliError
-from kbroker.cli.records import from_json, from_line, to_json
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.records.text import from_json, from_line, to_json
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.files import from_file
 from kbroker.config.rows.broker import BROKER_CONFIGS

@@ -4,11 +4,12 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from kbroker.coordinator.offsets_records import decode_record, encode_record
-from kbroker.state.group.subscription import topics_of
+from kbroker.coordinator.group.classic.subscription import topics_of
+from kbroker.coordinator.group.record_codec import decode_record, encode_record
 from protocol.apis import APIS
 from protocol.errors import MalformedError
-from protocol.fetch_wire import decode_fetch_request
+from protocol.fast.fetch import decode_fetch_request
+from protocol.fast.produce import decode_produce_request
 from protocol.framing import (
     decode_request_header,
     decode_response_header,
@@ -24,12 +25,11 @@ from protocol.messages.group_records import (
 )
 from protocol.messages.k00_produce import ProduceRequest
 from protocol.messages.k01_fetch import FetchRequest
-from protocol.produce_wire import decode_produce_request
-from protocol.schema import Message, decoder, encode, facts
+from protocol.schema.message import Message, decoder, encode, facts
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.fuzz.spots import Traced
-from tests.unit.protocol.generators import all_messages, random_message
+from tests.unit.support.random_messages import all_messages, random_message
 
 # An element of a few bytes takes a hundred and more in memory, and a message may have MAX_ELEMENTS of them: that is the
 # constant of the bound for messages (test_bounds.py measures it). Inputs here are too small for it to bind, so they

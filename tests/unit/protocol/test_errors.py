@@ -6,8 +6,8 @@ from kio.schema.errors import ErrorCode as TheirErrorCode
 
 from protocol.apis import APIS, NEVER, ApiKey
 from protocol.errors import ErrorCode
-from protocol.schema import facts
-from tests.unit.protocol.generators import all_messages
+from protocol.schema.message import facts
+from tests.unit.support.random_messages import all_messages
 
 
 def test_names_and_codes_are_kios() -> None:

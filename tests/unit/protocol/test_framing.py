@@ -15,8 +15,8 @@ from protocol.framing import (
     is_flexible,
 )
 from protocol.messages.header import RequestHeader, ResponseHeader
-from protocol.schema import encode
-from tests.unit.protocol.foreign import kio_class
+from protocol.schema.message import encode
+from tests.unit.support.foreign_encoders import kio_class
 
 FIRST_PRODUCE_VERSION = 3
 

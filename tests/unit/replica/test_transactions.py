@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import KafkaError, TopicPartition
-from kbroker.replica.manager import Appended, ReplicaManager
-from kbroker.state.txn.marker import Marker
-from kbroker.state.verification import Guard
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.replica.replica_manager import AppendResult, ReplicaManager
+from kbroker.storage.producers.transaction_marker import Marker
+from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
-from tests.unit.client import EPOCH_MS, Client, bases, batch, values_of
-from tests.unit.harness import Machine, story
+from tests.unit.support.client import EPOCH_MS, Client, bases, batch, values_of
+from tests.unit.support.simulated_broker import Machine, story
 
 T = TopicPartition("t", 0)
 LONG_MS = 100_000
@@ -34,18 +34,18 @@ class Writer:
     def replicas(self) -> ReplicaManager:
         return self.m.broker.services.replicas
 
-    def begin(self, records: bytearray, tv2: bool = True) -> Guard | None:
+    def begin(self, records: bytearray, tv2: bool = True) -> VerificationGuard | None:
         return self.m.partition("t").begin_verification(parse_header(records), tv2)
 
-    def append(self, records: bytearray, guard: Guard | None = None, **options: Any) -> Appended:
-        now_ms = self.m.broker.services.world.clock.now_ms()
+    def append(self, records: bytearray, guard: VerificationGuard | None = None, **options: Any) -> AppendResult:
+        now_ms = self.m.broker.services.environment.clock.now_ms()
         options = {"transactional_id": "x", **options}
         return self.replicas.append("t", 0, memoryview(records), -1, 12, now_ms, guard=guard, **options)
 
     def write(self, records: bytearray) -> int:
         return self.append(records, self.begin(records)).base_offset
 
-    def refusal(self, records: bytearray, guard: Guard | None = None, **options: Any) -> ErrorCode:
+    def refusal(self, records: bytearray, guard: VerificationGuard | None = None, **options: Any) -> ErrorCode:
         with pytest.raises(KafkaError) as refused:
             self.append(records, guard, **options)
         return refused.value.code
@@ -200,7 +200,7 @@ async def test_a_transaction_begins_with_its_guard(m: Machine) -> None:
     guard = writer.begin(data(0))
     assert guard is not None
     assert writer.begin(data(1)) is guard
-    assert writer.refusal(data(0), Guard()) == ErrorCode.INVALID_TXN_STATE
+    assert writer.refusal(data(0), VerificationGuard()) == ErrorCode.INVALID_TXN_STATE
     assert writer.append(data(0), guard).base_offset == 0
     # From now on it is open, and nobody asks any more.
     assert writer.begin(data(1)) is None

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from kbroker.model import TopicPartition
-from kbroker.storage import checkpoints, names
-from kbroker.storage.backend import RealDisk
-from kbroker.storage.chores import Chores
-from kbroker.storage.indexes import (
+from kbroker.common import TopicPartition
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage import names
+from kbroker.storage.indexes.segment_indexes import (
     OffsetIndex,
     TimeIndex,
     WouldBlock,
@@ -17,7 +17,8 @@ from kbroker.storage.indexes import (
     find_entry_by_position,
     find_time,
 )
-from tests.unit.storage.harness import Background
+from kbroker.storage.log.serial_tasks import SerialTaskQueue
+from tests.unit.support.log_lab import Background
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("a-b.c", 12)
 
@@ -147,7 +148,7 @@ def test_chores_run_one_at_a_time_in_order() -> None:
     background = Background()
     background.hold = True
     failures: list[OSError] = []
-    chores = Chores(background, failures.append)
+    chores = SerialTaskQueue(background, failures.append)
     heard: list[object] = []
 
     def fail() -> int:

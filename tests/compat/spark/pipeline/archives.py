@@ -8,11 +8,11 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from kbroker.pipeline.archive.files import staged
-from kbroker.pipeline.archive.model import Commit, Covered, Gap
-from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.ingest.staged_files import staged
+from kbroker.pipeline.archive.manifest.model import Covered, Gap, ManifestCommit
+from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.kafka import Cluster
-from kbroker.pipeline.local_storage import LocalStorage
+from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import load
 from tests.compat.support import eventually
 
@@ -61,7 +61,7 @@ def archive_topic(
         covered = tuple(Covered(topic, partition, *span) for partition, span in spans.items())
         topics = cluster.topics([topic])
         archive.commit(
-            lambda _: Commit("append", NEW_YEAR_MS, add=add, covered=covered, gaps=tuple(gaps), topics=topics)
+            lambda _: ManifestCommit("append", NEW_YEAR_MS, add=add, covered=covered, gaps=tuple(gaps), topics=topics)
         )
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kbroker.pipeline.archive.model import Span
-from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.manifest.model import OffsetSpan
+from kbroker.pipeline.archive.manifest.store import Archive
 from tests.compat.spark.pipeline.archives import rewritten
 
 
@@ -32,7 +32,7 @@ class Place:
         )
         self.file = self.files[1]
         self.part = self.file.parts[0]
-        self.whole = Span(self.part.first, self.part.last + 1)
+        self.whole = OffsetSpan(self.part.first, self.part.last + 1)
         self.middle = self.part.first + self.part.rows // 2
 
     @property
@@ -53,7 +53,7 @@ class Place:
 
 
 # What is to be found: kind, and file or None, and offsets or None.
-Wanted = tuple[str, str | None, Span | None]
+Wanted = tuple[str, str | None, OffsetSpan | None]
 
 
 def remove_file(at: Place) -> list[Wanted]:
@@ -112,7 +112,7 @@ def double_within(at: Place) -> list[Wanted]:
 
     row = at.middle - at.part.first
     at.rewrite(lambda table: pyarrow.concat_tables([table, table.slice(row, 1)]))
-    once = Span(at.middle, at.middle + 1)
+    once = OffsetSpan(at.middle, at.middle + 1)
     return [("changed file", at.file.path, None), ("rows", at.file.path, at.whole), ("doubled", at.file.path, once)]
 
 
@@ -152,7 +152,7 @@ def double_by_append(at: Place) -> list[Wanted]:
     at.spark.createDataFrame(rows.collect(), rows.schema).write.mode("append").partitionBy("topic", "date").parquet(
         str(at.root)
     )
-    return [("foreign file", None, Span(at.middle, at.middle + 1))]
+    return [("foreign file", None, OffsetSpan(at.middle, at.middle + 1))]
 
 
 def change_row(at: Place) -> list[Wanted]:
@@ -162,8 +162,8 @@ def change_row(at: Place) -> list[Wanted]:
 
 def change_offset(at: Place) -> list[Wanted]:
     at.rewrite(lambda table: _with(table, "offset", at.middle - at.part.first, 7_000))
-    once = Span(at.middle, at.middle + 1)
-    return [("rows", at.file.path, once), ("uncovered", at.file.path, Span(7000, 7001))]
+    once = OffsetSpan(at.middle, at.middle + 1)
+    return [("rows", at.file.path, once), ("uncovered", at.file.path, OffsetSpan(7000, 7001))]
 
 
 def change_day(at: Place) -> list[Wanted]:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from kbroker.cli.app import run as main
-from kbroker.cli.pipeline_run import run_file
-from kbroker.pipeline.aggregate import Definition, Key
-from kbroker.pipeline.aggregate_query import Aggregation, How, Target
+from kbroker.cli.pipeline.run_file import run_file
+from kbroker.pipeline.aggregate.definition import Definition, Key
+from kbroker.pipeline.aggregate.query import Aggregation, How, Target
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.local_storage import LocalStorage
+from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.flights import weather_lines
 from tests.compat.support import unique
 

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.pipeline.archive import files as archive_files
-from kbroker.pipeline.archive.model import Gap, Partition, Span
-from kbroker.pipeline.archive.running import Origin
-from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.ingest import staged_files as archive_files
+from kbroker.pipeline.archive.ingest.run import Origin
+from kbroker.pipeline.archive.manifest.model import ArchivePartition, Gap, OffsetSpan
+from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.errors import PipelineError
 from tests.compat.spark.helpers import Topics, Writer, numbered
 from tests.compat.spark.pipeline.archiver import Archiver, has
@@ -55,12 +55,15 @@ def test_once_takes_what_there_is_and_goes_on_from_there(archiver, topics, spark
     state = archiver.state()
     assert state.topics[name].configs == {"retention.ms": "86400000000"}
     assert state.groups[group] == {name: {1: 2}}
-    assert state.covered == {Partition(name, 1): (Span(0, 3),)}
+    assert state.covered == {ArchivePartition(name, 1): (OffsetSpan(0, 3),)}
 
     topics.fill(name, numbered(range(10), partitions=2))
     assert archiver.once(name).records == {name: 10}
     assert archiver.once(name).records == {}
-    assert archiver.state().covered == {Partition(name, 0): (Span(0, 5),), Partition(name, 1): (Span(0, 8),)}
+    assert archiver.state().covered == {
+        ArchivePartition(name, 0): (OffsetSpan(0, 5),),
+        ArchivePartition(name, 1): (OffsetSpan(0, 8),),
+    }
     assert archiver.state().number == state.number + 1, "a run that finds nothing commits nothing"
 
 
@@ -109,7 +112,7 @@ def test_a_kill_before_the_commit_leaves_nothing_behind(archiver, topics, monkey
             archiver.once(name)
     assert archiver.rows(name) == []
     assert list(archiver.directory.rglob("*.parquet")), "the files were there already"
-    monkeypatch.setattr("kbroker.pipeline.archive.owner.is_alive", lambda *_: False)
+    monkeypatch.setattr("kbroker.pipeline.archive.manifest.owner.is_alive", lambda *_: False)
     archiver.once(name)
     assert archiver.numbers(name) == list(range(50))
     assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)
@@ -153,7 +156,7 @@ def test_committed_records_only(archiver, topics):
     assert archiver.numbers(name) == list(range(30))
     covered = archiver.state().covered
     # Of each partition 15 records, 10 that were aborted, 4 markers.
-    assert covered == {Partition(name, 0): (Span(0, 29),), Partition(name, 1): (Span(0, 29),)}
+    assert covered == {ArchivePartition(name, 0): (OffsetSpan(0, 29),), ArchivePartition(name, 1): (OffsetSpan(0, 29),)}
     with pytest.raises(PipelineError, match="committed records only: go on with --committed-only"):
         archiver.once(name)
 
@@ -192,7 +195,10 @@ def test_what_retention_took_is_told(archiver, topics):
     assert archiver.once(name).gaps == []
     state = archiver.state()
     assert list(state.gaps) == gaps
-    assert state.covered == {Partition(name, 0): (Span(5, 40),), Partition(name, 1): (Span(0, 20), Span(30, 40))}
+    assert state.covered == {
+        ArchivePartition(name, 0): (OffsetSpan(5, 40),),
+        ArchivePartition(name, 1): (OffsetSpan(0, 20), OffsetSpan(30, 40)),
+    }
 
 
 def test_what_retention_takes_while_a_batch_is_read_is_told(archiver, topics, monkeypatch):

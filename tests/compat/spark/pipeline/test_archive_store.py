@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.pipeline.archive import schema
-from kbroker.pipeline.archive.files import staged
-from kbroker.pipeline.archive.frame import frame
-from kbroker.pipeline.archive.model import Commit, File
-from kbroker.pipeline.archive.spark_view import SparkView
-from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.ingest.staged_files import staged
+from kbroker.pipeline.archive.manifest import schema
+from kbroker.pipeline.archive.manifest.frame import frame
+from kbroker.pipeline.archive.manifest.model import File, ManifestCommit
+from kbroker.pipeline.archive.manifest.spark_view import SparkView
+from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.hadoop_storage import HadoopStorage
-from kbroker.pipeline.local_storage import LocalStorage
-from kbroker.pipeline.storage import Absent, open_storage
+from kbroker.pipeline.storage.hadoop import HadoopStorage
+from kbroker.pipeline.storage.local import LocalStorage
+from kbroker.pipeline.storage.storage import Absent, open_storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive files")]
 
@@ -49,7 +49,7 @@ def append(spark, archive: Archive, made, sort: bool = False) -> tuple[File, ...
     with staged(spark, archive) as files:
         written = files.write(made, sort)
         files.publish()
-        archive.commit(lambda state: Commit("append", 1, add=written))
+        archive.commit(lambda state: ManifestCommit("append", 1, add=written))
     return written
 
 
@@ -223,7 +223,7 @@ def test_spark_sees_what_is_committed_and_nothing_else(spark, archive, monkeypat
         with monkeypatch.context() as dies:
             dies.setattr(SparkView, "bring_up_to_date", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
-                archive.commit(lambda _: Commit("compact", 1, add=whole, remove=tuple(f.path for f in first)))
+                archive.commit(lambda _: ManifestCommit("compact", 1, add=whole, remove=tuple(f.path for f in first)))
     assert [file.parts for file in whole] == [file.parts for file in first]
     # The view is still the one before, and its files are there: the same rows.
     assert seen(spark, archive) == expected(range(300))
@@ -248,7 +248,7 @@ def test_spark_sees_every_commit_of_many(spark, archive):
     for number in range(1, 34):
         path = one.path.replace("-00000", f"-{number:05d}")
         os.link(f"{archive.storage.root}/{one.path}", f"{archive.storage.root}/{path}")
-        archive.commit(lambda state, path=path: Commit("append", 1, add=(one._replace(path=path),)))
+        archive.commit(lambda state, path=path: ManifestCommit("append", 1, add=(one._replace(path=path),)))
         if number % 4 == 1:
             with setting(spark, "spark.sql.streaming.fileSink.log.compactInterval", str(number)):
                 options = spark.read.option("__globPaths__", "false")

@@ -14,15 +14,15 @@ import pyarrow.parquet
 import pytest
 
 from kbroker.cli import main
-from kbroker.pipeline.archive import owner
-from kbroker.pipeline.archive.compaction import Wanted, World, compact, tidy
-from kbroker.pipeline.archive.compaction_plan import plan, sums
-from kbroker.pipeline.archive.files import staged
-from kbroker.pipeline.archive.model import Commit, Covered
-from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.compaction.compaction import Wanted, World, compact, tidy
+from kbroker.pipeline.archive.compaction.plan import plan, sums
+from kbroker.pipeline.archive.ingest.staged_files import staged
+from kbroker.pipeline.archive.manifest import owner
+from kbroker.pipeline.archive.manifest.model import Covered, ManifestCommit
+from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.local_storage import LocalStorage
-from kbroker.pipeline.tasks import task_keys
+from kbroker.pipeline.spark.tasks import task_keys
+from kbroker.pipeline.storage.local import LocalStorage
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive compact")]
 
@@ -54,7 +54,7 @@ def append(spark: Any, archive: Archive, start: int = 0, files: int = 4) -> None
         added = writer.write(rows_of(spark, start).repartition(files))
         writer.publish()
         covered = tuple(Covered(topic, p, first, last) for topic in TOPICS for p in range(PARTITIONS))
-        archive.commit(lambda _: Commit("append", T0, add=added, covered=covered))
+        archive.commit(lambda _: ManifestCommit("append", T0, add=added, covered=covered))
 
 
 class Place:
@@ -310,8 +310,8 @@ def test_rows_that_are_not_those_of_the_manifest_are_not_committed(place: Place)
     liar = next(iter(archive.state().files.values()))
     part = liar.parts[0]
     lie = liar._replace(parts=(part._replace(checksum=part.checksum ^ 1), *liar.parts[1:]))
-    archive.commit(lambda _: Commit("compact", T0, remove=(liar.path,)))
-    archive.commit(lambda _: Commit("append", T0, add=(lie,)))
+    archive.commit(lambda _: ManifestCommit("compact", T0, remove=(liar.path,)))
+    archive.commit(lambda _: ManifestCommit("append", T0, add=(lie,)))
     before = archive.state()
     with pytest.raises(PipelineError, match=rf"^{liar.topic}-{part.partition} of {liar.date} would not be the same"):
         compact(place.spark, archive)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.explain import explain
+from kbroker.pipeline.spark.explain import explain
 from tests.compat.spark.conftest import IVY
 from tests.compat.spark.helpers import load, numbered
 from tests.compat.support import eventually

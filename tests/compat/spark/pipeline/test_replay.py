@@ -14,11 +14,10 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, TopicMetadata
 
-from kbroker.pipeline.archive.files import staged
-from kbroker.pipeline.archive.model import Commit, Covered, Partition, TopicInfo
-from kbroker.pipeline.archive.store import Archive
+from kbroker.pipeline.archive.ingest.staged_files import staged
+from kbroker.pipeline.archive.manifest.model import ArchivePartition, Covered, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.local_storage import LocalStorage
 from kbroker.pipeline.replay import groups, job, plan
 from kbroker.pipeline.replay.connection import Brokers
 from kbroker.pipeline.replay.draft import World, drafted
@@ -30,6 +29,7 @@ from kbroker.pipeline.replay.routing import murmur2, target_names
 from kbroker.pipeline.replay.run import begin, go_on
 from kbroker.pipeline.replay.selection import Selection
 from kbroker.pipeline.replay.task import Paced
+from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import Topics, load
 from tests.compat.spark.pipeline.processes import SMALL, Command
 from tests.compat.support import eventually, unique
@@ -79,7 +79,9 @@ def archived(spark: Any, directory: Path, bootstrap: str, names: Mapping[str, in
     with staged(spark, archive) as files:
         added = files.write(rows)
         files.publish()
-        commit = Commit("append", time.time_ns() // 1_000_000, add=added, covered=covered, topics=topics, **more)
+        commit = ManifestCommit(
+            "append", time.time_ns() // 1_000_000, add=added, covered=covered, topics=topics, **more
+        )
         archive.commit(lambda state: commit)
     return archive
 
@@ -311,7 +313,7 @@ def never_skipped(world, topics, source, original):
     target = topics.create(1, name=unique("one"))
     group = unique("partly")
     draft = drafted(world, request_for([source], target, by_key=True), {})
-    draft = replace(draft, committed=(Committed(group, Partition(source, 0), 150),))
+    draft = replace(draft, committed=(Committed(group, ArchivePartition(source, 0), 150),))
     merged, latest = [], {0: 0, 1: 0}
     for m in original:
         latest[m.partition()] = max(latest[m.partition()], m.timestamp()[1])

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from kbroker.cli.app import run
-from kbroker.pipeline.archive.files import staged
-from kbroker.pipeline.archive.findings import Finding, Report, as_spans, line
-from kbroker.pipeline.archive.frame import frame
-from kbroker.pipeline.archive.model import Commit, Partition, Span, State, TopicInfo
-from kbroker.pipeline.archive.store import Archive
-from kbroker.pipeline.archive.verification import Scope, verify
-from kbroker.pipeline.archive.verification_broker import plan
+from kbroker.pipeline.archive.ingest.staged_files import staged
+from kbroker.pipeline.archive.manifest.frame import frame
+from kbroker.pipeline.archive.manifest.model import ArchivePartition, ManifestCommit, OffsetSpan, State, TopicInfo
+from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.verification.broker_records import plan
+from kbroker.pipeline.archive.verification.findings import Finding, Report, as_spans, line
+from kbroker.pipeline.archive.verification.verify import Scope, verify
 from kbroker.pipeline.kafka import Cluster
 from tests.compat.spark.helpers import Topics, Writer
 from tests.compat.spark.pipeline.archives import (
@@ -115,7 +115,9 @@ def test_what_the_broker_has_otherwise_is_found_record_by_record(spark: Any, sou
         ("missing record", 1, LACKING, as_spans([3, *range(10, 20)])),
         *(("different record", 1, OTHERWISE.format("value"), spans) for spans in _by_file(archive, 1, emptied)),
     ]
-    some = verify(spark, archive.storage, sound.bootstrap, Scope(offsets=Span(31, 43), dates=frozenset({"2026-01-01"})))
+    some = verify(
+        spark, archive.storage, sound.bootstrap, Scope(offsets=OffsetSpan(31, 43), dates=frozenset({"2026-01-01"}))
+    )
     assert [(one.kind, one.partition, one.offsets) for one in some.findings] == [
         ("different record", 0, as_spans([31])),
         *(("different record", 1, as_spans([n])) for n in emptied if n == 31),
@@ -145,7 +147,7 @@ def test_retention_and_topics_that_are_gone_are_no_difference(spark: Any, topics
     archive_topic(spark, archive, topics.bootstrap, topic, {0: (0, 60)})
     topics.delete_before(topic, 0, 20)
     report = verify(spark, archive.storage, topics.bootstrap)
-    assert (_text(report), report.compared[0].spans) == ("", (Span(20, 60),))
+    assert (_text(report), report.compared[0].spans) == ("", (OffsetSpan(20, 60),))
     topics.delete_before(topic, 0, 60)
     assert _text(verify(spark, archive.storage, topics.bootstrap)) == ""
 
@@ -197,7 +199,9 @@ def test_topics_that_are_compacted_by_default_or_were_compacted(tmp_path: Path) 
             set_config(broker.bootstrap, topic, "cleanup.policy", "delete")
         assert cluster.in_force("cleanup.policy", [default, was]) == {default: "compact", was: "delete"}
         known = {was: TopicInfo("", 1, {"cleanup.policy": "compact,delete"})}
-        state = State(covered={Partition(name, 0): (Span(0, 0),) for name in (default, was, never)}, topics=known)
+        state = State(
+            covered={ArchivePartition(name, 0): (OffsetSpan(0, 0),) for name in (default, was, never)}, topics=known
+        )
         assert plan(cluster, state, Scope(), True).compacted == {default, was}
 
 
@@ -213,7 +217,7 @@ def test_files_that_compaction_replaces_meanwhile_are_no_difference(spark: Any, 
             with staged(spark, archive) as files:
                 add = files.write(frame(spark, archive, archive.state()).coalesce(1), sort=True)
                 files.publish()
-                archive.commit(lambda _: Commit("compact", 1, add=add, remove=tuple(old)))
+                archive.commit(lambda _: ManifestCommit("compact", 1, add=add, remove=tuple(old)))
             for path in old:
                 archive.storage.delete(path)
 
@@ -229,7 +233,7 @@ def _is(wanted: Wanted, found: Finding) -> bool:
     return offsets is None or found.offsets == (offsets,)
 
 
-def _by_file(archive: Archive, partition: int, offsets: list[int]) -> Iterator[tuple[Span, ...]]:
+def _by_file(archive: Archive, partition: int, offsets: list[int]) -> Iterator[tuple[OffsetSpan, ...]]:
     """The offsets as they are told: those of one file together, files by their first one."""
     for file in sorted(archive.state().files.values(), key=lambda file: file.date):
         for part in file.parts:

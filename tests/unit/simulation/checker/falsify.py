@@ -7,7 +7,7 @@ which a Loss or a deletion may have taken is no anomaly, and what the checker pe
 from collections.abc import Callable, Iterator
 from random import Random
 
-from kbroker.simulation.history import (
+from kbroker.simulation.checker.history import (
     Assign,
     History,
     Loss,

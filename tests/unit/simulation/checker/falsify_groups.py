@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from kbroker.simulation.history import Commit, Committed, EndTransaction, Join, Loss, Outcome, Poll, Send
+from kbroker.simulation.checker.history import Commit, Committed, EndTransaction, Join, Loss, Outcome, Poll, Send
 from tests.unit.simulation.checker.falsify import WAYS, final_reads, of, pick, spared, way
 
 __all__ = ["WAYS"]

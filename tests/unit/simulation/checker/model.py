@@ -7,7 +7,7 @@ lost, records are deleted, retries come late, members come and go.
 from dataclasses import dataclass, field
 from random import Random
 
-from kbroker.simulation.history import (
+from kbroker.simulation.checker.history import (
     Assign,
     Commit,
     Committed,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kbroker.simulation.checker import Anomaly, check, render
-from kbroker.simulation.history import (
+from kbroker.simulation.checker.history import (
     Action,
     Assign,
     Commit,

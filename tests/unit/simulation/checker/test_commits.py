@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.simulation.history import Committed
+from kbroker.simulation.checker.history import Committed
 from tests.unit.simulation.checker.story import FAILED, OK, UNKNOWN, P, Story
 
 

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kbroker.simulation.checker import check, render
-from kbroker.simulation.history import Assign, Loss, Outcome, Poll, Send
+from kbroker.simulation.checker.history import Assign, Loss, Outcome, Poll, Send
 from tests.unit.simulation.checker.falsify_groups import WAYS
 from tests.unit.simulation.checker.model import Model
 from tests.unit.simulation.checker.story import kinds

@@ -1,7 +1,7 @@
 """What was promised is kept: lost, unseen and unreadable writes, losses under flush.before.ack."""
 
 from kbroker.simulation.checker import render
-from kbroker.simulation.history import Corrupt
+from kbroker.simulation.checker.history import Corrupt
 from tests.unit.simulation.checker.story import OK, UNKNOWN, P, Q, Story
 
 

@@ -1,7 +1,7 @@
 """Anomalies are told with the history around them."""
 
 from kbroker.simulation.checker import render
-from kbroker.simulation.history import Note
+from kbroker.simulation.checker.history import Note
 from tests.unit.simulation.checker.story import Q, Story
 
 

@@ -6,13 +6,13 @@ from random import Random
 from typing import Any, TypeVar
 
 from kbroker.simulation.checker import check, render
+from kbroker.simulation.checker.history import Action, History, Loss, Operation, Outcome, Read, Send
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.bootstrap import Cluster
-from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
-from kbroker.simulation.clients.producer import Producer, ProducerConfig
-from kbroker.simulation.clients.values import Values
-from kbroker.simulation.history import Action, History, Loss, Operation, Outcome, Read, Send
-from tests.unit.harness import HOST, PORT, Machine
+from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig
+from kbroker.simulation.clients.producer.producer import Producer, ProducerConfig
+from kbroker.simulation.clients.workloads.values import Values
+from tests.unit.support.simulated_broker import HOST, PORT, Machine
 
 A = TypeVar("A", bound=Action)
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from kbroker.simulation.checker.history import Outcome, Trim
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.offsets import EARLIEST, LATEST, RefusedError, list_offset
-from kbroker.simulation.clients.versions import older
-from kbroker.simulation.history import Outcome, Trim
-from tests.unit.harness import Machine, story
+from kbroker.simulation.clients.connections.versions import older
+from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, RefusedError, list_offset
 from tests.unit.simulation.clients.program import PLACE, Program
+from tests.unit.support.simulated_broker import Machine, story
 
 
 @pytest.mark.parametrize("seed", range(4))

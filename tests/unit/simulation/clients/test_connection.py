@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.simulation.clients.bootstrap import AbsentError, Cluster
-from kbroker.simulation.clients.connection import Connection, LostError, VersionError, connect
-from kbroker.simulation.clients.versions import STATIC_MEMBERS, older
+from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
+from kbroker.simulation.clients.connections.connection import Connection, LostError, VersionError, connect
+from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS, older
 from protocol.apis import APIS, ApiKey
 from protocol.framing import encode_response_header, frame
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.schema import encode
-from tests.unit.harness import HOST, PORT, Machine, story
+from protocol.schema.message import encode
 from tests.unit.simulation.clients.program import Program
+from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 

@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig, Position
-from kbroker.simulation.clients.producer import ProducerConfig
-from kbroker.simulation.clients.values import CorruptRecordError, Shape
-from kbroker.simulation.clients.versions import older
-from kbroker.simulation.history import Assign, Outcome, Poll
-from tests.unit.harness import Machine, story
+from kbroker.simulation.checker.history import Assign, Outcome, Poll
+from kbroker.simulation.clients.connections.versions import older
+from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig, Position
+from kbroker.simulation.clients.producer.producer import ProducerConfig
+from kbroker.simulation.clients.workloads.values import CorruptRecordError, Shape
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
+from tests.unit.support.simulated_broker import Machine, story
 
 
 async def started(machine: Machine, partitions: int = 1, **configs: object) -> Program:

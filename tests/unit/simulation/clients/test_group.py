@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from kbroker.simulation.clients.assignors import (
+from kbroker.simulation.checker.history import Assign, Commit, Committed, Join, Outcome, Place, Read
+from kbroker.simulation.clients.connections.versions import older
+from kbroker.simulation.clients.consumer.assignors import (
     assigned,
     assignment,
     range_assignor,
@@ -12,14 +14,12 @@ from kbroker.simulation.clients.assignors import (
     subscribed,
     subscription,
 )
-from kbroker.simulation.clients.consumer import Consumer
-from kbroker.simulation.clients.group import FencedError, Member, MemberConfig
-from kbroker.simulation.clients.group_offsets import committed
-from kbroker.simulation.clients.versions import older
-from kbroker.simulation.history import Assign, Commit, Committed, Join, Outcome, Place, Read
+from kbroker.simulation.clients.consumer.consumer import Consumer
+from kbroker.simulation.clients.consumer.group_offsets import committed
+from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
 from protocol.errors import ErrorCode
-from tests.unit.harness import Machine, story
 from tests.unit.simulation.clients.program import Program
+from tests.unit.support.simulated_broker import Machine, story
 
 PARTITIONS = 6
 

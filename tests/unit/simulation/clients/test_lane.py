@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from kbroker.simulation.clients.lane import Batch, Lane
-from kbroker.simulation.history import Operation, Send
+from kbroker.simulation.checker.history import Operation, Send
+from kbroker.simulation.clients.producer.partition_queue import Batch, Lane
 from protocol.records.batch import NO_SEQUENCE, parse_header
 
 PLACE = ("t", 0)

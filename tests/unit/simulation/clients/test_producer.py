@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from kbroker.simulation.clients.producer import ProducerConfig
-from kbroker.simulation.clients.values import Shape
-from kbroker.simulation.clients.versions import older
-from kbroker.simulation.history import Note, Outcome, Send
+from kbroker.simulation.checker.history import Note, Outcome, Send
+from kbroker.simulation.clients.connections.versions import older
+from kbroker.simulation.clients.producer.producer import ProducerConfig
+from kbroker.simulation.clients.workloads.values import Shape
 from protocol.apis import ApiKey
-from tests.unit.harness import Machine, story
 from tests.unit.simulation.clients.program import Program, acknowledged, read_until
+from tests.unit.support.simulated_broker import Machine, story
 
 PLACE = ("t", 0)
 

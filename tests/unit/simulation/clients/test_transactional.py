@@ -5,19 +5,19 @@ from collections.abc import Iterable
 
 import pytest
 
-from kbroker.simulation.clients.asking import AbortableError, FatalError
-from kbroker.simulation.clients.bootstrap import TRANSACTION
-from kbroker.simulation.clients.consumer import ConsumerConfig
-from kbroker.simulation.clients.group import Member, MemberConfig
-from kbroker.simulation.clients.group_offsets import Bookmarks, Membership
-from kbroker.simulation.clients.sabotage import Saboteur
-from kbroker.simulation.clients.settling import no_transaction_is_open
-from kbroker.simulation.clients.transactional import VERSION_2, TransactionalConfig, TransactionalProducer
-from kbroker.simulation.clients.transactional_offsets import send_offsets
-from kbroker.simulation.clients.versions import Caps, transactional
-from kbroker.simulation.history import Commit, EndTransaction, Outcome
-from tests.unit.harness import Machine, story
+from kbroker.simulation.checker.history import Commit, EndTransaction, Outcome
+from kbroker.simulation.clients.connections.cluster import TRANSACTION
+from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
+from kbroker.simulation.clients.connections.versions import Caps, transactional
+from kbroker.simulation.clients.consumer.consumer import ConsumerConfig
+from kbroker.simulation.clients.consumer.group_offsets import Bookmarks, Membership
+from kbroker.simulation.clients.consumer.member import Member, MemberConfig
+from kbroker.simulation.clients.producer.transactional import VERSION_2, TransactionalConfig, TransactionalProducer
+from kbroker.simulation.clients.producer.transactional_offsets import send_offsets
+from kbroker.simulation.clients.workloads.sabotage import Saboteur
+from kbroker.simulation.clients.workloads.settling import no_transaction_is_open
 from tests.unit.simulation.clients.program import Program
+from tests.unit.support.simulated_broker import Machine, story
 
 P, Q = ("t", 0), ("t", 1)
 VERSIONS = pytest.mark.parametrize("version", [1, 2])

@@ -4,7 +4,14 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.clients.values import CorruptRecordError, Shape, Values, read_batches, records, value_of
+from kbroker.simulation.clients.workloads.values import (
+    CorruptRecordError,
+    Shape,
+    Values,
+    read_batches,
+    records,
+    value_of,
+)
 from protocol.records.batch import TRANSACTIONAL, assemble_batch, build_batch
 from protocol.records.control import EndMarker, build_end_marker
 

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.clients.reading import consume_assigned, consume_group, final_reads
-from kbroker.simulation.clients.workload import Setting, produce
-from kbroker.simulation.history import Assign, Commit, Committed, Corrupt, Join, Note, Outcome, Poll, Send
-from tests.unit.harness import HOST, PORT, Machine, story
+from kbroker.simulation.checker.history import Assign, Commit, Committed, Corrupt, Join, Note, Outcome, Poll, Send
+from kbroker.simulation.clients.workloads.reading import consume_assigned, consume_group, final_reads
+from kbroker.simulation.clients.workloads.workload import Setting, produce
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
+from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 
 PLACES = [("t", index) for index in range(4)]
 ENDLESS = 1 << 60

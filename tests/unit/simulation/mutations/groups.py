@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
+from kbroker.common import KafkaError
 from kbroker.coordinator import runtime
+from kbroker.coordinator.group import replay as applying
+from kbroker.coordinator.group.classic import leave as leaving
+from kbroker.coordinator.group.group_shard import GroupShard
+from kbroker.coordinator.group.offsets import commit_validation as commits
 from kbroker.coordinator.runtime import Runtime
-from kbroker.coordinator.shard import Shard
-from kbroker.model import KafkaError
-from kbroker.state.group import applying, commits, leaving
-from kbroker.storage import compactor
+from kbroker.storage.cleaner import compactor
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.simulation.mutations.mutation import mutation
@@ -42,13 +44,13 @@ def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
     shape=only("full", members=3),
 )
 def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
-    real = Shard.write_shared
+    real = GroupShard.write_shared
 
-    def write_shared(shard: Shard, group_id: str, records: Any, done: Any) -> None:
+    def write_shared(shard: GroupShard, group_id: str, records: Any, done: Any) -> None:
         done(ErrorCode.NONE)
         real(shard, group_id, records, lambda error: None)
 
-    patch.setattr(Shard, "write_shared", write_shared)
+    patch.setattr(GroupShard, "write_shared", write_shared)
 
 
 @mutation(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kbroker.simulation.run import Result, simulate
+from kbroker.simulation.scenarios.run import Result, simulate
 from tests.unit.simulation.mutations.shapes import Shape, short
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from kbroker.cluster import controller
-from kbroker.cluster.journal import Journal
-from kbroker.model import KafkaError
-from kbroker.net.answering import Answering
-from kbroker.replica import fetch_reads, fetching
-from kbroker.replica.manager import Appended, ReplicaManager
+from kbroker.common import KafkaError
+from kbroker.metadata import controller
+from kbroker.metadata.store.journal import Journal
+from kbroker.replica.fetch import fetch_manager as fetching
+from kbroker.replica.fetch import log_reads as fetch_reads
 from kbroker.replica.partition import Partition
-from kbroker.state.producers import ProducerStates
+from kbroker.replica.replica_manager import AppendResult, ReplicaManager
+from kbroker.server.response_queue import ResponseQueue
+from kbroker.storage.producers.producer_state import ProducerStateManager
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
 from tests.unit.simulation.mutations.shapes import blink, only, short
@@ -75,7 +76,7 @@ def unsynced_is_committed(patch: pytest.MonkeyPatch) -> None:
 def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
     real = ReplicaManager.append
 
-    def append(manager: ReplicaManager, key: Any, index: int, *arguments: Any) -> Appended:
+    def append(manager: ReplicaManager, key: Any, index: int, *arguments: Any) -> AppendResult:
         end_offset = manager.leader(key, index).log.log_end_offset
         appended = real(manager, key, index, *arguments)
         return appended._replace(settled=True) if appended.end_offset <= end_offset else appended
@@ -93,8 +94,8 @@ def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
     shape=only("reset", "cut", troubles=2, producers=3, members=0),
 )
 def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
-    real = ProducerStates.check
-    patch.setattr(ProducerStates, "check", lambda states, header: real(states, header) and None)
+    real = ProducerStateManager.check
+    patch.setattr(ProducerStateManager, "check", lambda states, header: real(states, header) and None)
 
 
 @mutation(
@@ -104,13 +105,13 @@ def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
     shape=only("reset", "cut", troubles=2, producers=3, members=0),
 )
 def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
-    real = ProducerStates.check
+    real = ProducerStateManager.check
 
-    def check(states: ProducerStates, header: Any) -> tuple[int, int, int] | None:
+    def check(states: ProducerStateManager, header: Any) -> tuple[int, int, int] | None:
         found = real(states, header)
         return None if found is None else (found[0] + 1, *found[1:])
 
-    patch.setattr(ProducerStates, "check", check)
+    patch.setattr(ProducerStateManager, "check", check)
 
 
 @mutation(
@@ -120,9 +121,9 @@ def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
     shape=only(blink, producers=3, members=0),
 )
 def gaps_of_sequences_are_taken(patch: pytest.MonkeyPatch) -> None:
-    real = ProducerStates.check
+    real = ProducerStateManager.check
 
-    def check(states: ProducerStates, header: Any) -> tuple[int, int, int] | None:
+    def check(states: ProducerStateManager, header: Any) -> tuple[int, int, int] | None:
         try:
             return real(states, header)
         except KafkaError as error:
@@ -130,7 +131,7 @@ def gaps_of_sequences_are_taken(patch: pytest.MonkeyPatch) -> None:
                 return None
             raise
 
-    patch.setattr(ProducerStates, "check", check)
+    patch.setattr(ProducerStateManager, "check", check)
 
 
 # Fetches.
@@ -150,7 +151,7 @@ def session_forgets_the_silent(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("An answer goes out before those to earlier requests.", scenario="durable", signs=("UnhandledError",))
 def answers_overtake(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Answering, "_deliver", lambda connection, context: connection._write(context))
+    patch.setattr(ResponseQueue, "_deliver", lambda connection, context: connection._write(context))
 
 
 # Metadata.

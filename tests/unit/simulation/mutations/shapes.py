@@ -5,10 +5,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from kbroker.simulation.faults import CLOCK, DISK, NETWORK, NODE, POWER, ROT, Fault
-from kbroker.simulation.network_faults import ANY
-from kbroker.simulation.plan import Plan
-from kbroker.simulation.stage import Stage
+from kbroker.simulation.network.faults import ANY
+from kbroker.simulation.scenarios.faults import CLOCK, DISK, NETWORK, NODE, POWER, ROT, Fault
+from kbroker.simulation.scenarios.plan import Plan
+from kbroker.simulation.scenarios.stage import Stage
 
 Shape = Callable[[Plan], None]
 

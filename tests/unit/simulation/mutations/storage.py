@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 
-from kbroker.model import KafkaError
-from kbroker.replica import fetch_reads, fetching
-from kbroker.state.producers import ProducerStates
-from kbroker.storage import checkpoints, loading, maintenance, recovery, retention
-from kbroker.storage.log import Log
-from kbroker.storage.rolling import set_limits
-from kbroker.storage.segment import Segment
+from kbroker.common import KafkaError
+from kbroker.replica.fetch import fetch_manager as fetching
+from kbroker.replica.fetch import log_reads as fetch_reads
+from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage.log import maintenance, retention
+from kbroker.storage.log.log import Log
+from kbroker.storage.log.rolling import set_limits
+from kbroker.storage.log.segment import Segment
+from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.recovery import open_log as recovery
+from kbroker.storage.recovery import segment_loading as loading
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
 from tests.unit.simulation.mutations.shapes import (
@@ -57,10 +61,10 @@ def recovery_forgets_producers(patch: pytest.MonkeyPatch) -> None:
 
     def open_log(*arguments: Any, **named: Any) -> Log:
         log = real(*arguments, **named)
-        log.producers = ProducerStates()
+        log.producers = ProducerStateManager()
         return log
 
-    patch.setattr("kbroker.replica.logs.open_log", open_log)
+    patch.setattr("kbroker.replica.logs.log_manager.open_log", open_log)
 
 
 @mutation(
@@ -70,10 +74,10 @@ def recovery_forgets_producers(patch: pytest.MonkeyPatch) -> None:
     shape=only(unheard_stop, producers=3, members=0, pause_between_sends_s=0.01),
 )
 def recovery_skips_the_snapshot(patch: pytest.MonkeyPatch) -> None:
-    def from_snapshot(data: bytes, end_offset: int | None = None) -> ProducerStates:
-        return ProducerStates()
+    def from_snapshot(data: bytes, end_offset: int | None = None) -> ProducerStateManager:
+        return ProducerStateManager()
 
-    patch.setattr(ProducerStates, "from_snapshot", from_snapshot)
+    patch.setattr(ProducerStateManager, "from_snapshot", from_snapshot)
 
 
 class _Uncut:
@@ -284,7 +288,7 @@ def log_start_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     def open_log(*arguments: Any, log_start_offset: int, **named: Any) -> Log:
         return real(*arguments, **named)
 
-    patch.setattr("kbroker.replica.logs.open_log", open_log)
+    patch.setattr("kbroker.replica.logs.log_manager.open_log", open_log)
 
 
 STORAGE = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.simulation.run import simulate
+from kbroker.simulation.scenarios.run import simulate
 from tests.unit.simulation.mutations.groups import GROUPS
 from tests.unit.simulation.mutations.mutation import Mutation, caught_by, signs_of
 from tests.unit.simulation.mutations.serving import SERVING

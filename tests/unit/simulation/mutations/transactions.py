@@ -6,23 +6,24 @@ from typing import Any
 
 import pytest
 
-from kbroker.cluster.producer_ids import BLOCK, ProducerIds
-from kbroker.coordinator.completion import Completion, Completions
-from kbroker.coordinator.shard import Shard
-from kbroker.coordinator.transaction_shard import TransactionShard
-from kbroker.model import KafkaError
-from kbroker.replica import fetch_reads
-from kbroker.simulation.plan import Plan
-from kbroker.simulation.stage import Stage
-from kbroker.state import producers
-from kbroker.state.group import commits
-from kbroker.state.group.pending import PendingOffsets
-from kbroker.state.group.records import OffsetRecord
-from kbroker.state.producers import ProducerStates
-from kbroker.state.transactions import NEVER, Transactions
-from kbroker.state.txn import beginning, ending
-from kbroker.state.txn.states import PREPARED
-from kbroker.storage import recovery
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.group_shard import GroupShard
+from kbroker.coordinator.group.offsets import commit_validation as commits
+from kbroker.coordinator.group.offsets.pending_offsets import PendingOffsets
+from kbroker.coordinator.group.records import OffsetRecord
+from kbroker.coordinator.transaction import begin as beginning
+from kbroker.coordinator.transaction import end as ending
+from kbroker.coordinator.transaction.marker_sender import MarkerSenders, TransactionMarkerSender
+from kbroker.coordinator.transaction.states import PREPARED
+from kbroker.coordinator.transaction.transaction_shard import TransactionShard
+from kbroker.metadata.producer_ids import BLOCK, ProducerIds
+from kbroker.replica.fetch import log_reads as fetch_reads
+from kbroker.simulation.scenarios.plan import Plan
+from kbroker.simulation.scenarios.stage import Stage
+from kbroker.storage.producers import producer_state as producers
+from kbroker.storage.producers.open_transactions import NEVER, OpenTransactions
+from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.recovery import open_log as recovery
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
 from tests.unit.simulation.mutations.shapes import Shape, crash, only
@@ -90,23 +91,23 @@ def markers_come_before_the_prepare(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only(crash, pause_s=0.3, seconds=8.0)),
 )
 def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
-    def done(completion: Completion, tp: Any) -> None:
+    def done(completion: TransactionMarkerSender, tp: Any) -> None:
         first = len(completion.remaining) == len(completion.transaction.partitions)
         completion.remaining.discard(tp)
         if first:
             completion._all_written()
 
-    def send(completion: Completion) -> None:
+    def send(completion: TransactionMarkerSender) -> None:
         # One after the other, as to several brokers.
         if not completion.remaining:
             completion._all_written()
         for place, tp in enumerate(sorted(completion.remaining)):
-            completion._completions.world.loop.call_later(0.05 * place, completion._send, tp)
+            completion._completions.environment.loop.call_later(0.05 * place, completion._send, tp)
 
-    patch.setattr(Completion, "_done", done)
-    patch.setattr(Completion, "send", send)
-    patch.setattr(Completions, "is_under_way", lambda completions, completion: True)
-    patch.setattr(Completions, "drop", lambda *_: None)
+    patch.setattr(TransactionMarkerSender, "_done", done)
+    patch.setattr(TransactionMarkerSender, "send", send)
+    patch.setattr(MarkerSenders, "is_under_way", lambda completions, completion: True)
+    patch.setattr(MarkerSenders, "drop", lambda *_: None)
 
 
 @mutation(
@@ -156,9 +157,9 @@ def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
 
 def _take_older_epochs(patch: pytest.MonkeyPatch) -> None:
     """The log does not know them either: the epochs that it has seen are forgotten."""
-    real = ProducerStates.check
+    real = ProducerStateManager.check
 
-    def check(states: ProducerStates, header: Any, *arguments: Any) -> Any:
+    def check(states: ProducerStateManager, header: Any, *arguments: Any) -> Any:
         try:
             return real(states, header, *arguments)
         except KafkaError as error:
@@ -166,7 +167,7 @@ def _take_older_epochs(patch: pytest.MonkeyPatch) -> None:
                 return None
             raise
 
-    patch.setattr(ProducerStates, "check", check)
+    patch.setattr(ProducerStateManager, "check", check)
 
 
 @mutation(
@@ -226,7 +227,7 @@ def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only(), saboteurs=3),
 )
 def markers_are_taken_with_any_epoch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ProducerStates, "check_marker", lambda *_: None)
+    patch.setattr(ProducerStateManager, "check_marker", lambda *_: None)
 
 
 @mutation(
@@ -256,15 +257,15 @@ def aborted_transactions_are_not_told(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only("slow_disk")),
 )
 def markers_count_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    real = Transactions.end
+    real = OpenTransactions.end
 
-    def end(transactions: Transactions, *arguments: Any) -> Any:
+    def end(transactions: OpenTransactions, *arguments: Any) -> Any:
         ended = real(transactions, *arguments)
         transactions._ended.clear()
         transactions.first_unstable = next(iter(transactions._open), NEVER)
         return ended
 
-    patch.setattr(Transactions, "end", end)
+    patch.setattr(OpenTransactions, "end", end)
 
 
 @mutation(
@@ -278,10 +279,10 @@ def open_transactions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def open_log(*arguments: Any, **named: Any) -> Any:
         log = real(*arguments, **named)
-        log.producers.transactions = Transactions()
+        log.producers.transactions = OpenTransactions()
         return log
 
-    patch.setattr("kbroker.replica.logs.open_log", open_log)
+    patch.setattr("kbroker.replica.logs.log_manager.open_log", open_log)
 
 
 @mutation(
@@ -305,14 +306,14 @@ def snapshots_have_no_open_transactions(patch: pytest.MonkeyPatch) -> None:
     shape=transforming(only()),
 )
 def offsets_count_before_the_marker(patch: pytest.MonkeyPatch) -> None:
-    real = Shard.load
+    real = GroupShard.load
 
-    def load(shard: Shard, item: Any) -> None:
+    def load(shard: GroupShard, item: Any) -> None:
         real(shard, item)
         if getattr(item, "producer_id", -1) >= 0 and hasattr(item, "record"):
             shard._apply_offset(OffsetRecord(item.record.key, item.record.value), item.offset)
 
-    patch.setattr(Shard, "load", load)
+    patch.setattr(GroupShard, "load", load)
 
 
 @mutation(

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import cast
 
-from kbroker.simulation.disk_faults import Operation
-from kbroker.simulation.logfiles import batches, durable_end
-from kbroker.simulation.machine import DATA
-from kbroker.state.producers import ProducerStates
-from kbroker.storage.indexes import OffsetIndex, TimeIndex
+from kbroker.simulation.disk.faults import Operation
+from kbroker.simulation.disk.log_files import batches, durable_end
+from kbroker.simulation.runtime.machine import DATA
+from kbroker.storage.indexes.segment_indexes import OffsetIndex, TimeIndex
+from kbroker.storage.producers.producer_state import ProducerStateManager
 from protocol.records.batch import HEADER_SIZE
 from tests.unit.simulation.transcripts.play import Play, shorten
 from tests.unit.simulation.transcripts.table import Table, seconds
@@ -74,7 +74,7 @@ def _log(data: bytes) -> list[str]:
 def _snapshot(data: bytes) -> list[str]:
     return [
         f"producer {producer.producer_id}, epoch {producer.producer_epoch}, sequence {producer.last_sequence}"
-        for producer in ProducerStates.from_snapshot(data).active()
+        for producer in ProducerStateManager.from_snapshot(data).active()
     ]
 
 

@@ -1,6 +1,6 @@
 """Members of groups: `a join ...` is the client a; its member ids are a1, a2, ... in the order in which it gets them.
 
-Requests and answers are as in tests/unit/coordinator/transcript.py, here from a whole broker, without what all of
+Requests and answers are as in tests/unit/support/group_transcript.py, here from a whole broker, without what all of
 them have in common. A join, a sync that wait say so; their answers come below the command that released them.
 """
 
@@ -10,11 +10,11 @@ from kbroker.api.dispatch import message_classes
 from protocol.apis import APIS
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from tests.unit.client import Client
-from tests.unit.coordinator.harness import from_dict, to_dict
-from tests.unit.coordinator.transcript import Builder, render
 from tests.unit.simulation.transcripts.play import Play, code
 from tests.unit.simulation.transcripts.table import Table, options
+from tests.unit.support.client import Client
+from tests.unit.support.group_coordinator import from_dict, to_dict
+from tests.unit.support.group_transcript import Builder, render
 
 COMMANDS = Table()
 # The newest that name topics by their names.

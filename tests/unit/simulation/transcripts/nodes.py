@@ -5,8 +5,8 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from random import Random
 
-from kbroker.simulation.coordination import SimCoordination
-from kbroker.simulation.death import MachineDied
+from kbroker.simulation.coordination.service import SimCoordination
+from kbroker.simulation.runtime.death import MachineDied
 from tests.unit.simulation.transcripts.files import path_of
 from tests.unit.simulation.transcripts.play import CLIENT, NAME, SEED, SETTLE_S, Play
 from tests.unit.simulation.transcripts.table import Table, configs_of, options, seconds

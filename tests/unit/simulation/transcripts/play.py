@@ -12,20 +12,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from kbroker.cluster.coordination import CoordinationError
+from kbroker.common import KafkaError
 from kbroker.config.values import ConfigError
-from kbroker.events import Event
-from kbroker.model import KafkaError
-from kbroker.simulation.coordination import SimCoordination
-from kbroker.simulation.host import HostDied, HostLoop
-from kbroker.simulation.invariants import Invariants
-from kbroker.simulation.loop import SimLoop
-from kbroker.simulation.machine import DATA, PORT, Machine
+from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.runtime.event_log import LogEvent
+from kbroker.simulation.checker.invariants import Invariants
+from kbroker.simulation.coordination.service import SimCoordination
+from kbroker.simulation.runtime.host import HostDied, HostLoop
+from kbroker.simulation.runtime.loop import SimLoop
+from kbroker.simulation.runtime.machine import DATA, PORT, Machine
 from protocol.errors import ErrorCode
-from tests.unit.client import Client
-from tests.unit.coordinator.transcript import Names
 from tests.unit.simulation.transcripts import script
 from tests.unit.simulation.transcripts.table import Table
+from tests.unit.support.client import Client
+from tests.unit.support.group_transcript import Names
 
 SEED = 1
 SETTLE_S = 0.2
@@ -47,7 +47,7 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         # What is refused the client prints.
-        if isinstance(record.msg, Event) and record.msg.message != "request refused":
+        if isinstance(record.msg, LogEvent) and record.msg.message != "request refused":
             self.lines.append(line_of(record.msg))
 
     def take(self) -> list[str]:
@@ -55,7 +55,7 @@ class LogLines(logging.Handler):
         return lines
 
 
-def line_of(event: Event) -> str:
+def line_of(event: LogEvent) -> str:
     fields = {name: value for name, value in event.fields.items() if value is not None}
     if "repair" in fields:
         # It names the file.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kbroker.simulation.clock import EPOCH_MS
+from kbroker.simulation.runtime.clock import EPOCH_MS
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -37,9 +37,9 @@ from protocol.messages.k61_describe_producers import (
 from protocol.records.batch import CRC_START, body_of, iter_headers
 from protocol.records.crc import crc32c
 from protocol.records.record import iter_records
-from tests.unit.client import Client, batch, records_of
 from tests.unit.simulation.transcripts.play import CLIENT, Play, code, place
 from tests.unit.simulation.transcripts.table import Table, configs_of, options, seconds
+from tests.unit.support.client import Client, batch, records_of
 
 COMMANDS = Table()
 LATEST, EARLIEST = -1, -2

@@ -1,0 +1,16 @@
+"""`kbroker archive`: topics as Parquet files. Each command is in a file of its own; here they come together."""
+
+import typer
+
+from kbroker.cli.archive.compact import compact
+from kbroker.cli.archive.list import describe, list_archives
+from kbroker.cli.archive.run import run
+from kbroker.cli.archive.verify import verify
+
+app = typer.Typer(help="Keep topics as Parquet files, look at them, check them.", no_args_is_help=True)
+
+app.command("run")(run)
+app.command("list")(list_archives)
+app.command("describe")(describe)
+app.command("compact")(compact)
+app.command("verify")(verify)

@@ -1,0 +1,1 @@
+"""What the commands share: connections, output, errors, values, completion."""

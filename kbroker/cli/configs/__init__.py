@@ -1,0 +1,1 @@
+"""`kbroker configs` and `kbroker config`."""

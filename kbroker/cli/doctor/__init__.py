@@ -1,0 +1,1 @@
+"""`kbroker doctor`: checks the configuration, the machine and a running broker."""

@@ -1,0 +1,228 @@
+"""`kbroker groups`: list, describe, delete, delete-offsets; reset-offsets is in reset.py."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, committed_offsets, refusal, reworded
+from kbroker.cli.common.completion import complete_groups, complete_topics
+from kbroker.cli.common.errors import CliError, complain, usage
+from kbroker.cli.common.output import Cell, counted, heading, print_json, print_table
+from kbroker.cli.common.pager import pages
+from kbroker.cli.common.values import topic_choice
+from kbroker.cli.groups.reset_offsets import reset_offsets
+from kbroker.cli.topics.topics import confirm
+
+# Of all kinds of groups that Kafka has.
+STATES = (
+    "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling", "NotReady", "Empty", "Dead",
+)  # fmt: skip
+
+app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
+
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)]
+
+app.command("reset-offsets")(pages(reset_offsets))
+
+
+@app.command("list")
+@pages
+def list_groups(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only groups in this state; repeat for more.")
+    ] = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List groups with their states."""
+    wanted = {name.lower() for name in state or ()}
+    for unknown in sorted(wanted - {name.lower() for name in STATES}):
+        raise usage(f"--state must be one of {', '.join(STATES)}, not {unknown!r}")
+    with admin(bootstrap) as client:
+        found = client.list_groups()
+    listed = [
+        {
+            "group": group["group_id"],
+            "state": group.get("group_state") or None,
+            "type": group.get("group_type") or None,
+            "protocol": group["protocol_type"] or None,
+        }
+        for group in sorted(found, key=lambda group: group["group_id"])
+        if not wanted or str(group.get("group_state")).lower() in wanted
+    ]
+    if as_json:
+        print_json(listed)
+    else:
+        print_table(("group", "state", "type", "protocol"), [list(group.values()) for group in listed])
+
+
+@app.command("describe")
+@pages
+def describe(
+    groups: Groups,
+    members: Annotated[bool, typer.Option("--members", help="Show the members, not the offsets.")] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show committed offsets, lag and members."""
+    with admin(bootstrap) as client:
+        described = [_described(client, group) for group in groups]
+    found = [group for group in described if group["error"] is None]
+    for group in described:
+        if group["error"] is not None:
+            complain(f"group {group['group']}: {group['error']}")
+    if as_json:
+        print_json([{name: value for name, value in group.items() if name != "error"} for group in found])
+    else:
+        for group in found:
+            _print_described(group, members)
+    if len(found) < len(described):
+        raise typer.Exit(1)
+
+
+def _described(client: Any, group_id: str) -> dict[str, Any]:
+    group = client.describe_groups([group_id])[group_id]
+    if group["error"] is not None:
+        return {"group": group_id, "error": reworded(group["error"])}
+    committed = committed_offsets(client, group_id)
+    members = [member_summary(member) for member in group["members"]]
+    owners = {
+        (topic, index): member
+        for member in members
+        for topic, indexes in member["assignment"].items()
+        for index in indexes
+    }
+    ends = _end_offsets(client, set(committed) | set(owners))
+    return {
+        "group": group_id,
+        "state": group["group_state"],
+        "protocol": group["protocol_type"] or None,
+        "assignor": group["protocol_data"] or None,
+        "offsets": lag_table(committed, ends, owners),
+        "members": members,
+        "error": None,
+    }
+
+
+def member_summary(member: Mapping[str, Any]) -> dict[str, Any]:
+    """A member of a DescribeGroups answer; its assignment is partitions by topic, {} if it cannot be read."""
+    assignment = member["member_assignment"]
+    parts = assignment.get("assigned_partitions", []) if isinstance(assignment, dict) else []
+    return {
+        "member_id": member["member_id"],
+        "instance_id": member["group_instance_id"],
+        "client_id": member["client_id"],
+        "host": member["client_host"].removeprefix("/"),
+        "assignment": {part["topic"]: sorted(part["partitions"]) for part in parts},
+    }
+
+
+def _end_offsets(client: Any, partitions: set[Any]) -> dict[Any, int]:
+    """Where the logs end; deleted topics are left out."""
+    from kafka import TopicPartition
+    from kafka.admin import OffsetSpec
+
+    topics = sorted({topic for topic, _ in partitions})
+    found = client.describe_topics(topics) if topics else []
+    led = {
+        TopicPartition(topic["name"], partition["partition_index"]): OffsetSpec.LATEST
+        for topic in found
+        for partition in topic["partitions"]
+        if partition["leader_id"] >= 0 and (topic["name"], partition["partition_index"]) in partitions
+    }
+    return {tp: at.offset for tp, at in client.list_partition_offsets(led).items()} if led else {}
+
+
+def lag_table(
+    committed: Mapping[Any, int], ends: Mapping[Any, int], owners: Mapping[Any, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A row for each partition that is committed or assigned; the lag is None where one side is unknown."""
+    rows = []
+    for tp in sorted(set(committed) | set(owners)):
+        offset, end, owner = committed.get(tp), ends.get(tp), owners.get(tp)
+        rows.append(
+            {
+                "topic": tp[0],
+                "partition": tp[1],
+                "committed": offset,
+                "end": end,
+                "lag": None if offset is None or end is None else max(0, end - offset),
+                "member_id": owner["member_id"] if owner else None,
+                "client_id": owner["client_id"] if owner else None,
+                "host": owner["host"] if owner else None,
+            }
+        )
+    return rows
+
+
+def _print_described(group: Mapping[str, Any], members: bool) -> None:
+    facts = [group["state"], counted(len(group["members"]), "member")]
+    facts += [group["assignor"]] if group["assignor"] else []
+    lags = [row["lag"] for row in group["offsets"] if row["lag"] is not None]
+    facts += [f"lag {sum(lags)}"] if lags else []
+    heading(group["group"], "  ".join(facts))
+    if members:
+        print_table(
+            ("member", "instance", "client", "host", "partitions"),
+            [_member_row(member) for member in group["members"]],
+        )
+    else:
+        names = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
+        columns = ("topic", "partition", "committed", "end", "lag", "client", "host")
+        print_table(columns, [[row[name] for name in names] for row in group["offsets"]])
+
+
+def _member_row(member: Mapping[str, Any]) -> list[Cell]:
+    assignment = " ".join(f"{topic}:{','.join(map(str, parts))}" for topic, parts in member["assignment"].items())
+    return [member["member_id"], member["instance_id"], member["client_id"], member["host"], assignment]
+
+
+@app.command("delete")
+def delete(
+    groups: Groups,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete groups that have no members, with their committed offsets."""
+    from kafka import errors
+
+    confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes)
+    failed = False
+    with admin(bootstrap) as client:
+        for group, outcome in client.delete_groups(groups).items():
+            if outcome == "OK":
+                print(f"{group}: deleted")
+                continue
+            complain(f"group {group}: {refusal(getattr(errors, outcome).errno)}")
+            failed = True
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)],
+    topic: Annotated[
+        list[str],
+        typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="Repeat for more.", autocompletion=complete_topics),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete what a group has committed for topics that no member of it subscribes to."""
+    choices = [topic_choice(text) for text in topic]
+    failed = False
+    with admin(bootstrap) as client:
+        chosen = [tp for tp in sorted(committed_offsets(client, group)) if any(choice.has(*tp) for choice in choices)]
+        if not chosen:
+            raise CliError(f"group {group}: nothing is committed for {', '.join(topic)}")
+        confirm(f"Delete {counted(len(chosen), 'committed offset')} of {group}?", yes)
+        for (name, index), error in client.delete_group_offsets(group, chosen).items():
+            if error.errno:
+                complain(f"group {group}, {name}-{index}: {refusal(error.errno)}")
+                failed = True
+            else:
+                print(f"{group}, {name}-{index}: deleted")
+    if failed:
+        raise typer.Exit(1)

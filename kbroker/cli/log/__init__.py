@@ -1,0 +1,1 @@
+"""`kbroker log`: dump and verify the files of a data directory."""

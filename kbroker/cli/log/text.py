@@ -1,0 +1,115 @@
+"""Items of log files as lines for eyes: what is in them in the order in which one asks for it."""
+
+import json
+
+from kbroker.cli.common.output import counted
+from kbroker.cli.common.values import clock_time
+from kbroker.cli.log.segments import Fields, Item
+from kbroker.cli.records.text import printable
+
+_RED, _OFF = "\x1b[31m", "\x1b[0m"
+
+
+def line_of(item: Item, colors: bool) -> str:
+    """One line, without its end."""
+    fields = item.fields
+    match item.kind:
+        case "batch":
+            return _batch(fields)
+        case "record":
+            return _record(fields)
+        case "decoded":
+            key, value = _compact(fields["key"]), _compact(fields["value"])
+            return f"      {fields['kind']}  {key}  {'removed' if value == 'null' else value}"
+        case "control":
+            return f"      {fields['type']}  coordinator epoch {fields['coordinator_epoch']}"
+        case "damage":
+            line = _damage(fields)
+            return f"{_RED}{line}{_OFF}" if colors else line
+        case "line":
+            return f"  {_plain(fields['text'])}"
+        case "change":
+            done = f"{fields['op']} {_plain(fields['path'])}{_data(fields)}"
+            return f"@{fields['position']}  change {fields['number']}  {done}"
+        case "node":
+            return f"{_plain(fields['path'])}  version {fields['version']}{_data(fields)}"
+        case "entry":
+            times = f"{_time(fields['timestamp'])}  " if "timestamp" in fields else ""
+            position = f"  @{fields['position']}" if "position" in fields else ""
+            return f"{times}offset {fields['offset']}{position}"
+    pairs = (f"{name.replace('_', ' ')} {_value(name, value)}" for name, value in fields.items())
+    return "  ".join(pairs)
+
+
+def _batch(fields: Fields) -> str:
+    parts = [
+        f"@{fields['position']}",
+        f"offsets {fields['base_offset']}..{fields['last_offset']}",
+        counted(fields["count"], "record"),
+        counted(fields["size"], "byte"),
+        f"epoch {fields['leader_epoch']}",
+        _time(fields["max_timestamp"]) + (" (append time)" if fields["timestamp_type"] == "LogAppendTime" else ""),
+        fields["codec"],
+    ]
+    if fields["producer_id"] is not None:
+        sequences = f"{fields['base_sequence']}..{fields['last_sequence']}"
+        parts.append(f"producer {fields['producer_id']} epoch {fields['producer_epoch']} sequences {sequences}")
+    parts += [name for name in ("transactional", "control") if fields[name]]
+    if "delete_horizon" in fields:
+        parts.append(f"tombstones until {_time(fields['delete_horizon'])}")
+    return "  ".join(parts)
+
+
+def _record(fields: Fields) -> str:
+    parts = [f"    {fields['offset']}", _time(fields["timestamp"])]
+    if "headers" not in fields:
+        parts += [f"{name} {_size(fields[f'{name}_size'])}" for name in ("key", "value")]
+        if fields["header_count"]:
+            parts.append(counted(fields["header_count"], "header"))
+        return "  ".join(parts)
+    parts += [f"{name} {_content(fields, name)}" for name in ("key", "value")]
+    parts += [f"{_plain(header['key'])}={_content(header, 'value')}" for header in fields["headers"]]
+    return "  ".join(parts)
+
+
+def _size(size: int | None) -> str:
+    return "null" if size is None else counted(size, "byte")
+
+
+def _content(fields: Fields, name: str) -> str:
+    if f"{name}_base64" in fields:
+        return f"base64:{fields[f'{name}_base64']}"
+    text = fields[name]
+    return "null" if text is None else _plain(text)
+
+
+def _data(fields: Fields) -> str:
+    return f"  {_content(fields, 'data')}" if "data" in fields or "data_base64" in fields else ""
+
+
+def _damage(fields: Fields) -> str:
+    where = f"byte {fields['position']}"
+    if fields["size"]:
+        where += f" to {fields['position'] + fields['size'] - 1}"
+    if "offset" in fields:
+        where += f", offset {fields['offset']}"
+    return f"DAMAGE at {where}: {_plain(fields['reason'])}"
+
+
+def _compact(value: object) -> str:
+    return _plain(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _plain(text: str) -> str:
+    """Text that does nothing to a terminal."""
+    return printable(text.encode(errors="backslashreplace"))
+
+
+def _time(timestamp: int) -> str:
+    return "no time" if timestamp < 0 else clock_time(timestamp)
+
+
+def _value(name: str, value: object) -> str:
+    if isinstance(value, int) and name.endswith("timestamp"):
+        return _time(value)
+    return "-" if value is None else _plain(str(value))

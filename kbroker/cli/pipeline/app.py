@@ -1,0 +1,70 @@
+"""`kbroker pipeline`: jobs on Spark, the user's own included, with the Kafka connector set up."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, Bootstrap
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.output import note
+from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
+from kbroker.cli.pipeline.aggregate import aggregate, template
+
+app = typer.Typer(help="Run jobs on Spark against a broker.", no_args_is_help=True)
+
+
+@app.command("run")
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE.py", show_default=False)],
+    args: Annotated[list[str] | None, typer.Argument(metavar="[-- ARG]...", show_default=False)] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    master: Master = None,
+    jars: Jars = None,
+    conf: SparkConf = None,
+) -> None:
+    """Run a job of your own: a Python program in a Spark session that has the Kafka connector.
+
+    The session is there as `spark`, and is what SparkSession.builder.getOrCreate() gives. The bootstrap address is in
+    the environment as KBROKER_BOOTSTRAP, and in the session's setting spark.kbroker.bootstrap. The exit status is that
+    of the program.
+    """
+    from kbroker.cli.pipeline.run_file import run_file
+
+    if not os.path.isfile(file):
+        raise CliError(f"{file}: there is no such file")
+    os.environ["KBROKER_BOOTSTRAP"] = bootstrap
+    settings = [f"spark.kbroker.bootstrap={bootstrap}", *(conf or [])]
+    with spark(os.path.basename(file), master, jars, settings, prints=True) as session:
+        status = run_file(file, args or [], session)
+    raise typer.Exit(status)
+
+
+@app.command("fetch")
+def fetch(
+    directory: Annotated[str | None, typer.Argument(metavar="[DIR]", show_default="the cache")] = None,
+    conf: SparkConf = None,
+) -> None:
+    """Fetch Spark's Kafka connector into a directory, which --spark-jars takes on a machine without network.
+
+    Without DIR it goes where the commands look for it. A mirror: --conf spark.jars.ivySettings=FILE.
+    """
+    from pathlib import Path
+
+    from kbroker.pipeline.spark import connector
+    from kbroker.pipeline.spark.installed import require_spark
+    from kbroker.pipeline.spark.java import require_java
+    from kbroker.pipeline.spark.settings import parse_conf
+
+    with pipeline_errors():
+        ivy = parse_conf(conf or []).get("spark.jars.ivySettings")
+        installed, java = require_spark(os.environ), require_java(os.environ)
+        target = Path(directory) if directory is not None else connector.cache_directory(os.environ)
+        note(f"fetching Spark's Kafka connector {connector.VERSION}")
+        connector.fetch(target, installed, java, os.environ, Path(ivy) if ivy else None)
+        for jar in connector.connector_jars(target, installed):
+            print(jar)
+
+
+app.command("aggregate")(aggregate)
+app.command("template")(template)

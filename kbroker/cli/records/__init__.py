@@ -1,0 +1,1 @@
+"""`kbroker produce` and `kbroker consume`."""

@@ -1,1 +1,0 @@
-"""Coordination, the controller and the metadata that follows from them."""

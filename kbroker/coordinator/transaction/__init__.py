@@ -1,0 +1,1 @@
+"""The transaction coordinator: transactional ids in __transaction_state, and transaction markers."""

@@ -1,0 +1,1 @@
+"""Cluster metadata: the image, the controller, this broker's registration, and the store behind them."""

@@ -1,1 +1,0 @@
-"""Sockets: frames in, frames out, in order."""

@@ -1,0 +1,1 @@
+"""Live windowed aggregates of topics."""

@@ -1,0 +1,1 @@
+"""`archive compact`: merges an archive's small files into large ones."""

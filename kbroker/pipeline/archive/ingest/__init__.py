@@ -1,0 +1,1 @@
+"""`archive run`: Spark's streaming query from topics into commits."""

@@ -1,0 +1,287 @@
+"""An archive: its manifest, read and added to by several processes at once, and what is left over beside it."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kbroker.pipeline.archive.manifest import manifest_files as manifest
+from kbroker.pipeline.archive.manifest import model, owner, spark_view
+from kbroker.pipeline.archive.manifest.model import ManifestCommit, State
+from kbroker.pipeline.archive.manifest.spark_view import SparkView
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage.storage import Absent, Storage
+
+# Nobody goes on with a state as old as that, so the commits before the second-last state are of no use any longer.
+FORGET_AFTER_MS = 24 * 3600 * 1000
+# A file that was to be given its name at once, and whose writer died before.
+_TEMPORARY_MS = 3600 * 1000
+# What a directory may hold and be empty nevertheless: a new file system has the one, a creation that failed the other.
+_NOTHING = {"lost+found", manifest.DIRECTORY}
+
+
+class Archive:
+    """An archive in a storage. One object is for one thread; any number of processes may have one each."""
+
+    def __init__(self, storage: Storage) -> None:
+        """See `open` and `open_or_create`."""
+        self.storage = storage
+        self._state = State()
+        self._digest = ""  # of the commit that the state is after
+        self._last_saved = 0  # the latest commit after which the whole state is in a file
+        self._view = SparkView(storage)
+
+    @classmethod
+    def open(cls, storage: Storage) -> "Archive":
+        """Takes 0.2 s for 10,000 local files of three partitions each.
+
+        Raises PipelineError when there is nothing, something else, a damaged manifest or one of a newer format.
+        """
+        archive = cls(storage)
+        archive.state()
+        return archive
+
+    @classmethod
+    def open_or_create(cls, storage: Storage, settings: Mapping[str, Any]) -> "Archive":
+        """An archive to write to; its view for Spark is up to date. `settings` are those of a new one: to them come
+        its id and format, and an existing archive keeps its own. A directory of something else is refused.
+        """
+        numbers = _numbers(storage)
+        if not numbers.commits and not numbers.states:
+            _require_empty(storage)
+            own = {"format": model.FORMAT, "format_version": model.FORMAT_VERSION, "id": str(uuid.uuid4())}
+            first = ManifestCommit("create", _now_ms(), settings={**settings, **own})
+            storage.create(manifest.commit_path(0), manifest.encode_commit(0, first, ""))
+        archive = cls.open(storage)
+        archive.refresh_view()
+        return archive
+
+    def state(self) -> State:
+        """The archive as it is now. Reads what is new since the last call. Raises as `open` does."""
+        numbers = _numbers(self.storage)
+        if not numbers.commits:
+            raise PipelineError(_what_it_is(self.storage))
+        self._last_saved = max(numbers.states, default=0)
+        if self._last_saved > self._state.number and self._state.number + 1 not in numbers.commits:
+            self._load(self._last_saved)
+        latest = max(numbers.commits)
+        if latest < self._state.number:
+            raise PipelineError(self._missing(self._state.number))
+        if latest > self._state.number:
+            commits, digest = self._new_commits(latest)
+            self._state, self._digest = model.folded(self._state, commits), digest
+        return self._state
+
+    def commit(self, build: Callable[[State], ManifestCommit | None], attempts: int = 100) -> State:
+        """Adds the commit that `build` makes of the newest state; it is whole and durable when this returns.
+
+        `build` is called again with a newer state when another writer was first. Where it gives None there is nothing
+        to do. Returns the state afterwards. Raises PipelineError when the commit does not follow on the state, and
+        what `build` raises; and when the storage fails: then the commit may have been made, as the next state tells.
+        """
+        for _ in range(attempts):
+            state = self.state()
+            commit = build(state)
+            if commit is None:
+                return state
+            number = state.number + 1
+            after = model.after(state, number, commit)
+            data = manifest.encode_commit(number, commit, self._digest)
+            # What is put there can be read: a file name or number that no reader takes is refused here.
+            _, _, digest = manifest.decode_commit(data, number, "the commit")
+            if self.storage.create(manifest.commit_path(number), data):
+                self._state, self._digest = after, digest
+                self._save(after)
+                self.refresh_view()
+                return after
+        raise PipelineError(f"{self.storage.root}: other writers were first {attempts} times in turn; try again")
+
+    def refresh_view(self) -> None:
+        """Makes what Spark sees by itself (`spark.read.parquet(DIR)`) the archive as it is now."""
+        self._view.bring_up_to_date(self.state)
+
+    def listed_by_spark(self) -> dict[str, int]:
+        """Sizes of the files that Spark sees by itself, by percent-encoded URI; compare spark_view.wanted_files.
+
+        Raises PipelineError where it sees none or cannot read the view.
+        """
+        return SparkView(self.storage).listed()
+
+    def forget_history(self, older_than_ms: int = FORGET_AFTER_MS) -> list[str]:
+        """Removes the manifest files that no reader needs: those before the second-last state that are old enough.
+        Returns their paths. The state keeps all that is of use; how it came about is lost.
+        """
+        states = sorted(_numbers(self.storage).states)
+        if len(states) < 2:
+            return []
+        until = _now_ms() - older_than_ms
+        found = [(manifest.parsed_name(one.name), one) for one in self.storage.names(manifest.DIRECTORY)]
+        old = [one.name for name, one in found if name and name[0] < states[-2] and one.modified_ms < until]
+        paths = [f"{manifest.DIRECTORY}/{name}" for name in old]
+        # With the commits it would be forgotten that these files were ours.
+        kept = {path for staging in self._stagings().values() if staging.alive for path in staging.keeps}
+        for path in self._replaced(paths) - kept:
+            self.storage.delete(path)
+        for path in paths:
+            self.storage.delete(path)
+        return paths
+
+    def leftovers(self) -> list[str]:
+        """What dead writers left: data files that no commit names any longer or ever did, staging directories, and
+        unfinished files of the manifest. In the order in which they are to be removed."""
+        files, stagings, now_ms = *self._uncommitted(), _now_ms()
+        kept = {path for staging in stagings.values() if staging.alive for path in staging.keeps}
+        dead = {writer for writer, staging in stagings.items() if not staging.alive}
+        left = [path for path in files if owner.writer_of(path) in dead]
+        others = [path for path in files if owner.writer_of(path) not in stagings and path not in kept]
+        if others:
+            replaced = self._replaced()
+            left += [path for path in others if path in replaced]
+        temporary = [
+            f"{directory}/{entry.name}"
+            for directory in (manifest.DIRECTORY, spark_view.DIRECTORY)
+            for entry in self.storage.names(directory)
+            if entry.name.startswith(".") and entry.name.endswith(".tmp") and now_ms - entry.modified_ms > _TEMPORARY_MS
+        ]
+        return left + temporary + [f"{owner.STAGING}/{writer}" for writer in sorted(dead)]
+
+    def remove_leftovers(self) -> list[str]:
+        """Removes them, and returns their paths. The view for Spark is brought up to date before, so that nobody is
+        told to read what is removed."""
+        self.refresh_view()
+        paths = self.leftovers()
+        for path in paths:
+            self.storage.delete(path, recursive=True)
+        return paths
+
+    def foreign(self) -> list[str]:
+        """Files among the data that no commit names or ever named, and that no writer is at or died over: somebody
+        else put them there. Readers that do not go by the manifest take them for the archive's.
+        """
+        files, stagings = self._uncommitted()
+        others = [path for path in files if owner.writer_of(path) not in stagings]
+        if others:  # but for those of a writer that has given up meanwhile
+            others = [path for path in sorted(set(others) - self._replaced()) if self.storage.exists(path)]
+        return others
+
+    def _uncommitted(self) -> tuple[list[str], dict[str, owner.Staging]]:
+        """The data files that the state does not name, and who is writing or was."""
+        # In this order: a file of the listing that belongs to a commit is in the state; one that is still to be
+        # committed has a staging directory.
+        files = data_files(self.storage)
+        stagings = self._stagings()
+        committed = self.state().files
+        return [path for path in files if path not in committed], stagings
+
+    def _stagings(self) -> dict[str, owner.Staging]:
+        """By writer."""
+        writers = [entry.name for entry in self.storage.names(owner.STAGING) if owner.is_writer(entry.name)]
+        return {writer: self._staging(writer) for writer in writers}
+
+    def _staging(self, writer: str) -> owner.Staging:
+        newest = max((entry.modified_ms for entry in self.storage.walk(f"{owner.STAGING}/{writer}")), default=0)
+        try:
+            data = self.storage.read(owner.owner_path(writer))
+        except Absent:
+            data = b""
+        return owner.staging(data, _now_ms() - newest)
+
+    def _replaced(self, paths: Iterable[str] | None = None) -> set[str]:
+        """The data files that commits have removed: these commits, or all that are not forgotten."""
+        if paths is None:
+            paths = [manifest.commit_path(number) for number in _numbers(self.storage).commits]
+        replaced: set[str] = set()
+        for path in paths:
+            number, is_state = manifest.parsed_name(path.rpartition("/")[2]) or (0, True)
+            if not is_state:
+                data = self.storage.read(path)
+                replaced.update(manifest.decode_commit(data, number, self.storage.uri(path))[0].remove)
+        return replaced
+
+    def _load(self, number: int) -> None:
+        path = manifest.state_path(number)
+        state, digest, _ = manifest.decode_state(self.storage.read(path), number, self.storage.uri(path))
+        _require_format(self.storage, state.settings)
+        self._state, self._digest = state, digest
+
+    def _new_commits(self, latest: int) -> tuple[list[tuple[int, ManifestCommit]], str]:
+        """With their numbers, and the digest of the last."""
+        commits, digest = [], self._digest
+        for number in range(self._state.number + 1, latest + 1):
+            path = manifest.commit_path(number)
+            if not self.storage.exists(path):
+                raise PipelineError(self._missing(number))
+            data, where = self.storage.read(path), self.storage.uri(path)
+            commit, previous, own = manifest.decode_commit(data, number, where)
+            if previous != digest:
+                raise PipelineError(f"{where}: does not follow on the commit before it")
+            if number == 0:
+                _require_format(self.storage, commit.settings or {})
+            commits.append((number, commit))
+            digest = own
+        return commits, digest
+
+    def _missing(self, number: int) -> str:
+        return f"{self.storage.root}: commit {number} is missing in the manifest ({manifest.commit_path(number)})"
+
+    def _save(self, state: State) -> None:
+        """Every now and then the whole state, so that the next to open the archive need not read every commit."""
+        if state.number - self._last_saved >= manifest.STATE_EVERY:
+            self.storage.replace(manifest.state_path(state.number), manifest.encode_state(state, self._digest))
+            self._last_saved = state.number
+
+
+def data_files(storage: Storage) -> list[str]:
+    """Every file that readers may take for the archive's data, whoever put it there: whatever its name is in the
+    directories of topics, and Parquet elsewhere. Names that begin with `_` or `.` are passed over by all of them."""
+    found = []
+    for entry in storage.names(""):
+        if entry.name[0] in "_." or entry.name in _NOTHING:
+            continue
+        below = [file.name for file in storage.walk(entry.name)] if entry.is_directory else [entry.name]
+        seen = [path for path in below if not any(part[0] in "_." for part in path.split("/"))]
+        found += [path for path in seen if path.startswith("topic=") or path.endswith(".parquet")]
+    return found
+
+
+class _Numbers:
+    """Of the manifest's files."""
+
+    def __init__(self) -> None:
+        self.commits: set[int] = set()
+        self.states: set[int] = set()
+
+
+def _numbers(storage: Storage) -> _Numbers:
+    numbers = _Numbers()
+    for entry in storage.names(manifest.DIRECTORY):
+        found = manifest.parsed_name(entry.name)
+        if found is not None:
+            (numbers.states if found[1] else numbers.commits).add(found[0])
+    return numbers
+
+
+def _require_empty(storage: Storage) -> None:
+    others = [entry.name for entry in storage.names("") if entry.name not in _NOTHING]
+    if others and not _numbers(storage).commits:  # else another process has just made the archive
+        raise PipelineError(
+            f"{storage.root} is no archive and not empty (it has {others[0]}); name a new or an empty directory"
+        )
+
+
+def _require_format(storage: Storage, settings: Mapping[str, Any]) -> None:
+    if settings.get("format") != model.FORMAT:
+        raise PipelineError(f"{storage.root}: the manifest is not that of a kbroker archive")
+    version = settings.get("format_version")
+    if not isinstance(version, int) or version > model.FORMAT_VERSION:
+        raise PipelineError(f"{storage.root}: format version {version}, written by a newer kbroker than this one")
+
+
+def _what_it_is(storage: Storage) -> str:
+    if not storage.names(""):
+        return f"{storage.root}: no archive there; make one with: kbroker archive run"
+    return f"{storage.root} is no archive: it has no {manifest.DIRECTORY} directory with commits"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

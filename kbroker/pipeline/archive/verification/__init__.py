@@ -1,0 +1,1 @@
+"""`archive verify`: an archive compared with itself and with the broker."""

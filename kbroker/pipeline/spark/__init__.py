@@ -1,0 +1,1 @@
+"""Spark itself: the session, the Kafka connector, Java, and Spark's errors."""

@@ -1,0 +1,1 @@
+"""The fetch path: fetch sessions (KIP-227), log reads, delayed fetches."""

@@ -1,0 +1,1 @@
+"""The logs of a data directory: the log manager, checkpoints, the cleaner and periodic tasks."""

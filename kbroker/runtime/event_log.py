@@ -1,0 +1,157 @@
+"""What the broker writes to its log: events, each a short constant message with fields, one line each.
+
+    log = events.Log("kbroker.server")
+    log.warning("connection closed", peer="10.0.0.7:5000", reason="malformed request")
+
+An event goes through Python's logging, so that any handler shows it; `formatter` gives the two forms of
+kbroker.log.format. A field that is None is left out. Bytes are shown by their size only: no record's key, value or
+header belongs into a log.
+"""
+
+import logging
+import re
+from typing import Any
+
+LOG_FORMATS = ("text", "json")
+
+# More of one value is cut off.
+MAX_VALUE = 500
+_PLAIN = re.compile(r"[^\s=\"\\\x00-\x20\x7f]+")
+# What a line has besides its event's fields.
+_RESERVED = ("time", "level", "logger", "message", "traceback")
+
+Field = object
+
+
+class LogEvent:
+    """One event; its text is the readable form."""
+
+    __slots__ = ("fields", "message")
+
+    def __init__(self, message: str, fields: dict[str, Field]) -> None:
+        self.message = message
+        self.fields = fields
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        parts += [f"{name}={_readable(value)}" for name, value in self.fields.items() if value is not None]
+        return " ".join(parts)
+
+
+class EventLogger:
+    """The logger of a room, by Python's dotted name."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def event(self, level: int, message: str, /, **fields: Field) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, LogEvent(message, fields))
+
+    def debug(self, message: str, /, **fields: Field) -> None:
+        self.event(logging.DEBUG, message, **fields)
+
+    def info(self, message: str, /, **fields: Field) -> None:
+        self.event(logging.INFO, message, **fields)
+
+    def warning(self, message: str, /, **fields: Field) -> None:
+        self.event(logging.WARNING, message, **fields)
+
+    def error(self, message: str, /, **fields: Field) -> None:
+        self.event(logging.ERROR, message, **fields)
+
+    def failure(self, message: str, error: BaseException, /, **fields: Field) -> None:
+        """An error of ours, with its traceback. Its text is told only if it is the system's: others may quote what a
+        client has sent."""
+        kind = type(error).__name__
+        shown = Hidden(f"{kind}: {error}" if isinstance(error, OSError) else kind)
+        self._logger.error(LogEvent(message, {**fields, "error": kind}), exc_info=(Hidden, shown, error.__traceback__))
+
+    def enabled(self, level: int) -> bool:
+        return self._logger.isEnabledFor(level)
+
+
+class Hidden(Exception):
+    """Stands for the exception that happened; its text is that one's type and what may be told of it."""
+
+
+def plain(value: Field) -> bool | int | float | str:
+    """A field's value as JSON can carry it, within bounds."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{len(value)} bytes>"
+    text = str(value)
+    if not text and isinstance(value, BaseException):
+        text = type(value).__name__
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}... ({len(text)} characters)"
+
+
+def _readable(value: Field) -> str:
+    value = plain(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    if _PLAIN.fullmatch(text) and text.isprintable():
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{one_line(escaped)}"'
+
+
+def one_line(text: str) -> str:
+    """Without line ends and other characters that a terminal would act on."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class TextFormatter(logging.Formatter):
+    """`time level logger: message key=value ...`; a traceback follows in indented lines, of errors only."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = one_line(record.getMessage())
+        line = f"{_time(self, record)} {record.levelname:<7} {record.name}: {text}"
+        if record.exc_info and record.exc_info[1] is not None:
+            if record.levelno < logging.ERROR:
+                return f"{line} exception={_readable(_last_line(record.exc_info[1]))}"
+            trace = self.formatException(record.exc_info).splitlines()
+            return "\n    ".join((line, *map(one_line, trace)))
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the event's fields, and traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        import json
+
+        event = record.msg if isinstance(record.msg, LogEvent) else LogEvent(record.getMessage(), {})
+        out: dict[str, Any] = {
+            "time": _time(self, record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": event.message,
+        }
+        for name, value in event.fields.items():
+            if value is not None:
+                out[name + "_" if name in _RESERVED else name] = plain(value)
+        if record.exc_info and record.exc_info[1] is not None:
+            out["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(out)
+
+
+def _time(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """ISO 8601 with the offset of local time from UTC."""
+    seconds = formatter.formatTime(record, "%Y-%m-%dT%H:%M:%S")
+    return f"{seconds}.{int(record.msecs):03d}{formatter.formatTime(record, '%z')}"
+
+
+def _last_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def formatter(form: str) -> logging.Formatter:
+    """By kbroker.log.format: text or json."""
+    return JsonFormatter() if form == "json" else TextFormatter()

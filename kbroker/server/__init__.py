@@ -1,0 +1,1 @@
+"""The socket server: connections, request frames, responses in request order, limits."""

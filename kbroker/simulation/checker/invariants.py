@@ -1,0 +1,226 @@
+"""What must hold of a running broker at every moment, looked at from outside of it.
+
+Of each partition: log start <= LSO <= HW <= LEO; the leader is in the ISR; leader epoch, high watermark, LSO and log
+start do not go back while the process lives; the next process leads in a later epoch. Below the recovery point, and
+under flush.before.ack below the high watermark, the disk cannot lose anything, and nobody is told of more. Of each
+log's bytes: batches have right CRCs and no gap between them, leader epochs do not go back, the sequences of a
+producer's epoch have no gap and no repetition, and the epochs of a producer do not go back. The LSO is where the first
+transaction begins that is open in these bytes, or whose end the high watermark has not passed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.simulation.checker.history import Place
+from kbroker.simulation.disk.log_files import INTERNAL, Batch, batches, durable_end, segments
+from protocol.records.batch import NO_PRODUCER_ID, BatchHeader
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
+    from kbroker.simulation.runtime.machine import Machine
+
+# Sequences begin again at 0 after the largest.
+_SEQUENCES = 1 << 31
+
+
+class BrokenInvariant(AssertionError):
+    """The state of a broker is one that must not be."""
+
+
+class _Seen:
+    """What was last seen of a partition of one process."""
+
+    def __init__(self) -> None:
+        self.leader_epoch = -1
+        self.high_watermark = 0
+        self.last_stable = 0
+        self.log_start = 0
+
+
+class Invariants:
+    """Of one machine. `check` is called between two callbacks of the loop, again and again; a new process is given
+    new ones, and what those `before` have seen."""
+
+    def __init__(self, machine: Machine, before: Invariants | None = None) -> None:
+        self._machine = machine
+        # In which epoch a partition was led by the processes before.
+        self._led: dict[tuple[bytes, int], int] = {} if before is None else before.led()
+        # By topic id: a topic of the same name is another one.
+        self._seen: dict[tuple[bytes, int], _Seen] = {}
+        self._logs: dict[tuple[bytes, int], LogWalk] = {}
+
+    def led(self) -> dict[tuple[bytes, int], int]:
+        """The last leader epoch of each partition."""
+        return {**self._led, **{key: seen.leader_epoch for key, seen in self._seen.items()}}
+
+    def check(self, *, durability: bool = True) -> None:
+        """Raises BrokenInvariant. `durability`: also what must have been synced, which takes longer."""
+        services = self._machine.services
+        if services is None:
+            return
+        for partition in services.replicas.partitions.values():
+            if not partition.closed and partition.log.offline is None:
+                place = partition.tp.topic, partition.tp.partition
+                self._check_state(place, partition)
+                self._check_bytes(place, partition)
+                if durability:
+                    self._check_durability(place, partition)
+
+    def _check_state(self, place: Place, partition: Partition) -> None:
+        log = partition.log
+        offsets = [log.log_start_offset, partition.last_stable_offset, partition.high_watermark, log.log_end_offset]
+        # Deleted records may end above a high watermark that waits for a sync.
+        if offsets[1:] != sorted(offsets[1:]) or offsets[0] > log.log_end_offset:
+            self._broken(place, f"log start, LSO, HW, LEO are {offsets}")
+        if partition.is_leader and partition.state.local_id not in partition.state.isr:
+            self._broken(place, f"the leader is not in the ISR {partition.state.isr}")
+        key = (partition.topic_id, place[1])
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Seen()
+            if partition.leader_epoch <= self._led.get(key, -1):
+                self._broken(place, f"it is led in epoch {partition.leader_epoch}, as by a process before")
+        for name, value in (
+            ("leader_epoch", partition.leader_epoch),
+            ("high_watermark", partition.high_watermark),
+            ("last_stable", partition.last_stable_offset),
+            ("log_start", log.log_start_offset),
+        ):
+            if value < getattr(seen, name):
+                self._broken(place, f"{name} went back from {getattr(seen, name)} to {value}")
+            setattr(seen, name, value)
+
+    def _check_durability(self, place: Place, partition: Partition) -> None:
+        claimed = partition.log.recovery_point
+        if partition.flush_before_ack:
+            claimed = max(claimed, partition.high_watermark)
+        if claimed <= partition.log.log_start_offset:
+            return
+        end = durable_end(self._machine.disk, partition.log.directory)
+        if claimed > end:
+            self._broken(place, f"up to {claimed} it should be synced, but the disk may lose {end} and more")
+
+    def check_told(self, place: Place, end: int) -> None:
+        """A client has been told, by an acknowledgement or a record, that there is something below `end`; with
+        flush.before.ack it is synced then. (What the broker takes for synced is compared with the disk elsewhere.)"""
+        services = self._machine.services
+        partition = None if services is None else services.replicas.get(*place)
+        if partition is None or partition.closed or partition.log.offline is not None:
+            return
+        if partition.log.recovery_point < end:
+            self._broken(place, f"{end - 1} was told, and what is synced ends at {partition.log.recovery_point}")
+
+    def _check_bytes(self, place: Place, partition: Partition) -> None:
+        walk = self._logs.setdefault((partition.topic_id, place[1]), LogWalk())
+        fault = walk.go_on(self._machine, partition)
+        if fault:
+            self._broken(place, fault)
+        if place[0] not in INTERNAL:
+            self._check_stable(place, partition, walk)
+
+    def _check_stable(self, place: Place, partition: Partition, walk: LogWalk) -> None:
+        """Of transactions whose first batches were deleted before anybody looked the bytes tell nothing, so the LSO may
+        be lower than they say; higher never."""
+        high_watermark = partition.high_watermark
+        first = walk.first_unstable(high_watermark)
+        expected = high_watermark
+        if first is not None:
+            expected = min(high_watermark, max(first, partition.log.log_start_offset))
+        stable = partition.last_stable_offset
+        if stable > expected or (stable < expected and walk.whole):
+            self._broken(place, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
+
+    def _broken(self, place: Place, what: str) -> None:
+        raise BrokenInvariant(f"{self._machine.name}, {place[0]}-{place[1]}: {what}")
+
+
+class LogWalk:
+    """Reads what is new of a partition's segments, and says what is wrong with it."""
+
+    def __init__(self) -> None:
+        self._base = -1
+        self._position = 0
+        self._next_offset = -1
+        self._leader_epoch = -1
+        # By (producer id, epoch): the sequence to come.
+        self._sequences: dict[tuple[int, int], int] = {}
+        self._epochs: dict[int, int] = {}
+        # Transactions: by producer id the first offset of one that is open; (first, end) of those that have ended.
+        self._open: dict[int, int] = {}
+        self._ended: list[tuple[int, int]] = []
+        # The log was seen from its very beginning.
+        self.whole = False
+        self._internal = False
+
+    def first_unstable(self, high_watermark: int) -> int | None:
+        """Where the first transaction begins that is open, or of which the end is not committed; None: none is."""
+        self._ended = [one for one in self._ended if one[1] >= high_watermark]
+        return min([*self._open.values(), *(first for first, _ in self._ended)], default=None)
+
+    def go_on(self, machine: Machine, partition: Partition) -> str | None:
+        log = partition.log
+        compacted = self._internal = partition.tp.topic in INTERNAL
+        for base, path in segments(machine.disk, log.directory):
+            if base < self._base or (compacted and base != log.active.base_offset):
+                continue
+            if base > self._base:
+                if not compacted and self._next_offset not in (-1, base):
+                    if log.log_start_offset < base:
+                        return f"{path}: what comes before it ends at {self._next_offset}"
+                    # Deleted before it was looked at.
+                    self._forget()
+                self.whole = self.whole or base == 0
+                self._base, self._position = base, 0
+            data = machine.disk.data(path)
+            for batch in batches(data, self._position):
+                fault = self._step(batch)
+                if fault:
+                    return f"{path} at {batch.start}: {fault}"
+            if self._position < len(data):
+                return f"{path}: what begins at {self._position} is no batch, or a damaged one"
+        return None
+
+    def _forget(self) -> None:
+        self._sequences.clear()
+        self._epochs.clear()
+        self._open.clear()
+        self.whole = False
+
+    def _step(self, batch: Batch) -> str | None:
+        header = batch.header
+        if self._next_offset not in (-1, header.base_offset) and self._position:
+            return f"offset {header.base_offset} follows on {self._next_offset - 1}"
+        if header.leader_epoch < self._leader_epoch:
+            return f"leader epoch {header.leader_epoch} after {self._leader_epoch}"
+        if header.producer_id != NO_PRODUCER_ID:
+            fault = self._step_of_producer(header)
+            if fault:
+                return fault
+        self._position = batch.end
+        self._next_offset = header.next_offset
+        self._leader_epoch = header.leader_epoch
+        return None
+
+    def _step_of_producer(self, header: BatchHeader) -> str | None:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if epoch < self._epochs.get(producer_id, -1):
+            return f"producer {producer_id}: epoch {epoch} after {self._epochs[producer_id]}"
+        self._epochs[producer_id] = epoch
+        if header.is_control:
+            first = self._open.pop(producer_id, None)
+            if first is not None:
+                self._ended.append((first, header.base_offset))
+            return None
+        if header.is_transactional:
+            self._open.setdefault(producer_id, header.base_offset)
+        elif producer_id in self._open:
+            return f"producer {producer_id}: a batch that is in no transaction, in the middle of one"
+        if self._internal:
+            # Coordinators count none: each of their batches begins at 0, as Apache Kafka's do.
+            return None
+        expected = self._sequences.get((producer_id, epoch))
+        if expected is not None and header.base_sequence != expected:
+            return f"producer {producer_id, epoch}: sequence {header.base_sequence}, expected {expected}"
+        self._sequences[producer_id, epoch] = (header.last_sequence + 1) % _SEQUENCES
+        return None

@@ -1,0 +1,1 @@
+"""Connections of simulated clients: bootstrap, coordinators, API versions."""

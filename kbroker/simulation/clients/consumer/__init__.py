@@ -1,0 +1,1 @@
+"""Consumers and group members of the simulation."""

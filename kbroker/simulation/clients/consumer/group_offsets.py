@@ -1,0 +1,187 @@
+"""What a group has committed: asked for and written, with or without being in a generation, and recorded."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kbroker.simulation.checker.history import Commit, Committed, History, Outcome, Place
+from kbroker.simulation.clients.connections.cluster import NO_ID, Cluster
+from kbroker.simulation.clients.connections.connection import Connection
+from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
+from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.k09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+FIRST_COMMIT_WITH_INSTANCE = 7
+FIRST_FETCH_WITH_ID = 10
+FIRST_WITH_GROUPS = 8
+FIRST_STABLE = 7
+# A commit that is answered so has not been written. Others may come from the log that it was written to.
+COMMIT_REFUSED = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+
+# (offset, leader epoch of the record before it or -1)
+At = tuple[int, int]
+
+
+class Membership(NamedTuple):
+    """Who commits. A client outside of any generation has none of these."""
+
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+class GroupOffsets:
+    """A group's, as one client asks for them and commits them."""
+
+    def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._process = process
+        self._group = group
+
+    async def commit(self, coordinator: Connection, who: Membership, positions: Mapping[Place, At]) -> ErrorCode:
+        """One attempt; gives the first error of any partition. Raises LostError."""
+        offsets = {place: offset for place, (offset, _) in positions.items()}
+        action = Commit(self._group, who.member_id, who.generation, offsets)
+        operation = self._history.begin(self._process, action)
+        outcome, detail = Outcome.UNKNOWN, "LostError"
+        try:
+            codes = await _commit(self._cluster, coordinator, self._group, who, positions)
+            error = next((code for code in codes if code), ErrorCode.NONE)
+            detail = error.name if error else ""
+            if not error:
+                outcome = Outcome.OK
+            elif COMMIT_REFUSED.issuperset(codes):
+                outcome = Outcome.FAILED
+        finally:
+            self._history.end(operation, outcome, detail)
+        return error
+
+    async def committed(self, coordinator: Connection, places: Iterable[Place]) -> dict[Place, At]:
+        """-1 for nothing. Raises LostError, RefusedError."""
+        action = Committed(self._group)
+        operation = self._history.begin(self._process, action)
+        outcome = Outcome.FAILED
+        try:
+            found = await committed(self._cluster, coordinator, self._group, places)
+            action.offsets = {place: offset for place, (offset, _) in found.items()}
+            outcome = Outcome.OK
+        finally:
+            self._history.end(operation, outcome)
+        return found
+
+
+class Bookmarks:
+    """Offsets of a consumer that keeps them in a group and is no member of it."""
+
+    def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._offsets = GroupOffsets(cluster, history, process, group)
+        self._coordinator: Connection | None = None
+
+    async def read(self, places: Iterable[Place]) -> dict[Place, At]:
+        """-1 for nothing. Raises OSError, RefusedError."""
+        return await self._offsets.committed(await self._find(), places)
+
+    async def keep(self, positions: Mapping[Place, At]) -> bool:
+        """One attempt to commit; gives whether it is known to be done."""
+        try:
+            error = await self._offsets.commit(await self._find(), Membership(), positions)
+        except OSError:
+            return False
+        if error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            self._coordinator = None
+        return error is ErrorCode.NONE
+
+    async def _find(self) -> Connection:
+        if self._coordinator is None or self._coordinator.lost:
+            self._coordinator = await self._cluster.coordinator(self._group)
+        return self._coordinator
+
+
+async def _commit(
+    cluster: Cluster,
+    coordinator: Connection,
+    group: str,
+    who: Membership,
+    offsets: Mapping[Place, At],
+) -> list[ErrorCode]:
+    """Commit (offset, leader epoch) of partitions; gives the error of each. Raises LostError."""
+    version = coordinator.version(ApiKey.OFFSET_COMMIT)
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (name, index), (offset, epoch) in offsets.items():
+        topic = topics.get(name)
+        if topic is None:
+            topic = OffsetCommitRequestTopic(name=name, topic_id=cluster.ids.get(name, NO_ID))
+            topics[name] = topic
+        topic.partitions.append(
+            OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_leader_epoch=epoch, committed_metadata=""
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=who.generation,
+        member_id=who.member_id,
+        group_instance_id=who.instance_id if version >= FIRST_COMMIT_WITH_INSTANCE else None,
+        topics=list(topics.values()),
+    )
+    answer = await coordinator.ask(request, OffsetCommitResponse, version=version)
+    return [ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions]
+
+
+async def committed(cluster: Cluster, coordinator: Connection, group: str, places: Iterable[Place]) -> dict[Place, At]:
+    """(offset, leader epoch) that a group has committed, -1 for nothing. Raises LostError, RefusedError."""
+    version = coordinator.version(ApiKey.OFFSET_FETCH)
+    indexes: dict[str, list[int]] = {}
+    for name, index in places:
+        indexes.setdefault(name, []).append(index)
+    request = OffsetFetchRequest(require_stable=version >= FIRST_STABLE)
+    if version >= FIRST_WITH_GROUPS:
+        topics = [
+            OffsetFetchRequestTopics(name=name, topic_id=cluster.ids.get(name, NO_ID), partition_indexes=found)
+            for name, found in indexes.items()
+        ]
+        request.groups = [OffsetFetchRequestGroup(group_id=group, topics=topics)]
+    else:
+        request.group_id = group
+        request.topics = [
+            OffsetFetchRequestTopic(name=name, partition_indexes=found) for name, found in indexes.items()
+        ]
+    answer = await coordinator.ask(request, OffsetFetchResponse, version=version)
+    error = answer.groups[0].error_code if version >= FIRST_WITH_GROUPS else answer.error_code
+    if error:
+        raise RefusedError(error)
+    found_offsets: dict[Place, At] = {}
+    for topic in answer.groups[0].topics if version >= FIRST_WITH_GROUPS else answer.topics:
+        topic_id = getattr(topic, "topic_id", NO_ID)
+        name = cluster.names.get(topic_id, "") if version >= FIRST_FETCH_WITH_ID else topic.name
+        for one in topic.partitions:
+            if one.error_code:
+                raise RefusedError(one.error_code)
+            found_offsets[name, one.partition_index] = (one.committed_offset, one.committed_leader_epoch)
+    return found_offsets

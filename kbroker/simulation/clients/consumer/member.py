@@ -1,0 +1,342 @@
+"""A member of a consumer group on the classic protocol.
+
+It joins, learns what it reads, heartbeats beside its work and joins again when it is told to. It commits what it has
+given to the application and no more. A generation that is over, an unknown member id and a lost coordinator are
+everyday; only a fenced static member (KIP-345) is at its end: FencedError.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from kbroker.simulation.checker.history import History, Join, Outcome, Place, Read
+from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.connections.connection import Connection
+from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS
+from kbroker.simulation.clients.consumer.assignors import ASSIGNORS, assigned, assignment, subscribed, subscription
+from kbroker.simulation.clients.consumer.consumer import Consumer, Position
+from kbroker.simulation.clients.consumer.group_offsets import At, GroupOffsets, Membership
+from kbroker.simulation.clients.consumer.offset_lookup import (
+    EARLIEST,
+    NO_OFFSET,
+    RefusedError,
+    list_offset,
+)
+from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.messages.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+
+PROTOCOL_TYPE = "consumer"
+UNKNOWN_MEMBER = ""
+NO_GENERATION = -1
+FIRST_LEAVE_OF_SEVERAL = 3
+
+
+class FencedError(Exception):
+    """Another member has come with this one's instance id."""
+
+
+@dataclass(slots=True)
+class MemberConfig:
+    """`instance_id` makes it a static member. `assignors` in the order of preference. `commits`: by itself, before it
+    joins again; who commits in transactions does not want that."""
+
+    instance_id: str | None = None
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 20_000
+    heartbeat_s: float = 2.0
+    metadata_age_s: float = 6.0
+    assignors: Sequence[str] = ("range", "roundrobin")
+    commits: bool = True
+
+
+class Member:
+    """`consumer` is its own; what it reads is this member's to decide."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        history: History,
+        process: str,
+        group: str,
+        topics: Sequence[str],
+        random: Random,
+        config: MemberConfig | None = None,
+    ) -> None:
+        self.config = config or MemberConfig()
+        self.consumer = consumer
+        self.member_id = UNKNOWN_MEMBER
+        self.generation = NO_GENERATION
+        self.fenced = False
+        self._cluster: Cluster = consumer.cluster
+        self._history = history
+        self._process = process
+        self._group = group
+        self._topics = list(topics)
+        self._offsets = GroupOffsets(consumer.cluster, history, process, group)
+        self._random = random
+        self._must_join = True
+        # The consumer's positions are those of what it was given in this generation.
+        self._owns = False
+        self._counts: dict[str, int] = {}
+        self._coordinator: Connection | None = None
+        self._finding = asyncio.Lock()
+        self._beating: asyncio.Task[None] | None = None
+
+    # What the application does.
+
+    async def poll(self) -> list[Read]:
+        """What comes next. Raises FencedError, CorruptRecordError."""
+        if self._must_join and not await self._join_again():
+            return []
+        if self.fenced:
+            raise FencedError(self.config.instance_id)
+        return await self.consumer.poll()
+
+    async def commit(self) -> bool:
+        """Commit where it stands; one attempt. Gives whether it is known to be done."""
+        positions = self.consumer.committable()
+        if not positions or not self._owns:
+            return False
+        # As of now: while the coordinator is looked for, a heartbeat may be told that the generation is over.
+        who = Membership(self.generation, self.member_id, self.config.instance_id)
+        try:
+            coordinator = await self._find()
+        except OSError:
+            return False
+        try:
+            error = await self._offsets.commit(coordinator, who, positions)
+        except OSError:
+            self._lose_coordinator()
+            return False
+        self._heed(error)
+        return error is ErrorCode.NONE
+
+    def standing(self) -> tuple[Membership, dict[Place, At]]:
+        """Who commits what within a transaction; nothing if what it reads is not its own any more."""
+        who = Membership(self.generation, self.member_id, self.config.instance_id)
+        return who, self.consumer.committable() if self._owns else {}
+
+    async def rewind(self) -> None:
+        """Go back to what the group has committed, for what was made of the rest has been given up."""
+        if self._owns:
+            self._owns = False
+            await self._take_over(list(self.consumer.positions))
+
+    async def leave(self) -> None:
+        """Say goodbye, as well as that can be done now; a static member does so only if it will not come back."""
+        self._stop_beating()
+        try:
+            if self.member_id != UNKNOWN_MEMBER:
+                coordinator = await self._find()
+                request = LeaveGroupRequest(group_id=self._group)
+                if coordinator.version(ApiKey.LEAVE_GROUP) >= FIRST_LEAVE_OF_SEVERAL:
+                    identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.config.instance_id)
+                    request.members = [identity]
+                else:
+                    request.member_id = self.member_id
+                await coordinator.ask(request, LeaveGroupResponse)
+        except OSError:
+            pass
+        self.die()
+
+    def die(self) -> None:
+        """Without a word."""
+        self._stop_beating()
+        self.consumer.close()
+
+    # Joining.
+
+    async def _join_again(self) -> bool:
+        """One attempt to be in a generation. Raises FencedError."""
+        self._stop_beating()
+        if self.fenced:
+            raise FencedError(self.config.instance_id)
+        # What has been given to the application, before another member reads on from there. In the generation to come
+        # it would be no more than a memory.
+        if self.config.commits:
+            await self.commit()
+        self._owns = False
+        try:
+            coordinator = await self._find()
+        except OSError:
+            await self._cluster.rest()
+            return False
+        self._make_sure_of_version(coordinator)
+        action = Join(self._group, self.member_id, NO_GENERATION, (), self.config.instance_id)
+        operation = self._history.begin(self._process, action)
+        outcome, detail = Outcome.UNKNOWN, "cancelled"
+        try:
+            await self._join(coordinator, action)
+            outcome, detail = Outcome.OK, ""
+        except RefusedError as error:
+            self._heed(error.code)
+            detail = error.code.name
+        except OSError as error:
+            self._lose_coordinator()
+            detail = type(error).__name__
+        finally:
+            self._history.end(operation, outcome, detail)
+        if outcome is not Outcome.OK:
+            await self._cluster.rest()
+            return False
+        self._must_join = False
+        self._beating = self._cluster.loop.create_task(self._beat())
+        return await self._take_over(action.partitions)
+
+    async def _join(self, coordinator: Connection, action: Join) -> None:
+        """JoinGroup and SyncGroup; what comes of it goes into the action. Raises OSError, RefusedError."""
+        answer = await self._ask_to_join(coordinator)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+            answer = await self._ask_to_join(coordinator)
+        if answer.error_code:
+            raise RefusedError(answer.error_code)
+        self.member_id = action.member = answer.member_id
+        self.generation = action.generation = answer.generation_id
+        request = SyncGroupRequest(
+            group_id=self._group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.config.instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=answer.protocol_name,
+        )
+        if answer.leader == answer.member_id and not answer.skip_assignment:
+            request.assignments = await self._assignments(answer)
+        synced = await coordinator.ask(request, SyncGroupResponse, timeout_s=self._patience_s)
+        if synced.error_code:
+            raise RefusedError(synced.error_code)
+        action.partitions = tuple(assigned(synced.assignment))
+
+    async def _ask_to_join(self, coordinator: Connection) -> JoinGroupResponse:
+        metadata = subscription(self._topics)
+        request = JoinGroupRequest(
+            group_id=self._group,
+            session_timeout_ms=self.config.session_timeout_ms,
+            rebalance_timeout_ms=self.config.rebalance_timeout_ms,
+            member_id=self.member_id,
+            group_instance_id=self.config.instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self.config.assignors],
+        )
+        return await coordinator.ask(request, JoinGroupResponse, timeout_s=self._patience_s)
+
+    async def _assignments(self, answer: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
+        """The leader decides for all."""
+        topics = {member.member_id: subscribed(member.metadata) for member in answer.members}
+        await self._cluster.refresh(sorted({topic for wanted in topics.values() for topic in wanted}))
+        self._counts = dict(self._cluster.counts)
+        given = ASSIGNORS[answer.protocol_name or ""](topics, self._counts)
+        return [
+            SyncGroupRequestAssignment(member_id=member, assignment=assignment(places))
+            for member, places in given.items()
+        ]
+
+    @property
+    def _patience_s(self) -> float:
+        """A rebalance takes as long as its slowest member is allowed to."""
+        return self.config.rebalance_timeout_ms / 1000 + 5
+
+    def _make_sure_of_version(self, coordinator: Connection) -> None:
+        if self.config.instance_id is not None:
+            for key, first in STATIC_MEMBERS.items():
+                assert coordinator.version(key) >= first, f"{ApiKey(key).name} does not know of static members"
+
+    async def _take_over(self, places: Sequence[Place]) -> bool:
+        """Begin where the group has come to. Gives whether the member is still in its generation."""
+        while not self._must_join and not self.fenced:
+            try:
+                starts = await self._starts(places)
+            except RefusedError as error:
+                self._heed(error.code)
+            except OSError:
+                self._lose_coordinator()
+            else:
+                self.consumer.assign(starts, "rebalance")
+                self._owns = self.generation != NO_GENERATION
+                return True
+            await self._cluster.rest()
+        return False
+
+    async def _starts(self, places: Sequence[Place]) -> dict[Place, Position]:
+        """Raises OSError, RefusedError."""
+        if not places:
+            return {}
+        await self._cluster.refresh(list(dict.fromkeys(topic for topic, _ in places)))
+        coordinator = await self._find()
+        found = await self._offsets.committed(coordinator, places)
+        starts = {}
+        for place in places:
+            offset, epoch = found.get(place, (NO_OFFSET, -1))
+            if offset == NO_OFFSET:
+                offset, epoch = (await list_offset(self._cluster, place, EARLIEST))[0], -1
+            starts[place] = Position(offset, epoch)
+        return starts
+
+    # The coordinator, and what it says.
+
+    async def _find(self) -> Connection:
+        """Raises OSError."""
+        async with self._finding:
+            if self._coordinator is None or self._coordinator.lost:
+                self._coordinator = await self._cluster.coordinator(self._group)
+            return self._coordinator
+
+    def _lose_coordinator(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.close()
+            self._coordinator = None
+
+    def _heed(self, code: ErrorCode) -> None:
+        if code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self._must_join = True
+        elif code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
+            self._must_join = True
+            self._owns = False
+            self.generation = NO_GENERATION
+            if code is ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id = UNKNOWN_MEMBER
+        elif code is ErrorCode.FENCED_INSTANCE_ID:
+            self.fenced = True
+        elif code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            self._lose_coordinator()
+
+    # Beside the work.
+
+    async def _beat(self) -> None:
+        """Heartbeats of one generation; the leader also looks for new partitions."""
+        request = HeartbeatRequest(
+            group_id=self._group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.config.instance_id,
+        )
+        looked_at = self._cluster.loop.time()
+        while not self._must_join and not self.fenced:
+            await asyncio.sleep(self.config.heartbeat_s * self._random.uniform(0.8, 1.0))
+            try:
+                coordinator = await self._find()
+                timeout_s = self.config.session_timeout_ms / 2000
+                answer = await coordinator.ask(request, HeartbeatResponse, timeout_s=timeout_s)
+                if answer.error_code:
+                    self._heed(ErrorCode(answer.error_code))
+                elif self._counts and self._cluster.loop.time() - looked_at >= self.config.metadata_age_s:
+                    looked_at = self._cluster.loop.time()
+                    await self._look_for_partitions()
+            except OSError:
+                self._lose_coordinator()
+
+    async def _look_for_partitions(self) -> None:
+        await self._cluster.refresh(sorted(self._counts))
+        if any(self._cluster.counts[topic] != count for topic, count in self._counts.items()):
+            self._must_join = True
+
+    def _stop_beating(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            self._beating = None

@@ -1,0 +1,61 @@
+"""Questions about offsets: where a partition begins and ends, and where a leader epoch ended."""
+
+from kbroker.simulation.checker.history import Place
+from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
+from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from protocol.messages.k23_offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+LATEST, EARLIEST = -1, -2
+CONSUMER = -1
+NO_OFFSET = -1
+
+
+class RefusedError(Exception):
+    """The broker has answered with an error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(ErrorCode(code).name)
+        self.code = ErrorCode(code)
+
+
+async def list_offset(cluster: Cluster, place: Place, at: int, *, committed_only: bool = False) -> tuple[int, int]:
+    """(offset, leader epoch or -1) of the beginning or the end. Raises OSError, also for what may pass."""
+    connection = await cluster.leader(place)
+    wanted = ListOffsetsPartition(partition_index=place[1], timestamp=at)
+    request = ListOffsetsRequest(
+        replica_id=CONSUMER, topics=[ListOffsetsTopic(name=place[0], partitions=[wanted])], timeout_ms=5_000
+    )
+    if connection.version(ApiKey.LIST_OFFSETS) >= 2:
+        request.isolation_level = int(committed_only)
+    answer = (await connection.ask(request, ListOffsetsResponse)).topics[0].partitions[0]
+    if answer.error_code:
+        cluster.forget(place)
+        raise AbsentError(ErrorCode(answer.error_code).name)
+    return answer.offset, answer.leader_epoch
+
+
+async def end_of_epoch(cluster: Cluster, place: Place, leader_epoch: int, epoch: int) -> tuple[int, int]:
+    """(epoch, its end offset): where the log of the leader with `leader_epoch` has records up to `epoch`; -1 for both
+    if it knows nothing of it. Raises OSError."""
+    connection = await cluster.leader(place)
+    wanted = OffsetForLeaderPartition(partition=place[1], current_leader_epoch=leader_epoch, leader_epoch=epoch)
+    request = OffsetForLeaderEpochRequest(
+        replica_id=CONSUMER, topics=[OffsetForLeaderTopic(topic=place[0], partitions=[wanted])]
+    )
+    answer = (await connection.ask(request, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
+    if answer.error_code:
+        cluster.forget(place)
+        raise AbsentError(ErrorCode(answer.error_code).name)
+    return answer.leader_epoch, answer.end_offset

@@ -1,0 +1,1 @@
+"""Producers of the simulation: plain, idempotent, transactional."""

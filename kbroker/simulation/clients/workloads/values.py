@@ -1,0 +1,122 @@
+"""What is sent: numbers, each once in a run, as records of all sizes; and how batches of them are made and read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from kbroker.simulation.checker.history import Place
+from protocol.errors import MalformedError
+from protocol.records.batch import BatchHeader, Buffer, NewRecord, body_of, crc_of, iter_headers
+from protocol.records.compression import decompress
+from protocol.records.control import ABORT, control_type
+from protocol.records.record import Record, iter_records
+
+# What a client is willing to make of one compressed batch, in bytes.
+MAX_DECOMPRESSED = 64 * 1024 * 1024
+PADDING = b"."
+
+
+class CorruptRecordError(Exception):
+    """What the broker gave is not what anybody sent. `offset` is where the batch begins, `next_offset` what it says
+    about where the next one does."""
+
+    place: Place
+
+    def __init__(self, offset: int, next_offset: int, reason: str) -> None:
+        super().__init__(f"batch at offset {offset}: {reason}")
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class Values:
+    """Gives each number once."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
+
+    def take(self, count: int) -> tuple[int, ...]:
+        self._next += count
+        return tuple(range(self._next - count, self._next))
+
+
+@dataclass(slots=True)
+class Shape:
+    """How records look: padding up to so many bytes, one of so many keys (0: none), one of these codecs."""
+
+    max_padding: int = 64
+    keys: int = 0
+    codecs: Sequence[int] = (0,)
+
+
+def records(values: Sequence[int], at_ms: int, shape: Shape, random: Random) -> list[NewRecord]:
+    """Records that hold these values; sizes and keys are up to chance."""
+    found: list[NewRecord] = []
+    for value in values:
+        key = b"key-%d" % random.randrange(shape.keys) if shape.keys else None
+        found.append((at_ms, key, b"%d" % value + PADDING * int(random.random() ** 3 * shape.max_padding), ()))
+    return found
+
+
+def value_of(content: bytes | None) -> int:
+    """Raises ValueError for what no client has sent."""
+    if not content:
+        raise ValueError("a record without a value")
+    return int(content.rstrip(PADDING))
+
+
+@dataclass(slots=True)
+class Given:
+    """What was read of one partition's answer: (offset, value) in order, where to go on, and the leader epoch of the
+    last batch, -1 if there was none."""
+
+    reads: list[tuple[int, int]]
+    next_offset: int
+    epoch: int = -1
+
+
+def read_batches(data: Buffer, position: int, aborted: Sequence[tuple[int, int]], limit: int) -> Given:
+    """The records from a position on, at most `limit`. Control batches, and of the transactions in `aborted`
+    (producer id, first offset) what they wrote, are stepped over. What comes before damage is given as long as there
+    is something; then the damage is at the beginning, and raises CorruptRecordError."""
+    given = Given([], position)
+    try:
+        _read_into(given, data, position, aborted, limit)
+    except CorruptRecordError:
+        if given.next_offset == position:
+            raise
+    return given
+
+
+def _read_into(given: Given, data: Buffer, position: int, aborted: Sequence[tuple[int, int]], limit: int) -> None:
+    open_aborts: dict[int, None] = {}
+    pending = sorted(aborted, key=lambda one: one[1])
+    try:
+        for pos, header in iter_headers(data):
+            if header.crc != crc_of(data, pos, header.size):
+                raise CorruptRecordError(header.base_offset, header.next_offset, "wrong CRC")
+            while pending and pending[0][1] <= header.last_offset:
+                open_aborts[pending.pop(0)[0]] = None
+            if header.next_offset <= position:
+                continue
+            skip = header.is_control or (header.is_transactional and header.producer_id in open_aborts)
+            found = _decoded(data, pos, header)
+            if header.is_control and found and control_type(found[0].key) == ABORT:
+                open_aborts.pop(header.producer_id, None)
+            given.epoch = header.leader_epoch
+            for record in () if skip else found:
+                offset = header.base_offset + record.offset_delta
+                if offset < position:
+                    continue
+                if len(given.reads) == limit:
+                    given.next_offset = offset
+                    return
+                given.reads.append((offset, value_of(record.value)))
+                given.next_offset = offset + 1
+            given.next_offset = header.next_offset
+    except (MalformedError, ValueError) as error:
+        raise CorruptRecordError(given.next_offset, given.next_offset + 1, str(error)) from error
+
+
+def _decoded(data: Buffer, pos: int, header: BatchHeader) -> list[Record]:
+    body = decompress(header.codec, body_of(data, pos, header.size), MAX_DECOMPRESSED)
+    return list(iter_records(body, header.count, header.base_timestamp))

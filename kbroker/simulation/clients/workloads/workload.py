@@ -1,0 +1,175 @@
+"""Programs that use the clients as applications do: they go on through any fault until they have done their part or are
+told to stop, and leave no operation without an end.
+
+Here are those that write and delete; reading.py has those that read. Each draws its own way of doing it from the
+Random that it is given: versions, sizes, codecs, sessions, timeouts.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from kbroker.simulation.checker.history import History, Operation, Outcome, Place
+from kbroker.simulation.clients.admin import Admin
+from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.connections.connection import Address
+from kbroker.simulation.clients.connections.versions import newest, older, transactional
+from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, list_offset
+from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY
+from kbroker.simulation.clients.producer.producer import ACKS_ALL, Producer, ProducerConfig
+from kbroker.simulation.clients.workloads.values import Shape, Values
+from protocol.apis import ApiKey
+from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
+
+FIRST_PRODUCE_WITH_ZSTD = 7
+# Shares of a timeout, one for each client.
+PATIENCE = (0.03, 0.2, 1.0)
+REFUSED_PAUSE_S = 0.2
+
+
+@dataclass(slots=True)
+class Stop:
+    """Tells programs to come to an end. `settled`: members of groups stay what they are until then, and nobody aborts
+    or dies any more."""
+
+    asked: bool = False
+    settled: bool = False
+
+    def ask(self) -> None:
+        self.asked = True
+
+
+@dataclass(slots=True)
+class Setting:
+    """What all programs of a run share. `old_versions`: how many of the clients are of an earlier time."""
+
+    loop: asyncio.AbstractEventLoop
+    history: History
+    bootstrap: Sequence[Address]
+    stop: Stop = field(default_factory=Stop)
+    old_versions: float = 0.5
+    timeout_s: float = 5.0
+
+    def cluster(
+        self,
+        name: str,
+        random: Random,
+        *,
+        static_members: bool = False,
+        patient: bool = False,
+        in_transactions: bool = False,
+    ) -> Cluster:
+        """Impatient clients ask again while the broker still works on what they have asked for."""
+        caps = newest()
+        if random.random() < self.old_versions:
+            caps = transactional(random) if in_transactions else older(random, static_members=static_members)
+        timeout_s = self.timeout_s * (1.0 if patient else random.choice(PATIENCE))
+        return Cluster(self.loop, self.bootstrap, random, name, caps=caps, timeout_s=timeout_s)
+
+
+# Producers.
+
+
+async def produce(
+    setting: Setting,
+    name: str,
+    random: Random,
+    values: Values,
+    places: Sequence[Place],
+    count: int,
+    *,
+    idempotent: bool = True,
+    acks: int = ACKS_ALL,
+    keys: int = 0,
+    max_padding: int = 2_000,
+    pause_s: float = 0.02,
+    delivery_timeout_s: float = 20.0,
+    restarts: float = 0.01,
+) -> None:
+    """Send `count` batches to partitions in any order. `restarts`: how often the producer is closed in the middle of
+    its work and another one goes on, under a name of its own."""
+    lives = 0
+    previous = NO_IDENTITY
+    sent = 0
+    while sent < count and not setting.stop.asked:
+        cluster = setting.cluster(name, random)
+        config = ProducerConfig(
+            idempotent=idempotent,
+            acks=acks,
+            max_in_flight=random.randint(1, 5),
+            delivery_timeout_s=random.choice(PATIENCE) * delivery_timeout_s,
+            shape=Shape(max_padding, keys, codecs(cluster, random)),
+            previous=previous if random.random() < 0.5 else NO_IDENTITY,
+        )
+        producer = Producer(cluster, setting.history, f"{name}.{lives}", random, config)
+        lives += 1
+        try:
+            sent += await _send(setting, producer, random, values, places, count - sent, pause_s, restarts)
+        finally:
+            previous = producer.identity
+            producer.close()
+
+
+async def _send(
+    setting: Setting,
+    producer: Producer,
+    random: Random,
+    values: Values,
+    places: Sequence[Place],
+    count: int,
+    pause_s: float,
+    restarts: float,
+) -> int:
+    """One producer's life; gives how many batches it has sent."""
+    most = random.choice((1, 3, 10, 30))
+    waiting: dict[asyncio.Future[Operation], None] = {}
+    refused = False
+
+    def ended(done: asyncio.Future[Operation]) -> None:
+        nonlocal refused
+        waiting.pop(done)
+        refused = done.result().outcome is Outcome.FAILED
+
+    for sent in range(count):
+        if setting.stop.asked or random.random() < restarts:
+            return sent
+        size = random.choice((1, 1, 2, 5, 20))
+        done = producer.send(random.choice(places), values.take(size))
+        waiting[done] = None
+        done.add_done_callback(ended)
+        while len(waiting) >= most and not setting.stop.asked:
+            await asyncio.wait(list(waiting), return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
+        if refused or random.random() < 0.5:
+            # What was refused at once would be refused as fast as it can be sent.
+            await asyncio.sleep(random.random() * (REFUSED_PAUSE_S if refused else 2 * pause_s))
+    while waiting and not setting.stop.asked:
+        await asyncio.wait(list(waiting), timeout=1.0)
+    return count
+
+
+def codecs(cluster: Cluster, random: Random) -> Sequence[int]:
+    codecs = [NONE, GZIP, SNAPPY, LZ4]
+    if cluster.caps.get(ApiKey.PRODUCE, FIRST_PRODUCE_WITH_ZSTD) >= FIRST_PRODUCE_WITH_ZSTD:
+        codecs.append(ZSTD)
+    return codecs if random.random() < 0.3 else [random.choice([NONE, *codecs])]
+
+
+# Deletion.
+
+
+async def trim(setting: Setting, name: str, random: Random, places: Sequence[Place], pause_s: float = 1.0) -> None:
+    """Delete the oldest records of one partition after another, few at a time."""
+    cluster = setting.cluster(name, random)
+    admin = Admin(cluster, setting.history, name)
+    while not setting.stop.asked:
+        place = random.choice(places)
+        try:
+            start, _ = await list_offset(cluster, place, EARLIEST)
+            end, _ = await list_offset(cluster, place, LATEST)
+        except OSError:
+            await cluster.rest()
+        else:
+            await admin.delete_records(place, random.randint(start, start + (end - start) // 3))
+            await asyncio.sleep(random.random() * 2 * pause_s)
+    admin.close()

@@ -1,0 +1,1 @@
+"""A simulated ZooKeeper ensemble: sessions, watches, partitions."""

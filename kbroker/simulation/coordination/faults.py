@@ -1,0 +1,59 @@
+"""What goes wrong with the coordination service in a run, as a fault of faults.py."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from kbroker.simulation.coordination.service import SimCoordination
+    from kbroker.simulation.scenarios.stage import Stage
+
+# A session's timeout is 6 s: most faults are over before, some are not.
+SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 15.0))
+
+
+async def coordination(stage: Stage, random: Random) -> None:
+    """The service cannot be reached, one way or both, or is slow, or restarts, or ends the broker's session."""
+    service = stage.coordination
+    if service is not None:
+        await random.choice((_cut, _cut, _slow, _restart, _expire))(stage, service, random)
+
+
+async def _cut(stage: Stage, service: SimCoordination, random: Random) -> None:
+    requests, answers = random.choice(((True, True), (True, False), (False, True)))
+    lost = " and ".join(name for name, is_lost in (("requests", requests), ("answers", answers)) if is_lost)
+    stage.note(f"cut off from the coordination service: {lost}")
+    service.cut(stage.machine.name, requests=requests, answers=answers)
+    await asyncio.sleep(_seconds(random))
+    service.heal(stage.machine.name)
+    stage.note("the coordination service can be reached")
+
+
+async def _slow(stage: Stage, service: SimCoordination, random: Random) -> None:
+    most = random.choice((0.1, 1.0, 5.0))
+    stage.note(f"the coordination service is slow: up to {most} s")
+    service.slow((0.0, most))
+    await asyncio.sleep(_seconds(random))
+    service.heal_all()
+    stage.note("the coordination service is quick")
+
+
+async def _restart(stage: Stage, service: SimCoordination, random: Random) -> None:
+    stage.note("the coordination service is away")
+    service.stop()
+    await asyncio.sleep(_seconds(random))
+    service.start()
+    stage.note("the coordination service is back")
+
+
+async def _expire(stage: Stage, service: SimCoordination, random: Random) -> None:
+    for number in service.sessions(stage.machine.name):
+        stage.note(f"session {number} expires")
+        service.expire(number)
+
+
+def _seconds(random: Random) -> float:
+    return random.uniform(*random.choice(SECONDS))

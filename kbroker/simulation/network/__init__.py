@@ -1,0 +1,1 @@
+"""A simulated network between hosts: latency, partitions, resets."""

@@ -1,0 +1,25 @@
+"""Clocks that follow a loop's virtual time."""
+
+from kbroker.simulation.runtime.loop import SimLoop
+
+# A round number of milliseconds since the epoch, in January 2027.
+EPOCH_MS = 1_800_000_000_000
+# A machine has been up for some time when its broker starts.
+UPTIME_MS = 1_000_000
+
+
+class SimClock:
+    """One machine's clocks. `skew_ms` may be changed while it runs: the wall clock is wrong by that much."""
+
+    def __init__(self, loop: SimLoop, skew_ms: int = 0) -> None:
+        self.skew_ms = skew_ms
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self.skew_ms + self._loop.elapsed_ns // 1_000_000
+
+    def mono_ms(self) -> int:
+        return UPTIME_MS + self._loop.elapsed_ns // 1_000_000
+
+    def mono_ns(self) -> int:
+        return UPTIME_MS * 1_000_000 + self._loop.elapsed_ns

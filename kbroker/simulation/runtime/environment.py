@@ -1,0 +1,32 @@
+"""One broker's machine, simulated."""
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+from kbroker.runtime.environment import Environment
+from kbroker.simulation.disk.disk import SimDisk
+from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.loop import SimLoop
+from kbroker.simulation.runtime.processes import SimProcesses
+
+T = TypeVar("T")
+
+
+def simulated_environment(seed: int, *, loop: SimLoop | None = None, name: str = "broker") -> Environment:
+    """A machine with an empty disk. Machines on one network share a loop; `name` keeps their seeds apart."""
+    loop = loop or SimLoop(seed)
+    clock = SimClock(loop)
+
+    def offload(fn: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        return loop.run_in_executor(None, fn, *args)
+
+    disk = SimDisk(clock, Random(f"{seed}/{name}/disk"))
+    return Environment(
+        loop=loop,
+        clock=clock,
+        disk=disk,
+        random=Random(f"{seed}/{name}"),
+        offload=offload,
+        apart=SimProcesses(loop, disk, clock, Random(f"{seed}/{name}/processes")),
+    )

@@ -1,0 +1,272 @@
+"""What goes wrong in a run: each fault is a story of its own, from its beginning until all is well again.
+
+A fault acts on the stage and leaves a note in the history. Faults of different kinds may overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from kbroker.simulation.checker.history import Loss, Place
+from kbroker.simulation.coordination.faults import coordination
+from kbroker.simulation.disk.log_files import GROUPS_TOPIC, batches, partitions, readable_commits, segments
+from kbroker.simulation.network.faults import ANY
+from kbroker.simulation.runtime.machine import DATA
+from protocol.records.batch import LENGTH_OVERHEAD, MAGIC_POS
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from kbroker.simulation.scenarios.stage import Stage
+
+Fault = Callable[["Stage", "Random"], Awaitable[None]]
+
+HOUR_MS = 3_600_000
+# For how long the machine is off, or a link is cut, in seconds.
+SHORT_S, LONG_S = (0.001, 0.5), (0.5, 20.0)
+# A crash in the middle of something comes within so many changes of the disk.
+CHANGES_TO_CRASH = 40
+CRASH_WITHIN_S = 5.0
+
+
+def _seconds(random: Random) -> float:
+    return random.uniform(*(SHORT_S if random.random() < 0.7 else LONG_S))
+
+
+# Nodes.
+
+
+async def restart(stage: Stage, random: Random) -> None:
+    """An orderly stop and a new start."""
+    with stage.down():
+        if not stage.serving or stage.machine.paused:
+            return
+        stage.note("SIGTERM")
+        await stage.machine.stop()
+        stage.note("stopped")
+        await asyncio.sleep(_seconds(random))
+
+
+async def kill(stage: Stage, random: Random) -> None:
+    """kill -9 between two steps of the process, or in the middle of what it does to the disk."""
+    await _crash(stage, random, power=False)
+
+
+async def power(stage: Stage, random: Random) -> None:
+    """The machine loses its power."""
+    await _crash(stage, random, power=True)
+
+
+async def _crash(stage: Stage, random: Random, *, power: bool) -> None:
+    name = "power lost" if power else "kill -9"
+    with stage.down():
+        broker = stage.machine.broker
+        if broker is None:
+            return
+        if random.random() < 0.5:
+            stage.machine.die_after(random.randrange(CHANGES_TO_CRASH), power=power)
+            deadline = stage.universe.time() + CRASH_WITHIN_S
+            while stage.machine.broker is broker and stage.universe.time() < deadline:
+                await asyncio.sleep(0.001)
+        if stage.machine.broker is broker:
+            stage.note(name)
+            if power:
+                stage.machine.power_off()
+            else:
+                stage.machine.kill()
+        else:
+            stage.note(f"{name} in the middle of a change of the disk")
+        await asyncio.sleep(_seconds(random))
+
+
+async def pause(stage: Stage, random: Random) -> None:
+    """The process gets no turn for some time, and then goes on as if nothing had been."""
+    broker = stage.machine.broker
+    if broker is None:
+        return
+    stage.note("paused")
+    stage.machine.pause()
+    await asyncio.sleep(random.choice((0.01, 0.3, 2.0, 15.0)) * random.random())
+    if stage.machine.broker is broker:
+        stage.machine.resume()
+        stage.note("resumed")
+
+
+async def stall(stage: Stage, random: Random) -> None:
+    """A client gets no turn, perhaps for longer than its group waits for it; then it goes on with what it was at."""
+    client = random.choice(stage.clients)
+    if client.waiting is not None:
+        return
+    stage.note(f"{client.host} stalls")
+    client.pause()
+    try:
+        await asyncio.sleep(random.choice((0.1, 3.0, 20.0)) * random.random())
+    finally:
+        client.resume()
+        stage.note(f"{client.host} goes on")
+
+
+async def clock(stage: Stage, random: Random) -> None:
+    """The wall clock jumps, forth or back, and is put right after some time."""
+    skew_ms = random.choice((-HOUR_MS, HOUR_MS, -1000, 1000, 60_000)) * random.randint(1, 5)
+    stage.note(f"the wall clock is wrong by {skew_ms / 1000} s")
+    stage.machine.clock.skew_ms += skew_ms
+    await asyncio.sleep(_seconds(random))
+    stage.machine.clock.skew_ms -= skew_ms
+    stage.note(f"the wall clock is put right by {-skew_ms / 1000} s")
+
+
+# The network.
+
+
+def _someone(stage: Stage, random: Random) -> str:
+    return random.choice([ANY, *(client.host for client in stage.clients)])
+
+
+async def cut(stage: Stage, random: Random) -> None:
+    """Between a client, or all, and the broker nothing passes: one way or both."""
+    client, broker = _someone(stage, random), stage.machine.name
+    faults = stage.network.faults
+    ways = random.choice((((client, broker),), ((broker, client),), ((client, broker), (broker, client))))
+    stage.note("cut: " + ", ".join(f"{source} to {target}" for source, target in ways))
+    for source, target in ways:
+        faults.cut(source, target)
+    await asyncio.sleep(_seconds(random))
+    for source, target in ways:
+        faults.mend(source, target)
+    stage.note("mended")
+
+
+async def clog(stage: Stage, random: Random) -> None:
+    """What is sent arrives late, all at once."""
+    pair = [_someone(stage, random), stage.machine.name]
+    random.shuffle(pair)
+    seconds = _seconds(random)
+    stage.note(f"clogged for {seconds:.3f} s: {pair[0]} to {pair[1]}")
+    stage.network.faults.clog(pair[0], pair[1], seconds)
+    await asyncio.sleep(seconds)
+
+
+async def slow(stage: Stage, random: Random) -> None:
+    """A slow and unsteady line."""
+    pair = [_someone(stage, random), stage.machine.name]
+    random.shuffle(pair)
+    faults = stage.network.faults
+    stage.note(f"slow: {pair[0]} to {pair[1]}")
+    faults.slow(pair[0], pair[1], random.choice((1_000.0, 30_000.0, 1_000_000.0)))
+    faults.latency(pair[0], pair[1], (0.001, random.choice((0.01, 0.2, 1.0))))
+    await asyncio.sleep(_seconds(random))
+    faults.mend(pair[0], pair[1])
+    stage.note("no longer slow")
+
+
+async def reset(stage: Stage, random: Random) -> None:
+    """Connections are reset in the middle of what they carry, or forgotten on the way."""
+    faults = stage.network.faults
+    client = _someone(stage, random)
+    what = random.random()
+    if what < 0.2:
+        count = faults.forget(client, stage.machine.name)
+        stage.note(f"{count} connections of {client} are forgotten on the way")
+    elif what < 0.4:
+        stage.note("some of all that arrives is followed by a reset")
+        faults.reset_chance = random.choice((0.001, 0.01))
+        await asyncio.sleep(_seconds(random))
+        faults.reset_chance = 0.0
+    else:
+        for _ in range(random.randint(1, 4)):
+            if faults.reset_any(client, stage.machine.name):
+                stage.note(f"a connection of {client} is reset")
+            await asyncio.sleep(random.random() * 0.05)
+
+
+# The disk.
+
+
+async def disk_error(stage: Stage, random: Random) -> None:
+    """Reads, writes or syncs fail; logs that this takes offline are back after a restart only."""
+    faults = stage.machine.disk.faults
+    operation = random.choice(("read", "write", "sync"))
+    chance = random.choice((0.01, 0.1, 0.5))
+    stage.note(f"the disk fails: {operation}, one of {1 / chance:.0f}")
+    setattr(faults, operation, chance)
+    await asyncio.sleep(_seconds(random))
+    setattr(faults, operation, 0.0)
+    stage.note("the disk is well")
+    await random.choice((restart, kill))(stage, random)
+
+
+async def full(stage: Stage, random: Random) -> None:
+    """The disk is full, and then there is room again."""
+    disk = stage.machine.disk
+    stage.note("the disk is full")
+    disk.capacity = disk.used + random.choice((0, 100, 5_000))
+    await asyncio.sleep(_seconds(random))
+    # A crash in between has brought another.
+    stage.machine.disk.capacity = disk.capacity = None
+    stage.note("there is room on the disk")
+
+
+async def slow_disk(stage: Stage, random: Random) -> None:
+    """Syncs take long, writes are short, much has to be read from the disk."""
+    disk = stage.machine.disk
+    stage.note("the disk is slow")
+    disk.faults.slow_sync_ns = random.choice((50, 500, 5_000)) * 1_000_000
+    disk.faults.short_write = random.choice((0.0, 0.2))
+    cold, disk.cold = disk.cold, random.choice((0.1, 0.9))
+    await asyncio.sleep(_seconds(random))
+    disk.faults.slow_sync_ns, disk.faults.short_write = 0, 0.0
+    stage.machine.disk.cold = disk.cold = cold
+    stage.note("the disk is quick")
+
+
+async def rot(stage: Stage, random: Random) -> None:
+    """A bit of what was not yet flushed has flipped when the broker comes back after a crash."""
+    with stage.down():
+        broker = stage.machine.broker
+        if broker is None or not stage.serving:
+            return
+        recovery_points = {
+            (tp.topic, tp.partition): partition.log.recovery_point
+            for tp, partition in broker.services.replicas.partitions.items()
+        }
+        stage.machine.kill()
+        stage.note("kill -9")
+        _flip(stage, random, recovery_points)
+        await asyncio.sleep(_seconds(random))
+
+
+def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) -> None:
+    """Flip a bit of a batch above the recovery point that the last process had."""
+    disk = stage.machine.disk
+    found = []
+    for place, path in partitions(disk, DATA).items():
+        for _, segment in segments(disk, path):
+            for batch in batches(disk.data(segment)):
+                if batch.header.base_offset >= recovery_points.get(place, 1 << 62):
+                    found.append((place, segment, batch))
+    if not found:
+        return
+    place, segment, batch = random.choice(found)
+    commits = dict.fromkeys(readable_commits(disk, DATA), -1)
+    # Nobody can see that a leader epoch has rotted: no CRC covers it, and Apache Kafka takes it as it is, too.
+    at = disk.rot(
+        segment,
+        random.choice([*range(batch.start, batch.start + LENGTH_OVERHEAD), *range(batch.start + MAGIC_POS, batch.end)]),
+    )
+    stage.note(f"a bit of {segment} has flipped, at {at}: offset {batch.header.base_offset}")
+    if place[0] == GROUPS_TOPIC:
+        stage.history.happened("stage", Loss("bit rot", {}, {**commits, **readable_commits(disk, DATA)}))
+    else:
+        stage.history.happened("stage", Loss("bit rot", {place: batch.header.base_offset}))
+
+
+NODE: dict[str, Fault] = {"restart": restart, "kill": kill, "pause": pause, "stall": stall}
+NETWORK: dict[str, Fault] = {"cut": cut, "clog": clog, "slow": slow, "reset": reset, "stall": stall}
+DISK: dict[str, Fault] = {"disk_error": disk_error, "full": full, "slow_disk": slow_disk}
+POWER: dict[str, Fault] = {"power": power}
+ROT: dict[str, Fault] = {"rot": rot}
+CLOCK: dict[str, Fault] = {"clock": clock}
+COORDINATION: dict[str, Fault] = {"coordination": coordination}

@@ -1,0 +1,255 @@
+"""The programs of a run: who sets up, who sends and reads while things go wrong, who reads all of it in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from kbroker.simulation.checker.history import Join, Outcome, Place
+from kbroker.simulation.clients.admin import Admin
+from kbroker.simulation.clients.connections.cluster import GROUP as GROUP_KEY
+from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
+from kbroker.simulation.clients.consumer.group_offsets import Bookmarks
+from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
+from kbroker.simulation.clients.workloads.reading import consume_assigned, consume_group, final_reads
+from kbroker.simulation.clients.workloads.sabotage import sabotage
+from kbroker.simulation.clients.workloads.settling import all_is_transformed, no_transaction_is_open
+from kbroker.simulation.clients.workloads.transacting import Work, transact, transform
+from kbroker.simulation.clients.workloads.values import Values
+from kbroker.simulation.clients.workloads.workload import Setting, Stop, produce, trim
+from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.simulation.runtime.host import HostLoop
+from kbroker.simulation.scenarios.plan import OUTPUT
+
+if TYPE_CHECKING:
+    from kbroker.simulation.scenarios.plan import Plan
+    from kbroker.simulation.scenarios.stage import Stage
+
+GROUP = "group"
+# Of those who transform what they read.
+PIPELINE = "pipeline"
+# Until they are told to stop.
+ENDLESS = 1 << 60
+LOOKED_AT_EVERY_S = 0.2
+
+
+class Programs:
+    def __init__(self, stage: Stage, plan: Plan) -> None:
+        self._stage = stage
+        self._plan = plan
+        self._stop = Stop()
+        self._values = Values(1)
+        self._work = Work(self._values, count(), [])
+        self._running: list[asyncio.Future[Any]] = []
+        # Those who transform are told later, when there is nothing more to be transformed.
+        self._transformers_stop = Stop()
+        self._transforming: list[asyncio.Future[Any]] = []
+        # The members of the group by name, each with what ends it.
+        self._members: dict[str, tuple[Stop, asyncio.Future[Any]]] = {}
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the programs write, but for the results of those who transform."""
+        return [place for place in self._all_places if place[0] != OUTPUT]
+
+    @property
+    def _all_places(self) -> list[Place]:
+        return [(name, index) for name, topic in self._plan.topics.items() for index in range(topic.partitions)]
+
+    @property
+    def _outputs(self) -> list[Place]:
+        return [place for place in self._all_places if place[0] == OUTPUT]
+
+    @property
+    def _inputs(self) -> list[str]:
+        return [name for name in self._plan.topics if name != OUTPUT]
+
+    async def set_up(self) -> None:
+        """Make the topics, and that of the groups as durable as they are."""
+        host = self._stage.client("admin")
+        await host.run(self._set_up(host))
+
+    async def _set_up(self, host: HostLoop) -> None:
+        setting = self._setting(host)
+        cluster = Cluster(host, setting.bootstrap, self._stage.random_for("admin"), "admin")
+        admin = Admin(cluster, setting.history, "admin")
+        for name, topic in self._plan.topics.items():
+            await admin.create_topic(name, topic.partitions, topic.configs)
+        if self._plan.members or self._plan.transformers:
+            await self._make(admin, GROUP_KEY, GROUPS_TOPIC, self._plan.groups_topic)
+        if self._plan.transactional:
+            await self._make(admin, TRANSACTION, TRANSACTIONS_TOPIC, self._plan.transactions_topic)
+        admin.close()
+
+    async def _make(self, admin: Admin, kind: int, topic: str, configs: dict[str, str]) -> None:
+        """Whoever looks for a coordinator makes the topic."""
+        while True:
+            try:
+                await admin.cluster.coordinator("anybody", kind)
+                break
+            except OSError:
+                await admin.cluster.rest()
+        if configs:
+            await admin.alter_configs(topic, configs)
+
+    def start(self) -> None:
+        plan = self._plan
+        for number in range(plan.producers):
+            name = f"producer{number}"
+            host, random = self._stage.client(name), self._stage.random_for(name)
+            idempotent = random.random() < 0.7
+            acks = -1 if idempotent else random.choice((-1, 1, 0))
+            self._run(
+                host,
+                produce(
+                    self._setting(host),
+                    name,
+                    random,
+                    self._values,
+                    self.places,
+                    ENDLESS,
+                    idempotent=idempotent,
+                    acks=acks,
+                    pause_s=plan.pause_between_sends_s,
+                ),
+            )
+        for number in range(plan.readers):
+            name = f"reader{number}"
+            host, random = self._stage.client(name), self._stage.random_for(name)
+            # Some keep their offsets in a group of their own, without being members of it.
+            group = f"{name}-offsets" if plan.members and random.random() < 0.5 else None
+            committed_only = plan.transactional and random.random() < 0.6
+            reading = consume_assigned(
+                self._setting(host),
+                name,
+                random,
+                self._all_places,
+                ENDLESS,
+                group=group,
+                committed_only=committed_only,
+            )
+            self._run(host, reading)
+        for number in range(plan.members):
+            name = f"member{number}"
+            host, random = self._stage.client(name), self._stage.random_for(name)
+            stop = Stop()
+            setting = Setting(host, self._stage.history, self._stage.bootstrap, stop)
+            committed_only = plan.transactional and random.random() < 0.6
+            work = consume_group(setting, name, random, GROUP, self._inputs, ENDLESS, committed_only=committed_only)
+            self._members[name] = stop, host.run(work)
+        for number in range(plan.trimmers):
+            name = f"trimmer{number}"
+            host, random = self._stage.client(name), self._stage.random_for(name)
+            self._run(host, trim(self._setting(host), name, random, self.places))
+        self._start_transactions()
+
+    def _start_transactions(self) -> None:
+        plan = self._plan
+        for number in range(plan.transactors):
+            name = f"transactor{number}"
+            host, random = self._stage.client(name), self._stage.random_for(name)
+            transactional_id = f"id{number % plan.transactional_ids}"
+            setting = self._setting(host)
+            work = transact(
+                setting, name, random, self._work, self.places, transactional_id, pause_s=plan.pause_between_sends_s
+            )
+            self._run(host, work)
+        for number in range(plan.transformers):
+            name = f"transformer{number}"
+            host, random = self._stage.client(name), self._stage.random_for(name)
+            setting = Setting(host, self._stage.history, self._stage.bootstrap, self._transformers_stop)
+            work = transform(setting, name, random, self._work, PIPELINE, self._inputs, self._outputs)
+            self._transforming.append(host.run(work))
+        for number in range(plan.saboteurs):
+            name = f"saboteur{number}"
+            host, random = self._stage.client(name), self._stage.random_for(name)
+            groups = [PIPELINE] * bool(plan.transformers) + [GROUP] * bool(plan.members)
+            self._run(host, sabotage(self._setting(host), name, random, self._work, groups))
+
+    async def finish(self) -> None:
+        """Tell them to stop, and wait until each has; the group when it has shown that it gets over a loss."""
+        self._stop.ask()
+        await asyncio.gather(*self._running)
+        await self._outlive_a_member()
+        for stop, _ in self._members.values():
+            stop.ask()
+        await asyncio.gather(*(running for _, running in self._members.values()))
+        if self._plan.transactional:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """What was left open is ended by its time, all that was read is transformed, and then nothing is open."""
+        host = self._stage.client("settling")
+        cluster = Cluster(host, self._stage.bootstrap, self._stage.random_for("settling"), "settling")
+        history, late = self._stage.history, "clock" in self._plan.faults
+        self._transformers_stop.settled = True
+        if self._transforming:
+            await host.run(all_is_transformed(cluster, history, PIPELINE, self.places, late=late))
+        self._transformers_stop.ask()
+        await asyncio.gather(*self._transforming)
+        await host.run(no_transaction_is_open(cluster, history, self._all_places, late=late))
+        cluster.close()
+
+    async def _outlive_a_member(self) -> None:
+        """One member dies without a word, and the others have all partitions among them in the end."""
+        for stop, _ in self._members.values():
+            stop.settled = True
+        left = list(self._members)
+        if len(left) > 1:
+            stop, running = self._members[left.pop()]
+            stop.ask()
+            await running
+        while left and not self._have_everything(left):
+            await asyncio.sleep(LOOKED_AT_EVERY_S)
+
+    def _have_everything(self, names: list[str]) -> bool:
+        """Whether these members, in the generation that each has joined last, have all partitions."""
+        last: dict[str, Join] = {}
+        for operation in reversed(self._stage.history.operations):
+            if len(last) == len(names):
+                break
+            if isinstance(operation.action, Join) and operation.process in names:
+                if operation.outcome is not Outcome.OK and operation.process not in last:
+                    return False
+                last.setdefault(operation.process, operation.action)
+        generations = {join.generation for join in last.values()}
+        places = {place for join in last.values() for place in join.partitions}
+        return len(last) == len(names) and len(generations) == 1 and places.issuperset(self.places)
+
+    async def read_all(self) -> None:
+        """Every record, and what the group has committed."""
+        host = self._stage.client("final")
+        if self._plan.members:
+            await host.run(self._read_commits(host, GROUP))
+        if self._plan.transformers:
+            await host.run(self._read_commits(host, PIPELINE))
+        for committed_only in (False, True) if self._plan.transactional else (False,):
+            reading = final_reads(
+                self._setting(host),
+                self._stage.random_for("final"),
+                self._all_places,
+                committed_only=committed_only,
+            )
+            late = await host.run(reading)
+            assert not late, f"not read to the end: {late}"
+
+    async def _read_commits(self, host: HostLoop, group: str) -> None:
+        setting = self._setting(host)
+        cluster = Cluster(host, setting.bootstrap, self._stage.random_for("final commits"), "final")
+        bookmarks = Bookmarks(cluster, setting.history, "final", group)
+        while True:
+            try:
+                await cluster.refresh(self._inputs)
+                await bookmarks.read(self.places)
+                break
+            except (OSError, RefusedError):
+                await cluster.rest()
+        cluster.close()
+
+    def _run(self, host: HostLoop, program: Coroutine[Any, Any, None]) -> None:
+        self._running.append(host.run(program))
+
+    def _setting(self, host: HostLoop) -> Setting:
+        return Setting(host, self._stage.history, self._stage.bootstrap, self._stop)

@@ -1,0 +1,214 @@
+"""One run: a seed and a scenario in, what the checker says out.
+
+The broker comes up, topics are made, programs begin to send and read. Things go wrong for some time. Then faults
+end; what was acknowledged must be read within a bounded time, by programs that begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from time import process_time
+from typing import NamedTuple
+
+from kbroker.simulation.checker import Anomaly, check, render
+from kbroker.simulation.checker.history import History, show
+from kbroker.simulation.scenarios.plan import Plan
+from kbroker.simulation.scenarios.programs import Programs
+from kbroker.simulation.scenarios.scenarios import SCENARIOS
+from kbroker.simulation.scenarios.stage import Stage
+
+# Within so many virtual seconds after the faults have ended, all that was acknowledged is read.
+LIVENESS_S = 120.0
+
+
+class NotLive(AssertionError):
+    """What must happen when nothing goes wrong any more has not happened in time."""
+
+
+class Summary(NamedTuple):
+    """Of one run; `report` is empty when it has passed."""
+
+    seed: int
+    scenario: str
+    report: str
+    digest: str
+    virtual_s: float
+    operations: int
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Result:
+    seed: int
+    scenario: str
+    history: History
+    digest: str
+    virtual_s: float
+    failure: str = ""
+    anomalies: list[Anomaly] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+
+    def report(self) -> str:
+        """What is wrong, for a reader; "" when nothing is."""
+        if not self.failure and not self.anomalies:
+            return ""
+        parts = [f"seed {self.seed} of {self.scenario}: FAILED"]
+        if self.failure:
+            parts.append(f"{self.failure}\n\nthe last operations:\n{last(self.history)}")
+        if self.anomalies:
+            parts.append(render(self.history, self.anomalies))
+        return "\n\n".join(parts)
+
+    def text(self) -> str:
+        return "\n".join(map(show, self.history.operations)) + "\n"
+
+
+def last(history: History, count: int = 25) -> str:
+    return "\n".join(map(show, history.operations[-count:]))
+
+
+def summarize(seed: int, scenario: str) -> Summary:
+    begun = process_time()
+    result = simulate(seed, scenario)
+    report = result.report()
+    operations = len(result.history.operations)
+    return Summary(seed, scenario, report, result.digest, result.virtual_s, operations, process_time() - begun)
+
+
+def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[Plan], None] | None = None) -> Result:
+    """Play a seed of a scenario and judge it. `shape` changes what the seed has planned."""
+    plan = Plan.make(SCENARIOS[scenario], Random(f"{seed}/{scenario}/plan"))
+    if shape is not None:
+        shape(plan)
+    stage = Stage(f"{seed}/{scenario}", plan.broker, coordination=plan.coordination, durable=plan.durable)
+    if trace:
+        stage.universe.trace.lines = []
+    failure = ""
+    with _log_in(stage):
+        try:
+            stage.run(Run(stage, plan).story())
+        except Exception as error:
+            failure = _said(error)
+        operations = stage.history.operations
+        for operation in operations:
+            stage.universe.trace.note(show(operation))
+        result = Result(
+            seed,
+            scenario,
+            stage.history,
+            stage.universe.trace.digest(),
+            stage.universe.elapsed_ns / 1e9,
+            failure,
+            trace=stage.universe.trace.lines or [],
+        )
+        stage.close()
+    result.anomalies = check(stage.history, durable=plan.durable)
+    return result
+
+
+def _said(error: BaseException) -> str:
+    """An error and what it came of, with the line of the code that raised it."""
+    parts: list[str] = []
+    while error is not None:
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        where = f" ({place.tb_frame.f_code.co_filename}:{place.tb_lineno})" if place is not None else ""
+        parts.append(f"{type(error).__name__}: {error}{where}")
+        error = error.__cause__  # type: ignore[assignment]
+    return "\n  because of ".join(parts)
+
+
+class _HistoryHandler(logging.Handler):
+    """The broker's log, as notes in the history. Without tracebacks: where the code lies, and Python's words for it,
+    differ from machine to machine, and the notes are part of the run's hash."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(logging.WARNING)
+        self._stage = stage
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._stage.history.note("broker log", record.getMessage())
+
+
+@contextmanager
+def _log_in(stage: Stage) -> Iterator[None]:
+    logger = logging.getLogger("kbroker")
+    handler, propagate = _HistoryHandler(stage), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.propagate = propagate
+        logger.removeHandler(handler)
+
+
+class Run:
+    """The story of one run."""
+
+    def __init__(self, stage: Stage, plan: Plan) -> None:
+        self._stage = stage
+        self._plan = plan
+        self._programs = Programs(stage, plan)
+
+    async def story(self) -> None:
+        stage, plan = self._stage, self._plan
+        await stage.until_serving()
+        await self._in_time(self._programs.set_up(), "set-up")
+        self._programs.start()
+        faults = [stage.universe.create_task(self._go_wrong(number)) for number in range(plan.troubles)]
+        await asyncio.sleep(plan.seconds)
+        for task in faults:
+            task.cancel()
+        await asyncio.gather(*faults, return_exceptions=True)
+        self._end_faults()
+        await stage.until_serving()
+        stage.note("faults are over")
+        await self._in_time(self._programs.finish(), "the programs' end")
+        if stage.random_for("the end").random() < 0.5:
+            # What was acknowledged outlives the process.
+            stage.note("kill -9 at the end")
+            stage.machine.kill()
+            await stage.until_serving()
+        stage.history.begin_final_reads()
+        await self._in_time(self._programs.read_all(), "the last reads")
+        stage.check_invariants()
+
+    async def _go_wrong(self, number: int) -> None:
+        random = self._stage.random_for(f"trouble {number}")
+        names = list(self._plan.faults)
+        while True:
+            await asyncio.sleep(random.expovariate(1 / self._plan.pause_s))
+            await self._plan.faults[random.choice(names)](self._stage, random)
+
+    def _end_faults(self) -> None:
+        """All is well from here on, whatever was going on."""
+        stage = self._stage
+        machine = stage.machine
+        stage.faults_over = True
+        stage.network.faults.heal_all()
+        machine.disk.faults.stop()
+        machine.disk.capacity = None
+        machine.disk.cold = 0.0
+        machine.clock.skew_ms = 0
+        machine.disarm()
+        if machine.paused:
+            machine.resume()
+        if stage.coordination is not None:
+            stage.coordination.heal_all()
+        if any(partition.log.offline for partition in stage.partitions()):
+            # Its operator restarts it, as the log says.
+            stage.note("kill -9: logs are offline")
+            machine.kill()
+
+    async def _in_time(self, work: Awaitable[None], what: str) -> None:
+        try:
+            await asyncio.wait_for(work, LIVENESS_S)
+        except TimeoutError:
+            raise NotLive(f"{what} took more than {LIVENESS_S} s although nothing goes wrong") from None

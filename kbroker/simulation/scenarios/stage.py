@@ -1,0 +1,216 @@
+"""What a run plays on: the universe, the machines with their brokers, the network between them and the clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kbroker.common import KafkaError
+from kbroker.config.values import ConfigError
+from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.simulation.checker.history import History, Loss, Operation, Outcome, Poll, Send
+from kbroker.simulation.checker.invariants import BrokenInvariant, Invariants
+from kbroker.simulation.coordination.service import SimCoordination
+from kbroker.simulation.disk.log_files import GROUPS_TOPIC, durable_commits, durable_ends, partitions
+from kbroker.simulation.runtime.host import HostDied, HostLoop, bury
+from kbroker.simulation.runtime.loop import LATE_NS, SimLoop
+from kbroker.simulation.runtime.machine import DATA, PORT, Machine
+from kbroker.storage.names import LOG
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
+
+T = TypeVar("T")
+
+# How often invariants are looked at, and whether brokers are up, in seconds.
+INVARIANTS_EVERY_S = 0.05
+SUPERVISED_EVERY_S = 0.02
+# Each how many looks also see what is durable.
+DURABILITY_EVERY = 8
+# A broker that cannot start although nothing is wrong any more is broken.
+START_WITHIN_S = 60.0
+RESTART_AFTER_S = (0.01, 1.0)
+
+
+class NotServing(AssertionError):
+    """The broker does not come up although nothing is wrong any more."""
+
+
+class Stage:
+    """`history` is what happens on it. A broker that ends is started again, unless it is `down`. `durable`: clients may
+    be told only of what is synced."""
+
+    def __init__(
+        self, seed: object, configs: Mapping[str, str], *, coordination: bool = False, durable: bool = False
+    ) -> None:
+        self.seed = seed
+        self.random = Random(f"{seed}/stage")
+        self.universe = SimLoop(seed, LATE_NS)
+        self.network = self.universe.network
+        self.network.trace = self._trace
+        self.history = History(lambda: self.universe.elapsed_ns)
+        self.coordination: SimCoordination | None = None
+        if coordination:
+            self.coordination = SimCoordination(self.universe, Random(f"{seed}/coordination"))
+            self.coordination.trace = self._trace
+        self.machine = Machine(self.universe, seed, "broker", configs, self.coordination)
+        self.machine.on_end = self._record_loss
+        self.clients: list[HostLoop] = []
+        self.faults_over = False
+        self._down = 0
+        self._invariants: tuple[object, Invariants] = (None, Invariants(self.machine))
+        self._broken: BrokenInvariant | None = None
+        if durable:
+            self.history.on_end = self._check_told
+
+    @property
+    def bootstrap(self) -> list[tuple[str, int]]:
+        return [(self.machine.name, PORT)]
+
+    def note(self, text: str) -> None:
+        self.history.note("stage", text)
+
+    # Clients.
+
+    def client(self, name: str) -> HostLoop:
+        """A host of its own for a program."""
+        loop = HostLoop(self.universe, name, Random(f"{self.seed}/{name}/threads"))
+        self.clients.append(loop)
+        return loop
+
+    def random_for(self, purpose: str) -> Random:
+        return Random(f"{self.seed}/{purpose}")
+
+    # Losses.
+
+    def _record_loss(self, power: bool) -> None:
+        """What the end of the process may take: of what a failed sync has left unwritten, the next start sees what
+        the disk has."""
+        disk = self.machine.disk
+        ends, commits = durable_ends(disk, DATA), durable_commits(disk, DATA)
+        if power:
+            self.history.happened("stage", Loss("power lost", ends, commits))
+            return
+        unwritten = {path.rpartition("/")[0] for path in disk.unwritten() if path.endswith(LOG)}
+        if not unwritten:
+            return
+        directories = partitions(disk, DATA)
+        ends = {place: end for place, end in ends.items() if directories[place] in unwritten}
+        if not any(place[0] == GROUPS_TOPIC for place, path in directories.items() if path in unwritten):
+            commits = {}
+        self.history.happened("stage", Loss("syncs have failed", ends, commits))
+
+    # What keeps the brokers running.
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Meanwhile nobody starts the broker."""
+        self._down += 1
+        try:
+            yield
+        finally:
+            self._down -= 1
+
+    async def supervise(self) -> None:
+        """Start the broker whenever it does not run. Raises what keeps it from starting when nothing should."""
+        failing_since: float | None = None
+        while True:
+            if self.machine.broker is None and not self._down:
+                failing_since = await self._start(failing_since)
+                await asyncio.sleep(self.random.uniform(*RESTART_AFTER_S))
+            await asyncio.sleep(SUPERVISED_EVERY_S)
+
+    async def _start(self, failing_since: float | None) -> float | None:
+        try:
+            await self.machine.start()
+        except HostDied:
+            return None
+        except ConfigError:
+            raise
+        except (OSError, CoordinationError, KafkaError) as error:
+            self.note(f"the broker does not start: {error!r}")
+            if not self.faults_over:
+                return None
+            now = self.universe.time()
+            if failing_since is not None and now - failing_since > START_WITHIN_S:
+                raise NotServing(f"{error!r}") from error
+            return failing_since or now
+        self.note("the broker serves")
+        return None
+
+    async def watch(self) -> None:
+        """Look at the invariants, again and again. Raises BrokenInvariant."""
+        for number in range(1 << 62):
+            self.check_invariants(durability=number % DURABILITY_EVERY == 0)
+            await asyncio.sleep(INVARIANTS_EVERY_S)
+
+    def _check_told(self, operation: Operation) -> None:
+        action = operation.action
+        try:
+            if isinstance(action, Send):
+                if operation.outcome is Outcome.OK and action.acks and action.base_offset is not None:
+                    self._invariants[1].check_told(action.place, action.base_offset + len(action.values))
+            elif isinstance(action, Poll):
+                for place, end in {read.place: read.offset + 1 for read in action.reads}.items():
+                    self._invariants[1].check_told(place, end)
+        except BrokenInvariant as broken:
+            # The client that has been told is not who should hear of it.
+            self._broken = self._broken or broken
+
+    def check_invariants(self, *, durability: bool = True) -> None:
+        if self._broken is not None:
+            raise self._broken
+        broker = self.machine.broker
+        if broker is not None:
+            if self._invariants[0] is not broker:
+                self._invariants = broker, Invariants(self.machine, self._invariants[1])
+            self._invariants[1].check(durability=durability)
+
+    async def until_serving(self, seconds: float = START_WITHIN_S) -> None:
+        """Wait until the broker is up."""
+        deadline = self.universe.time() + seconds
+        while not self.serving:
+            if self.universe.time() > deadline:
+                raise NotServing(f"after {seconds} s")
+            await asyncio.sleep(SUPERVISED_EVERY_S)
+
+    @property
+    def serving(self) -> bool:
+        return self.machine.services is not None
+
+    def partitions(self) -> list[Partition]:
+        """Those of the broker that runs."""
+        services = self.machine.services
+        return [] if services is None else list(services.replicas.partitions.values())
+
+    def run(self, story: Coroutine[Any, Any, T]) -> T:
+        """Play until the story is over. What the supervisor or the watch raises ends it."""
+        return self.universe.run_until_complete(self._play(story))  # type: ignore[no-any-return]
+
+    async def _play(self, story: Coroutine[Any, Any, T]) -> T:
+        tasks = [self.universe.create_task(work) for work in (story, self.supervise(), self.watch())]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        rest = [task for task in tasks if task not in done]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        # What went wrong beside the story comes before what the story has made of it.
+        for task in tasks[1:]:
+            if task in done:
+                task.result()
+        return tasks[0].result()  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Let go of all that was left in the middle of something."""
+        self.network.trace = None
+        self.machine.forget()
+        for loop in self.clients:
+            loop.forget()
+        bury(asyncio.all_tasks(self.universe))
+        self.universe.close()
+
+    def _trace(self, *facts: object) -> None:
+        self.universe.trace.note(*facts)

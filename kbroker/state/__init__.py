@@ -1,1 +1,0 @@
-"""Pure state machines: no clock, no disk, no network."""

@@ -1,1 +1,0 @@
-"""Transactions as decisions over plain state: no clock, no log, no network."""

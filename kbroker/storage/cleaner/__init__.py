@@ -1,0 +1,1 @@
+"""Log compaction: what may be compacted, the work itself, and the swap of segments."""

@@ -1,0 +1,1 @@
+"""The index files of a segment: offset, time and transaction index."""

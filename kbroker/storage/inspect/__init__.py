@@ -1,0 +1,1 @@
+"""Reads log files without trusting or changing them, for `kbroker log dump` and `kbroker log verify`."""

@@ -1,0 +1,58 @@
+"""meta.properties: whose data directory it is. The file is Apache Kafka's, version 1."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kbroker.runtime.disk import Disk
+
+FILE = "meta.properties"
+VERSION = "1"
+
+
+class MetaProperties(NamedTuple):
+    """Ids of the cluster, of the broker, and of the directory itself: 22 characters as Kafka writes UUIDs."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+
+def encode_identity(identity: MetaProperties) -> bytes:
+    fields = {
+        "cluster.id": identity.cluster_id,
+        "directory.id": identity.directory_id,
+        "node.id": str(identity.node_id),
+        "version": VERSION,
+    }
+    return "".join(f"{name}={value}\n" for name, value in fields.items()).encode()
+
+
+def decode_identity(data: bytes) -> MetaProperties:
+    """Raises ValueError with what is wrong. A file of Kafka before 3.7 has no directory id: it is empty then."""
+    fields = _properties(data.decode("utf-8"))
+    if fields.get("version") != VERSION:
+        raise ValueError(f"version {fields.get('version')} is not known")
+    missing = [name for name in ("cluster.id", "node.id") if not fields.get(name)]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing")
+    return MetaProperties(fields["cluster.id"], int(fields["node.id"]), fields.get("directory.id", ""))
+
+
+def _properties(text: str) -> Mapping[str, str]:
+    """As much of Java's properties as these files use: a pair a line, comments."""
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def read_identity(disk: Disk, data_dir: str) -> MetaProperties | None:
+    """None for a directory that nobody has used. Raises ValueError if the file is damaged."""
+    try:
+        data = disk.read(f"{data_dir}/{FILE}")
+    except FileNotFoundError:
+        return None
+    return decode_identity(data)
+
+
+def write_identity(disk: Disk, data_dir: str, identity: MetaProperties) -> None:
+    disk.write_atomic(f"{data_dir}/{FILE}", encode_identity(identity))

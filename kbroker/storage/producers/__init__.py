@@ -1,0 +1,1 @@
+"""Producer state of a partition (KIP-98): sequences, open transactions, verification (KIP-890), snapshots."""

@@ -1,0 +1,1 @@
+"""The hand-written codecs of Produce and Fetch."""

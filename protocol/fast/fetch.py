@@ -1,0 +1,259 @@
+"""Fetch on the wire, by hand: the data plane's own decoder and encoder.
+
+The rows in messages/k01_fetch.py are the reference; property tests hold these functions byte-equal to them.
+A response is a list of buffers in which the records are slices of the log, never copied into the frame.
+"""
+
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple, Protocol
+
+from protocol.errors import MalformedError
+from protocol.fast.primitives import (
+    I32,
+    MAX_REQUESTED,
+    MAX_TAGS,
+    classic_string,
+    compact_string,
+    less,
+    put_uvarint,
+    skip_tags,
+    take,
+    take_count,
+    take_string,
+    uvarint,
+)
+
+FIRST_TOPIC_ID_VERSION = 13
+FIRST_FLEXIBLE_VERSION = 12
+FIRST_SESSION_VERSION = 7
+FIRST_REPLICA_STATE_VERSION = 15
+
+# (partition, current leader epoch or -1, fetch offset, last fetched epoch or -1, partition max bytes)
+FetchedPartition = tuple[int, int, int, int, int]
+# A topic is its name below version 13, its id of 16 bytes from 13 on.
+TopicKey = str | bytes
+
+
+class FetchRequest(NamedTuple):
+    """A decoded Fetch request; sizes in bytes, waits in milliseconds."""
+
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[TopicKey, list[FetchedPartition]]]
+    forgotten: list[tuple[TopicKey, list[int]]]
+    rack_id: str
+
+
+class Records(Protocol):
+    """Bytes of record batches, or what has as many and gives them later."""
+
+    def __len__(self) -> int: ...
+
+
+class FetchResult(NamedTuple):
+    """One partition of a response. `aborted` is None when it was not asked for (read_uncommitted)."""
+
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]] | None
+    records: bytes | bytearray | memoryview | Records
+    diverging: tuple[int, int] | None = None
+
+
+_HEAD_V15 = Struct(">iiibii")
+_HEAD_V7 = Struct(">iiiibii")
+_HEAD_V4 = Struct(">iiiib")
+_PARTITION_V4 = Struct(">iqi")
+_PARTITION_V5 = Struct(">iqqi")
+_PARTITION_V9 = Struct(">iiqqi")
+_PARTITION_V12 = Struct(">iiqiqi")
+_ABORTED = Struct(">qq")
+
+
+def decode_fetch_request(buf: memoryview, pos: int, version: int) -> FetchRequest:
+    """Decode a Fetch request of versions 4 to 18 that starts at `pos`; raises MalformedError."""
+    try:
+        return _decode(buf, pos, version)
+    except (IndexError, StructError) as error:
+        raise MalformedError("Fetch request is truncated") from error
+
+
+def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
+    flexible = version >= FIRST_FLEXIBLE_VERSION
+    replica_id = -1
+    session_id, session_epoch = 0, -1
+    if version >= 15:
+        wait, min_bytes, max_bytes, isolation, session_id, session_epoch = _HEAD_V15.unpack_from(buf, pos)
+        pos += _HEAD_V15.size
+    elif version >= FIRST_SESSION_VERSION:
+        replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch = _HEAD_V7.unpack_from(buf, pos)
+        pos += _HEAD_V7.size
+    else:
+        replica_id, wait, min_bytes, max_bytes, isolation = _HEAD_V4.unpack_from(buf, pos)
+        pos += _HEAD_V4.size
+    count, pos = take_count(buf, pos, flexible=flexible)
+    room = less(MAX_REQUESTED, count)
+    topics = []
+    for _ in range(count):
+        key, pos = _topic_key(buf, pos, version)
+        partitions, pos = _decode_partitions(buf, pos, version, room)
+        room -= len(partitions)
+        topics.append((key, partitions))
+        if flexible:
+            pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
+    forgotten: list[tuple[TopicKey, list[int]]] = []
+    if version >= FIRST_SESSION_VERSION:
+        count, pos = take_count(buf, pos, flexible=flexible)
+        room = less(room, count)
+        for _ in range(count):
+            key, pos = _topic_key(buf, pos, version)
+            size, pos = take_count(buf, pos, flexible=flexible)
+            room = less(room, size)
+            take(buf, pos, 4 * size)
+            forgotten.append((key, [I32.unpack_from(buf, pos + 4 * i)[0] for i in range(size)]))
+            pos += 4 * size
+            if flexible:
+                pos = skip_tags(buf, pos)
+    rack_id: str | None = ""
+    if version >= 11:
+        rack_id, pos = take_string(buf, pos, flexible=flexible)
+        if rack_id is None:
+            raise MalformedError("Fetch request has a null rack id")
+    if version >= FIRST_REPLICA_STATE_VERSION:
+        replica_id = _replica_tag(buf, pos, replica_id)
+    elif flexible:
+        skip_tags(buf, pos)
+    return FetchRequest(
+        replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack_id or ""
+    )
+
+
+def _topic_key(buf: memoryview, pos: int, version: int) -> tuple[TopicKey, int]:
+    if version >= FIRST_TOPIC_ID_VERSION:
+        return bytes(take(buf, pos, 16)), pos + 16
+    name, pos = take_string(buf, pos, flexible=version >= FIRST_FLEXIBLE_VERSION)
+    if name is None:
+        raise MalformedError("Fetch request has a null topic name")
+    return name, pos
+
+
+def _decode_partitions(buf: memoryview, pos: int, version: int, room: int) -> tuple[list[FetchedPartition], int]:
+    """At most `room` partitions."""
+    flexible = version >= FIRST_FLEXIBLE_VERSION
+    count, pos = take_count(buf, pos, flexible=flexible)
+    less(room, count)
+    found: list[FetchedPartition] = []
+    last_epoch = current_epoch = -1
+    for _ in range(count):
+        if flexible:
+            index, current_epoch, offset, last_epoch, _, size = _PARTITION_V12.unpack_from(buf, pos)
+            pos += _PARTITION_V12.size
+            pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
+        elif version >= 9:
+            index, current_epoch, offset, _, size = _PARTITION_V9.unpack_from(buf, pos)
+            pos += _PARTITION_V9.size
+        elif version >= 5:
+            index, offset, _, size = _PARTITION_V5.unpack_from(buf, pos)
+            pos += _PARTITION_V5.size
+        else:
+            index, offset, size = _PARTITION_V4.unpack_from(buf, pos)
+            pos += _PARTITION_V4.size
+        found.append((index, current_epoch, offset, last_epoch, size))
+    return found, pos
+
+
+def _replica_tag(buf: memoryview, pos: int, replica_id: int) -> int:
+    """Tag 1 of version 15 on is ReplicaState (KIP-903): replica id, replica epoch; other tags are stepped over."""
+    count, pos = uvarint(buf, pos)
+    if count > MAX_TAGS:
+        raise MalformedError(f"{count} tagged fields")
+    for _ in range(count):
+        tag, pos = uvarint(buf, pos)
+        size, pos = uvarint(buf, pos)
+        value = take(buf, pos, size)
+        if tag == 1:
+            replica_id = I32.unpack_from(value, 0)[0]
+        pos += size
+    return replica_id
+
+
+_RESULT_V5 = Struct(">ihqqq")
+_RESULT_V4 = Struct(">ihqq")
+_NO_PREFERRED_REPLICA = I32.pack(-1)
+# Aborted transactions null, preferred read replica -1: what nearly every partition of an answer says.
+_PLAIN_FLEXIBLE = b"\0" + _NO_PREFERRED_REPLICA
+
+Buffers = list[bytes | bytearray | memoryview | Records]
+
+
+def encode_fetch_response(
+    version: int, error_code: int, session_id: int, topics: list[tuple[TopicKey, list[FetchResult]]]
+) -> Buffers:
+    """Encode a Fetch response body of versions 4 to 18 as buffers to be written in a row (throttle time 0)."""
+    flexible = version >= FIRST_FLEXIBLE_VERSION
+    head = bytearray(4)
+    if version >= FIRST_SESSION_VERSION:
+        head += Struct(">hi").pack(error_code, session_id)
+    out: Buffers = []
+    head += put_uvarint(len(topics) + 1) if flexible else I32.pack(len(topics))
+    for key, partitions in topics:
+        if version >= FIRST_TOPIC_ID_VERSION:
+            head += key  # type: ignore[arg-type]
+        else:
+            head += compact_string(key) if flexible else classic_string(key)  # type: ignore[arg-type]
+        head += put_uvarint(len(partitions) + 1) if flexible else I32.pack(len(partitions))
+        for result in partitions:
+            _encode_result(head, result, version, flexible)
+            if result.records:
+                out.append(head)
+                out.append(result.records)
+                head = bytearray()
+            if flexible:
+                head += b"\0" if result.diverging is None else _diverging_tag(result.diverging)
+        if flexible:
+            head += b"\0"
+    if flexible:
+        head += b"\0"
+    out.append(head)
+    return out
+
+
+def _encode_result(head: bytearray, result: FetchResult, version: int, flexible: bool) -> None:
+    index, code, high_watermark, last_stable, log_start, aborted, records, _ = result
+    if version >= 5:
+        head += _RESULT_V5.pack(index, code, high_watermark, last_stable, log_start)
+    else:
+        head += _RESULT_V4.pack(index, code, high_watermark, last_stable)
+    if flexible:
+        if aborted is None:
+            head += _PLAIN_FLEXIBLE
+        else:
+            head += put_uvarint(len(aborted) + 1)
+            for producer_id, first_offset in aborted:
+                head += _ABORTED.pack(producer_id, first_offset) + b"\0"
+            head += _NO_PREFERRED_REPLICA
+        head += put_uvarint(len(records) + 1)
+        return
+    if aborted is None:
+        head += b"\xff\xff\xff\xff"
+    else:
+        head += I32.pack(len(aborted))
+        for producer_id, first_offset in aborted:
+            head += _ABORTED.pack(producer_id, first_offset)
+    if version >= 11:
+        head += _NO_PREFERRED_REPLICA
+    head += I32.pack(len(records))
+
+
+def _diverging_tag(diverging: tuple[int, int]) -> bytes:
+    """One tagged field, number 0: EpochEndOffset (epoch int32, end offset int64, no tags of its own)."""
+    return b"\1\0\x0d" + Struct(">iqB").pack(*diverging, 0)

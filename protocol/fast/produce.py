@@ -1,0 +1,160 @@
+"""Produce on the wire, by hand: the data plane's own decoder and encoder.
+
+The rows in messages/k00_produce.py are the reference; property tests hold these functions byte-equal to them.
+Records stay memoryviews of the received frame: nothing is copied and no record is decoded here.
+"""
+
+from struct import Struct
+from struct import error as StructError
+
+from protocol.errors import MalformedError
+from protocol.fast.primitives import (
+    I32,
+    MAX_REQUESTED,
+    classic_string,
+    compact_string,
+    less,
+    put_uvarint,
+    skip_tags,
+    take,
+    take_count,
+    take_string,
+    uvarint,
+)
+
+FIRST_TOPIC_ID_VERSION = 13
+FIRST_FLEXIBLE_VERSION = 9
+
+# One partition of a request: (partition index, records or None).
+PartitionRecords = tuple[int, memoryview | None]
+# One topic of a request: (name below version 13, topic id of 16 bytes from 13 on; partitions).
+TopicRecords = tuple[str | bytes, list[PartitionRecords]]
+# (transactional id, acks, timeout in ms, topics)
+ProduceRequest = tuple[str | None, int, int, list[TopicRecords]]
+# (index, error code, base offset, log append time in ms or -1, log start offset,
+#  [(index in batch, message)], error message)
+PartitionResult = tuple[int, int, int, int, int, tuple[tuple[int, str | None], ...], str | None]
+TopicResult = tuple[str | bytes, list[PartitionResult]]
+
+_ACKS = Struct(">hi")
+_RESULT_V3 = Struct(">ihqq")
+_RESULT_V5 = Struct(">ihqqq")
+
+
+def decode_produce_request(buf: memoryview, pos: int, version: int) -> ProduceRequest:
+    """Decode a Produce request of versions 3 to 13 that starts at `pos`; raises MalformedError."""
+    try:
+        if version >= FIRST_FLEXIBLE_VERSION:
+            return _decode_flexible(buf, pos, version)
+        return _decode_classic(buf, pos)
+    except (IndexError, StructError) as error:
+        raise MalformedError("Produce request is truncated") from error
+
+
+def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
+    by_id = version >= FIRST_TOPIC_ID_VERSION
+    transactional_id, pos = take_string(buf, pos, flexible=True)
+    acks, timeout_ms = _ACKS.unpack_from(buf, pos)
+    topic_count, pos = take_count(buf, pos + 6, flexible=True)
+    room = less(MAX_REQUESTED, topic_count)
+    topics: list[TopicRecords] = []
+    key: str | bytes
+    for _ in range(topic_count):
+        if by_id:
+            key = bytes(take(buf, pos, 16))
+            pos += 16
+        else:
+            size, pos = uvarint(buf, pos)
+            key = str(take(buf, pos, size - 1), "utf-8", "replace")
+            pos += size - 1
+        partition_count, pos = take_count(buf, pos, flexible=True)
+        room = less(room, partition_count)
+        partitions: list[PartitionRecords] = []
+        for _ in range(partition_count):
+            index: int = I32.unpack_from(buf, pos)[0]
+            size, pos = uvarint(buf, pos + 4)
+            if size:
+                size -= 1
+                partitions.append((index, take(buf, pos, size)))
+                pos += size
+            else:
+                partitions.append((index, None))
+            pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
+        pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
+        topics.append((key, partitions))
+    skip_tags(buf, pos)
+    return transactional_id, acks, timeout_ms, topics
+
+
+def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
+    transactional_id, pos = take_string(buf, pos, flexible=False)
+    acks, timeout_ms = _ACKS.unpack_from(buf, pos)
+    topic_count, pos = take_count(buf, pos + 6, flexible=False)
+    room = less(MAX_REQUESTED, topic_count)
+    topics: list[TopicRecords] = []
+    for _ in range(topic_count):
+        name, pos = take_string(buf, pos, flexible=False)
+        if name is None:
+            raise MalformedError("Produce request has a null topic name")
+        partition_count, pos = take_count(buf, pos, flexible=False)
+        room = less(room, partition_count)
+        partitions: list[PartitionRecords] = []
+        for _ in range(partition_count):
+            index: int = I32.unpack_from(buf, pos)[0]
+            size: int = I32.unpack_from(buf, pos + 4)[0]
+            pos += 8
+            if size >= 0:
+                partitions.append((index, take(buf, pos, size)))
+                pos += size
+            elif size == -1:
+                partitions.append((index, None))
+            else:
+                raise MalformedError(f"records of {size} bytes")
+        topics.append((name, partitions))
+    return transactional_id, acks, timeout_ms, topics
+
+
+def encode_produce_response(version: int, topics: list[TopicResult]) -> bytes:
+    """Encode a Produce response body of versions 3 to 13 (throttle time 0, no tagged fields)."""
+    if version >= FIRST_FLEXIBLE_VERSION:
+        return _encode_flexible(version, topics)
+    return _encode_classic(version, topics)
+
+
+def _encode_flexible(version: int, topics: list[TopicResult]) -> bytes:
+    by_id = version >= FIRST_TOPIC_ID_VERSION
+    out = [put_uvarint(len(topics) + 1)]
+    pack = _RESULT_V5.pack
+    for key, partitions in topics:
+        out.append(key if by_id else compact_string(key))  # type: ignore[arg-type]
+        out.append(put_uvarint(len(partitions) + 1))
+        for index, code, base_offset, append_time, log_start, record_errors, message in partitions:
+            out.append(pack(index, code, base_offset, append_time, log_start))
+            if code == 0 and not record_errors and message is None:
+                out.append(b"\1\0\0")
+                continue
+            out.append(put_uvarint(len(record_errors) + 1))
+            for batch_index, text in record_errors:
+                out.append(I32.pack(batch_index) + compact_string(text) + b"\0")
+            out.append(compact_string(message) + b"\0")
+        out.append(b"\0")
+    out.append(b"\0\0\0\0\0")
+    return b"".join(out)
+
+
+def _encode_classic(version: int, topics: list[TopicResult]) -> bytes:
+    out = [I32.pack(len(topics))]
+    for key, partitions in topics:
+        out.append(classic_string(key))  # type: ignore[arg-type]
+        out.append(I32.pack(len(partitions)))
+        for index, code, base_offset, append_time, log_start, record_errors, message in partitions:
+            if version < 5:
+                out.append(_RESULT_V3.pack(index, code, base_offset, append_time))
+                continue
+            out.append(_RESULT_V5.pack(index, code, base_offset, append_time, log_start))
+            if version >= 8:
+                out.append(I32.pack(len(record_errors)))
+                out.extend(I32.pack(batch_index) + classic_string(text) for batch_index, text in record_errors)
+                out.append(classic_string(message))
+    out.append(b"\0\0\0\0")
+    return b"".join(out)

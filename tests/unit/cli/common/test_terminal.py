@@ -1,0 +1,114 @@
+"""In a terminal long output is paged and long work shows a bar; in a pipe there is neither."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+LISTING = """
+import sys
+from typing import Annotated
+from kbroker.cli import app
+from kbroker.cli.common.output import heading, print_table
+from kbroker.cli.common.pager import pages
+
+@app.app.command("numbers")
+@pages
+def numbers(count: int) -> None:
+    heading("numbers", "all of them")
+    print_table(("number",), [[number] for number in range(count)])
+
+sys.exit(app.run(sys.argv[1:]))
+"""
+WORK = """
+from kbroker.cli.common.output import LongWork
+
+moments = iter([0.0, 2.0, 3.0])
+with LongWork("counting", 2, clock=lambda: next(moments)) as work:
+    work.advance(1)
+    work.advance(1)
+print("done")
+"""
+ROWS, COLUMNS = 24, 80
+PAGER = "sed s/^/paged:/"
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS", "NO_COLOR", "PAGER")}
+    return {**kept, "TERM": "xterm", "PAGER": PAGER, **more}
+
+
+def in_terminal(program: str, *arguments: str, **more: str) -> str:
+    """What a Python program writes to a terminal of 24 lines."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**more)) as process:
+        os.close(theirs)
+        written = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # EIO: nobody has the other side any more
+                break
+            if not part:
+                break
+            written += part
+        os.close(ours)
+        assert process.wait(60) == 0, written
+    return written.decode().replace("\r\n", "\n")
+
+
+def in_pipe(program: str, *arguments: str) -> tuple[str, str]:
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_long_output_goes_through_the_pager() -> None:
+    lines = in_terminal(LISTING, "numbers", "100").splitlines()
+    assert len(lines) > 100
+    assert all(line.startswith("paged:") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        (["numbers", "5"], {}),
+        (["numbers", "100", "--no-pager"], {}),
+        (["numbers", "100"], {"PAGER": ""}),
+        (["numbers", "100"], {"PAGER": "cat"}),
+        (["numbers", "100"], {"PAGER": "no-such-pager"}),
+    ],
+)
+def test_short_output_does_not_nor_what_nobody_wants_paged(arguments: list[str], more: dict[str, str]) -> None:
+    shown = in_terminal(LISTING, *arguments, **more)
+    assert "paged:" not in shown
+    assert "\x1b[" in shown
+    assert "4" in shown
+
+
+def test_colours_are_left_out_where_nobody_wants_them() -> None:
+    coloured = in_terminal(LISTING, "numbers", "5")
+    plain = in_terminal(LISTING, "numbers", "5", NO_COLOR="1")
+    assert "\x1b[1;36m" in coloured
+    assert "36m" not in plain
+
+
+def test_in_a_pipe_each_record_is_a_line_and_nothing_else() -> None:
+    out, err = in_pipe(LISTING, "numbers", "100")
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[:2] == ["numbers  all of them", "NUMBER"]
+    assert [int(line) for line in lines[2:]] == list(range(100))
+
+
+def test_a_bar_is_for_terminals() -> None:
+    assert "counting" in in_terminal(WORK)
+    assert in_pipe(WORK) == ("done\n", "")

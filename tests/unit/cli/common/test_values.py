@@ -1,0 +1,149 @@
+"""What users write, read into values."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.values import (
+    Place,
+    TopicChoice,
+    assignments,
+    clock_time,
+    duration_ms,
+    host_port,
+    integer,
+    moment_ms,
+    place,
+    topic_choice,
+)
+
+NOW = 1_795_000_000_000
+
+
+def test_an_assignment_may_have_an_empty_value_and_equal_signs_in_it() -> None:
+    assert assignments(["a=1", "b.c=", "d=x=y"]) == {"a": "1", "b.c": "", "d": "x=y"}
+
+
+@pytest.mark.parametrize("text", ["a", "=1", ""])
+def test_what_is_no_assignment_is_shown(text: str) -> None:
+    with pytest.raises(CliError, match="NAME=VALUE") as refused:
+        assignments([text])
+    assert refused.value.status == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("250ms", 250),
+        ("90s", 90_000),
+        ("1h30m", 5_400_000),
+        ("2d", 172_800_000),
+        ("1w", 604_800_000),
+        ("PT15M", 900_000),
+        ("P1DT2H", 93_600_000),
+        ("PT1.5S", 1_500),
+    ],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "1y", "-1h", "P", "PT", "1h 30m"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(CliError, match="duration"):
+        duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1795000000123", 1_795_000_000_123),
+        ("15m", NOW - 900_000),
+        ("2026-11-21T10:00:00.250Z", round(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000) + 250),
+        ("2026-11-21T12:00+02:00", round(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)),
+        # without a zone it is UTC, as in Kafka's own tools
+        ("2026-11-21T10:00", round(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)),
+        ("2026-11-21", round(datetime(2026, 11, 21, tzinfo=UTC).timestamp() * 1000)),
+    ],
+)
+def test_moments(text: str, ms: int) -> None:
+    assert moment_ms(text, NOW) == ms
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "-5"])
+def test_what_is_no_moment(text: str) -> None:
+    with pytest.raises(CliError, match="expected a time"):
+        moment_ms(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", Place("earliest")),
+        ("beginning", Place("earliest")),
+        ("latest", Place("latest")),
+        ("end", Place("latest")),
+        ("0", Place("offset", 0)),
+        ("42", Place("offset", 42)),
+        ("-5", Place("back", 5)),
+        ("@1795000000000", Place("time", NOW)),
+        ("@1h", Place("time", NOW - 3_600_000)),
+    ],
+)
+def test_places(text: str, expected: Place) -> None:
+    assert place(text, NOW) == expected
+
+
+@pytest.mark.parametrize("text", ["", "first", "-", "--5", "1.5", "@", "²"])
+def test_what_is_no_place(text: str) -> None:
+    with pytest.raises(CliError):
+        place(text, NOW)
+
+
+def test_a_topic_choice_may_name_partitions() -> None:
+    assert topic_choice("orders") == TopicChoice("orders", None)
+    assert topic_choice("orders:0,2") == TopicChoice("orders", (0, 2))
+
+
+@pytest.mark.parametrize("text", ["", ":1", "orders:", "orders:x", "orders:1,,2"])
+def test_what_is_no_topic_choice(text: str) -> None:
+    with pytest.raises(CliError):
+        topic_choice(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:9092", ("localhost", 9092)),
+        ("[::1]:9092", ("::1", 9092)),
+        (":9092", ("", 9092)),
+        ("h:0", ("h", 0)),
+    ],
+)
+def test_addresses(text: str, expected: tuple[str, int]) -> None:
+    assert host_port(text, "--listen") == expected
+
+
+@pytest.mark.parametrize("text", ["localhost", "localhost:", "localhost:http", "h:70000", "::1:9092"])
+def test_what_is_no_address_is_said_of_its_option(text: str) -> None:
+    with pytest.raises(CliError, match="--listen"):
+        host_port(text, "--listen")
+
+
+def test_a_timestamp_that_no_calendar_holds_stays_a_number() -> None:
+    assert clock_time(2**62) == str(2**62)
+    assert clock_time(0).endswith("00.000")
+
+
+def test_a_choice_has_its_partitions() -> None:
+    assert [topic_choice("t:0,2").has("t", index) for index in (0, 1, 2)] == [True, False, True]
+    assert topic_choice("t").has("t", 7)
+    assert not topic_choice("t").has("other", 0)
+
+
+def test_numbers_that_no_message_holds_are_refused() -> None:
+    assert integer("0" * 30 + "7", "it") == 7
+    assert integer(str(2**63 - 1), "it") == 2**63 - 1
+    with pytest.raises(CliError, match="it is too large"):
+        integer(str(2**63), "it")

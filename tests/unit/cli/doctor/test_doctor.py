@@ -1,0 +1,368 @@
+"""`kbroker doctor`: every check fails once, on a machine that is as bad as the test says."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.cli import main
+from kbroker.cli.common.output import size_text
+from kbroker.cli.doctor.checks import OK, PROBLEM, WARNING, Verdict
+from kbroker.cli.doctor.doctor import examine
+from kbroker.cli.doctor.machine import Cluster, FileSystem, Machine, _caches
+from kbroker.cli.start.start import StartOptions
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage import meta_properties as identity
+from kbroker.storage import names
+from tests.unit.support.log_lab import TP, Lab, fill
+
+NOW = 1_800_000_000_000
+REFUSED = OSError(111, "Connection refused")
+IN_USE = OSError(98, "Address already in use")
+CLUSTER = Cluster("cluster", (1,), 3, ())
+
+
+class Sick(Machine):
+    """A machine that is well but for what is set."""
+
+    def __init__(self, **ills: Any) -> None:
+        self.ills = ills
+
+    def _or(self, name: str, well: Any) -> Any:
+        return self.ills.get(name, well)
+
+    def bind_error(self, host: str, port: int) -> OSError | None:
+        return self._or("bind", None)  # type: ignore[no-any-return]
+
+    def resolve(self, host: str) -> list[str]:
+        found = self._or("addresses", ["127.0.0.1"])
+        if isinstance(found, OSError):
+            raise found
+        return found  # type: ignore[no-any-return]
+
+    def connect_error(self, host: str, port: int) -> OSError | None:
+        return self._or("connect", None)  # type: ignore[no-any-return]
+
+    def ask(self, host: str, port: int) -> Cluster | None:
+        return self._or("cluster", CLUSTER)  # type: ignore[no-any-return]
+
+    def may_write(self, path: str) -> bool:
+        return self._or("may_write", True)  # type: ignore[no-any-return]
+
+    def file_system(self, path: str) -> FileSystem | None:
+        return self._or("file_system", FileSystem("ext4", "/", "8:1"))  # type: ignore[no-any-return]
+
+    def write_caches(self, device: str) -> dict[str, str]:
+        return self._or("write_caches", {"sda": "write through"})  # type: ignore[no-any-return]
+
+    def reads_without_waiting(self, path: str) -> bool | None:
+        return self._or("nowait", True)  # type: ignore[no-any-return]
+
+    def now_ms(self) -> int:
+        return NOW
+
+    def clock_is_synchronised(self) -> bool | None:
+        return self._or("synchronised", True)  # type: ignore[no-any-return]
+
+    def file_limit(self) -> int:
+        return self._or("file_limit", 100_000)  # type: ignore[no-any-return]
+
+    def memory(self) -> dict[str, int]:
+        return self._or("memory", {"MemTotal": 8 << 30, "MemAvailable": 4 << 30})  # type: ignore[no-any-return]
+
+    def has_module(self, name: str) -> bool:
+        return name in self._or("modules", ("uvloop",))
+
+    def program(self, name: str) -> str | None:
+        return self._or("java", "/usr/bin/java")  # type: ignore[no-any-return]
+
+
+class Shelf(RealDisk):
+    """The real disk with a size and a free part of its own."""
+
+    def __init__(self, total: int = 100 << 30, free: int = 50 << 30) -> None:
+        super().__init__()
+        self.space = total, free
+
+    def usage(self, path: str) -> tuple[int, int]:
+        return self.space
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The data directory of a broker of node.id=1 that has stopped cleanly, written before NOW."""
+    lab = Lab(tmp_path, segment_bytes=2000)
+    log = lab.open()
+    fill(log, 40)
+    assert lab.close(log)
+    directory = str(lab.path.parent)
+    identity.write_identity(RealDisk(), directory, identity.MetaProperties("cluster", 1, "directory"))
+    checkpoints.write_offsets(RealDisk(), directory, names.RECOVERY_POINTS, {TP: log.log_end_offset})
+    checkpoints.write_clean_marker(RealDisk(), directory, 0)
+    for path in lab.path.iterdir():
+        os.utime(path, ns=((NOW - 1000) * 10**6, (NOW - 1000) * 10**6))
+    return lab.path.parent
+
+
+@pytest.fixture
+def _locked(data: Path) -> Iterator[None]:
+    """A broker runs on the data directory."""
+    lock = RealDisk().lock(str(data / ".lock"))
+    yield
+    lock.close()
+
+
+def verdicts(
+    data: Path, disk: RealDisk | None = None, options: StartOptions | None = None, **ills: Any
+) -> list[Verdict]:
+    options = options or StartOptions()
+    return list(examine(replace(options, data_dir=str(data)), Sick(**ills), disk or Shelf()))
+
+
+def ill(
+    data: Path, disk: RealDisk | None = None, options: StartOptions | None = None, **ills: Any
+) -> tuple[str, str, str]:
+    """The one thing that is not well: which check, how bad, what was found."""
+    (found,) = (verdict for verdict in verdicts(data, disk, options, **ills) if verdict.status != OK)
+    assert found.advice.endswith(".")
+    return found.check, found.status, found.found
+
+
+def test_all_is_well(data: Path) -> None:
+    found = verdicts(data)
+    assert {verdict.status for verdict in found} == {OK}
+    assert [verdict.check for verdict in found] == [
+        "configuration", "listener", "advertised address", "data directory", "disk space", "file system", "reads",
+        "write cache", "last stop", "clock", "open files", "memory", "programs",
+    ]  # fmt: skip
+    assert all(verdict.advice == "" for verdict in found)
+
+
+def test_before_the_first_start_all_is_well_too(tmp_path: Path) -> None:
+    found = {verdict.check: verdict for verdict in verdicts(tmp_path / "a" / "b")}
+    assert {verdict.status for verdict in found.values()} == {OK}
+    assert found["data directory"].found.endswith("will be made")
+    assert "unknown before the first start" in found["reads"].found
+
+
+# Configuration.
+
+
+def test_a_configuration_that_does_not_load_is_all_that_is_told(data: Path) -> None:
+    check, status, what = ill(data, options=StartOptions(set=["num.partitions=x"]))
+    assert (check, status) == ("configuration", PROBLEM)
+    assert "num.partitions" in what
+    assert len(verdicts(data, options=StartOptions(config="/nowhere/x.toml"))) == 1
+    assert "cannot use the wildcard" in ill(data, options=StartOptions(advertise="0.0.0.0:9092"))[2]
+
+
+def test_configs_without_effect(data: Path) -> None:
+    check, status, what = ill(data, options=StartOptions(set=["log.preallocate=true"]))
+    assert (check, status) == ("configuration", WARNING)
+    assert what.startswith("log.preallocate=true is accepted, but has no effect")
+
+
+def test_two_listeners(data: Path) -> None:
+    options = StartOptions(
+        set=["listeners=A://127.0.0.1:1,B://127.0.0.1:2", "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT"]
+    )
+    assert [verdict for verdict in verdicts(data, options=options) if verdict.status == PROBLEM] == [
+        Verdict("configuration", PROBLEM, "listeners names 2", "Name one: kbroker has one of listeners.")
+    ]
+
+
+# Network.
+
+
+def test_a_listener_that_something_else_has(data: Path) -> None:
+    check, status, what = ill(data, bind=IN_USE, connect=REFUSED)
+    assert (check, status) == ("listener", PROBLEM)
+    assert what == "PLAINTEXT://127.0.0.1:9092 cannot be bound: Address already in use"
+    assert ill(data, bind=IN_USE, cluster=None)[1] == PROBLEM
+    assert "its data is not in" in ill(data, bind=IN_USE, cluster=Cluster("other", (1,), 0, ()))[2]
+
+
+@pytest.mark.usefixtures("_locked")
+def test_the_running_broker_is_asked(data: Path) -> None:
+    found = {verdict.check: verdict.found for verdict in verdicts(data, bind=IN_USE)}
+    assert found["listener"] == "a broker of cluster cluster serves PLAINTEXT://127.0.0.1:9092: 3 topics"
+    assert found["last stop"] == "a broker runs on the data directory"
+    assert ill(data, bind=IN_USE, cluster=replace(CLUSTER, without_leader=("a", "b"))) == (
+        "topics", PROBLEM, "without a leader: a, b",
+    )  # fmt: skip
+    ((check, status, what),) = [
+        (one.check, one.status, one.found) for one in verdicts(data, connect=REFUSED) if one.status != OK
+    ]
+    assert (check, status) == ("advertised address", PROBLEM)
+    assert what == "the broker runs, but 127.0.0.1:9092 cannot be reached: Connection refused"
+
+
+def test_an_advertised_name_that_nobody_knows(data: Path) -> None:
+    options = StartOptions(listen="0.0.0.0:9092", advertise="queue.example:9092")
+    unknown = OSError(-2, "Name or service not known")
+    assert ill(data, options=options, addresses=unknown) == (
+        "advertised address", PROBLEM, "queue.example cannot be resolved: Name or service not known",
+    )  # fmt: skip
+
+
+def test_a_loopback_address_advertised_to_others(data: Path) -> None:
+    options = StartOptions(listen="0.0.0.0:9092", advertise="localhost:9092")
+    check, status, what = ill(data, options=options, addresses=["127.0.0.1", "::1"])
+    assert (check, status) == ("advertised address", WARNING)
+    assert "is this machine alone" in what
+
+
+# Disk.
+
+
+def test_a_data_directory_that_cannot_be_used(data: Path, tmp_path: Path) -> None:
+    assert ill(data, may_write=False) == ("data directory", PROBLEM, f"{data} cannot be read and written")
+    file = tmp_path / "file"
+    file.touch()
+    assert [verdict.found for verdict in verdicts(file) if verdict.status == PROBLEM] == [f"{file} is no directory"]
+    assert ill(data, options=StartOptions(set=["node.id=7"])) == (
+        "data directory", PROBLEM, f"{data} is the data of node.id=1",
+    )  # fmt: skip
+    (data / identity.FILE).write_text("version=1\n")
+    assert ill(data)[2] == f"{data}/meta.properties is damaged: cluster.id is missing"
+
+
+def test_disk_space(data: Path) -> None:
+    assert ill(data, Shelf(100 << 30, 50 << 20)) == ("disk space", PROBLEM, "50.0 MiB of 100.0 GiB are free")
+    assert ill(data, Shelf(100 << 30, 4 << 30))[1] == WARNING
+    assert ill(data, Shelf(10 << 30, 900 << 20))[1] == WARNING
+    options = StartOptions(set=[f"log.retention.bytes={60 << 30}"])
+    assert ill(data, options=options) == (
+        "disk space", WARNING,
+        "50.0 GiB of 100.0 GiB are free; log.retention.bytes allows 60.0 GiB in 1 partition",
+    )  # fmt: skip
+
+
+def test_file_systems(data: Path) -> None:
+    assert ill(data, file_system=FileSystem("nfs4", "/data", "0:50")) == (
+        "file system", WARNING, "nfs4 at /data is a network file system",
+    )  # fmt: skip
+    assert ill(data, file_system=FileSystem("tmpfs", "/tmp", "0:5"))[2] == "tmpfs at /tmp is memory"
+    assert ill(data, nowait=False)[:2] == ("reads", WARNING)
+    found = {verdict.check: verdict.found for verdict in verdicts(data, file_system=None)}
+    assert found["file system"].startswith("unknown")
+
+
+def test_the_write_cache_is_told(data: Path) -> None:
+    def found(**ills: Any) -> str:
+        return next(verdict.found for verdict in verdicts(data, **ills) if verdict.check == "write cache")
+
+    assert found() == "sda is write through"
+    assert found(write_caches={"vda": "write back"}).startswith("vda writes back")
+    assert found(write_caches={}).startswith("unknown")
+
+
+def test_the_disks_under_a_device_are_found(tmp_path: Path) -> None:
+    for disk, mode in (("sda", "write back"), ("sdb", "write through")):
+        (tmp_path / disk / "queue").mkdir(parents=True)
+        (tmp_path / disk / "queue" / "write_cache").write_text(mode + "\n")
+        (tmp_path / disk / f"{disk}1").mkdir()
+    (tmp_path / "dm-0" / "queue").mkdir(parents=True)
+    (tmp_path / "dm-0" / "slaves").mkdir()
+    for partition in ("sda/sda1", "sdb/sdb1"):
+        (tmp_path / "dm-0" / "slaves" / partition[-4:]).symlink_to(tmp_path / partition)
+    assert dict(_caches(tmp_path / "sda" / "sda1")) == {"sda": "write back"}
+    assert dict(_caches(tmp_path / "sdb")) == {"sdb": "write through"}
+    assert dict(_caches(tmp_path / "dm-0")) == {"sda": "write back", "sdb": "write through"}
+    assert dict(_caches(tmp_path / "nothing")) == {}
+
+
+# The host.
+
+
+def test_an_unclean_stop_and_what_recovery_reads(data: Path) -> None:
+    (data / names.CLEAN_SHUTDOWN).unlink()
+    last = max((data / "t-0").glob("*.log")).stat().st_size
+    assert ill(data) == (
+        "last stop", WARNING, f"not clean: the next start reads up to {size_text(last)} in 1 partition",
+    )  # fmt: skip
+    (data / names.RECOVERY_POINTS).write_text("?")
+    whole = sum(path.stat().st_size for path in (data / "t-0").glob("*.log"))
+    damaged, unclean = (verdict.found for verdict in verdicts(data) if verdict.check == "last stop")
+    assert "is damaged" in damaged
+    assert size_text(whole) in unclean
+
+
+def test_clocks(data: Path) -> None:
+    assert ill(data, synchronised=False)[:2] == ("clock", WARNING)
+    assert [one.status for one in verdicts(data, synchronised=None) if one.check == "clock"] == [OK]
+    path = data / "t-0" / names.LEADER_EPOCHS
+    os.utime(path, ns=((NOW + 120_000) * 10**6, (NOW + 120_000) * 10**6))
+    assert ill(data) == ("clock", PROBLEM, f"{path} was written 120 s in the future")
+
+
+def test_open_files(data: Path) -> None:
+    assert ill(data, file_limit=1003) == ("open files", WARNING, "at most 1003, for 1 partition and the connections")
+    assert "unlimited" in next(one.found for one in verdicts(data, file_limit=-1) if one.check == "open files")
+
+
+def test_memory(data: Path) -> None:
+    assert ill(data, memory={"MemTotal": 1 << 30, "MemAvailable": 100 << 20})[:2] == ("memory", WARNING)
+    assert (
+        "the container's limit is 200.0 MiB"
+        in ill(data, memory={"MemTotal": 8 << 30, "MemAvailable": 4 << 30, "limit": 200 << 20})[2]
+    )
+    swapped = {"MemTotal": 8 << 30, "MemAvailable": 4 << 30, "SwapTotal": 4 << 30, "SwapFree": 1 << 30}
+    assert "3.0 GiB of 4.0 GiB swap are used" in ill(data, memory=swapped)[2]
+    assert [one.status for one in verdicts(data, memory={}) if one.check == "memory"] == [OK]
+
+
+def test_programs(data: Path) -> None:
+    assert ill(data, modules=())[:2] == ("programs", WARNING)
+    assert ill(data, modules=("uvloop", "pyspark"), java=None)[:2] == ("Spark", WARNING)
+    assert [one.found for one in verdicts(data, modules=("uvloop", "pyspark")) if one.check == "Spark"] == [
+        "pyspark, and java at /usr/bin/java"
+    ]
+
+
+# The command, on this machine.
+
+
+def test_the_command(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        args = ["doctor", "--data-dir", str(data), "--listen", address]
+        assert main(args) == 1
+        shown = capsys.readouterr().out
+        assert f"problem  listener            PLAINTEXT://{address} cannot be bound: Address already in use" in shown
+        assert "-> Stop what listens there" in shown
+        assert main([*args, "--json"]) == 1
+        listed = {one["check"]: one for one in json.loads(capsys.readouterr().out)}
+        assert listed["listener"]["status"] == "problem"
+        assert listed["data directory"]["status"] == "ok"
+    assert "problem  listener" not in (main(args), capsys.readouterr().out)[1]
+
+
+def test_this_machine(data: Path) -> None:
+    """What the machine says is what the tests above make up: types, and the plain cases."""
+    machine = Machine()
+    found = machine.file_system(str(data))
+    assert found is not None
+    assert str(data).startswith(found.mount_point)
+    assert isinstance(machine.write_caches(found.device), dict)
+    assert machine.write_caches("999:999") == {}
+    assert machine.reads_without_waiting(str(data / identity.FILE)) in (True, False)
+    assert machine.clock_is_synchronised() in (True, False, None)
+    assert machine.memory()["MemTotal"] > 0
+    assert machine.file_limit() != 0
+    assert "127.0.0.1" in machine.resolve("127.0.0.1")
+    assert machine.may_write(str(data))
+    assert not machine.is_locked(str(data / "none"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert machine.connect_error("127.0.0.1", port) is None
+        assert machine.bind_error("127.0.0.1", port) is not None
+    assert machine.connect_error("127.0.0.1", port) is not None
+    assert machine.ask("127.0.0.1", port) is None

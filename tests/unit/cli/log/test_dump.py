@@ -1,0 +1,264 @@
+"""`kbroker log dump`: every kind of file, as text and as JSON lines, sound and damaged."""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kbroker.cli import main
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.log.dump import offset_range
+from kbroker.cli.log.internal_topics import decode_internal
+from kbroker.common import TopicPartition
+from kbroker.coordinator.group.record_codec import encode_record
+from kbroker.coordinator.group.records import CommittedOffset, GroupTombstone, OffsetKey, OffsetRecord
+from kbroker.metadata.store.coordination import Create, Delete, Set
+from kbroker.metadata.store.journal import Journal, encode_snapshot
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage import meta_properties as identity
+from kbroker.storage import names
+from protocol.errors import MalformedError
+from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
+from protocol.records.batch import TRANSACTIONAL, build_batch
+from protocol.records.compression import GZIP
+from protocol.records.control import EndMarker, build_end_marker
+from protocol.schema.message import encode
+from tests.unit.support.log_lab import NOW, Lab, append, batch
+
+Shown = list[dict[str, Any]]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    lab = Lab(tmp_path, segment_bytes=2000, index_interval_bytes=300)
+    log = lab.open()
+    for n in range(20):
+        append(log, batch(2, 40, NOW + 5 * n, producer_id=7, producer_epoch=0, base_sequence=2 * n))
+    assert lab.close(log)
+    return lab
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *args: str, status: int = 0) -> Shown:
+    assert main(["log", "dump", "--json", *args]) == status
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def as_text(capsys: pytest.CaptureFixture[str], *args: str, status: int = 0) -> list[str]:
+    assert main(["log", "dump", *args]) == status
+    return capsys.readouterr().out.splitlines()
+
+
+def write(path: Path, data: bytes | bytearray) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return str(path)
+
+
+def test_a_directory_shows_all_that_is_in_it(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = as_json(capsys, str(lab.path.parent))
+    by_kind: dict[str, int] = {}
+    for one in shown:
+        by_kind[one["item"]] = by_kind.get(one["item"], 0) + 1
+    assert by_kind["batch"] == 20
+    assert by_kind["producer"] == len(lab.files(".snapshot"))
+    assert by_kind["epoch"] == by_kind["topic id"] == 1
+    # Each batch that has an offset index entry begins where that says.
+    begins = {(one["last_offset"], one["position"]) for one in shown if one["item"] == "batch"}
+    entries = {(one["offset"], one["position"]) for one in shown if one["item"] == "entry" and "position" in one}
+    assert entries
+    assert entries <= begins
+    times = {one["last_offset"]: one["max_timestamp"] for one in shown if one["item"] == "batch"}
+    dated = [one for one in shown if one["item"] == "entry" and "timestamp" in one]
+    assert dated
+    assert all(times[one["offset"]] == one["timestamp"] for one in dated)
+
+
+def test_batches_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = build_batch(
+        [(NOW, b"k", b"v\n", [(b"h", b"\xff")]), (NOW, None, None, ())],
+        codec=GZIP,
+        base_offset=5,
+        leader_epoch=3,
+        producer_id=9,
+        producer_epoch=1,
+        base_sequence=2**31 - 1,
+    )
+    path = write(tmp_path / "t-0" / "00000000000000000005.log", data)
+    head, line = as_text(capsys, path)
+    assert head == f"{path}: segment, {len(data)} bytes"
+    assert line.startswith(f"@0  offsets 5..6  2 records  {len(data)} bytes  epoch 3  2023-11-1")
+    assert line.endswith("gzip  producer 9 epoch 1 sequences 2147483647..0")
+    assert [text[30:] for text in as_text(capsys, path, "--records")[2:]] == [
+        "  key 1 byte  value 2 bytes  1 header",
+        "  key null  value null",
+    ]
+    assert [text[30:] for text in as_text(capsys, path, "--values")[2:]] == [
+        "  key k  value v\\n  h=base64:/w==",
+        "  key null  value null",
+    ]
+    (record,) = [one for one in as_json(capsys, path, "--values") if one["item"] == "record" and one["offset"] == 5]
+    assert (record["key"], record["value"], record["headers"]) == ("k", "v\n", [{"key": "h", "value_base64": "/w=="}])
+
+
+def test_control_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "t-0" / f"{0:020d}.log", build_end_marker(EndMarker(False, 4), 9, 1, NOW))
+    batch_item, _, control = as_json(capsys, path, "--records")
+    assert (batch_item["transactional"], batch_item["control"]) == (True, True)
+    assert (control["type"], control["coordinator_epoch"]) == ("ABORT", 4)
+    assert "  transactional  control" in as_text(capsys, path)[1]
+
+
+def test_offsets_and_max_choose(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(lab.path / "00000000000000000000.log")
+    assert [one["base_offset"] for one in as_json(capsys, path, "--offsets", "3..6")] == [2, 4, 6]
+    assert [
+        one["offset"] for one in as_json(capsys, path, "--offsets", "3..4", "--records") if one["item"] == "record"
+    ] == [3, 4]
+    lines = as_text(capsys, path, "--max", "2")
+    assert len(lines) == 4
+    assert lines[-1] == "... there is more (--max)"
+    assert as_json(capsys, path, "--max", "1")[-1]["item"] == "more"
+    assert (offset_range("5"), offset_range("5..")[0], offset_range("..7")) == ((5, 5), 5, (0, 7))
+    for wrong in ("", "..", "x..y", "7..3"):
+        with pytest.raises(CliError):
+            offset_range(wrong)
+
+
+def test_damage_has_its_place_and_what_follows_is_shown(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    path = lab.path / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    size = len(batch(2, 40))
+    count = len(data) // size
+    data[2 * size + 70] ^= 1
+    write(path, data + b"torn")
+    shown = as_json(capsys, str(path), "--values", status=1)
+    first, last = (one for one in shown if one["item"] == "damage")
+    assert (first["position"], first["size"], first["offset"]) == (2 * size, size, 4)
+    assert first["reason"] == "its CRC is wrong"
+    assert [one["position"] for one in shown if one.get("valid") is False] == [2 * size]
+    assert (last["position"], last["size"]) == (len(data), 4)
+    assert len([one for one in shown if one["item"] == "batch"]) == count
+    assert f"DAMAGE at byte {2 * size} to {3 * size - 1}, offset 4: its CRC is wrong" in as_text(
+        capsys, str(path), status=1
+    )
+
+
+def test_random_bytes_under_every_name_are_damage_and_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = Random(1)
+    found = [f"{7:020d}{suffix}" for suffix in (*names.SEGMENT_SUFFIXES, names.SNAPSHOT)]
+    found += [names.LEADER_EPOCHS, names.PARTITION_METADATA, names.RECOVERY_POINTS, names.LOG_START_OFFSETS]
+    found += [names.CLEANER_OFFSETS, "replication-offset-checkpoint", identity.FILE, names.CLEAN_SHUTDOWN]
+    found += ["coordination.journal", "coordination.snapshot"]
+    for name in found:
+        path = write(tmp_path / "__consumer_offsets-0" / name, random.randbytes(999))
+        assert main(["log", "dump", "--values", path]) == 1, name
+        shown = capsys.readouterr()
+        assert "DAMAGE" in shown.out, name
+        assert shown.err == "", name
+
+
+def test_small_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    disk, directory = RealDisk(), str(tmp_path)
+    checkpoints.write_offsets(disk, directory, names.RECOVERY_POINTS, {TopicPartition("t", 1): 5})
+    checkpoints.write_clean_marker(disk, directory, 3)
+    identity.write_identity(disk, directory, identity.MetaProperties("cluster", 2, "directory"))
+    write(tmp_path / "t-1.0123456789abcdef0123456789abcdef-delete" / names.LEADER_EPOCHS, b"0\n1\n4 9\n")
+    shown = {one["item"]: one for one in as_json(capsys, directory)}
+    assert shown["offset"] == {
+        "file": f"{directory}/{names.RECOVERY_POINTS}", "item": "offset", "topic": "t", "partition": 1, "offset": 5,
+    }  # fmt: skip
+    assert shown["clean shutdown"]["broker_epoch"] == 3
+    assert shown["identity"]["cluster_id"] == "cluster"
+    assert (shown["epoch"]["epoch"], shown["epoch"]["start_offset"]) == (4, 9)
+    assert "topic t  partition 1  offset 5" in as_text(capsys, f"{directory}/{names.RECOVERY_POINTS}")
+    path = write(tmp_path / names.CLEANER_OFFSETS, b"0\n2\nt 1 5\n")
+    lines = as_text(capsys, path, status=1)
+    assert lines[1] == "DAMAGE at byte 0 to 9: 1 entries where 2 were announced"
+    assert lines[-1] == "  t 1 5"
+
+
+def test_the_coordination_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(RealDisk(), str(tmp_path))
+    tree = journal.load()
+    for ops in ([Create("/a", b'{"x":1}')], [Set("/a", b"\xff"), Create("/a/b", b"")], [Delete("/a/b")]):
+        tree.apply(ops, 0)
+        journal.append(ops)
+    journal.close()
+    path = tmp_path / "coordination.journal"
+    assert [(one["number"], one["op"], one["path"]) for one in as_json(capsys, str(path))] == [
+        (1, "create", "/a"),
+        (2, "set", "/a"),
+        (2, "create", "/a/b"),
+        (3, "delete", "/a/b"),
+    ]
+    data = bytearray(path.read_bytes())
+    data[10] ^= 1
+    path.write_bytes(data)
+    shown = as_json(capsys, str(path), status=1)
+    assert [one["item"] for one in shown] == ["damage", "change", "change", "change"]
+    snapshot = write(tmp_path / "coordination.snapshot", encode_snapshot(tree, 3))
+    assert as_text(capsys, snapshot)[1:] == ["/a  version 1  base64:/w=="]
+
+
+def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    offset = CommittedOffset(
+        offset=42, leader_epoch=1, metadata="m", commit_ms=NOW, expire_ms=-1, topic_id=bytes(range(16))
+    )
+    records = [
+        encode_record(OffsetRecord(OffsetKey("g", "t", 3), offset)),
+        encode_record(OffsetRecord(OffsetKey("g", "t", 3), None)),
+        encode_record(GroupTombstone("g")),
+        (b"\0\x03\0\x01g", b"??"),
+        (b"\x7f\x03", b""),
+    ]
+    data = build_batch([(NOW, key, value, ()) for key, value in records])
+    path = write(tmp_path / "__consumer_offsets-4" / f"{0:020d}.log", data)
+    shown = as_json(capsys, path, "--records", status=1)
+    decoded = [one for one in shown if one["item"] == "decoded"]
+    assert decoded[0]["kind"] == "offset commit"
+    assert decoded[0]["key"] == {"group": "g", "topic": "t", "partition": 3}
+    assert decoded[0]["value"]["offset"] == 42
+    assert decoded[0]["value"]["topic_id"] == checkpoints.encode_topic_id(bytes(range(16)))
+    assert [one["value"] for one in decoded[1:]] == [None, None, None]
+    assert decoded[3]["kind"] == "record of a newer group type 3"
+    assert shown[-1]["reason"] == "a key of unknown version 32515 in __consumer_offsets"
+
+
+def test_offsets_that_a_transaction_commits_are_named_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, value = encode_record(OffsetRecord(OffsetKey("g", "t", 3), CommittedOffset(42)))
+    data = build_batch(
+        [(NOW, key, value, ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    path = write(tmp_path / "__consumer_offsets-4" / f"{0:020d}.log", data)
+    shown = as_json(capsys, path, "--records")
+    assert [one["kind"] for one in shown if one["item"] == "decoded"] == ["transactional offset commit"]
+
+
+def test_transactions() -> None:
+    key = b"\0\0" + encode(TransactionLogKey(transactional_id="tx"), 0)
+    partitions = [TransactionPartitions(topic="t", partition_ids=[1, 2])]
+    value = TransactionLogValue(producer_id=5, transaction_status=1, transaction_partitions=partitions)
+    for version in (0, 1):
+        shown = decode_internal("__transaction_state", key, bytes([0, version]) + encode(value, version))
+        assert (shown["kind"], shown["key"]) == ("transaction", {"transactional_id": "tx"})
+        assert shown["value"]["transaction_status"] == "Ongoing"
+        assert shown["value"]["transaction_partitions"] == [{"topic": "t", "partition_ids": [1, 2]}]
+        assert ("next_producer_id" in shown["value"]) == (version == 1)
+    assert decode_internal("__transaction_state", key, None)["value"] is None
+    with pytest.raises(MalformedError):
+        decode_internal("__transaction_state", key, b"\0\x05")
+    with pytest.raises(MalformedError):
+        decode_internal("__transaction_state", None, None)
+
+
+def test_what_cannot_be_dumped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["log", "dump", str(tmp_path / "00000000000000000000.log")]) == 1
+    assert capsys.readouterr().err.endswith("00000000000000000000.log: No such file or directory\n")
+    path = write(tmp_path / "notes.txt", b"")
+    assert main(["log", "dump", path]) == 1
+    assert "its name is not that of a file of a data directory" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""`kbroker log verify` on a whole data directory."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kbroker.cli import main
+from kbroker.metadata.store.coordination import Create
+from kbroker.metadata.store.journal import Journal
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage import meta_properties as identity
+from kbroker.storage import names
+from tests.unit.support.log_lab import TP, Lab, fill
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The data directory of a broker that has stopped cleanly."""
+    lab = Lab(tmp_path, segment_bytes=2000, index_interval_bytes=300)
+    log = lab.open()
+    fill(log, 40)
+    end = log.log_end_offset
+    assert lab.close(log)
+    disk, directory = RealDisk(), str(lab.path.parent)
+    identity.write_identity(disk, directory, identity.MetaProperties("cluster", 1, "directory"))
+    checkpoints.write_offsets(disk, directory, names.RECOVERY_POINTS, {TP: end})
+    checkpoints.write_clean_marker(disk, directory, 0)
+    journal = Journal(disk, f"{directory}/coordination")
+    journal.load()
+    journal.append([Create("/a", b"")])
+    journal.append([Create("/b", b"")])
+    journal.close()
+    (lab.path.parent / ".lock").touch()
+    return lab.path.parent
+
+
+def verify(capsys: pytest.CaptureFixture[str], path: Path, status: int) -> list[str]:
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert main(["log", "verify", str(path)]) == status
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    return [line.replace(f"{path}/", "") for line in capsys.readouterr().out.splitlines()]
+
+
+def first_log(data: Path) -> Path:
+    return data / "t-0" / "00000000000000000000.log"
+
+
+def damage(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_sound_directory(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = sum(path.stat().st_size for path in data.rglob("*.log"))
+    assert verify(capsys, data, 0) == [f"1 partition, 40 batches, {size} bytes: 0 problems, 0 notes"]
+    assert verify(capsys, data / "t-0", 0) == [f"1 partition, 40 batches, {size} bytes: 0 problems, 0 notes"]
+
+
+def test_damage_that_the_next_start_would_not_see(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damage(first_log(data), 70)
+    lines = verify(capsys, data, 1)
+    assert lines[0] == "problem: t-0/00000000000000000000.log byte 0 offset 0: a batch: its CRC is wrong"
+    assert lines[1] == "next start: it would not notice any of this, and repair nothing"
+    assert lines[2].endswith("1 problem, 0 notes")
+
+
+def test_damage_after_an_unclean_stop_and_what_the_next_start_does(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / names.CLEAN_SHUTDOWN).unlink()
+    checkpoints.write_offsets(RealDisk(), str(data), names.RECOVERY_POINTS, {TP: 0})
+    last = max((data / "t-0").glob("*.log"))
+    size = last.stat().st_size
+    last.write_bytes(last.read_bytes()[:-3])
+    lines = verify(capsys, data, 1)
+    assert lines[0].startswith(f"problem: t-0/{last.name} byte ")
+    assert any(line.startswith(f"next start: t-0/{last.name}: cut from {size - 3} to ") for line in lines)
+    assert any("the last stop was not clean" in line for line in lines)
+
+
+def test_the_directorys_own_files(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / names.LOG_START_OFFSETS).write_bytes(b"1\n")
+    (data / identity.FILE).write_bytes(b"version=1\n")
+    (data / "gone-1.0123456789abcdef0123456789abcdef-delete").mkdir()
+    damage(data / "coordination" / "coordination.journal", 10)
+    lines = verify(capsys, data, 1)
+    assert "problem: log-start-offset-checkpoint: unknown version '1'" in lines
+    assert "problem: meta.properties: cluster.id is missing" in lines
+    assert any(line.startswith("note: gone-1.") and line.endswith("the next start removes it") for line in lines)
+    assert any(line.startswith("problem: coordination/coordination.journal byte 0: a record") for line in lines)
+    assert sum("the broker does not start" in line for line in lines) == 2
+
+
+def test_a_directory_that_is_nobodys(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / identity.FILE).unlink()
+    assert verify(capsys, data, 0)[0].startswith("note: meta.properties: missing")
+
+
+def test_checkpoints_of_what_is_not_there(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points = {TP: 10**6, TP._replace(partition=5): 3}
+    checkpoints.write_offsets(RealDisk(), str(data), names.RECOVERY_POINTS, points)
+    lines = verify(capsys, data, 1)
+    assert "note: recovery-point-offset-checkpoint: names t-5, which has no directory" in lines
+    assert any("recovery-point-offset-checkpoint has 1000000, beyond the end of the log" in line for line in lines)
+
+
+def test_many_findings_of_a_file_are_counted(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = data / "t-0" / "00000000000000000000.index"
+    path.write_bytes(path.read_bytes() + path.read_bytes()[:8] * 50)
+    lines = verify(capsys, data, 1)
+    assert sum(line.startswith("problem") for line in lines) == 20
+    assert "and 30 more findings in t-0/00000000000000000000.index" in lines
+    assert lines[-1].endswith("50 problems, 0 notes")
+
+
+def test_while_a_broker_runs(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = max((data / "t-0").glob("*.log"))
+    last.write_bytes(last.read_bytes()[:-3])
+    lock = RealDisk().lock(str(data / ".lock"))
+    try:
+        assert main(["log", "verify", str(data)]) == 0
+        assert "a broker runs on" in capsys.readouterr().err
+    finally:
+        lock.close()
+    assert main(["log", "verify", str(data)]) == 1
+
+
+def test_as_json(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damage(first_log(data), 70)
+    assert main(["log", "verify", "--json", str(data)]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["problems"], shown["partitions"], shown["clean_stop"], shown["next_start"]) == (1, 1, True, [])
+    (finding,) = shown["findings"]
+    assert finding == {
+        "path": str(first_log(data)),
+        "what": "a batch: its CRC is wrong",
+        "position": 0,
+        "offset": 0,
+        "is_problem": True,
+    }
+
+
+def test_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["log", "verify", str(tmp_path / "x")]) == 1
+    assert capsys.readouterr().err.endswith("x: there is no such directory\n")

@@ -1,0 +1,104 @@
+"""A user's program under `kbroker pipeline run`: what it finds, its exit status, its own traceback. No Spark."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbroker.cli.app import run
+from kbroker.cli.pipeline.run_file import run_file
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["kbroker"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def write(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "job.py"
+    file.write_text(text)
+    return str(file)
+
+
+def test_it_finds_what_a_script_expects(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "beside_the_job.py").write_text("WORD = 'found'\n")
+    file = write(tmp_path, "import sys, beside_the_job\nprint(__name__, spark, sys.argv[1:], beside_the_job.WORD)\n")
+    assert run_file(file, ["a", "--b"], "the session") == 0
+    assert capsys.readouterr().out == "__main__ the session ['a', '--b'] found\n"
+    assert sys.argv[0] == file
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "told"),
+    [("exit()", 0, ""), ("exit(3)", 3, ""), ("exit(-1)", 255, ""), ("exit('no data')", 1, "no data\n")],
+)
+def test_its_exit_status_is_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str], end: str, status: int, told: str):
+    assert run_file(write(tmp_path, f"import sys\nsys.{end}\n"), [], None) == status
+    assert capsys.readouterr().err == told
+
+
+def test_its_failure_keeps_its_own_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = write(tmp_path, "def f():\n    raise ValueError('mine')\n\nf()\n")
+    assert run_file(file, [], None) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == f'  File "{file}", line 4, in <module>'
+    assert lines[-1] == "ValueError: mine"
+    assert not [line for line in lines if "runpy" in line or "pipeline_run" in line]
+
+
+def test_a_program_that_does_not_compile(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = write(tmp_path, "def f(:\n")
+    assert run_file(file, [], None) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f'  File "{file}", line 1\n')
+    assert "SyntaxError" in told.splitlines()[-1]
+
+
+def test_ctrl_c_is_passed_on(tmp_path: Path):
+    with pytest.raises(KeyboardInterrupt):
+        run_file(write(tmp_path, "raise KeyboardInterrupt\n"), [], None)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["pipeline", "run", f"{tmp_path}/job.py"]) == 1
+    assert capsys.readouterr().err == f"kbroker: {tmp_path}/job.py: there is no such file\n"
+
+
+@pytest.mark.parametrize("command", ["run", "fetch"])
+def test_without_java_there_is_one_sentence(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    pyspark = pytest.importorskip("pyspark")
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
+    monkeypatch.setenv("JAVA_HOME", "/gone")
+    assert run(["pipeline", command, write(tmp_path, "")]) == 1
+    told = "kbroker: Spark needs Java 17 to 22, and JAVA_HOME is /gone, where there is no bin/java\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["run", "DIR"], "name the topics to archive, or give --pattern REGEX, and not both"),
+        (["run", "DIR", "a", "--pattern", "b"], "name the topics to archive, or give --pattern REGEX, and not both"),
+        (["run", "DIR", "a/b"], "'a/b' is not the name of a topic"),
+        (["compact", "DIR", "--date", "today"], "--date must be a day as 2026-01-31, not 'today'"),
+        (["verify", "DIR", "--offline", "--date", "2026-2-3"], "--date must be a day as 2026-01-31, not '2026-2-3'"),
+    ],
+)
+def test_wrong_usage_of_archive(args: list[str], told: str, capsys: pytest.CaptureFixture[str]):
+    assert run(["archive", *args]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [["--help"], ["pipeline", "run", "--help"], ["archive", "run", "--help"]])
+def test_help_loads_nothing_of_spark(args: list[str]):
+    """Nor of what comes with the extra, nor the client library: a start would wait for them."""
+    heavy = "{'pyspark', 'py4j', 'pyarrow', 'matplotlib', 'kafka'}"
+    program = f"import sys\nfrom kbroker.cli import main\nmain({args})\nsys.exit(str(sys.modules.keys() & {heavy}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "Usage: kbroker" in done.stdout
+    assert done.stderr == "set()\n"

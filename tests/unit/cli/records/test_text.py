@@ -1,0 +1,138 @@
+"""Records as lines."""
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.records.text import (
+    Draft,
+    from_json,
+    from_line,
+    headers_of,
+    printable,
+    to_json,
+    to_plain,
+    to_terminal,
+)
+
+
+class Consumed(NamedTuple):
+    """What kafka-python gives for a record, as far as it is printed."""
+
+    key: bytes | None = None
+    value: bytes | None = b"v"
+    headers: list[tuple[str, bytes | None]] | None = None
+    topic: str = "orders"
+    partition: int = 3
+    offset: int = 17
+    timestamp: int = 1_795_000_000_000
+    timestamp_type: int = 0
+
+
+def test_a_line_is_a_value_or_key_and_value() -> None:
+    assert from_line(b"a:b:c", None) == Draft(None, b"a:b:c", [])
+    assert from_line(b"a:b:c", b":") == Draft(b"a", b"b:c", [])
+    assert from_line(b"", None) == Draft(None, b"", [])
+
+
+def test_a_line_without_the_separator_is_refused() -> None:
+    with pytest.raises(CliError, match="no key separator ':'"):
+        from_line(b"abc", b":")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"key": "k", "value": "v"}', Draft(b"k", b"v", [])),
+        (b'{"key": "k", "value": null}', Draft(b"k", None, [])),
+        (b'{"value": {"a": [1, "\xc3\xa9"]}}', Draft(None, '{"a":[1,"é"]}'.encode(), [])),
+        (b'{"value": 5}', Draft(None, b"5", [])),
+        (b'{"value_base64": "//8="}', Draft(None, b"\xff\xff", [])),
+        (b'{"value": "v", "headers": {"h": "1", "n": null}}', Draft(None, b"v", [("h", b"1"), ("n", None)])),
+        (
+            b'{"value": "v", "headers": [{"key": "h", "value": "1"}, {"key": "h", "value_base64": "AA=="}]}',
+            Draft(None, b"v", [("h", b"1"), ("h", b"\0")]),
+        ),
+        (b'{"value": "v", "partition": 2, "timestamp": 5}', Draft(None, b"v", [], 2, 5)),
+    ],
+)
+def test_json_records(line: bytes, expected: Draft) -> None:
+    assert from_json(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[1]", "not a JSON object"),
+        (b'{"value": "v", "headers": [1]}', "headers must be"),
+        (b'{"value": "v", "headers": 5}', "headers must be"),
+        (b'{"value": "v", "partition": -1}', "partition must be"),
+        (b'{"value": "v", "partition": true}', "partition must be"),
+        (b'{"value": "v", "timestamp": "now"}', "timestamp must be"),
+        (b'{"value_base64": "?"}', "not base64"),
+        (b'{"value_base64": 5}', "not base64"),
+        (b'{"value": "\\ud800"}', "surrogate"),
+    ],
+)
+def test_json_that_is_no_record_is_refused_with_the_reason(line: bytes, reason: str) -> None:
+    with pytest.raises(CliError, match=reason):
+        from_json(line)
+
+
+texts = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(str.encode)
+names = st.text(max_size=8)
+
+
+@given(texts, texts, st.lists(st.tuples(names, texts), max_size=3))
+def test_what_consume_prints_as_json_produce_reads_back(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    line = to_json(Consumed(key, value, headers))
+    assert b"\n" not in line
+    assert from_json(line) == Draft(key, value, headers, 3, 1_795_000_000_000)
+
+
+def test_json_has_everything_and_no_timestamp_where_there_is_none() -> None:
+    shown: dict[str, Any] = json.loads(to_json(Consumed(timestamp_type=1)))
+    assert shown["topic"] == "orders"
+    assert (shown["partition"], shown["offset"], shown["timestamp_type"]) == (3, 17, "LogAppendTime")
+    assert "timestamp" not in json.loads(to_json(Consumed(timestamp=-1)))
+
+
+def test_plain_is_the_value_as_it_is() -> None:
+    assert to_plain(Consumed(b"k", b"\xff\x00"), None) == b"\xff\x00"
+    assert to_plain(Consumed(b"k", b"v"), b"\t") == b"k\tv"
+    assert to_plain(Consumed(None, None), b"\t") == b"\t"
+
+
+def test_a_record_cannot_steer_the_terminal() -> None:
+    hostile = b"\x1b]0;owned\x07\r\nnext"
+    line = to_terminal(Consumed(hostile, hostile, [("h\x1b[2J", hostile)]), colors=False)
+    assert b"\x1b" not in line
+    assert b"\n" not in line
+    assert b"\r" not in line
+    assert b"\\x1b]0;owned\\x07\\r\\nnext" in line
+
+
+def test_the_terminal_line_says_where_the_record_is() -> None:
+    line = to_terminal(Consumed(b"k", None), colors=False).decode()
+    assert line.startswith("orders-3@17  20")
+    assert line.endswith("k  null")
+    assert "\x1b[36mk" in to_terminal(Consumed(b"k"), colors=True).decode()
+
+
+def test_text_stays_text() -> None:
+    assert printable("naïve, 東京\tx".encode()) == "naïve, 東京\tx"
+    assert printable(b"\xff") == "\\xff"
+
+
+def test_headers_may_repeat() -> None:
+    assert headers_of(["a=1", "a=", "b=x=y"]) == [("a", b"1"), ("a", b""), ("b", b"x=y")]
+    with pytest.raises(CliError, match="NAME=VALUE"):
+        headers_of(["a"])

@@ -1,0 +1,35 @@
+import struct
+
+import pytest
+
+from kbroker.coordinator.group.classic.subscription import topics_of
+from protocol.messages.consumer_protocol import ConsumerProtocolSubscription, OwnedTopic
+from protocol.schema.message import encode
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_every_version_begins_with_the_topics(version: int) -> None:
+    subscription = ConsumerProtocolSubscription(
+        topics=["a", "bä"],
+        user_data=b"u",
+        owned_partitions=[OwnedTopic(topic="a", partitions=[1])],
+        generation_id=7,
+        rack_id="r",
+    )
+    assert topics_of(struct.pack(">h", version) + encode(subscription, version)) == ["a", "bä"]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"",
+        b"\0",
+        b"bad",
+        b"\0\0\x7f\xff\xff\xff",
+        b"\0\0\0\0\0\1\0\1",
+        b"\0\0\0\0\0\1\0\1t\0\0\xff\xff",
+        b"\0\0\0\0\0\1\0\1t",
+    ],
+)
+def test_what_is_no_subscription_has_no_topics(metadata: bytes) -> None:
+    assert topics_of(metadata) is None

@@ -1,0 +1,135 @@
+"""The bytes are Apache Kafka's: checked on what 4.3.1 wrote."""
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.coordinator.group.record_codec import decode_record, encode_record
+from kbroker.coordinator.group.records import (
+    CommittedOffset,
+    GroupRecord,
+    GroupTombstone,
+    MemberRecord,
+    OffsetKey,
+    OffsetRecord,
+    Record,
+)
+from protocol.errors import MalformedError
+from protocol.records.batch import body_of, iter_headers
+from protocol.records.record import iter_records
+
+LOGS = sorted((Path(__file__).parents[1] / "data").glob("kafka-*.log"))
+TOPIC_ID = bytes.fromhex("31a48bfe838f4b6e98b16ea02aefc0b8")
+MEMBER_ID = b"b-984c6b8c-6a25-4244-a709-c7885c2df7c7"
+
+# As read from __consumer_offsets of Kafka 4.3.1.
+WRITTEN: dict[str, tuple[Record, bytes, bytes | None]] = {
+    "offset": (
+        OffsetRecord(
+            OffsetKey("s", "t", 0), CommittedOffset(5, -1, "meta", commit_ms=1795255032775, topic_id=TOPIC_ID)
+        ),
+        b"\0\1\0\1s\0\1t\0\0\0\0",
+        b"\0\4\0\0\0\0\0\0\0\5\xff\xff\xff\xff\5meta\0\0\1\xa1\xfd\x89\xdb\xc7\1\0\x10" + TOPIC_ID,
+    ),
+    "offset without topic id": (
+        OffsetRecord(OffsetKey("txg", "t", 0), CommittedOffset(1, commit_ms=1795256817965)),
+        b"\0\1\0\3txg\0\1t\0\0\0\0",
+        b"\0\4\0\0\0\0\0\0\0\1\xff\xff\xff\xff\1\0\0\1\xa1\xfd\xa5\x19-\0",
+    ),
+    "offset with its own retention": (
+        OffsetRecord(
+            OffsetKey("gone", "t", 0), CommittedOffset(1, commit_ms=1795255033119, expire_ms=1795255034119)
+        ),
+        b"\0\1\0\4gone\0\1t\0\0\0\0",
+        b"\0\1\0\0\0\0\0\0\0\1\0\0\0\0\1\xa1\xfd\x89\xdd\x1f\0\0\1\xa1\xfd\x89\xe1\7",
+    ),
+    "group": (
+        GroupRecord(
+            group_id="s",
+            protocol_type="consumer",
+            generation=1,
+            protocol="range",
+            leader=MEMBER_ID.decode(),
+            state_timestamp_ms=1795255033450,
+            members=(
+                MemberRecord(
+                    member_id=MEMBER_ID.decode(),
+                    instance_id=None,
+                    client_id="b",
+                    client_host="/127.0.0.1",
+                    rebalance_timeout_ms=2000,
+                    session_timeout_ms=5000,
+                    subscription=b"rb",
+                    assignment=b"B",
+                ),
+            ),
+        ),
+        b"\0\2\0\1s",
+        b"\0\3\0\x08consumer\0\0\0\1\0\5range\0&" + MEMBER_ID + b"\0\0\1\xa1\xfd\x89\xdej\0\0\0\1\0&" + MEMBER_ID
+        + b"\xff\xff\0\1b\0\n/127.0.0.1\0\0\7\xd0\0\0\x13\x88\0\0\0\2rb\0\0\0\1B",
+    ),
+    "no group": (GroupTombstone("d"), b"\0\2\0\1d", None),
+    "no offset": (OffsetRecord(OffsetKey("s", "t", 1), None), b"\0\1\0\1s\0\1t\0\0\0\1", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_records_are_written_and_read_as_by_apache_kafka(name: str) -> None:
+    record, key, value = WRITTEN[name]
+    assert encode_record(record) == (key, value)
+    assert decode_record(key, value) == record
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_a_whole_log_of_apache_kafka_is_understood(path: Path) -> None:
+    kinds = set()
+    data = path.read_bytes()
+    for pos, header in iter_headers(data):
+        if header.is_control:
+            continue
+        for found in iter_records(body_of(data, pos, header.size), header.count, header.base_timestamp):
+            record = decode_record(found.key, found.value)
+            kinds.add(type(record).__name__)
+            if record is not None:
+                assert encode_record(record) == (found.key, found.value)
+    assert kinds
+
+
+OLD_OFFSET = b"\0\0\0\0\0\0\0\7\0\1m\0\0\0\0\0\0\0\x09"
+
+
+@pytest.mark.parametrize(
+    ("value", "offset"),
+    [
+        (b"\0\0" + OLD_OFFSET, CommittedOffset(7, -1, "m", commit_ms=9)),
+        (b"\0\1" + OLD_OFFSET + bytes(7) + b"\x0a", CommittedOffset(7, -1, "m", commit_ms=9, expire_ms=10)),
+        (b"\0\2" + OLD_OFFSET, CommittedOffset(7, -1, "m", commit_ms=9)),
+        (b"\0\3" + OLD_OFFSET[:8] + b"\0\0\0\3" + OLD_OFFSET[8:], CommittedOffset(7, 3, "m", commit_ms=9)),
+    ],
+)
+def test_older_versions_of_offsets_are_read(value: bytes, offset: CommittedOffset) -> None:
+    key = b"\0\0\0\1g\0\1t\0\0\0\2"
+    assert decode_record(key, value) == OffsetRecord(OffsetKey("g", "t", 2), offset)
+
+
+def test_the_oldest_groups_had_one_timeout_for_both() -> None:
+    value = b"\0\0\0\1c\0\0\0\1\xff\xff\xff\xff\0\0\0\1" + b"\0\1m\0\0\0\0" + b"\0\0\0\x64" + b"\0\0\0\0\0\0\0\0"
+    record = decode_record(b"\0\2\0\1g", value)
+    assert isinstance(record, GroupRecord)
+    assert (record.members[0].rebalance_timeout_ms, record.members[0].session_timeout_ms) == (100, 100)
+    assert record.state_timestamp_ms == -1
+
+
+def test_kinds_of_newer_group_types_are_passed_over() -> None:
+    assert decode_record(b"\0\3\0\4newg", b"\0\0\0\0\0\1") is None
+    assert decode_record(b"\0\x13whatever", None) is None
+    assert decode_record(None, b"x") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(b"", b""), (b"\0\1\0\x09g", None), (b"\0\2\0\1g", b"\0\x09"), (b"\0\2\0\1g", b"\0"), (b"\0\2\0\1g", b"\0\3\0")],
+)
+def test_bytes_that_no_broker_wrote_are_malformed(key: bytes, value: bytes | None) -> None:
+    with pytest.raises(MalformedError):
+        decode_record(key, value)

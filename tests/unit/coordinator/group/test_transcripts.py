@@ -1,0 +1,22 @@
+"""Groups behave as Apache Kafka 4.3.1's, answer by answer: recorded scenarios, played in virtual time."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit.support import group_transcript as transcript
+from tests.unit.support.group_coordinator import Harness
+
+TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_answers_are_those_of_apache_kafka(path: Path) -> None:
+    recorded = path.read_text()
+    configs = re.findall(r"^#! (\S+)=(\d+)$", recorded, re.MULTILINE)
+    harness = Harness(**{name.replace(".", "_"): int(text) for name, text in configs})
+    try:
+        assert transcript.run(recorded, harness) == recorded
+    finally:
+        harness.close()

@@ -1,0 +1,215 @@
+"""Stories of the transaction coordinator: markers and records that cannot be written, restarts, elections."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.common import TopicPartition
+from kbroker.coordinator.interfaces import TRANSACTION_TOPIC, Marker
+from protocol.errors import ErrorCode
+from protocol.records.batch import iter_headers
+from tests.unit.support.group_coordinator import MemoryLog
+from tests.unit.support.transaction_coordinator import A0, A1, B0, TIMEOUT_MS, Harness, opened
+
+LOG = Path(__file__).parents[1] / "data" / "transactions-4.3.1.log"
+OLD_CLIENT = 0
+
+
+# Markers that do not get through.
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    ],
+)
+def test_a_marker_is_sent_until_it_is_there(h: Harness, error: ErrorCode):
+    producer = opened(h, A0, B0)
+    h.markers.errors[B0] = error
+    assert h.commit(producer) == (1000, 1)
+    h.loop.pass_ms(1000)
+    assert h.state() == "PrepareCommit"
+    assert h.markers.asked.count(A0) == 1
+    assert h.markers.asked.count(B0) == 4
+    h.markers.errors.clear()
+    h.loop.pass_ms(2000)
+    assert h.state() == "CompleteCommit"
+    assert h.markers.written == [(A0, Marker(1000, 1, True, 0, 2)), (B0, Marker(1000, 1, True, 0, 2))]
+
+
+def test_a_partition_of_a_deleted_topic_needs_no_marker(h: Harness):
+    producer = opened(h, A0, B0)
+    h.delete_topic("b")
+    assert h.commit(producer) == (1000, 1)
+    assert h.markers.asked == [A0]
+    assert h.state() == "CompleteCommit"
+
+
+def test_a_topic_that_is_deleted_while_its_marker_is_tried(h: Harness):
+    producer = opened(h, B0)
+    h.markers.errors[B0] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    h.commit(producer)
+    h.delete_topic("b")
+    h.loop.pass_ms(200)
+    assert h.state() == "CompleteCommit"
+
+
+def test_a_partition_with_a_later_epoch_is_done(h: Harness):
+    """Only a coordinator that forgot something can see it, after a power loss."""
+    producer = opened(h, A0, B0)
+    h.markers.errors[B0] = ErrorCode.INVALID_PRODUCER_EPOCH
+    h.commit(producer)
+    assert h.state() == "CompleteCommit"
+
+
+def test_another_coordinator_writes_the_markers(h: Harness, make: Callable[..., Harness]):
+    producer = opened(h, A0, B0)
+    h.markers.errors[A0] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    h.commit(producer)
+    h.loop.pass_ms(60_000)
+    assert h.state() == "PrepareCommit"
+    assert h.markers.asked.count(A0) == 1
+    again = make(h.restarted())
+    assert again.state() == "CompleteCommit"
+
+
+def test_a_completion_that_cannot_be_written_is_tried_again(h: Harness):
+    producer = opened(h)
+    h.markers.held = True
+    h.commit(producer)
+    h.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
+    h.markers.answer()
+    h.loop.pass_ms(1000)
+    assert h.state() == "PrepareCommit"
+    assert h.add((1000, 1), A0) is ErrorCode.CONCURRENT_TRANSACTIONS
+    h.log.refusal = None
+    h.loop.pass_ms(2000)
+    assert h.state() == "CompleteCommit"
+    assert h.markers.asked == [A0]
+
+
+# Writes that fail.
+
+
+def test_a_change_that_cannot_be_written_has_not_happened(h: Harness):
+    producer = opened(h)
+    h.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert h.add(producer, B0) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert h.commit(producer) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert h.init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert h.init("new") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert {one.transactional_id for one in h.transactions.list()} == {"t"}
+    h.log.refusal = None
+    assert h.transactions.describe("t").partitions == {A0}
+    # That the fencing failed did not cost an epoch.
+    assert h.commit(producer) == (1000, 1)
+
+
+# Restarts and elections.
+
+
+def test_what_was_prepared_is_completed_after_a_crash(h: Harness, make: Callable[..., Harness]):
+    producer = opened(h, A0, B0)
+    h.init("aborted")
+    h.add((1001, 0), A1, id="aborted")
+    h.markers.held = True
+    h.commit(producer)
+    h.abort((1001, 0), id="aborted")
+    again = make(h.restarted())
+    assert sorted(again.markers.written) == [
+        (A0, Marker(1000, 1, True, 0, 2)),
+        (A1, Marker(1001, 1, False, 0, 2)),
+        (B0, Marker(1000, 1, True, 0, 2)),
+    ]
+    assert (again.state(), again.state("aborted")) == ("CompleteCommit", "CompleteAbort")
+
+
+def test_what_was_not_prepared_stays_open_after_a_crash(h: Harness, make: Callable[..., Harness]):
+    producer = opened(h)
+    again = make(h.restarted())
+    assert again.state() == "Ongoing"
+    assert again.add(producer, B0) is None
+    assert again.commit(producer) == (1000, 1)
+
+
+def test_a_transaction_times_out_after_a_restart(h: Harness, make: Callable[..., Harness]):
+    opened(h)
+    again = make(h.restarted())
+    again.loop.pass_ms(TIMEOUT_MS + 12_000)
+    assert again.state() == "CompleteAbort"
+
+
+def test_a_coordinator_that_loses_its_partition_stops(h: Harness):
+    producer = opened(h)
+    h.markers.held = True
+    h.commit(producer)
+    h.elect(2)
+    assert h.add((1000, 1), A0) is ErrorCode.NOT_COORDINATOR
+    assert h.init() is ErrorCode.NOT_COORDINATOR
+    h.markers.answer()
+    h.loop.settle()
+    assert "CompleteCommit" not in h.states(), "its successor writes that"
+    h.markers.held = False
+    h.elect(1)
+    assert h.state() == "CompleteCommit"
+    assert [marker.coordinator_epoch for _, marker in h.markers.written] == [0, 2]
+
+
+def test_who_waits_when_the_partition_is_lost_is_told(h: Harness):
+    producer = opened(h)
+    h.log.held = True
+    ending = h.start(h.transactions.end("t", *producer, True, 2))
+    h.elect(2)
+    assert str(ending.exception()) == "NOT_COORDINATOR"
+    assert h.markers.asked == []
+
+
+def test_markers_have_the_epoch_of_the_coordinator(h: Harness):
+    h.elect(1)
+    producer = opened(h)
+    h.commit(producer)
+    assert [marker.coordinator_epoch for _, marker in h.markers.written] == [1]
+
+
+def test_while_loading_and_elsewhere(h: Harness):
+    h.elect(2)
+    assert h.verify((1000, 0), A0) is ErrorCode.NOT_COORDINATOR
+    assert h.transactions.list() == []
+    h.log.read_error = OSError("gone")
+    h.elect(1)
+    assert h.init() is ErrorCode.NOT_COORDINATOR
+    h.log.read_error = None
+    h.loop.pass_ms(6000)
+    assert h.init() == (1000, 0)
+
+
+def test_what_kafka_wrote_is_gone_on_with(make: Callable[..., Harness]):
+    """The log of Apache Kafka 4.3.1; "gone" had expired there."""
+    log = MemoryLog()
+    data = LOG.read_bytes()
+    log.batches[TopicPartition(TRANSACTION_TOPIC, 0)] = [
+        bytearray(data[pos : pos + header.size]) for pos, header in iter_headers(data)
+    ]
+    h = make(Harness(log))
+    assert {(one.transactional_id, one.state.label) for one in h.transactions.list()} == {
+        ("t", "CompleteCommit"), ("open", "Ongoing"), ("old", "Ongoing")
+    }  # fmt: skip
+    assert h.transactions.describe("open").partitions == {A1}
+    assert h.add((2, 0), A0, id="open") is None
+    assert h.commit((2, 0), id="open") == (2, 1)
+    assert h.commit((3, 0), id="old", version=OLD_CLIENT) == (3, 0)
+
+
+def test_a_topic_that_is_deleted_takes_its_transactions_along(h: Harness):
+    opened(h)
+    h.delete_topic("__transaction_state")
+    assert h.init() is ErrorCode.NOT_COORDINATOR

@@ -1,0 +1,276 @@
+"""Stories of the transaction coordinator: whose a transactional id is, its epochs, its timeouts, its expiry."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.coordinator.interfaces import Marker
+from kbroker.coordinator.transaction.states import TransactionState
+from protocol.errors import ErrorCode
+from tests.unit.support.transaction_coordinator import A0, B0, TIMEOUT_MS, Harness, at_epoch, opened
+
+DAY_MS = 86_400_000
+OLD_CLIENT = 0
+
+
+# Who is the producer.
+
+
+def test_others_cannot_touch_a_transaction(h: Harness):
+    opened(h)
+    assert h.add((999, 0), A0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert h.add((1000, 1), A0) is ErrorCode.PRODUCER_FENCED
+    assert h.commit((999, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert h.commit((1000, 1)) is ErrorCode.PRODUCER_FENCED
+    for version in (OLD_CLIENT, 2):
+        assert h.add((1000, 0), A0, id="unknown", version=version) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert h.commit((1000, 0), id="unknown", version=version) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert h.add((1000, 0), A0, id="", version=version) is ErrorCode.INVALID_REQUEST
+        assert h.commit((1000, 0), id="", version=version) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_new_producer_fences_the_former(h: Harness):
+    former = h.init()
+    assert h.init() == (1000, 1)
+    assert h.add(former, A0) is ErrorCode.PRODUCER_FENCED
+    assert h.abort(former) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_new_producer_aborts_what_the_former_has_open(h: Harness):
+    former = opened(h)
+    h.markers.held = True
+    assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
+    h.markers.answer()
+    h.loop.settle()
+    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 2))]
+    assert h.init() == (1000, 2)
+    # To the former it looks like its own abort; its commit must fail.
+    assert h.commit(former) is ErrorCode.PRODUCER_FENCED
+
+
+def test_the_former_finds_its_transaction_aborted(h: Harness):
+    former = opened(h)
+    assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert h.commit(former) is ErrorCode.INVALID_TXN_STATE
+    assert h.abort(former) == (1000, 1)
+
+
+def test_fencing_without_epoch_bumps_of_transactions(make: Callable[..., Harness]):
+    """transaction.version below 2."""
+    h = make(version=1)
+    former = opened(h, version=OLD_CLIENT)
+    assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 1))]
+    assert h.commit(former, version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
+    assert h.init() == (1000, 2)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_timeouts_out_of_bounds(h: Harness, timeout_ms: int):
+    assert h.init(timeout_ms=timeout_ms) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert h.init(timeout_ms=900_000) == (1000, 0)
+
+
+def test_a_producer_without_a_name(h: Harness):
+    assert h.init("") is ErrorCode.INVALID_REQUEST
+    assert h.init(producer=(1000, -1)) is ErrorCode.INVALID_REQUEST
+    assert h.init(producer=(-1, 3)) is ErrorCode.INVALID_REQUEST
+
+
+def test_no_producer_id_can_be_had(h: Harness):
+    h.producer_ids.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert h.init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    h.producer_ids.error = None
+    assert h.init() == (1000, 0)
+
+
+def test_two_that_begin_at_once(h: Harness):
+    tasks = [h.loop.create_task(h.transactions.init_producer_id("t", TIMEOUT_MS)) for _ in range(2)]
+    h.loop.settle()
+    results = [task.exception() or task.result() for task in tasks]
+    assert results[0] == (1000, 0)
+    assert str(results[1]) == "CONCURRENT_TRANSACTIONS"
+
+
+# KIP-360: a producer goes on after an error with what it has.
+
+
+def test_a_producer_bumps_its_own_epoch(h: Harness):
+    producer = h.init()
+    assert h.init(producer=producer) == (1000, 1)
+    assert h.init(producer=producer) == (1000, 1), "its answer was lost"
+    assert h.init(producer=(1000, 1)) == (1000, 2)
+    assert h.init(producer=producer) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_producer_cannot_bump_after_another_has_come(h: Harness):
+    former = h.init()
+    h.init()
+    assert h.init(producer=former) is ErrorCode.PRODUCER_FENCED
+    assert h.init(producer=(999, 0)) is ErrorCode.PRODUCER_FENCED
+    assert h.init(producer=(1000, 1)) == (1000, 2)
+
+
+def test_a_producer_whose_id_was_forgotten_gets_a_new_one(h: Harness):
+    assert h.init(producer=(77, 5)) == (1000, 0)
+
+
+def test_a_bump_that_is_repeated_after_a_restart_is_fenced(h: Harness, make: Callable[..., Harness]):
+    """The last epoch is not written down, in Kafka neither: the producer has to begin anew."""
+    producer = h.init()
+    h.init(producer=producer)
+    again = make(h.restarted())
+    assert again.init(producer=producer) is ErrorCode.PRODUCER_FENCED
+
+
+# The end of epochs.
+
+
+def test_the_highest_epoch_leads_to_a_new_producer_id(h: Harness):
+    h.init()
+    at_epoch(h, 32766)
+    assert h.init() == (1001, 0)
+    at_epoch(h, 32766)
+    assert h.init(producer=(1001, 32766)) == (1002, 0)
+    assert h.init(producer=(1001, 32766)) == (1002, 0), "its answer was lost"
+
+
+def test_an_end_with_the_last_epoch_gives_a_new_producer_id(h: Harness):
+    h.init()
+    at_epoch(h, 32766)
+    h.add((1000, 32766), A0)
+    h.markers.held = True
+    assert h.commit((1000, 32766)) == (1001, 0)
+    assert h.add((1001, 0), A0) is ErrorCode.CONCURRENT_TRANSACTIONS
+    h.markers.answer()
+    h.loop.settle()
+    assert h.markers.written == [(A0, Marker(1000, 32767, True, 0, 2))]
+    assert h.commit((1000, 32766)) == (1001, 0), "the same again"
+    assert h.abort((1000, 32766)) is ErrorCode.INVALID_TXN_STATE
+    assert h.add((1001, 0), A0) is None
+    assert h.commit((1000, 32766)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert h.commit((1001, 0)) == (1001, 1)
+
+
+def test_the_new_producer_id_survives_a_restart_before_the_markers(h: Harness, make: Callable[..., Harness]):
+    h.init()
+    at_epoch(h, 32766)
+    h.add((1000, 32766), A0)
+    h.markers.held = True
+    assert h.commit((1000, 32766)) == (1001, 0)
+    again = make(h.restarted())
+    assert again.markers.written == [(A0, Marker(1000, 32767, True, 0, 2))]
+    assert again.commit((1000, 32766)) == (1001, 0)
+    assert again.add((1001, 0), A0) is None
+
+
+def test_fencing_with_the_last_epoch(h: Harness):
+    h.init()
+    at_epoch(h, 32766)
+    h.add((1000, 32766), A0)
+    assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert h.markers.written == [(A0, Marker(1000, 32767, False, 0, 2))]
+    assert h.abort((1000, 32766)) == (1001, 0)
+    assert h.init() == (1001, 1)
+
+
+# Timeouts and expiry.
+
+
+def test_a_transaction_times_out(h: Harness):
+    producer = opened(h)
+    h.loop.pass_ms(TIMEOUT_MS - 1000)
+    assert h.state() == "Ongoing"
+    h.loop.pass_ms(12_000)
+    assert h.state() == "CompleteAbort"
+    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 2))]
+    assert h.commit(producer) is ErrorCode.INVALID_TXN_STATE
+    assert h.add(producer, B0) is ErrorCode.PRODUCER_FENCED
+    assert h.init(producer=producer) == (1000, 1)
+
+
+def test_a_timeout_without_epoch_bumps_of_transactions(make: Callable[..., Harness]):
+    h = make(version=1)
+    producer = opened(h, version=OLD_CLIENT)
+    h.loop.pass_ms(TIMEOUT_MS + 12_000)
+    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 1))]
+    assert h.commit(producer, version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
+    assert h.init(producer=producer) is ErrorCode.PRODUCER_FENCED
+    assert h.init() == (1000, 2)
+
+
+def test_a_timeout_with_the_last_epoch(h: Harness):
+    h.init()
+    at_epoch(h, 32766)
+    h.add((1000, 32766), A0)
+    h.loop.pass_ms(TIMEOUT_MS + 12_000)
+    assert h.state() == "CompleteAbort"
+    # To the producer it is the answer to its own bump.
+    assert h.init(producer=(1000, 32766)) == (1001, 0)
+    assert h.add((1001, 0), A0) is None
+
+
+def test_partitions_do_not_prolong_a_transaction(h: Harness):
+    producer = opened(h)
+    h.loop.pass_ms(TIMEOUT_MS - 10_000)
+    assert h.add(producer, B0) is None
+    h.loop.pass_ms(22_000)
+    assert h.state() == "CompleteAbort"
+
+
+def test_a_timeout_that_cannot_be_written_is_tried_again(h: Harness):
+    opened(h)
+    h.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    h.loop.pass_ms(TIMEOUT_MS + 12_000)
+    assert h.state() == "Ongoing"
+    h.log.refusal = None
+    h.loop.pass_ms(10_000)
+    assert h.state() == "CompleteAbort"
+    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 2))]
+
+
+def test_a_transaction_of_a_two_phase_commit_has_no_timeout(make: Callable[..., Harness]):
+    h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
+    opened(h)
+    at_epoch(h, 0, TransactionState.ONGOING, timeout_ms=2**31 - 1)
+    h.loop.pass_ms(30 * DAY_MS)
+    assert h.state() == "Ongoing"
+
+
+def test_transactional_ids_expire(make: Callable[..., Harness]):
+    h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
+    producer = opened(h)
+    h.commit(producer)
+    h.init("empty")
+    h.loop.pass_ms(5 * DAY_MS)
+    h.init("later")
+    h.loop.pass_ms(3 * DAY_MS)
+    assert {one.transactional_id for one in h.transactions.list()} == {"later"}
+    assert h.states()[-2:] == ["-", "-"]
+    assert h.commit((1000, 1)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    again = make(h.restarted())
+    assert {one.transactional_id for one in again.transactions.list()} == {"later"}
+    assert h.init() == (1003, 0)
+
+
+def test_what_is_open_does_not_expire(make: Callable[..., Harness]):
+    h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=100 * DAY_MS)
+    opened(h)
+    h.init("marked")
+    h.add((1001, 0), B0, id="marked")
+    h.markers.held = True
+    h.commit((1001, 0), id="marked")
+    h.loop.pass_ms(9 * DAY_MS)
+    assert (h.state(), h.state("marked")) == ("Ongoing", "PrepareCommit")
+
+
+def test_expiry_that_cannot_be_written_is_tried_again(make: Callable[..., Harness]):
+    h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
+    h.init()
+    h.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    h.loop.pass_ms(8 * DAY_MS)
+    assert h.state() == "Empty"
+    h.log.refusal = None
+    h.loop.pass_ms(3_600_000)
+    assert h.transactions.list() == []

@@ -1,0 +1,423 @@
+"""Stories of offsets that transactions commit: over restarts, slow commits, deletions, time, and other writers."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.batching import Producer
+from kbroker.coordinator.group.records import CommittedOffset
+from kbroker.coordinator.interfaces import GROUP_TOPIC, Marker
+from protocol.errors import ErrorCode
+from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from protocol.messages.k16_list_groups import ListGroupsRequest
+from protocol.messages.k22_init_producer_id import InitProducerIdRequest
+from protocol.messages.k26_end_txn import EndTxnRequest
+from protocol.messages.k28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from protocol.messages.k42_delete_groups import DeleteGroupsRequest
+from protocol.records.batch import build_batch, parse_header
+from tests.unit.coordinator.group.test_group_coordinator import DAY_MS, commit_request, committed
+from tests.unit.support.group_coordinator import NODE, Harness, MemoryLog
+
+Make = Callable[..., Harness]
+UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[Harness] = []
+
+    def build(*args: Any, **config: Any) -> Harness:
+        made.append(Harness(*args, **config))
+        return made[-1]
+
+    yield build
+    for harness in made:
+        harness.close()
+
+
+@pytest.fixture
+def broker(make: Make) -> Harness:
+    harness = make()
+    harness.create_topic("t", 3)
+    return harness
+
+
+def commit_of(
+    producer: tuple[int, int], offset: int, *, name: str = "T", group: str = "g", partition: int = 0
+) -> TxnOffsetCommitRequest:
+    wanted = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="m")
+    return TxnOffsetCommitRequest(
+        transactional_id=name,
+        group_id=group,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[wanted])],
+    )
+
+
+class Writer:
+    """A producer of transactions version 2."""
+
+    def __init__(self, broker: Harness, name: str = "T") -> None:
+        self.broker = broker
+        self.name = name
+        found = broker.call(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000), 5)
+        assert found.error_code == 0
+        self.producer = (found.producer_id, found.producer_epoch)
+
+    def commit(self, offset: int, **where: Any) -> ErrorCode:
+        return committed_as(self.broker.call(commit_of(self.producer, offset, name=self.name, **where), 5))
+
+    def end_request(self, *, committed: bool = True) -> EndTxnRequest:
+        producer_id, epoch = self.producer
+        return EndTxnRequest(
+            transactional_id=self.name, producer_id=producer_id, producer_epoch=epoch, committed=committed
+        )
+
+    def end(self, *, committed: bool = True) -> None:
+        found = self.broker.call(self.end_request(committed=committed), 5)
+        assert found.error_code == 0
+        self.producer = (found.producer_id, found.producer_epoch)
+        self.broker.loop.settle()
+
+    def marker(self, *, committed: bool = True) -> Marker:
+        """What ends its open transaction."""
+        return Marker(self.producer[0], self.producer[1] + 1, committed, 0, 2)
+
+
+def committed_as(answer: Any) -> ErrorCode:
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def place_of(broker: Harness, group: str = "g") -> TopicPartition:
+    return TopicPartition(GROUP_TOPIC, broker.groups.partition_for(group))
+
+
+def mark(broker: Harness, marker: Marker, group: str = "g") -> list[ErrorCode]:
+    """What the writer of a marker is told, as it comes."""
+    told: list[ErrorCode] = []
+    broker.groups.write_marker(place_of(broker, group), marker, told.append)
+    return told
+
+
+def fetch_of(group: str, *partitions: int, stable: bool = True) -> OffsetFetchRequest:
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=list(partitions))]
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=stable)
+
+
+def fetched(broker: Harness, group: str = "g", *, stable: bool = True) -> list[int | ErrorCode]:
+    """The offsets of t's three partitions, or why they are not told."""
+    (found,) = broker.call(fetch_of(group, 0, 1, 2, stable=stable), 9).groups[0].topics
+    return [ErrorCode(one.error_code) if one.error_code else one.committed_offset for one in found.partitions]
+
+
+def group_ids(broker: Harness) -> list[str]:
+    return [group.group_id for group in broker.call(ListGroupsRequest(), 5).groups]
+
+
+# Restarts.
+
+
+@pytest.mark.parametrize("ends_committed", [True, False])
+def test_an_open_transaction_survives_a_restart_and_is_ended_after_it(
+    broker: Harness, make: Make, ends_committed: bool
+) -> None:
+    writer = Writer(broker)
+    broker.call(commit_request(1), 9)
+    assert writer.commit(5) is ErrorCode.NONE
+    again = make(broker.log)
+    again.create_topic("t", 3)
+    assert fetched(again) == [UNSTABLE, -1, -1]
+    assert fetched(again, stable=False) == [1, -1, -1]
+    writer.broker = again
+    assert writer.commit(6, partition=1) is ErrorCode.NONE
+    writer.end(committed=ends_committed)
+    ended = [5, 6, -1] if ends_committed else [1, -1, -1]
+    assert fetched(again) == ended
+    assert fetched(make(again.log)) == ended
+
+
+def test_what_apache_kafka_wrote_is_loaded_as_kafka_has_it(make: Make) -> None:
+    """The log of the recorded scenarios of transactional_offsets.txt, cut off after each batch: what it had answered
+    there."""
+    data = bytearray((Path(__file__).parents[1] / "data" / "kafka-4.3.1-pending.log").read_bytes())
+    answered: dict[int, list[int | ErrorCode]] = {}
+    pos = 0
+    while pos < len(data):
+        header = parse_header(data, pos)
+        pos += header.size
+        log = MemoryLog()
+        log.batches[TopicPartition(GROUP_TOPIC, 0)] = [bytearray(data[:pos])]
+        answered[header.last_offset] = fetched(make(log, offsets_topic_num_partitions=1))
+    assert answered == {
+        1: [UNSTABLE, UNSTABLE, -1],
+        2: [5, 6, -1],
+        4: [UNSTABLE, 6, UNSTABLE],
+        5: [5, 6, -1],
+        7: [UNSTABLE, UNSTABLE, -1],
+        8: [UNSTABLE, UNSTABLE, -1],
+        9: [61, 60, -1],
+        10: [UNSTABLE, 60, -1],
+        11: [UNSTABLE, 60, -1],
+        12: [UNSTABLE, 60, -1],
+        13: [71, 60, -1],
+        15: [UNSTABLE, 60, UNSTABLE],
+        17: [-1, 60, -1],
+        18: [-1, 60, -1],
+        19: [UNSTABLE, 60, -1],
+        22: [-1, -1, -1],
+        23: [-1, -1, -1],
+        24: [-1, -1, -1],
+    }
+
+
+# Slow commits.
+
+
+def test_offsets_count_when_the_marker_is_committed_not_when_it_is_written(broker: Harness) -> None:
+    writer = Writer(broker)
+    writer.commit(5)
+    broker.log.held = True
+    told = mark(broker, writer.marker())
+    assert told == []
+    assert fetched(broker) == [UNSTABLE, -1, -1]
+    assert fetched(broker, stable=False) == [-1, -1, -1]
+    broker.log.commit()
+    assert told == [ErrorCode.NONE]
+    assert fetched(broker) == [5, -1, -1]
+
+
+def test_a_stable_fetch_waits_for_offsets_that_a_transaction_is_writing(broker: Harness) -> None:
+    writer = Writer(broker)
+    writer.commit(4, partition=1)
+    broker.log.held = True
+    commit = broker.start(commit_of(writer.producer, 5), 5)
+    fetch = broker.start(fetch_of("g", 0), 9)
+    assert not commit.done()
+    assert not fetch.done()
+    broker.log.commit()
+    broker.loop.settle()
+    assert committed_as(commit.result()) is ErrorCode.NONE
+    assert committed_as(fetch.result().groups[0]) is UNSTABLE
+
+
+def test_a_marker_whose_partition_is_lost_is_told_so_and_written_again(broker: Harness, make: Make) -> None:
+    writer = Writer(broker)
+    writer.commit(5)
+    broker.log.held = True
+    told = mark(broker, writer.marker())
+    broker.run(broker.move_group_partition(place_of(broker).partition, NODE + 1))
+    broker.log.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert mark(broker, writer.marker()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    # The first had come into the log; the second ends nothing more.
+    again = make(broker.log)
+    assert fetched(again) == [5, -1, -1]
+    again.log.held = False
+    assert mark(again, writer.marker()) == [ErrorCode.NONE]
+    assert fetched(again) == [5, -1, -1]
+
+
+def test_while_a_partition_is_loaded_markers_come_too_early(broker: Harness) -> None:
+    writer = Writer(broker)
+    writer.commit(5)
+    index = place_of(broker).partition
+    broker.run(broker.move_group_partition(index, NODE + 1))
+    broker.run(broker.move_group_partition(index, NODE))
+    assert mark(broker, writer.marker()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    commit = broker.run(broker.serve(commit_of(writer.producer, 6), 5))
+    assert committed_as(commit) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker.loop.settle()
+    assert mark(broker, writer.marker()) == [ErrorCode.NONE]
+    assert fetched(broker) == [5, -1, -1]
+
+
+def test_a_marker_for_a_partition_that_does_not_exist(broker: Harness) -> None:
+    told: list[ErrorCode] = []
+    broker.groups.write_marker(TopicPartition(GROUP_TOPIC, 77), Marker(1, 1, True, 0, 2), told.append)
+    assert told == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+# Markers.
+
+
+def test_a_marker_without_offsets_and_one_that_comes_twice_change_nothing(broker: Harness) -> None:
+    assert mark(broker, Marker(4711, 1, True, 0, 2)) == [ErrorCode.NONE]
+    writer = Writer(broker)
+    writer.commit(5)
+    marker = writer.marker()
+    assert mark(broker, marker) == mark(broker, marker) == [ErrorCode.NONE]
+    assert fetched(broker) == [5, -1, -1]
+
+
+def test_a_late_marker_does_not_end_the_next_transaction(broker: Harness) -> None:
+    writer = Writer(broker)
+    writer.commit(5)
+    late = writer.marker()
+    writer.end()
+    writer.commit(6)
+    assert mark(broker, late) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert fetched(broker) == [UNSTABLE, -1, -1]
+    writer.end(committed=False)
+    assert fetched(broker) == [5, -1, -1]
+
+
+def test_a_marker_of_a_coordinator_that_was_replaced_is_fenced(broker: Harness) -> None:
+    writer = Writer(broker)
+    writer.commit(5)
+    assert mark(broker, writer.marker()._replace(coordinator_epoch=7)) == [ErrorCode.NONE]
+    old = Marker(writer.producer[0], writer.producer[1] + 2, True, 6, 2)
+    assert mark(broker, old) == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+
+
+# Who may write.
+
+
+def test_a_commit_that_waits_while_its_transaction_is_aborted_is_refused(broker: Harness) -> None:
+    """Between what the coordinator says and the append the transaction may end: nothing is left pending for ever."""
+    writer = Writer(broker)
+    writer.commit(1, group="other")
+    broker.log.held = True
+    waiting = broker.start(commit_request(3), 9)
+    delete = broker.start(DeleteGroupsRequest(groups_names=["g"]), 2)
+    commit = broker.start(commit_of(writer.producer, 5), 5)
+    broker.log.commit(1)
+    broker.loop.settle()
+    assert not commit.done()
+    mark(broker, writer.marker(committed=False))
+    while broker.log.waiting:
+        broker.log.commit()
+        broker.loop.settle()
+    assert (committed(waiting.result()), delete.result().results[0].error_code) == (0, 0)
+    assert committed_as(commit.result()) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert fetched(broker) == [-1, -1, -1]
+
+
+def test_a_guard_is_worth_nothing_after_the_transaction_it_was_given_for(broker: Harness) -> None:
+    """As before, in a transaction of an older client, whose markers have the epoch of the data."""
+    writer = Writer(broker)
+    guard = broker.groups.begin_verification("g", *writer.producer)
+    assert mark(broker, Marker(*writer.producer, False, 0, 1)) == [ErrorCode.NONE]
+    offsets = [("t", 0, CommittedOffset(5))]
+    with pytest.raises(KafkaError) as refused:
+        broker.run(
+            broker.groups.commit_in_transaction("g", "", None, -1, Producer(*writer.producer, guard, True), offsets)
+        )
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+    assert fetched(broker) == [-1, -1, -1]
+
+
+def test_what_cannot_be_written_is_not_pending(broker: Harness) -> None:
+    writer = Writer(broker)
+    writer.commit(1, partition=1)
+    broker.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
+    assert writer.commit(5) is ErrorCode.NOT_COORDINATOR
+    broker.log.refusal = None
+    assert fetched(broker) == [-1, UNSTABLE, -1]
+
+
+def test_commits_of_a_transaction_in_one_turn_share_an_append(broker: Harness) -> None:
+    writer, other = Writer(broker), Writer(broker, "U")
+    writer.commit(0)
+    other.commit(0)
+    before = len(broker.log.batches[place_of(broker)])
+    tasks = [broker.loop.create_task(broker.serve(commit_of(writer.producer, i), 5)) for i in range(20)]
+    tasks += [broker.loop.create_task(broker.serve(commit_of(other.producer, i, name="U"), 5)) for i in range(20)]
+    tasks += [broker.loop.create_task(broker.serve(commit_request(i), 9)) for i in range(20)]
+    broker.loop.settle()
+    assert {int(task.result().topics[0].partitions[0].error_code) for task in tasks} == {0}
+    assert len(broker.log.batches[place_of(broker)]) == before + 3
+    writer.end()
+    other.end()
+    assert fetched(broker) == [19, -1, -1]
+
+
+# Time.
+
+
+def test_neither_offsets_nor_groups_expire_while_they_are_pending(broker: Harness) -> None:
+    writer = Writer(broker)
+    broker.call(commit_request(1), 9)
+    writer.commit(5)
+    writer.commit(5, group="h")
+    writer.commit(5, group="i")
+    # The coordinator would end the transaction long before; here only the groups are looked at.
+    broker.run(broker.transactions.stop())
+    broker.loop.pass_ms(8 * DAY_MS)
+    assert fetched(broker) == [UNSTABLE, -1, -1]
+    assert fetched(broker, stable=False) == [1, -1, -1]
+    assert sorted(group_ids(broker)) == ["g", "h", "i"]
+    assert mark(broker, writer.marker(committed=False), "h") == [ErrorCode.NONE]
+    assert mark(broker, writer.marker(committed=False), "g") == [ErrorCode.NONE]
+    assert mark(broker, writer.marker(), "i") == [ErrorCode.NONE]
+    assert fetched(broker) == [1, -1, -1]
+    broker.loop.pass_ms(600_000)
+    # What is left of them is as old as its commit, also what has only now become an offset.
+    assert group_ids(broker) == []
+
+
+def test_a_transaction_that_times_out_is_aborted_in_its_groups(broker: Harness) -> None:
+    writer = Writer(broker)
+    writer.commit(5)
+    broker.loop.pass_ms(59_000)
+    assert fetched(broker) == [UNSTABLE, -1, -1]
+    broker.loop.pass_ms(15_000)
+    assert fetched(broker) == [-1, -1, -1]
+    assert writer.commit(6) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+# Deletions.
+
+
+def test_a_deleted_topic_takes_its_pending_offsets_along(broker: Harness, make: Make) -> None:
+    writer = Writer(broker)
+    writer.commit(5)
+    writer.commit(6, group="h")
+    broker.call(commit_request(7), 9)
+    broker.run(broker.delete_topic("t"))
+    broker.loop.settle()
+    for harness in (broker, make(broker.log)):
+        assert fetched(harness) == [-1, -1, -1]
+        assert fetched(harness, "h") == [-1, -1, -1]
+    writer.end()
+    assert fetched(broker) == [-1, -1, -1]
+    assert fetched(make(broker.log), "h") == [-1, -1, -1]
+
+
+def test_a_group_that_is_deleted_while_its_marker_is_written_does_not_come_back(broker: Harness, make: Make) -> None:
+    writer = Writer(broker)
+    writer.commit(5)
+    broker.log.held = True
+    told = mark(broker, writer.marker())
+    delete = broker.start(DeleteGroupsRequest(groups_names=["g"]), 2)
+    broker.log.commit(1)
+    assert told == [ErrorCode.NONE]
+    assert fetched(broker, stable=False) == [5, -1, -1]
+    broker.log.commit()
+    broker.loop.settle()
+    assert delete.result().results[0].error_code == 0
+    for harness in (broker, make(broker.log)):
+        assert group_ids(harness) == []
+        assert fetched(harness) == [-1, -1, -1]
+
+
+def test_a_tombstone_forgets_what_is_pending_while_loading_too(make: Make) -> None:
+    """As a Kafka broker would leave it: the transaction has not ended when the offset is deleted."""
+    broker = make()
+    broker.create_topic("t", 3)
+    writer = Writer(broker)
+    writer.commit(5)
+    tp = place_of(broker)
+    tombstone = build_batch([(1, b"\0\1\0\1g\0\1t\0\0\0\0", None, ())])
+    broker.log.append_internal(tp, tombstone)
+    again = make(broker.log)
+    assert fetched(again) == [-1, -1, -1]
+    assert mark(again, writer.marker()) == [ErrorCode.NONE]
+    assert fetched(again) == [-1, -1, -1]

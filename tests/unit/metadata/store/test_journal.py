@@ -1,0 +1,69 @@
+"""The journal against a model: whatever was acknowledged is there after any crash, and nothing that was not written."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
+from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore
+from kbroker.metadata.store.journal import decode_ops, encode_ops
+from tests.unit.support.memory_disk import MemoryDisk, make_environment
+
+PATHS = ["/a", "/b", "/a/c", "/a/d", "/b/e"]
+DATA = st.binary(max_size=40)
+OPS = st.one_of(
+    st.builds(Create, st.sampled_from(PATHS), DATA),
+    st.builds(Set, st.sampled_from(PATHS), DATA),
+    st.builds(Delete, st.sampled_from(PATHS)),
+)
+MULTIS = st.lists(OPS, min_size=1, max_size=3)
+# A multi; None stops the broker; a number takes the power away and leaves so many unsynced bytes.
+STEPS = st.lists(st.one_of(MULTIS, st.none(), st.integers(0, 120)), max_size=25)
+State = dict[str, tuple[bytes, int]]
+
+
+async def state_of(session: EmbeddedSession) -> State:
+    nodes = await session.get_many(PATHS)
+    return {path: tuple(node) for path, node in zip(PATHS, nodes, strict=True) if node is not None}  # type: ignore[misc]
+
+
+async def opened(disk: MemoryDisk) -> EmbeddedSession:
+    return (await EmbeddedStore.open(make_environment(disk), "/data")).session()
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_acknowledged_changes_survive(steps: list[Any]):
+    async def story() -> None:
+        disk = MemoryDisk()
+        session = await opened(disk)
+        for step in steps:
+            before = await state_of(session)
+            if step is None:
+                session = await opened(disk)
+                assert await state_of(session) == before
+            elif isinstance(step, int):
+                disk.sync_fails = True
+                with suppress(CoordinationError):
+                    await session.create("/in-flight", b"x" * 80)
+                disk.sync_fails = False
+                disk.power_loss(step)
+                session = await opened(disk)
+                assert await state_of(session) == before
+                if await session.exists("/in-flight") is not None:
+                    await session.delete("/in-flight")
+            else:
+                try:
+                    await session.multi(step)
+                except CoordinationError:
+                    assert await state_of(session) == before
+
+    asyncio.run(story())
+
+
+@given(st.lists(OPS, max_size=10))
+def test_operations_come_back_as_they_were_written(ops: list[Op]):
+    assert decode_ops(encode_ops(ops), 0) == ops

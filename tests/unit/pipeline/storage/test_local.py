@@ -1,0 +1,145 @@
+"""Files of a directory: whole or not there, and failures as one sentence."""
+
+import errno
+import hashlib
+import os
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage.local import LocalStorage
+from kbroker.pipeline.storage.storage import Absent, DirectoryEntry, open_storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(str(tmp_path / "root"))
+
+
+def everything(storage: LocalStorage) -> list[str]:
+    return sorted(entry.name for entry in storage.walk())
+
+
+def test_a_file_is_created_once(storage):
+    assert storage.create("a/b/c", b"first")
+    assert not storage.create("a/b/c", b"second")
+    assert storage.read("a/b/c") == b"first"
+    assert everything(storage) == ["a/b/c"]
+
+
+def test_of_many_who_create_a_file_one_wins_and_its_bytes_are_there(storage):
+    won: list[int] = []
+    together = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        together.wait()
+        if storage.create("d/one", bytes([number]) * 1000):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert storage.read("d/one") == bytes(won) * 1000
+    assert everything(storage) == ["d/one"]
+
+
+def test_a_file_is_replaced_and_renamed_and_deleted(storage):
+    storage.replace("a", b"1")
+    storage.replace("a", b"22")
+    storage.rename("a", "x/y/b")
+    assert (storage.exists("a"), storage.exists("x/y/b"), storage.size("x/y/b")) == (False, True, 2)
+    assert storage.sha256("x/y/b") == hashlib.sha256(b"22").hexdigest()
+    storage.delete("x", recursive=True)
+    storage.delete("x/y/b")
+    assert everything(storage) == []
+
+
+def test_nothing_is_overwritten_by_a_rename(storage):
+    storage.create("a", b"1")
+    storage.create("b", b"2")
+    with pytest.raises(PipelineError, match="/b: is there already"):
+        storage.rename("a", "b")
+    assert (storage.read("a"), storage.read("b")) == (b"1", b"2")
+
+
+def test_a_listing_has_names_sizes_times_and_kinds(storage, tmp_path):
+    storage.create("d/f", b"123")
+    storage.create("a", b"")
+    os.utime(tmp_path / "root" / "a", ns=(0, 1_700_000_000_123_000_000))
+    (tmp_path / "root" / "dead-link").symlink_to("nowhere")
+    a, d = storage.names("")
+    assert a == DirectoryEntry("a", 0, 1_700_000_000_123, False)
+    assert (d.name, d.is_directory) == ("d", True)
+    assert [(entry.name, entry.size) for entry in storage.walk()] == [("a", 0), ("d/f", 3)]
+    assert storage.names("absent") == []
+    assert list(storage.walk("absent")) == []
+
+
+@pytest.mark.parametrize("call", ["read", "size", "sha256"])
+def test_what_is_absent_is_told(storage, call):
+    with pytest.raises(Absent, match=r"root/no: no such file or directory"):
+        getattr(storage, call)("no")
+
+
+def test_a_file_in_the_place_of_a_directory_is_told(storage):
+    storage.create("a", b"")
+    with pytest.raises(PipelineError, match=r"root/a/b: not a directory"):
+        storage.create("a/b", b"")
+    with pytest.raises(PipelineError, match="not a directory"):
+        storage.names("a")
+
+
+@pytest.mark.parametrize("call", ["create", "replace"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_leaves_nothing_half_done(storage, call, code, monkeypatch):
+    storage.create("old", b"1")
+
+    def full(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(PipelineError, match="no space left on device; what was archived stays readable"):
+        getattr(storage, call)("new" if call == "create" else "old", b"2")
+    monkeypatch.undo()
+    assert everything(storage) == ["old"]
+    assert storage.read("old") == b"1"
+
+
+def test_a_file_that_may_not_be_so_large_is_told_as_a_full_disk(storage):
+    storage.create("old", b"1")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(PipelineError, match="/new: no space left on device; what was archived stays readable"):
+            storage.create("new", bytes(10_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert everything(storage) == ["old"]
+
+
+def test_one_directory_has_one_name(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert LocalStorage(str(tmp_path / "link" / "x")).root == str(tmp_path / "x")
+    assert open_storage(f"file://{tmp_path}/x").root == str(tmp_path / "x")
+    assert open_storage(f"file:{tmp_path}/a b%20").uri("c") == f"file://{tmp_path}/a b%20/c"
+    assert open_storage("a:b").root == os.path.realpath("a:b")
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("", "no name"),
+        ("hdfs://node/a", "without Spark"),
+        ("s3a://bucket/a", "without Spark"),
+        ("file://host/a", "another host"),
+    ],
+)
+def test_a_location_that_cannot_be_used_is_told(location, reason):
+    with pytest.raises(PipelineError, match=reason):
+        open_storage(location)

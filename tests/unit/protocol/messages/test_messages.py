@@ -1,0 +1,111 @@
+"""Every message in every version against other people's encoders, and against bytes that are no message."""
+
+from random import Random
+
+import pytest
+
+from protocol.errors import MalformedError
+from protocol.schema.grammar import grammar, plain
+from protocol.schema.message import Message, decode, decoder, encode, facts
+from tests.unit.support.foreign_encoders import kafka_python_class, kafka_python_encode, kio_class, kio_encode
+from tests.unit.support.random_messages import all_messages, all_versions, random_message
+
+ROUNDS = 12
+
+# Sizes beyond any frame, below zero, and a varint that goes on.
+LIES = (b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\xff\xff", b"\x80")
+
+by_class = pytest.mark.parametrize("cls", all_messages(), ids=lambda cls: cls.__name__)
+
+
+def samples(cls: type[Message], rounds: int = ROUNDS):
+    """(version, message) pairs, the same ones in every run."""
+    known = facts(cls)
+    for version in range(known.min, known.max + 1):
+        for seed in range(rounds):
+            yield version, random_message(cls, version, Random(f"{cls.__name__} {version} {seed}"))
+
+
+@by_class
+def test_a_decoded_encoding_is_the_message(cls: type[Message]) -> None:
+    for version, message in samples(cls):
+        encoded = encode(message, version)
+        assert decode(cls, encoded, version) == message
+        assert decode(cls, memoryview(encoded), version) == message
+
+
+@by_class
+def test_decoding_starts_and_ends_where_the_message_does(cls: type[Message]) -> None:
+    for version, message in samples(cls, 1):
+        encoded = encode(message, version)
+        found, end = decoder(cls, version)(memoryview(b"abc" + encoded + b"more"), 3)
+        assert found == message
+        assert end == 3 + len(encoded)
+
+
+@by_class
+def test_the_grammar_agrees(cls: type[Message]) -> None:
+    known = facts(cls)
+    grammars = {version: grammar(cls, version) for version in range(known.min, known.max + 1)}
+    for version, message in samples(cls):
+        encoded = encode(message, version)
+        assert grammars[version].build(plain(message, version)) == encoded
+        assert grammars[version].parse(encoded) == plain(message, version)
+
+
+@by_class
+def test_kio_encodes_the_same_bytes(cls: type[Message]) -> None:
+    for version, message in samples(cls):
+        theirs = kio_encode(message, version)
+        assert theirs is None or theirs == encode(message, version)
+
+
+@by_class
+def test_kafka_python_encodes_the_same_bytes(cls: type[Message]) -> None:
+    for version, message in samples(cls):
+        theirs = kafka_python_encode(message, version)
+        assert theirs is None or theirs == encode(message, version)
+
+
+def test_foreign_encoders_have_every_request_and_response() -> None:
+    unknown = [
+        (cls.__name__, version)
+        for cls, version in all_versions()
+        if facts(cls).key is not None
+        and (kio_class(cls.__name__, facts(cls).kind, version) is None or not kafka_python_class(cls.__name__))
+    ]
+    assert unknown == []
+
+
+@by_class
+def test_every_truncation_is_malformed(cls: type[Message]) -> None:
+    for version, message in samples(cls, 2):
+        encoded = encode(message, version)
+        decode_it = decoder(cls, version)
+        for size in range(len(encoded)):
+            with pytest.raises(MalformedError):
+                decode_it(memoryview(encoded)[:size], 0)
+
+
+@by_class
+def test_damaged_bytes_are_a_message_or_malformed(cls: type[Message]) -> None:
+    """Nothing else may come out: not IndexError, not UnicodeDecodeError, not MemoryError."""
+    rng = Random(cls.__name__)
+    for version, message in samples(cls, 3):
+        encoded = encode(message, version)
+        decode_it = decoder(cls, version)
+        for _ in range(40):
+            try:
+                found = decode_it(memoryview(damage(encoded, rng)), 0)[0]
+            except MalformedError:
+                continue
+            assert isinstance(found, cls)
+
+
+def damage(encoded: bytes, rng: Random) -> bytearray:
+    """Up to three places overwritten, by sizes that lie and by noise, longer or shorter than what was there."""
+    damaged = bytearray(encoded)
+    for _ in range(rng.randint(1, 3)):
+        pos = rng.randrange(len(damaged) + 1)
+        damaged[pos : pos + rng.randint(0, 4)] = rng.choice((*LIES, rng.randbytes(4)))
+    return damaged

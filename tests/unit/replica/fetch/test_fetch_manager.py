@@ -1,0 +1,289 @@
+"""Incremental fetch sessions (KIP-227) of a whole broker: what they answer, how they end, what they cost."""
+
+import asyncio
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.k01_fetch import FetchResponse
+from tests.unit.support.client import Client, Place, bases, batch, errors, values_of
+from tests.unit.support.simulated_broker import HOUR, Machine, story
+
+LONG_MS = 100_000
+
+
+class Session:
+    """A consumer's fetch session: it sends what has changed."""
+
+    def __init__(self, client: Client, version: int = 12) -> None:
+        self.client = client
+        self.version = version
+        self.id = 0
+        self.epoch = 0
+
+    async def fetch(self, wanted: dict[Place, int] | None = None, **options: object) -> FetchResponse:
+        answer = await self.client.fetch(wanted or {}, session=(self.id, self.epoch), version=self.version, **options)
+        self.id, self.epoch = answer.session_id, self.epoch + 1
+        assert answer.error_code == 0
+        return answer
+
+
+@story
+@pytest.mark.parametrize("version", [7, 12, 18])
+async def test_only_what_has_changed_is_answered(m: Machine, version: int) -> None:
+    client = await m.client()
+    await client.create_topic("t", 4)
+    session = Session(client, version)
+    everything = {("t", index): 0 for index in range(4)}
+    first = await session.fetch(everything)
+    assert session.id != 0
+    assert len(first.responses[0].partitions) == 4
+    assert (await session.fetch()).responses == []
+    await client.produce("t", batch(b"a"), 2)
+    answer = await session.fetch()
+    assert [(part.partition_index, values_of(part)) for part in answer.responses[0].partitions] == [(2, [b"a"])]
+    # It is there until the client asks for what follows.
+    answer = await session.fetch()
+    assert [(part.partition_index, values_of(part)) for part in answer.responses[0].partitions] == [(2, [b"a"])]
+    assert (await session.fetch({("t", 2): 1})).responses == []
+    await client.produce("t", batch(b"b"), 2)
+    await client.produce("t", batch(b"c"), 3)
+    answer = await session.fetch()
+    assert {part.partition_index for part in answer.responses[0].partitions} == {2, 3}
+
+
+@story
+async def test_a_session_wakes_for_its_own_partitions_only(m: Machine) -> None:
+    client, producer = await m.client(), await m.client()
+    await client.create_topic("t", 3)
+    session = Session(client)
+    await session.fetch({("t", 0): 0, ("t", 1): 0})
+    await session.fetch(forgotten=[("t", 1)])
+    waiting = asyncio.ensure_future(session.fetch(max_wait_ms=LONG_MS))
+    for index in (1, 2):
+        await producer.produce("t", batch(b"a"), index)
+    await asyncio.sleep(5)
+    assert not waiting.done()
+    await producer.produce("t", batch(b"a"), 0)
+    assert list(bases(await waiting)) == [("t", 0)]
+
+
+@story
+async def test_partitions_that_come_and_go(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", 2)
+    await client.produce("t", batch(b"a"), 0)
+    await client.produce("t", batch(b"b"), 1)
+    session = Session(client)
+    assert bases(await session.fetch({("t", 0): 0})) == {("t", 0): [0]}
+    assert bases(await session.fetch({("t", 0): 1, ("t", 1): 0})) == {("t", 1): [0]}
+    assert bases(await session.fetch({("t", 0): 0}, forgotten=[("t", 1)])) == {("t", 0): [0]}
+    assert m.partition("t", 1).fetchers == {}
+    # Without any partition left there is no session, as in Kafka.
+    assert bases(await session.fetch(forgotten=[("t", 0)])) == {}
+    assert session.id == 0
+    assert len(m.broker.services.fetching.sessions) == 0
+    assert m.partition("t", 0).fetchers == {}
+
+
+@story
+async def test_errors_of_sessions(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+
+    async def code(session: tuple[int, int], version: int = 12) -> ErrorCode:
+        answer = await client.fetch({("t", 0): 0}, session=session, version=version)
+        assert answer.session_id == 0 or answer.error_code == 0
+        return ErrorCode(answer.error_code)
+
+    first = await client.fetch({("t", 0): 0}, session=(0, 0))
+    number = first.session_id
+    assert await code((number ^ 1, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert await code((number, 2)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert await code((number, 1), 13) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert await code((number, 1)) is ErrorCode.NONE
+    assert await code((number, 1)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    # The client begins anew, and the old session ends with it.
+    second = await client.fetch({("t", 0): 0}, session=(number, 0))
+    assert second.session_id not in (0, number)
+    assert await code((number, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    # Or it is closed.
+    assert await code((second.session_id, -1)) is ErrorCode.NONE
+    assert await code((second.session_id, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert m.partition("t").fetchers == {}
+
+
+@story
+async def test_an_error_in_a_session_is_told_every_time_and_so_is_its_end(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    await client.produce("t", batch(b"a"))
+    session = Session(client)
+    await session.fetch({("t", 0): 0, ("u", 0): 0})
+    for _ in range(3):
+        assert errors(await session.fetch({("t", 0): 1})) == {("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    await client.create_topic("u")
+    assert errors(await session.fetch()) == {("u", 0): ErrorCode.NONE}
+    assert errors(await session.fetch()) == {}
+
+
+@story(max_incremental_fetch_session_cache_slots=2)
+async def test_a_full_cache(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    sessions = [Session(client) for _ in range(3)]
+    for session in sessions:
+        await session.fetch({("t", 0): 0})
+    assert [session.id == 0 for session in sessions] == [False, False, True]
+    await asyncio.sleep(100)
+    await sessions[0].fetch()
+    await asyncio.sleep(50)
+    # Now one is idle for long enough to give its place up.
+    another = Session(client)
+    await another.fetch({("t", 0): 0})
+    assert another.id != 0
+    await sessions[0].fetch()
+    answer = await client.fetch({}, session=(sessions[1].id, 1))
+    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(m.partition("t").fetchers) == 2
+
+
+@story(max_incremental_fetch_session_cache_slots=1)
+async def test_a_session_that_is_evicted_while_it_waits(m: Machine) -> None:
+    client, other = await m.client(), await m.client()
+    await client.create_topic("t")
+    session = Session(client)
+    await session.fetch({("t", 0): 0, ("u", 0): 0})
+    await session.fetch({("t", 0): 0}, forgotten=[("u", 0)])
+    waiting = client.post_fetch({}, session=(session.id, 2), max_wait_ms=int(HOUR * 1000))
+    await asyncio.sleep(300)
+    taker = Session(other)
+    await taker.fetch({("t", 0): 0})
+    assert taker.id != 0
+    assert (await waiting).responses == []
+    assert len(m.partition("t").fetchers) == 1
+
+
+@story
+async def test_a_waiting_fetch_takes_nothing_from_the_one_that_replaces_it(m: Machine) -> None:
+    """A consumer whose connection was lost while it waited goes on with its session on another one."""
+    lost, client, producer = await m.client(), await m.client(), await m.client()
+    await producer.create_topic("t", 2)
+    session = Session(lost)
+    await session.fetch({("t", 0): 0, ("t", 1): 0})
+    waiting = lost.post_fetch({}, session=(session.id, 1), max_wait_ms=1000)
+    await asyncio.sleep(0.5)
+    again = client.post_fetch({}, session=(session.id, 2), max_wait_ms=LONG_MS)
+    # The first is told that there is nothing for it any more.
+    assert (await waiting).responses == []
+    await asyncio.sleep(5)
+    assert not again.done()
+    await producer.produce("t", batch(b"a"), 1)
+    assert bases(await again) == {("t", 1): [0]}
+    assert len(m.broker.services.replicas.purgatory) == 0
+
+
+@story
+async def test_a_session_outlives_its_connection(m: Machine) -> None:
+    lost, client = await m.client(), await m.client()
+    await client.create_topic("t")
+    session = Session(lost)
+    await session.fetch({("t", 0): 0})
+    lost.post_fetch({}, session=(session.id, 1), max_wait_ms=LONG_MS)
+    await asyncio.sleep(1)
+    lost.close()
+    await asyncio.sleep(1)
+    assert len(m.broker.services.replicas.purgatory) == 0
+    waiting = client.post_fetch({}, session=(session.id, 2), max_wait_ms=LONG_MS)
+    await asyncio.sleep(1)
+    producer = await m.client()
+    await producer.produce("t", batch(b"a"))
+    assert bases(await waiting) == {("t", 0): [0]}
+
+
+@story
+async def test_nobody_is_starved_in_a_session(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", 5)
+    for index in range(5):
+        for _ in range(10):
+            await client.produce("t", batch(b"v", size=1000), index)
+    session = Session(client)
+    offsets = {("t", index): 0 for index in range(5)}
+    answer = await session.fetch(offsets, max_bytes=1000)
+    seen: list[Place] = []
+    for _ in range(24):
+        moved = {place: found[-1] + 1 for place, found in bases(answer).items() if found}
+        seen += moved
+        answer = await session.fetch(moved, max_bytes=1000)
+    assert sorted(seen[:5]) == sorted(seen[5:10]) == sorted(offsets)
+
+
+@story
+async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 10,000 partitions one changes: the fetch looks at that one."""
+    client, producer = await m.client(), await m.client()
+    await client.create_topic("t", 10)
+    session = Session(client)
+    await session.fetch({("t", index): 0 for index in range(10)})
+    # What nobody has appended to is as cheap when it does not exist in this test: partitions that are the same log.
+    state = m.broker.services.fetching.sessions._sessions[session.id]
+    partition = m.partition("t", 1)
+    for index in range(10, 10_000):
+        fetched = type(next(iter(state.partitions.values())))(state, "t", (index, -1, 0, -1, 1 << 20))
+        fetched.target = partition
+        fetched.told = (0, 0)
+        state.partitions["t", index] = fetched
+    looked_at: list[int] = []
+    check = type(partition).check_leader
+    monkeypatch.setattr(
+        type(partition), "check_leader", lambda self, epoch: looked_at.append(self.tp.partition) or check(self, epoch)
+    )
+    assert (await session.fetch()).responses == []
+    assert looked_at == []
+    await producer.produce("t", batch(b"a"), 7)
+    assert bases(await session.fetch()) == {("t", 7): [0]}
+    assert looked_at == [7]
+    assert (await session.fetch({("t", 7): 1})).responses == []
+    waiting = asyncio.ensure_future(session.fetch(max_wait_ms=LONG_MS))
+    await asyncio.sleep(1)
+    looked_at.clear()
+    await producer.produce("t", batch(b"b"), 7)
+    assert bases(await waiting) == {("t", 7): [1]}
+    assert looked_at == [7]
+
+
+@story
+async def test_sessions_that_are_left_alone_cost_appends_nothing(m: Machine) -> None:
+    client, producer = await m.client(), await m.client()
+    await client.create_topic("t")
+    sessions = [Session(client) for _ in range(30)]
+    for session in sessions:
+        await session.fetch({("t", 0): 0})
+    partition = m.partition("t")
+    assert len(partition.fetchers) == 30
+    await producer.produce("t", batch(b"a"))
+    # Each was told once. Until it asks again, it need not be told of more.
+    assert len(partition.fetchers) == 0
+    await producer.produce("t", batch(b"b"))
+    for session in sessions:
+        assert bases(await session.fetch()) == {("t", 0): [0, 1]}
+        assert bases(await session.fetch({("t", 0): 2})) == {}
+    assert len(partition.fetchers) == 30
+
+
+@story
+async def test_one_who_waits_hears_of_every_append(m: Machine) -> None:
+    client, producer = await m.client(), await m.client()
+    await client.create_topic("t", 2)
+    session = Session(client)
+    await producer.produce("t", batch(b"a", size=300), 0)
+    await session.fetch({("t", 0): 0, ("t", 1): 0}, partition_max_bytes=1000)
+    waiting = asyncio.ensure_future(session.fetch(max_wait_ms=LONG_MS, min_bytes=1000))
+    for n in range(4):
+        await asyncio.sleep(1)
+        assert waiting.done() == (n >= 2)
+        await producer.produce("t", batch(b"b", size=300), n % 2)
+    assert bases(await waiting) == {("t", 0): [0, 1], ("t", 1): [0]}

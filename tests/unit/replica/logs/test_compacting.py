@@ -1,0 +1,178 @@
+"""Internal topics are compacted while the broker runs."""
+
+import asyncio
+
+import pytest
+
+from kbroker.storage.checkpoint_files import decode_offsets
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.k09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.unit.support.client import Client, batch
+from tests.unit.support.simulated_broker import MINUTE, Machine, story
+
+OFFSETS = "__consumer_offsets"
+SMALL = {"offsets_topic_segment_bytes": 1 << 20}
+
+
+async def commit(client: Client, group: str, offset: int) -> None:
+    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="m" * 4000)
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequestTopic(name="t", partitions=[part])],
+    )
+    answer = await client.ask(request, 8, OffsetCommitResponse)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+async def committed(client: Client, group: str) -> int:
+    wanted = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
+    answer = await client.ask(request, 8, OffsetFetchResponse)
+    assert answer.groups[0].error_code == 0
+    return answer.groups[0].topics[0].partitions[0].committed_offset
+
+
+async def with_groups(m: Machine, commits: int) -> Client:
+    """Ten groups that commit in turn."""
+    client = await m.client()
+    await client.create_topic("t")
+    found = await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    assert found.coordinators[0].error_code == 0
+    await m.broker.services.groups.loaded("g")
+    for n in range(commits):
+        await commit(client, f"g{n % 10}", n)
+    return client
+
+
+@story(**SMALL)
+async def test_offsets_are_compacted_and_a_restart_loads_the_same(m: Machine) -> None:
+    client = await with_groups(m, 600)
+    log = m.partition(OFFSETS).log
+    assert (log.log_end_offset, len(log.segments)) == (600, 3)
+    before = log.size_bytes
+    await asyncio.sleep(MINUTE)
+    assert log.size_bytes < before // 2
+    assert log.cleaned_to == log.active.base_offset
+    assert m.partition(OFFSETS) not in m.broker.services.replicas.upkeep.uncleaned
+    cleaned = decode_offsets(m.disk.read("/data/cleaner-offset-checkpoint"))
+    assert list(cleaned.values()) == [log.cleaned_to]
+    for how in ("stop", "kill"):
+        if how == "stop":
+            await m.stop()
+        else:
+            await m.crash(power=False)
+        await m.start()
+        client = await m.client()
+        await m.broker.services.groups.loaded("g")
+        assert [await committed(client, f"g{n}") for n in range(10)] == list(range(590, 600))
+        assert m.partition(OFFSETS).log.cleaned_to == log.cleaned_to
+
+
+async def fill(client: Client, rounds: int, **configs: object) -> None:
+    """Two keys in turn, in segments of one batch."""
+    await client.create_topic("t", **{"segment_bytes": 1 << 20, **configs})
+    for n in range(rounds):
+        await client.produce("t", batch(b"v%d" % n, key=b"k%d" % (n % 2), size=700_000))
+
+
+@story
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+async def test_a_topic_is_compacted(m: Machine, policy: str) -> None:
+    client = await m.client()
+    await fill(client, 7, cleanup_policy=policy)
+    await asyncio.sleep(MINUTE)
+    # Of the six in closed segments the last two, and what is in the active one.
+    assert [value[:2] for value in await client.read("t")] == [b"v4", b"v5", b"v6"]
+    assert m.partition("t").log.log_end_offset == 7
+
+
+@story
+async def test_a_topic_is_compacted_when_its_policy_is_altered(m: Machine) -> None:
+    client = await m.client()
+    await fill(client, 7)
+    await asyncio.sleep(MINUTE)
+    assert len(await client.read("t")) == 7
+    await client.alter_topic("t", cleanup_policy="compact")
+    await asyncio.sleep(MINUTE)
+    assert len(await client.read("t")) == 3
+
+
+@story
+async def test_after_a_start_goes_on_what_was_not_compacted(m: Machine) -> None:
+    client = await m.client()
+    await fill(client, 7, cleanup_policy="compact")
+    await m.restart()
+    client = await m.client()
+    assert len(await client.read("t")) == 7
+    await asyncio.sleep(MINUTE)
+    assert len(await client.read("t")) == 3
+
+
+@story
+async def test_what_is_written_all_the_time_is_compacted_again_and_again(m: Machine) -> None:
+    client = await m.client()
+    await fill(client, 3, cleanup_policy="compact", flush_ms=1 << 40)
+    for n in range(200):
+        await client.produce("t", batch(b"w%d" % n, key=b"k", size=300_000))
+        await asyncio.sleep(1)
+    assert len(await client.read("t")) < 70
+
+
+@story(**SMALL)
+@pytest.mark.parametrize("end", ["delete", "stop"])
+async def test_an_end_in_the_middle(m: Machine, end: str) -> None:
+    client = await with_groups(m, 600)
+    m.processes.held = True
+    await m.until(lambda: m.processes.began["run"])
+    if end == "delete":
+        ending = asyncio.ensure_future(client.delete_topic(OFFSETS))
+        await ending
+    else:
+        ending = asyncio.ensure_future(m.stop())
+        await asyncio.sleep(1)
+    m.processes.release()
+    await ending
+    assert m.disk.find(".cleaned") == []
+    assert m.disk.find(".swap") == []
+    if end == "stop":
+        await m.start()
+        client = await m.client()
+        await m.broker.services.groups.loaded("g")
+        assert [await committed(client, f"g{n}") for n in range(10)] == list(range(590, 600))
+        # And it is done at last.
+        await commit(client, "g0", 600)
+        await asyncio.sleep(MINUTE)
+        assert m.partition(OFFSETS).log.cleaned_to > 0
+
+
+@story(**SMALL)
+@pytest.mark.parametrize("broken", ["damage", "full"])
+async def test_a_compaction_that_fails_changes_nothing(m: Machine, broken: str) -> None:
+    client = await with_groups(m, 600)
+    log = m.partition(OFFSETS).log
+    closed = log.segments[0].path()
+    if broken == "damage":
+        m.disk.data(closed)[5000] ^= 1
+    else:
+        m.disk.capacity = m.disk.used + 1000
+    before = log.size_bytes
+    await asyncio.sleep(MINUTE)
+    assert (log.size_bytes, log.cleaned_to, log.offline) == (before, 0, None)
+    assert m.disk.find(".cleaned") == []
+    assert await committed(client, "g3") == 593
+    if broken == "full":
+        m.disk.capacity = None
+        await asyncio.sleep(MINUTE)
+        assert log.cleaned_to > 0

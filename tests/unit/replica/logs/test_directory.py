@@ -1,0 +1,144 @@
+"""The data directory from one start to the next: whose it is, what is in it that nobody knows, what is damaged."""
+
+import asyncio
+
+import pytest
+
+from kbroker.replica.logs.log_manager import DirectoryInUse, ForeignDirectory, LogManager
+from kbroker.storage.meta_properties import read_identity
+from tests.unit.support.client import batch
+from tests.unit.support.simulated_broker import Machine, story
+
+
+@story
+async def test_a_directory_is_one_brokers(m: Machine) -> None:
+    first = read_identity(m.disk, "/data")
+    assert first is not None
+    assert (first.node_id, first.cluster_id) == (1, m.broker.services.metadata.cluster_id)
+    assert len(first.directory_id) == 22
+    await m.restart()
+    assert read_identity(m.disk, "/data") == first
+    await m.stop()
+    with pytest.raises(ForeignDirectory, match=r"^/data is the data of node.id=1; this broker is 2$"):
+        await m.start(node_id=2)
+    await m.stop()
+    await m.start(node_id=1)
+
+
+@story
+async def test_a_directory_of_another_cluster(m: Machine) -> None:
+    await m.stop()
+    m.disk.rmtree("/data/coordination")
+    with pytest.raises(ForeignDirectory, match=r"/data is of cluster .{22}; this broker is in .{22}"):
+        await m.start()
+
+
+@story
+async def test_a_damaged_identity(m: Machine) -> None:
+    await m.stop()
+    m.disk.data("/data/meta.properties")[:] = b"version=9\n"
+    with pytest.raises(ForeignDirectory, match=r"/data/meta.properties is damaged: version 9 is not known"):
+        await m.start()
+
+
+@story
+async def test_two_brokers_on_one_directory(m: Machine) -> None:
+    first = m.broker
+    with pytest.raises(DirectoryInUse, match="/data is in use by another broker"):
+        await m.start(listeners="PLAINTEXT://broker:9093")
+    await m.stop()
+    m.broker = first
+    client = await m.client()
+    await client.create_topic("t")
+
+
+@story
+async def test_logs_of_no_topic_are_put_aside(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker was killed after a deletion was decided and before its directory was moved."""
+    client = await m.client()
+    await client.create_topic("t", 2)
+    await client.produce("t", batch(b"old"))
+    m.threads.held.add("_each")
+    deletion = asyncio.ensure_future(client.delete_topic("t"))
+    await m.until(lambda: m.threads.began["_each"])
+    await m.crash(power=False)
+    deletion.cancel()
+    m.disk.makedirs("/data/backup-1")
+    m.threads.release("_each")
+    await m.start()
+    kept = [name for name in m.disk.listdir("/data") if name.endswith("-stray")]
+    assert sorted(name.partition(".")[0] for name in kept) == ["t-0", "t-1"]
+    # What is not ours stays as it is.
+    assert m.disk.isdir("/data/backup-1")
+    assert sum("belongs to no topic" in record.message for record in caplog.records) == 2
+    client = await m.client()
+    await client.create_topic("t")
+    assert (await client.produce("t", batch(b"new"))).base_offset == 0
+    await m.restart()
+    assert await (await m.client()).read("t") == [b"new"]
+
+
+@story
+async def test_the_log_of_an_older_topic_of_the_same_name(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    await client.produce("t", batch(b"a"))
+    await m.stop()
+    m.disk.data("/data/t-0/partition.metadata")[:] = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+    await m.start()
+    client = await m.client()
+    assert await client.read("t") == []
+    assert (await client.produce("t", batch(b"b"))).base_offset == 0
+
+
+@story
+async def test_one_log_that_cannot_be_opened_keeps_the_others_from_nothing(
+    m: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await m.client()
+    await client.create_topic("t", 40)
+    for index in range(40):
+        await client.produce("t", batch(b"%d" % index), index)
+    await m.stop()
+    listdir = type(m.disk).listdir
+
+    def refuse(self, path):  # type: ignore[no-untyped-def]
+        if path == "/data/t-7":
+            raise OSError(5, "Input/output error", path)
+        return listdir(self, path)
+
+    monkeypatch.setattr(type(m.disk), "listdir", refuse)
+    await m.start()
+    client = await m.client()
+    for index in range(40):
+        code = (await client.produce("t", batch(b"x"), index)).error_code
+        assert code == (56 if index == 7 else 0)
+    await asyncio.sleep(60)
+    assert sum("log cannot be opened partition=t-7" in record.message for record in caplog.records) == 1
+    monkeypatch.undo()
+    await asyncio.sleep(11)
+    assert await client.read("t", 0, 7) == [b"7"]
+
+
+@story
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+async def test_damaged_checkpoints_cost_a_recovery(m: Machine, name: str) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    await client.produce("t", batch(b"a", b"b"))
+    await m.stop()
+    m.disk.data(f"/data/{name}")[:] = b"0\n5\nnonsense\n"
+    await m.start()
+    assert await (await m.client()).read("t") == [b"a", b"b"]
+
+
+@story(started=False)
+async def test_stored_configs_that_do_not_fit_are_left_out(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    await m.start()
+    logs: LogManager = m.broker.services.replicas.logs
+    stored = {"retention.ms": "5", "max.message.bytes": "many", "no.such.config": "1", "segment.ms": "0"}
+    for _ in range(3):
+        config = logs.topic_config("t", stored)
+    assert config.retention_ms == 5
+    assert config.max_message_bytes == 1_048_588
+    assert len([record for record in caplog.records if "config left out" in record.message]) == 3

@@ -1,0 +1,77 @@
+"""The data directory: what several tasks ask of it at once."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from kbroker.replica.logs.log_manager import LogManager
+
+
+@dataclass
+class SlowDisk:
+    """Offload and disk in one: a job begins only when it is let, and notes what it finds running."""
+
+    running: int = 0
+    together: int = 0
+    jobs: int = 0
+    fail: bool = False
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def offload(self, fn: Callable[..., object], *args: object) -> object:
+        self.jobs += 1
+        self.running += 1
+        self.together = max(self.together, self.running)
+        try:
+            await self.gate.wait()
+            return fn(*args)
+        finally:
+            self.running -= 1
+
+    def exists(self, path: str) -> bool:
+        return False
+
+    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        if self.fail:
+            raise OSError(28, "No space left on device")
+
+
+def directory(disk: SlowDisk) -> LogManager:
+    environment = SimpleNamespace(loop=asyncio.get_running_loop(), disk=disk, offload=disk.offload)
+    return LogManager(environment, "/data", lambda: None)  # type: ignore[arg-type, return-value]
+
+
+def test_checkpoints_are_written_one_at_a_time() -> None:
+    """A periodic checkpoint, retention and DeleteRecords meet; each returns after a write that began after it."""
+
+    async def story() -> SlowDisk:
+        disk = SlowDisk()
+        logs = directory(disk)
+        first = asyncio.ensure_future(logs.write_checkpoints())
+        while not disk.jobs:
+            await asyncio.sleep(0)
+        later = [asyncio.ensure_future(logs.write_checkpoints()) for _ in range(3)]
+        await asyncio.sleep(0)
+        disk.gate.set()
+        await asyncio.gather(first, *later)
+        await logs.write_checkpoints()
+        return disk
+
+    disk = asyncio.run(story())
+    assert disk.together == 1
+    assert disk.jobs == 3
+
+
+def test_a_checkpoint_that_cannot_be_written_fails_for_those_who_asked() -> None:
+    async def story() -> None:
+        disk = SlowDisk(fail=True)
+        disk.gate.set()
+        logs = directory(disk)
+        with pytest.raises(OSError, match="No space"):
+            await logs.write_checkpoints()
+        disk.fail = False
+        await logs.write_checkpoints()
+
+    asyncio.run(story())

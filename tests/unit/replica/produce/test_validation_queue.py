@@ -1,0 +1,279 @@
+"""Batches whose records take long to look into are worked off beside others, and keep their order."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.replica.produce.batch_validation import validate
+from kbroker.replica.produce.record_validation import MAX_DECOMPRESSED, MEDIUM_DECOMPRESSED, SLICE
+from protocol.errors import ErrorCode, MalformedError
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.records.batch import assemble_batch, body_of, parse_header
+from protocol.records.compression import LZ4, NAMES, ZSTD, compress, decompress, decompress_untouched
+from protocol.records.record import encode_record, iter_records
+from tests.unit.support.client import EPOCH_MS, batch
+from tests.unit.support.log_lab import NOW, config
+from tests.unit.support.record_validation import finished
+from tests.unit.support.simulated_broker import Machine, story
+
+MANY = 40 * SLICE
+
+
+def many(count: int = MANY, codec: int = 0, at_ms: int = EPOCH_MS) -> bytearray:
+    return batch(*[b"%d" % number for number in range(count)], codec=codec, at_ms=at_ms, size=20)
+
+
+def in_lane(m: Machine) -> bool:
+    lane = m.broker.services.replicas.lane
+    return bool(lane._turns or lane._tasks or lane._medium.waiting or lane._large.waiting)
+
+
+def holds_nothing(m: Machine) -> bool:
+    lane = m.broker.services.replicas.lane
+    return not in_lane(m) and (lane._medium.free, lane._large.free) == (1, 1)
+
+
+# What is asked for on the way.
+
+
+def asked_for(records: bytearray, **configs: object) -> list[str]:
+    log: list[str] = []
+    topic = config(**configs)
+    finished(lambda: validate(memoryview(records), topic, NOW, produce_version=13), log)
+    return log
+
+
+def test_others_have_a_turn_after_every_slice() -> None:
+    full = {"kbroker_record_validation": "full"}
+    assert asked_for(many(SLICE - 1, at_ms=NOW), **full) == []
+    assert asked_for(many(10 * SLICE, at_ms=NOW), **full) == ["turn"] * 10
+    record = encode_record(0, 0, b"k", b"v", [(b"", None)] * 10 * SLICE)
+    headers = assemble_batch(record, count=1, last_offset_delta=0, base_timestamp=NOW, max_timestamp=NOW)
+    assert asked_for(headers, **full) == ["turn"] * 10
+
+
+def test_an_ordinary_topic_asks_for_nothing() -> None:
+    assert asked_for(many(at_ms=NOW), cleanup_policy="delete") == []
+
+
+@pytest.mark.parametrize("codec", range(1, 5), ids=NAMES[1:])
+def test_what_decompresses_to_much_is_done_in_a_thread(codec: int) -> None:
+    full = {"kbroker_record_validation": "full", "max_message_bytes": 8 << 20}
+
+    def apart(size: int) -> list[str]:
+        return [one for one in asked_for(batch(b"v" * size, codec=codec, at_ms=NOW), **full) if one != "turn"]
+
+    assert apart(100) == []
+    assert apart(MEDIUM_DECOMPRESSED // 2) == ["medium"]
+    assert apart(2 * MEDIUM_DECOMPRESSED) == ["medium", "large"]
+    with pytest.raises(KafkaError) as refused:
+        apart(MAX_DECOMPRESSED)
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_many_members_of_nothing_are_read_in_a_thread() -> None:
+    """Nothing comes out of them, but they take time."""
+    body = compress(1, b"") * 1000 + compress(1, encode_record(0, 0, b"k", b"v"))
+    made = assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=NOW, max_timestamp=NOW, attributes=1)
+    assert asked_for(made, kbroker_record_validation="full") == ["medium"]
+
+
+@pytest.mark.parametrize("codec", range(1, 5), ids=NAMES[1:])
+def test_decompressing_in_a_thread_is_the_same(codec: int) -> None:
+    random = Random(codec)
+    for size in (0, 1, 100, 70_000):
+        data = random.randbytes(size)
+        packed = bytearray(compress(codec, data))
+        assert bytes(decompress_untouched(codec, packed, size + 1)) == data
+        for _ in range(50):
+            damaged = bytearray(packed)
+            if damaged:
+                damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
+            assert result(decompress, codec, damaged) == result(decompress_untouched, codec, damaged)
+    assert result(decompress_untouched, 7, b"") is MalformedError
+
+
+def result(function: object, codec: int, data: bytes) -> object:
+    try:
+        return bytes(function(codec, data, 1 << 17))  # type: ignore[operator]
+    except MalformedError as error:
+        return type(error)
+
+
+def test_records_are_walked_as_they_are_read() -> None:
+    """What is taken is what `iter_records` gives."""
+    random = Random(5)
+    topic = config(kbroker_record_validation="full")
+    seen = {True: 0, False: 0}
+    for _ in range(3000):
+        headers = [(b"h", random.choice([None, b"x"]))] * random.randrange(3)
+        values = [random.choice([None, b"", b"v" * random.randrange(200)]) for _ in range(4)]
+        body = bytearray().join(
+            encode_record(n, n, random.choice([None, b"k"]), v, headers) for n, v in enumerate(values)
+        )
+        if random.random() < 0.8:
+            body[random.randrange(len(body))] = random.randrange(256)
+        made = assemble_batch(body, count=4, last_offset_delta=3, base_timestamp=NOW, max_timestamp=NOW + 3)
+        try:
+            whole = list(iter_records(body, 4, NOW))
+        except MalformedError:
+            whole = []
+        try:
+            finished(lambda made=made: validate(memoryview(made), topic, NOW, produce_version=13))  # type: ignore[misc]
+            taken = True
+        except KafkaError as error:
+            taken = error.code == ErrorCode.INVALID_TIMESTAMP
+        assert taken == bool(whole)
+        seen[taken] += 1
+    assert min(seen.values()) > 300
+
+
+# In a broker.
+
+
+@story
+async def test_a_connections_batches_keep_their_order(m: Machine) -> None:
+    one, other = await m.client(), await m.client()
+    await one.create_topic("t", cleanup_policy="compact")
+    m.threads.held.add("decompress_untouched")
+    long = one.post_produce("t", many(codec=ZSTD))
+    after = one.post_produce("t", batch(b"after"))
+    unanswered = one.post_produce("t", batch(b"last"), acks=1)
+    await m.until(lambda: in_lane(m))
+    assert (await other.produce("t", batch(b"others"))).base_offset == 0
+    assert not long.done()
+    m.threads.release("decompress_untouched")
+    assert (await long).base_offset == 1
+    assert (await after).base_offset == 1 + MANY
+    assert (await unanswered).base_offset == 2 + MANY
+    assert (await one.read("t"))[-2:] == [b"after", b"last"]
+    assert holds_nothing(m)
+
+
+@story
+async def test_the_rest_of_a_request_waits_with_it(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", 3, cleanup_policy="compact")
+    await client.create_topic("plain", flush_before_ack=True)
+    keyless = batch(b"x", key=None)
+    parts = [(0, batch(b"a")), (1, many(codec=ZSTD)), (0, many()), (2, keyless), (9, batch(b"x")), (0, batch(b"b"))]
+    topics = [
+        TopicProduceData(name="t", partition_data=[]),
+        TopicProduceData(name="t", partition_data=[PartitionProduceData(index=i, records=r) for i, r in parts]),
+        TopicProduceData(name="plain", partition_data=[PartitionProduceData(index=0, records=batch(b"c"))]),
+    ]
+    request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
+    asked = client.ask(request, 9, ProduceResponse)
+    following = asyncio.ensure_future(asked)
+    answer = await following
+    found = [(p.index, p.error_code, p.base_offset) for topic in answer.responses for p in topic.partition_responses]
+    assert found == [
+        (0, 0, 0), (1, 0, 0), (0, 0, 1), (2, ErrorCode.INVALID_RECORD, -1),
+        (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1), (0, 0, 1 + MANY), (0, 0, 0),
+    ]  # fmt: skip
+    assert [topic.name for topic in answer.responses] == ["t", "plain"]
+    assert (await client.read("t"))[-1] == b"b"
+    assert await client.read("plain") == [b"c"]
+
+
+@story
+async def test_one_that_is_not_answered(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", cleanup_policy="compact")
+    client.produce_unanswered("t", many())
+    client.produce_unanswered("t", many(codec=LZ4))
+    assert (await client.produce("t", batch(b"after"))).base_offset == 2 * MANY
+    client.produce_unanswered("t", batch(*[b"x"] * MANY, key=None))
+    await client.closed
+    assert m.partition("t").log.log_end_offset == 2 * MANY + 1
+
+
+@story
+async def test_nothing_is_done_for_a_client_that_has_gone(m: Machine) -> None:
+    client, other = await m.client(), await m.client()
+    await client.create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
+    m.threads.held.add("decompress_untouched")
+    large = batch(b"v" * 2 * MEDIUM_DECOMPRESSED, codec=ZSTD)
+    began = m.threads.began
+    for hold in range(4):
+        gone = await m.client()
+        gone.post_produce("t", bytearray(large)).add_done_callback(lambda asked: asked.exception())
+        await m.until(lambda hold=hold: began["decompress_untouched"] >= 1)  # type: ignore[misc]
+        gone.close()
+    client.post_produce("t", many()).add_done_callback(lambda asked: asked.exception())
+    await m.until(lambda: in_lane(m))
+    client.close()
+    m.threads.release("decompress_untouched")
+    await m.until(lambda: holds_nothing(m))
+    assert (await other.produce("t", batch(b"a"))).base_offset == 0
+
+
+@story
+async def test_large_ones_are_held_one_at_a_time(m: Machine) -> None:
+    clients = [await m.client() for _ in range(6)]
+    await clients[0].create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
+    large = batch(b"v" * 2 * MEDIUM_DECOMPRESSED, codec=ZSTD)
+    lane = m.broker.services.replicas.lane
+    asked = [client.post_produce("t", bytearray(large)) for client in clients]
+    most = {"large": 0, "medium": 0}
+    while not all(one.done() for one in asked):
+        held = [job.holds for job in lane._turns]
+        most["large"] = max(most["large"], 1 - lane._large.free, held.count(lane._large))
+        most["medium"] = max(most["medium"], 1 - lane._medium.free)
+        await asyncio.sleep(0.001)
+    assert most == {"large": 1, "medium": 1}
+    assert sorted([(await one).base_offset for one in asked]) == list(range(6))
+    assert holds_nothing(m)
+
+
+@story
+async def test_a_topic_that_is_gone_when_it_is_through(m: Machine) -> None:
+    client, admin = await m.client(), await m.client()
+    await admin.create_topic("t", cleanup_policy="compact")
+    m.threads.held.add("decompress_untouched")
+    asked = client.post_produce("t", batch(b"v" * MEDIUM_DECOMPRESSED, codec=ZSTD))
+    await m.until(lambda: in_lane(m))
+    await admin.delete_topic("t")
+    await admin.create_topic("t")
+    m.threads.release("decompress_untouched")
+    assert (await asked).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert m.partition("t").log.log_end_offset == 0
+
+
+@story
+async def test_a_producers_retry_on_another_connection_is_stored_once(m: Machine) -> None:
+    one, other = await m.client(), await m.client()
+    await one.create_topic("t", cleanup_policy="compact")
+    records = batch(*[b"v"] * MANY, producer=(5, 0, 0))
+    first, again = one.post_produce("t", bytearray(records)), other.post_produce("t", bytearray(records))
+    assert {(await first).base_offset, (await again).base_offset} == {0}
+    assert m.partition("t").log.log_end_offset == MANY
+
+
+@story
+async def test_the_broker_stops_meanwhile(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", cleanup_policy="compact")
+    m.threads.held.add("decompress_untouched")
+    client.post_produce("t", many(codec=ZSTD)).add_done_callback(lambda asked: asked.exception())
+    await m.until(lambda: in_lane(m))
+    await m.restart()
+    m.threads.release("decompress_untouched")
+    assert m.partition("t").log.log_end_offset == 0
+
+
+def test_a_timestamp_beyond_a_long_is_javas() -> None:
+    """Kafka computes with overflow; what is stored must fit."""
+    body = encode_record(0, 2**63 - 1, b"k", b"v")
+    made = assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=EPOCH_MS, max_timestamp=EPOCH_MS)
+    topic = config(
+        kbroker_record_validation="full",
+        message_timestamp_after_max_ms=2**63 - 1,
+        message_timestamp_before_max_ms=2**63 - 1,
+    )
+    batch_, header, _ = finished(lambda: validate(memoryview(made), topic, NOW, produce_version=13))
+    assert parse_header(batch_) == header
+    assert header.max_timestamp == -1
+    assert len(body_of(batch_, 0, header.size)) == len(body)

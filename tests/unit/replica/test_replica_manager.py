@@ -1,0 +1,240 @@
+"""Partitions follow the metadata: they appear, change, vanish, while requests use them."""
+
+import asyncio
+
+import pytest
+
+from kbroker.common import TopicPartition
+from kbroker.config.topic import TopicConfig
+from kbroker.metadata.image import PartitionImage
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_state import PartitionState
+from kbroker.storage.producers.producer_state import ProducerStateManager
+from protocol.errors import ErrorCode
+from tests.unit.support.client import batch
+from tests.unit.support.simulated_broker import MINUTE, Machine, story
+
+
+@story
+async def test_a_topic_that_is_made_again_begins_anew(m: Machine) -> None:
+    client = await m.client()
+    for n in range(4):
+        await client.create_topic("t", 3)
+        assert (await client.produce("t", batch(b"%d" % n), n % 3)).base_offset == 0
+        assert await client.read("t", 0, n % 3) == [b"%d" % n]
+        await client.delete_topic("t")
+        assert m.broker.services.replicas.partitions == {}
+    assert len([name for name in m.disk.listdir("/data") if name.endswith("-delete")]) == 12
+    await asyncio.sleep(2 * MINUTE)
+    assert [name for name in m.disk.listdir("/data") if name.startswith("t-")] == []
+
+
+@story
+async def test_deletions_that_were_not_finished_are_finished_by_the_next_start(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    await client.delete_topic("t")
+    await m.restart()
+    assert [name for name in m.disk.listdir("/data") if name.startswith("t-")] == []
+
+
+@story
+async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    client, admin = await m.client(), await m.client()
+    for name in ("waited-for", "in-the-background"):
+        await admin.create_topic(name, flush_before_ack=name == "waited-for", flush_ms=1000)
+        m.threads.held.add("flush_blocking")
+        produced = client.post_produce(name, batch(b"a"), acks=1)
+        began = m.threads.began["flush_blocking"]
+        await m.until(lambda began=began: m.threads.began["flush_blocking"] > began)  # type: ignore[misc]
+        partition = m.partition(name)
+        deletion = asyncio.ensure_future(admin.delete_topic(name))
+        await produced
+        await m.until(lambda partition=partition: partition.log.offline is not None)  # type: ignore[misc]
+        m.threads.release("flush_blocking")
+        await deletion
+        await asyncio.sleep(10)
+        assert partition not in m.broker.services.replicas.upkeep.dirty
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@story
+async def test_requests_during_a_deletion(m: Machine) -> None:
+    """It waits for the log's chores, and the partition is gone before."""
+    client, admin = await m.client(), await m.client()
+    await admin.create_topic("t")
+    await admin.produce("t", batch(b"a"))
+    m.threads.held.add("attempt")
+    deletion = asyncio.ensure_future(admin.delete_topic("t"))
+    await asyncio.sleep(1)
+    assert not deletion.done()
+    assert (await client.produce("t", batch(b"b"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await client.fetch_one("t", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    m.threads.release("attempt")
+    await deletion
+
+
+@story
+async def test_a_directory_that_cannot_be_moved_keeps_nothing_from_going_on(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await m.client()
+    await client.create_topic("t", 2)
+    await client.produce("t", batch(b"old"))
+    rename = type(m.disk).rename
+
+    def refuse(self, old, new):  # type: ignore[no-untyped-def]
+        if old.endswith("/t-0"):
+            raise OSError(5, "Input/output error", old)
+        rename(self, old, new)
+
+    monkeypatch.setattr(type(m.disk), "rename", refuse)
+    await client.delete_topic("t")
+    monkeypatch.undo()
+    # What was left behind is another topic's and is put aside.
+    await client.create_topic("t", 2)
+    assert (await client.produce("t", batch(b"new"))).base_offset == 0
+    assert len([name for name in m.disk.listdir("/data") if name.endswith("-stray")]) == 1
+    await m.restart()
+    assert await (await m.client()).read("t") == [b"new"]
+
+
+@story
+async def test_configs_change_while_a_topic_is_used(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    await client.create_topic("other", max_message_bytes=5000)
+    large = batch(b"v", size=2000)
+    assert (await client.produce("t", large)).error_code == 0
+    await client.alter_topic("t", max_message_bytes=1000)
+    assert (await client.produce("t", large)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert (await client.produce("other", large)).error_code == 0
+    # The brokers' common default reaches topics that have no value of their own.
+    await client.alter_broker(message_max_bytes=100)
+    assert (await client.produce("other", large)).error_code == 0
+    await client.create_topic("third")
+    assert (await client.produce("third", large)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    await client.alter_broker(message_max_bytes=10_000)
+    assert (await client.produce("third", large)).error_code == 0
+
+
+@story
+async def test_a_config_of_one_topic_touches_no_other(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await m.client()
+    await client.create_topic("t", 2)
+    await client.create_topic("other", 5)
+    made: list[object] = []
+    of = TopicConfig.of
+    logs = m.broker.services.replicas.logs
+    monkeypatch.setattr(logs, "topic_config", lambda name, overrides: made.append(name) or of(overrides))
+    await client.alter_topic("t", retention_ms=1000)
+    assert made == ["t", "t"]
+
+
+@story
+async def test_leader_epochs_grow_with_each_start(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    await client.produce("t", batch(b"a"))
+    broker_epoch = m.broker.services.metadata.brokers[1].epoch
+    for start in range(1, 4):
+        await m.restart()
+        client = await m.client()
+        assert m.partition("t").leader_epoch == start
+        await client.produce("t", batch(b"a"))
+        assert m.broker.services.metadata.brokers[1].epoch == broker_epoch + start
+    assert list(m.partition("t").log.epochs.entries) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+@story
+async def test_losing_the_leadership_fails_those_who_wait(m: Machine) -> None:
+    client, other = await m.client(), await m.client()
+    await client.create_topic("t", flush_before_ack=True)
+    m.threads.held.add("flush_blocking")
+    produced = client.post_produce("t", batch(b"a"))
+    fetched = other.post_fetch({("t", 0): 0}, max_wait_ms=100_000)
+    await asyncio.sleep(1)
+    m.partition("t").follow(PartitionImage(2, 5, [1, 2], [1, 2]), node_id=1)
+    assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await fetched).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@story
+async def test_the_next_append_may_come_from_within_the_last_ones_answer(m: Machine) -> None:
+    """Whoever hears of the high watermark may append at once; each append knows its own end."""
+    client = await m.client()
+    await client.create_topic("t")
+    replicas, place = m.broker.services.replicas, TopicPartition("t", 0)
+    partition = m.partition("t")
+    ends: list[int] = []
+    # As if a follower held it back.
+    partition.state.followers = {2: 0}
+    replicas.append_internal(place, batch(b"a"))
+    replicas.on_committed(place, 1, lambda code: ends.append(replicas.append_internal(place, batch(b"b"))))
+    partition.state.followers = {}
+    assert replicas.append_internal(place, batch(b"c", b"d")) == 3
+    assert ends == [4]
+    assert partition.high_watermark == 4
+
+
+def test_who_waits_is_called_in_the_order_of_offsets() -> None:
+    class NoLog:
+        tp, config, offline, log_end_offset, topic_id = TopicPartition("t", 0), TopicConfig.of(), None, 0, bytes(16)
+        producers = ProducerStateManager()
+
+    log = NoLog()
+    partition = Partition(log, PartitionState(1, 0, [1, 2]), lambda _: None)  # type: ignore[arg-type]
+    called: list[int] = []
+    for offset in (5, 10, 10, 7, 5, 20):
+        partition.on_committed(offset, lambda code, offset=offset: called.append(offset))  # type: ignore[misc]
+    partition.state.followers = {}
+    for end, expected in ((4, []), (7, [5, 5, 7]), (19, [5, 5, 7, 10, 10])):
+        log.log_end_offset = end
+        partition.advance()
+        assert called == expected
+    partition.close()
+    assert called[-1] == 20
+    partition.on_committed(1, lambda code: called.append(code))
+    assert called[-1] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@story
+async def test_stopping_with_a_sync_under_way(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", flush_before_ack=True)
+    m.threads.held.add("flush_blocking")
+    produced = client.post_produce("t", batch(b"a"))
+    await m.until(lambda: m.threads.began["flush_blocking"] == 1)
+    stopping = asyncio.ensure_future(m.stop())
+    with pytest.raises(ConnectionResetError):
+        await produced
+    await asyncio.sleep(1)
+    assert not stopping.done()
+    m.threads.release("flush_blocking")
+    await stopping
+    assert m.disk.exists("/data/.kafka_cleanshutdown")
+    await m.start()
+    assert await (await m.client()).read("t") == [b"a"]
+
+
+@story
+async def test_threads_that_fail_unforeseen(m: Machine) -> None:
+    """A mistake of ours in a thread is answered and logged, and the broker can still stop."""
+    client = await m.client()
+    await client.create_topic("t", flush_before_ack=True)
+    await client.create_topic("u")
+    await client.produce("u", batch(b"a"))
+
+    def mistake(*_: object) -> None:
+        raise ValueError("a mistake of ours")
+
+    log = m.partition("t").log
+    type(log).flush_blocking, kept = mistake, type(log).flush_blocking  # type: ignore[method-assign, assignment]
+    try:
+        assert (await client.produce("t", batch(b"a"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        m.partition("u").log.checkpoint()
+        await m.stop()
+    finally:
+        type(log).flush_blocking = kept  # type: ignore[method-assign]
+    await m.start()
+    assert await (await m.client()).read("u") == [b"a"]

@@ -1,0 +1,132 @@
+"""Answers that are read from the log while they are sent."""
+
+import asyncio
+import errno
+
+import pytest
+
+from kbroker.server.file_response import PIECE_BYTES
+from kbroker.simulation.disk.file import SimFile
+from protocol.errors import ErrorCode
+from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tests.unit.support.client import Client, batch, records_of, values_of
+from tests.unit.support.simulated_broker import Machine, story
+
+MIB = 1 << 20
+SIZE = 300_000
+COUNT = 12
+VALUES = [b"%02d" % number for number in range(COUNT)]
+
+
+async def fill(client: Client, topic: str = "t", partitions: int = 1) -> None:
+    await client.create_topic(topic, partitions)
+    for partition in range(partitions):
+        for value in VALUES:
+            await client.produce(topic, batch(value, size=SIZE), partition)
+
+
+def numbers(values: list[bytes]) -> list[bytes]:
+    return [value[:2] for value in values]
+
+
+@story
+async def test_what_arrives_is_what_is_in_the_log(m: Machine) -> None:
+    client = await m.client()
+    await fill(client)
+    (segment,) = m.disk.find("t-0/00000000000000000000.log")
+    whole = await client.fetch_one("t", 0, partition_max_bytes=20 * MIB)
+    assert records_of(whole) == bytes(m.disk.data(segment))
+    cut = await client.fetch_one("t", 3, partition_max_bytes=5 * SIZE + SIZE // 2)
+    assert numbers(values_of(cut)) == VALUES[3:8], "whole batches only"
+
+
+@pytest.mark.parametrize("cold", [0.3, 1.0])
+def test_pieces_that_are_not_in_memory_are_read_in_a_thread(cold: float) -> None:
+    @story
+    async def tell(m: Machine) -> None:
+        client = await m.client()
+        await fill(client)
+        m.disk.cold = cold
+        for offset in range(COUNT):
+            answer = await client.fetch_one("t", offset, partition_max_bytes=20 * MIB)
+            assert numbers(values_of(answer)) == VALUES[offset:]
+
+    tell()
+
+
+@story
+async def test_answers_keep_their_order_and_others_are_served_between_the_pieces(m: Machine) -> None:
+    reader, other = await m.client(), await m.client()
+    await fill(reader)
+    order: list[str] = []
+    large = reader.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
+    after = asyncio.ensure_future(reader.ask(ApiVersionsRequest(), 0, ApiVersionsResponse))
+    beside = asyncio.ensure_future(other.ask(ApiVersionsRequest(), 0, ApiVersionsResponse))
+    for name, asked in (("large", large), ("after", after), ("beside", beside)):
+        asked.add_done_callback(lambda _, name=name: order.append(name))  # type: ignore[misc]
+    await asyncio.gather(large, after, beside)
+    assert order == ["beside", "large", "after"]
+
+
+@story
+async def test_a_client_that_does_not_take_it_holds_no_more_than_a_piece(m: Machine) -> None:
+    slow = await m.client()
+    await fill(slow)
+    slow.transport.pause_reading()
+    waiting = slow.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
+    server = m.broker._server
+    await m.until(lambda: server.unsent_bytes > 0)
+    await asyncio.sleep(5)
+    assert server.unsent_bytes <= 2 * PIECE_BYTES < COUNT * SIZE
+    slow.transport.resume_reading()
+    (topic,) = (await waiting).responses
+    assert numbers(values_of(topic.partitions[0])) == VALUES
+    assert server.unsent_bytes == 0
+
+
+@story
+async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(m: Machine) -> None:
+    slow, other = await m.client(), await m.client()
+    await fill(slow)
+    slow.transport.pause_reading()
+    slow.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB).cancel()
+    server = m.broker._server
+    await m.until(lambda: server.unsent_bytes > 0)
+    slow.close()
+    await m.until(lambda: len(server.connections) == 1)
+    assert server.unsent_bytes == 0
+    assert numbers(values_of(await other.fetch_one("t", 0, partition_max_bytes=20 * MIB))) == VALUES
+
+
+@story
+async def test_a_disk_that_fails_in_the_middle_ends_the_connection_and_the_log(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, other = await m.client(), await m.client()
+    await fill(reader)
+    read = SimFile.pread_nowait
+
+    def fail_far_on(self: SimFile, size: int, offset: int) -> bytes | None:
+        if PIECE_BYTES <= offset < 4 * PIECE_BYTES and size > 1000:
+            raise OSError(errno.EIO, "bad sector")
+        return read(self, size, offset)
+
+    monkeypatch.setattr(SimFile, "pread_nowait", fail_far_on)
+    with pytest.raises(ConnectionResetError):
+        await reader.fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
+    assert (await other.fetch_one("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@story
+async def test_a_segment_that_goes_while_it_is_sent_arrives_whole(m: Machine) -> None:
+    slow, other = await m.client(), await m.client()
+    await fill(slow)
+    slow.transport.pause_reading()
+    waiting = slow.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
+    await m.until(lambda: m.broker._server.unsent_bytes > 0)
+    await other.delete_topic("t")
+    await asyncio.sleep(300)
+    assert m.disk.find("t-0/00000000000000000000.log") == []
+    slow.transport.resume_reading()
+    (topic,) = (await waiting).responses
+    assert numbers(values_of(topic.partitions[0])) == VALUES

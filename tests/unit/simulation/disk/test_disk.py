@@ -1,0 +1,200 @@
+"""The simulated disk and the real one pass the same tests."""
+
+import errno
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kbroker.runtime.disk import Disk, RealDisk
+from kbroker.simulation.disk.disk import SimDisk
+from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.loop import SimLoop
+
+
+@pytest.fixture
+def loop():
+    loop = SimLoop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(params=["simulated", "real"])
+def disk(request, loop) -> Disk:
+    return RealDisk() if request.param == "real" else SimDisk(SimClock(loop), Random(1))
+
+
+@pytest.fixture
+def root(disk: Disk, tmp_path: Path) -> str:
+    path = str(tmp_path)
+    disk.makedirs(path)
+    return path
+
+
+def raises(code: int):
+    return pytest.raises(OSError, match=os.strerror(code))
+
+
+def test_files(disk, root):
+    path = f"{root}/file"
+    with raises(errno.ENOENT):
+        disk.open(path)
+    file = disk.open(path, create=True)
+    assert file.append(b"0123456789") == 10
+    assert file.appendv([b"abc", bytearray(b"de"), memoryview(b"f")]) == 6
+    assert (file.size(), disk.size(path)) == (16, 16)
+    assert file.pread(4, 8) == b"89ab"
+    assert file.pread(100, 14) == b"ef"
+    assert file.pread(1, 16) == b""
+    assert file.pread_nowait(4, 0) in (None, b"0123")
+    file.truncate(3)
+    file.append(b"X")
+    file.fdatasync()
+    file.start_writeback(0, 4)
+    assert disk.read(path) == b"012X"
+    file.truncate(6)
+    assert disk.read(path) == b"012X\0\0"
+    file.close()
+    with raises(errno.EBADF):
+        file.append(b"x")
+    reader = disk.open(path, write=False)
+    assert reader.pread(2, 0) == b"01"
+    with raises(errno.EBADF):
+        reader.append(b"x")
+
+
+def test_an_open_file_outlives_its_name(disk, root):
+    file = disk.open(f"{root}/file", create=True)
+    file.append(b"content")
+    disk.unlink(f"{root}/file")
+    assert not disk.exists(f"{root}/file")
+    assert file.pread(7, 0) == b"content"
+    assert disk.open(f"{root}/file", create=True).size() == 0
+
+
+def test_atomic_writes(disk, root):
+    disk.write_atomic(f"{root}/file", b"one")
+    old = disk.open(f"{root}/file")
+    disk.write_atomic(f"{root}/file", b"two", sync=False)
+    assert disk.read(f"{root}/file") == b"two"
+    assert old.pread(10, 0) == b"one"
+    assert disk.listdir(root) == ["file"]
+    with raises(errno.ENOENT):
+        disk.write_atomic(f"{root}/none/file", b"x")
+    disk.makedirs(f"{root}/dir")
+    with raises(errno.EISDIR):
+        disk.write_atomic(f"{root}/dir", b"x")
+    assert sorted(disk.listdir(root)) == ["dir", "file"]
+
+
+def test_directories(disk, root):
+    disk.makedirs(f"{root}/a/b/c")
+    disk.makedirs(f"{root}/a/b/c")
+    disk.write_atomic(f"{root}/a/file", b"1")
+    disk.write_atomic(f"{root}/a/b/deep", b"2")
+    assert sorted(disk.listdir(f"{root}/a")) == ["b", "file"]
+    assert disk.isdir(f"{root}/a")
+    assert not disk.isdir(f"{root}/a/file")
+    assert disk.exists(f"{root}/a/b")
+    disk.sync_dir(f"{root}/a")
+    disk.rename(f"{root}/a", f"{root}/z")
+    assert disk.read(f"{root}/z/b/deep") == b"2"
+    assert disk.isdir(f"{root}/z/b/c")
+    assert not disk.exists(f"{root}/a")
+    disk.rmtree(f"{root}/z")
+    disk.rmtree(f"{root}/z")
+    assert disk.listdir(root) == []
+
+
+def test_renaming_files(disk, root):
+    disk.write_atomic(f"{root}/old", b"1")
+    disk.write_atomic(f"{root}/new", b"2")
+    disk.rename(f"{root}/old", f"{root}/new")
+    assert disk.listdir(root) == ["new"]
+    assert disk.read(f"{root}/new") == b"1"
+    with raises(errno.ENOENT):
+        disk.rename(f"{root}/old", f"{root}/other")
+
+
+def test_what_is_not_there(disk, root):
+    for missing in (
+        disk.read,
+        disk.size,
+        disk.mtime_ms,
+        disk.unlink,
+        disk.listdir,
+        disk.sync_dir,
+    ):
+        with pytest.raises(FileNotFoundError):
+            missing(f"{root}/none")
+    with pytest.raises(FileNotFoundError):
+        disk.open(f"{root}/none/file", create=True)
+    disk.write_atomic(f"{root}/file", b"")
+    with pytest.raises(NotADirectoryError):
+        disk.listdir(f"{root}/file")
+    with pytest.raises(IsADirectoryError):
+        disk.read(root)
+
+
+def test_a_lock_is_held_once(disk, root):
+    lock = disk.lock(f"{root}/.lock")
+    with pytest.raises(BlockingIOError):
+        disk.lock(f"{root}/.lock")
+    lock.close()
+    disk.lock(f"{root}/.lock").close()
+
+
+def test_usage(disk, root):
+    total, free = disk.usage(root)
+    assert 0 <= free <= total
+
+
+def test_a_full_disk_takes_what_fits(loop):
+    disk = SimDisk(SimClock(loop), Random(1), capacity=10)
+    file = disk.open("file", create=True)
+    assert file.append(b"1234567") == 7
+    assert file.append(b"abcdef") == 3
+    assert file.append(b"") == 0
+    with raises(errno.ENOSPC):
+        file.append(b"x")
+    with raises(errno.ENOSPC):
+        disk.write_atomic("other", b"x")
+    assert disk.usage("file") == (10, 0)
+    file.truncate(6)
+    with raises(errno.ENOSPC):
+        disk.write_atomic("file", b"12345")
+    assert (disk.read("file"), disk.find("")) == (b"123456", ["file"])
+    disk.write_atomic("file", b"1234")
+    assert disk.usage("file") == (10, 6)
+    assert file.append(b"the old one, which has no name") == 6
+    assert disk.usage("file") == (10, 6)
+    disk.unlink("file")
+    assert disk.usage("file") == (10, 10)
+
+
+def test_modification_times_are_virtual(loop):
+    clock = SimClock(loop)
+    disk = SimDisk(clock, Random(1))
+    file = disk.open("file", create=True)
+    loop.call_later(3600, loop.stop)
+    loop.run_forever()
+    file.append(b"x")
+    assert disk.mtime_ms("file") == clock.now_ms()
+
+
+def test_cold_reads_are_seeded(loop):
+    def warm_reads(seed: int) -> list[bool]:
+        disk = SimDisk(SimClock(loop), Random(seed), cold=0.5)
+        file = disk.open("file", create=True)
+        file.append(b"content")
+        return [file.pread_nowait(7, 0) == b"content" for _ in range(100)]
+
+    assert warm_reads(1) == warm_reads(1) != warm_reads(2)
+    assert 20 < sum(warm_reads(1)) < 80
+
+
+def test_a_skewed_clock_is_wrong_by_its_skew(loop):
+    right, wrong = SimClock(loop), SimClock(loop, skew_ms=-5000)
+    assert wrong.now_ms() == right.now_ms() - 5000
+    assert wrong.mono_ms() == right.mono_ms()

@@ -1,0 +1,206 @@
+"""Topics are created, deleted and altered while the coordination service and the broker fail: what was acknowledged is
+so, what was refused is not, and what nobody knows is one or the other, wholly."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from kbroker.metadata.image import TOPIC_RESOURCE
+from kbroker.metadata.store.coordination import CoordinationError, NodeExists
+from kbroker.simulation.runtime.host import HostDied, HostLoop
+from kbroker.simulation.runtime.machine import PORT
+from protocol.errors import ErrorCode
+from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from protocol.messages.k37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from protocol.messages.k44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tests.unit.simulation.coordination.test_broker_sessions import BROKER, Cluster
+from tests.unit.support.client import Client
+
+SECONDS = 120.0
+# How many partitions a topic has and its retention.ms, "" for the default; None: there is no such topic.
+State = tuple[int, str] | None
+FRESH = (1, "")
+# What says that nothing is known, as the loss of the connection does.
+UNKNOWN = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER}
+
+
+class Admin:
+    """Changes topics of its own, one thing at a time. `possible`: what each may be."""
+
+    def __init__(self, cluster: Cluster, name: str, random: Random) -> None:
+        self.loop = HostLoop(cluster.loop, name, random)
+        self.random = random
+        self.possible: dict[str, set[State]] = {f"{name}-{number}": {None} for number in range(3)}
+        self.told: dict[ErrorCode | None, int] = {}
+        self._client: Client | None = None
+
+    async def run(self) -> None:
+        while self.loop.time() < SECONDS:
+            topic = self.random.choice(list(self.possible))
+            await self.random.choice((self.create, self.delete, self.grow, self.alter))(topic)
+            await asyncio.sleep(self.random.choice((0, 0.1, 1)))
+
+    async def ask(self, *question: Any) -> Any:
+        """The answer, or None."""
+        try:
+            if self._client is None or self._client.closed.done():
+                _, self._client = await self.loop.create_connection(lambda: Client(self.loop), BROKER, PORT)
+            return await asyncio.wait_for(self._client.ask(*question), 15)
+        except OSError:
+            if self._client is not None:
+                self._client.close()
+            return None
+
+    def learn(
+        self, topic: str, code: int | None, change: Callable[[State], State], refusals: dict[ErrorCode, Any]
+    ) -> None:
+        """`change`: what a state becomes, itself if it cannot. `refusals`: in which states each may come."""
+        before = self.possible[topic]
+        error = None if code is None else ErrorCode(code)
+        self.told[error] = self.told.get(error, 0) + 1
+        if error is None or error in UNKNOWN:
+            self.possible[topic] = before | {change(state) for state in before}
+        elif error == ErrorCode.NONE:
+            self.possible[topic] = {change(state) for state in before if change(state) != state}
+        else:
+            self.possible[topic] = {state for state in before if refusals[error](state)}
+        assert self.possible[topic], f"{error!r} cannot be: {topic} was one of {before}"
+
+    async def create(self, topic: str) -> None:
+        request = CreateTopicsRequest(topics=[CreatableTopic(name=topic, num_partitions=1, replication_factor=1)])
+        answer = await self.ask(request, 7, CreateTopicsResponse)
+        code = answer and answer.topics[0].error_code
+        refusals = {ErrorCode.TOPIC_ALREADY_EXISTS: lambda state: state is not None}
+        self.learn(topic, code, lambda state: state or FRESH, refusals)
+
+    async def delete(self, topic: str) -> None:
+        answer = await self.ask(DeleteTopicsRequest(topic_names=[topic]), 5, DeleteTopicsResponse)
+        code = answer and answer.responses[0].error_code
+        self.learn(topic, code, lambda state: None, _ABSENT)
+
+    async def grow(self, topic: str) -> None:
+        count = self.random.randint(2, 5)
+        topics = [CreatePartitionsTopic(name=topic, count=count, assignments=None)]
+        answer = await self.ask(CreatePartitionsRequest(topics=topics), 3, CreatePartitionsResponse)
+        code = answer and answer.results[0].error_code
+        refusals = {**_ABSENT, ErrorCode.INVALID_PARTITIONS: lambda state: state is not None and state[0] >= count}
+        self.learn(topic, code, lambda state: state and (max(state[0], count), state[1]), refusals)
+
+    async def alter(self, topic: str) -> None:
+        # Each value once, so that to set it is a change.
+        value = str(1000 + round(self.loop.time() * 1000))
+        config = AlterableConfig(name="retention.ms", config_operation=0, value=value)
+        resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configs=[config])
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        answer = await self.ask(request, 1, IncrementalAlterConfigsResponse)
+        code = answer and answer.responses[0].error_code
+        self.learn(topic, code, lambda state: state and (state[0], value), _ABSENT)
+
+
+_ABSENT = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: lambda state: state is None}
+
+
+async def keep_running(cluster: Cluster) -> None:
+    """Whoever ends is started again."""
+    while True:
+        if cluster.machine.broker is None:
+            try:
+                await cluster.machine.start()
+            except (CoordinationError, HostDied):
+                await asyncio.sleep(0.5)
+        await asyncio.sleep(0.1)
+
+
+async def trouble(cluster: Cluster, random: Random) -> None:
+    service, machine = cluster.service, cluster.machine
+    while cluster.loop.time() < SECONDS:
+        await asyncio.sleep(random.uniform(0, 8))
+        act, *arguments = random.choice(
+            [
+                (service.cut, BROKER),
+                (lambda: service.cut(BROKER, requests=False),),
+                (lambda: service.cut(BROKER, answers=False),),
+                (service.stop,),
+                (service.slow, (0, random.choice((0.1, 2)))),
+                *[(service.expire, number) for number in service.sessions(BROKER)],
+                (machine.kill,),
+                (machine.power_off,),
+                (machine.pause,),
+                (cluster.loop.network.faults.reset_any,),
+            ]
+        )
+        act(*arguments)
+        await asyncio.sleep(random.choice((0.01, 1, 5, 8)))
+        service.heal_all()
+        if machine.paused:
+            machine.resume()
+
+
+def known(cluster: Cluster) -> dict[str, State]:
+    """What the broker says of topics that it can use."""
+    metadata, replicas = cluster.broker.services.metadata, cluster.broker.services.replicas
+    states: dict[str, State] = {}
+    for name, topic in metadata.topics.items():
+        states[name] = len(topic.partitions), topic.configs.get("retention.ms", "")
+        assert all(replicas.get(name, index) is not None for index in range(len(topic.partitions)))
+    return states
+
+
+async def judge(cluster: Cluster, admins: list[Admin]) -> None:
+    states = known(cluster)
+    assert sorted(states) == cluster.written_topics
+    for admin in admins:
+        for topic, possible in admin.possible.items():
+            assert states.get(topic) in possible, topic
+    await cluster.machine.stop()
+    try:
+        await cluster.machine.start()
+    except NodeExists:
+        raise AssertionError("its session has not ended with it") from None
+    assert known(cluster) == states
+    await cluster.work_as_usual()
+
+
+def run(seed: int) -> dict[ErrorCode | None, int]:
+    cluster = Cluster(seed)
+    admins = [Admin(cluster, name, Random(f"{seed}/{name}")) for name in ("one", "two")]
+
+    async def whole() -> None:
+        await cluster.machine.start()
+        running = asyncio.ensure_future(keep_running(cluster))
+        await asyncio.gather(trouble(cluster, Random(seed)), *(admin.loop.run(admin.run()) for admin in admins))
+        await asyncio.sleep(30)
+        running.cancel()
+        await judge(cluster, admins)
+
+    try:
+        cluster.loop.run_until_complete(asyncio.wait_for(whole(), 1000))
+    finally:
+        for host in (cluster.machine, cluster.host, *(admin.loop for admin in admins)):
+            host.forget()
+        cluster.loop.close()
+    told: dict[ErrorCode | None, int] = {}
+    for admin in admins:
+        for error, count in admin.told.items():
+            told[error] = told.get(error, 0) + count
+    return told
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_acknowledged_is_so(seed):
+    told = run(seed)
+    assert told[ErrorCode.NONE] > 20
+    assert {*UNKNOWN, None} & set(told)

@@ -1,0 +1,98 @@
+"""Whole runs: hundreds of seeds, each with its faults and its checker, and equal ones from equal seeds.
+
+More of them: `python -m kbroker.simulation --seeds 0..10000`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from kbroker.simulation.__main__ import main
+from kbroker.simulation.checker.history import Note
+from kbroker.simulation.scenarios.run import simulate
+from kbroker.simulation.scenarios.scenarios import SCENARIOS
+
+# What the default run explores, on all cores.
+SEEDS = 150
+WITHIN_S = 900
+
+
+def run(*arguments: str, hash_seed: str = "0") -> str:
+    """What the command prints; it must find nothing."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kbroker.simulation", *arguments],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(WITHIN_S + 60)
+def test_seeds_of_all_scenarios_pass():
+    said = run("--seeds", f"0..{SEEDS}", "--scenario", "any")
+    found = re.fullmatch(rf"{SEEDS} seeds passed, ([\d.]+) virtual hours, ([\d,]+) client operations, .*\n", said)
+    assert found, said
+    assert float(found[1]) > 0.3
+    assert int(found[2].replace(",", "")) > 100 * SEEDS
+
+
+def test_equal_seeds_are_equal_whatever_python_hashes():
+    """In processes of their own, for the seed of str's hash is set when one starts."""
+    hashes = [run("--seeds", "0..10", "--hashes", "--jobs", "1", hash_seed=seed) for seed in ("1", "20261121")]
+    lines = [
+        sorted(line for line in said.splitlines() if re.fullmatch(r"[a-z-]+ \d+ [0-9a-f]{32}", line)) for said in hashes
+    ]
+    assert len(lines[0]) == 10
+    assert lines[0] == lines[1]
+
+
+def test_other_seeds_are_other_runs():
+    assert len({simulate(seed, "network").digest for seed in range(3)}) == 3
+
+
+FAULT = re.compile("kill|SIGTERM|power|cut|clog|slow|reset|forgotten|fail|full|flip|paused|wrong|coordination")
+
+
+@pytest.mark.parametrize("scenario", [name for name, scenario in SCENARIOS.items() if scenario.faults])
+def test_faults_happen(scenario: str):
+    """In one of a few seeds, for what comes is up to the seed."""
+    for seed in range(5):
+        result = simulate(seed, scenario)
+        assert not result.report(), result.report()
+        notes = [one.action.text for one in result.history.operations if isinstance(one.action, Note)]
+        if any(FAULT.search(text) for text in notes):
+            return
+    pytest.fail("nothing went wrong")
+
+
+def test_a_failure_is_told_with_its_history_and_how_to_replay_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    from kbroker.replica.partition import Partition
+
+    real = Partition.append
+
+    def lying(self: Partition, batch: bytearray, header: tuple[int, ...], now_ms: int) -> int:
+        """Acknowledges the tenth batch of a partition without writing it."""
+        if not self.internal and self.log.log_end_offset > 10 and not hasattr(type(self), "lied"):
+            type(self).lied = True  # type: ignore[attr-defined]
+            return self.log.log_end_offset
+        return real(self, batch, header, now_ms)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Partition, "append", lying)
+    try:
+        assert main(["--seeds", "3", "--scenario", "calm"]) == 1
+    finally:
+        del Partition.lied  # type: ignore[attr-defined]
+    said = capsys.readouterr().out
+    assert "seed 3 of calm: FAILED" in said
+    assert "to replay: python -m kbroker.simulation --seeds 3 --scenario calm" in said
+    assert re.search(r"send topic\d-\d", said)

@@ -1,0 +1,332 @@
+"""Compaction against a dictionary, and against crashes at every step."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kbroker.storage.cleaner import compaction
+from kbroker.storage.cleaner.batch_filter import records_of
+from kbroker.storage.cleaner.compactor import CompactionPlan, CompactionResult, decode_result, encode_plan, run
+from kbroker.storage.log.log import Log
+from protocol.records.batch import DELETE_HORIZON, build_batch, iter_headers, parse_header
+from tests.unit.support.crashing_disk import Crash, CrashingDisk
+from tests.unit.support.log_lab import NOW, Lab, append, content
+
+DAY = 24 * 3600 * 1000
+COMPACT: dict[str, Any] = {"cleanup_policy": ("compact",), "segment_bytes": 4000, "delete_retention_ms": DAY}
+MAP_BYTES = 1 << 20
+
+# offset -> (timestamp, key, value)
+Records = dict[int, tuple[int, bytes | None, bytes | None]]
+
+
+def records(log: Log) -> Records:
+    found: Records = {}
+    data = content(log)
+    for position, header in iter_headers(data):
+        for record in records_of(data[position : position + header.size], header):
+            offset = header.base_offset + record.offset_delta
+            assert offset not in found
+            found[offset] = (record.timestamp, record.key, record.value)
+    assert list(found) == sorted(found)
+    return found
+
+
+def write(log: Log, random: Random, count: int, keys: int = 20, codec: int = 0) -> None:
+    for n in range(count):
+        new = [
+            (
+                NOW + n,
+                b"key-%d" % random.randrange(keys),
+                None if random.random() < 0.2 else random.randbytes(random.randrange(30)),
+                ((b"h", b"v"),) if random.random() < 0.2 else (),
+            )
+            for _ in range(random.randrange(1, 6))
+        ]
+        append(log, build_batch(new, codec=codec))
+
+
+class Still:
+    """A clock that stands."""
+
+    def now_ms(self) -> int:
+        return NOW
+
+    def mono_ms(self) -> int:
+        return 0
+
+    def mono_ns(self) -> int:
+        return 0
+
+
+class Failed(Exception):
+    pass
+
+
+def planned(log: Log, now_ms: int = NOW, limit: int | None = None, map_bytes: int = MAP_BYTES) -> CompactionPlan | None:
+    found = compaction.candidate(log, now_ms, log.log_end_offset if limit is None else limit)
+    if found is None:
+        return None
+    later = compaction.aborted_later_blocking(log, found)
+    return compaction.plan(log, found, later, now_ms, map_bytes=map_bytes, io_bytes=1 << 12)
+
+
+def work(log: Log, plan: CompactionPlan) -> CompactionResult:
+    """As another process does it."""
+    result = decode_result(run(log.disk, Still(), sleep, encode_plan(plan)))
+    if result.failure is not None:
+        raise Failed(result.failure)
+    return result
+
+
+def sleep(seconds: float) -> None:
+    raise AssertionError("nothing was said of a limit")
+
+
+def compact(
+    log: Log, now_ms: int = NOW, ratio: float = 0.0, map_bytes: int = MAP_BYTES, limit: int | None = None
+) -> bool:
+    found = compaction.candidate(log, now_ms, log.log_end_offset if limit is None else limit)
+    if found is None or not found.worth(ratio):
+        return False
+    plan = planned(log, now_ms, limit, map_bytes=map_bytes)
+    assert plan is not None
+    install(log, work(log, plan))
+    return True
+
+
+def install(log: Log, result: CompactionResult) -> None:
+    compaction.install(log, result, lambda: None)
+
+
+def expected(before: Records, end: int) -> Records:
+    """Of each key its latest record below `end`, and all from `end` on."""
+    latest = {key: offset for offset, (_, key, _) in before.items() if offset < end}
+    return {offset: record for offset, record in before.items() if offset >= end or latest[record[1]] == offset}
+
+
+def partly(found: Records, before: Records, end: int) -> bool:
+    """Some segments are compacted and some are not."""
+    return expected(before, end).items() <= found.items() <= before.items()
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_of_each_key_the_latest_record_is_kept_at_its_offset(tmp_path: Path, codec: int) -> None:
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    random = Random(codec)
+    write(log, random, 150, codec=codec)
+    before, end = records(log), log.active.base_offset
+    segments, size = len(log.segments), log.size_bytes
+    assert segments > 3
+    assert compact(log)
+    assert records(log) == expected(before, end)
+    assert (log.log_end_offset, log.cleaned_to) == (max(before) + 1, end)
+    assert log.size_bytes < size / 2
+    # And again, with what came since.
+    write(log, random, 150, codec=codec)
+    before, end = records(log), log.active.base_offset
+    assert compact(log)
+    assert records(log) == expected(before, end)
+    # The small ones of the first time are put together.
+    assert len(log.segments) < segments + 3
+    # A restart finds the same.
+    kept = records(log)
+    assert lab.close(log)
+    log = lab.open(log.log_end_offset, clean=True)
+    assert (records(log), log.repairs) == (kept, [])
+    log = lab.open(0)
+    assert (records(log), log.repairs) == (kept, [])
+
+
+def test_reads_step_over_what_was_removed(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT, index_interval_bytes=200).open()
+    write(log, Random(1), 300)
+    assert compact(log)
+    headers = [header for _, header in iter_headers(content(log))]
+    assert sum(header.last_offset_delta + 1 for header in headers) < log.log_end_offset
+    for offset in range(log.log_end_offset):
+        log.forget_positions()
+        header = parse_header(log.read_blocking(offset, 1, log.log_end_offset))
+        assert header == next(one for one in headers if one.last_offset >= offset)
+
+
+def test_tombstones_stay_for_delete_retention_and_then_go(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    random = Random(2)
+    write(log, random, 150)
+    log.roll(NOW)
+    compact(log, NOW)
+    tombstones = {offset for offset, (_, key, value) in records(log).items() if value is None and key != b"key-0"}
+    assert tombstones
+    marked = [header for _, header in iter_headers(content(log)) if header.attributes & DELETE_HORIZON]
+    assert {header.base_timestamp for header in marked} == {NOW + DAY}
+    write(log, random, 60, keys=1)
+    assert compact(log, NOW + DAY - 1)
+    assert tombstones <= set(records(log))
+    write(log, random, 60, keys=1)
+    assert compact(log, NOW + DAY)
+    assert not tombstones & set(records(log))
+
+
+def test_timestamps_and_headers_survive(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    append(log, build_batch([(NOW, b"a", b"1", ((b"h", None),)), (NOW + 5, b"b", None, ()), (NOW + 9, b"a", b"2", ())]))
+    log.roll(NOW)
+    compact(log)
+    data = content(log)
+    header = parse_header(data)
+    assert (header.base_offset, header.last_offset, header.count, header.max_timestamp) == (0, 2, 2, NOW + 9)
+    assert [tuple(record) for record in records_of(data, header)] == [
+        (0, 1, NOW + 5, b"b", None, ()),
+        (0, 2, NOW + 9, b"a", b"2", ()),
+    ]
+    assert log.offset_for_timestamp_blocking(NOW + 6, 3) == (2, NOW + 9, 0)
+
+
+def test_records_without_a_key_go(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    append(log, build_batch([(NOW, None, b"1", ()), (NOW, b"k", b"2", ())]))
+    log.roll(NOW)
+    compact(log)
+    assert list(records(log)) == [1]
+
+
+def test_a_producers_last_batch_stays_without_its_records(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    for n in range(3):
+        append(log, build_batch([(NOW, b"k", b"v", ())], producer_id=5, producer_epoch=1, base_sequence=n))
+    append(log, build_batch([(NOW, b"k", b"v", ())]))
+    log.roll(NOW)
+    compact(log)
+    headers = [header for _, header in iter_headers(content(log))]
+    assert [(header.base_offset, header.count) for header in headers] == [(2, 0), (3, 1)]
+    for path in lab.path.glob("*.snapshot"):
+        path.unlink()
+    log = lab.open(0)
+    assert [one.last_sequence for one in log.producers.active()] == [2]
+
+
+def test_little_memory_compacts_a_part_at_a_time(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    write(log, Random(3), 300, keys=200)
+    before, end = records(log), log.active.base_offset
+    rounds = 0
+    while log.cleaned_to < end:
+        was = log.cleaned_to
+        assert compact(log, map_bytes=10_000)
+        assert log.cleaned_to > was
+        rounds += 1
+    assert rounds > 2
+    assert records(log) == expected(before, end)
+
+
+def test_it_is_done_when_enough_is_dirty(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    random = Random(4)
+    write(log, random, 200, keys=1000)
+    assert compact(log, ratio=0.5)
+    assert not compact(log, ratio=0.0)
+    write(log, random, 30, keys=1000)
+    assert not compact(log, ratio=0.5)
+    write(log, random, 300, keys=1000)
+    assert compact(log, ratio=0.5)
+
+
+def test_what_is_not_committed_or_too_young_waits(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    write(log, Random(5), 100)
+    second = log.segments[1].base_offset
+    assert planned(log, NOW, second - 1) is None
+    task = planned(log, NOW, second)
+    assert task is not None
+    assert len(task.sources) == 1
+    log.set_config(Lab(tmp_path, **COMPACT, min_compaction_lag_ms=1000).config)
+    assert planned(log, NOW) is None
+    assert planned(log, NOW + 2000) is not None
+
+
+def test_a_damaged_source_changes_nothing(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    write(log, Random(6), 100)
+    path = lab.path / f"{log.segments[1].base_offset:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    files = lab.files()
+    with pytest.raises(Failed):
+        compact(log)
+    assert lab.files() == files
+
+
+def test_retention_may_take_a_source_meanwhile(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    write(log, Random(7), 150)
+    task = planned(log)
+    assert task is not None
+    result = work(log, task)
+    log.delete_records(log.segments[2].base_offset)
+    log.enforce_retention(NOW, log.log_end_offset)
+    before = records(log)
+    install(log, result)
+    assert log.segments[0].base_offset == log.log_start_offset
+    assert partly(records(log), before, task.sources[-1].end_offset)
+    assert [name for name in lab.files() if name.endswith((".swap", ".cleaned"))] == []
+
+
+def test_readers_of_the_old_segments_are_not_disturbed(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    write(log, Random(8), 150)
+    before = records(log)
+    end = log.active.base_offset
+    old = log.segments[0]
+    old.open_blocking()
+    lab.background.hold = True
+    compact(log)
+    # Between the steps everything can be read, from the old or from the new.
+    for _ in range(3):
+        log.forget_positions()
+        log.release_idle()
+        log.release_idle()
+        assert partly(records(log), before, end)
+        job, then = lab.background.held.pop(0)
+        then(job())
+    lab.background.run()
+    assert records(log) == expected(before, end)
+
+
+def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    outcomes = set()
+    for stop in range(1000):
+        disk = CrashingDisk()
+        lab = Lab(tmp_path / str(stop), disk, **COMPACT)
+        log = lab.open()
+        write(log, Random(9), 60, keys=5)
+        before, end = records(log), log.active.base_offset
+        after = expected(before, end)
+        disk.left = stop
+        try:
+            compact(log)
+        except Crash:
+            disk.left = 1 << 60
+        else:
+            break
+        log = lab.open(0)
+        found = records(log)
+        assert found in (before, after), stop
+        outcomes.add(len(found))
+        assert log.log_end_offset == max(before) + 1
+        assert [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))] == []
+        log.complete_flush(log.flush_blocking(log.log_end_offset))
+        compact(log)
+        assert records(log) == after
+    else:
+        raise AssertionError("it never ended")
+    assert stop > 10
+    assert len(outcomes) == 2

@@ -1,0 +1,301 @@
+"""Compaction of what transactions have written: what was aborted goes, and a marker when nothing of its transaction is
+left, not before delete.retention.ms; who reads committed records sees the same before and after.
+"""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kbroker.storage import names
+from kbroker.storage.cleaner.batch_filter import records_of
+from kbroker.storage.indexes.transaction_index import AbortedTransaction
+from kbroker.storage.log.log import Log
+from protocol.records.batch import DELETE_HORIZON, TRANSACTIONAL, build_batch, iter_headers
+from protocol.records.control import EndMarker, build_end_marker, find_end_marker
+from tests.unit.storage.cleaner.test_compaction import COMPACT, DAY, compact
+from tests.unit.support.crashing_disk import Crash, CrashingDisk
+from tests.unit.support.log_lab import NOW, Lab, append, content
+
+Values = dict[bytes, tuple[int, bytes | None]]
+
+
+def aborted_of(log: Log, start: int, end: int) -> list[AbortedTransaction]:
+    """What a fetch of these offsets tells of aborted transactions."""
+    found: list[AbortedTransaction] = []
+    for segment in log.segments:
+        if (segment.end_offset is None or segment.end_offset > start) and segment.collect_aborted(
+            start, end, True, found
+        ):
+            break
+    return found
+
+
+def committed(log: Log, start: int | None = None) -> list[tuple[int, bytes | None, bytes | None]]:
+    """What a client that reads committed records gets (offset, key, value): it leaves out batches of producers from the
+    first offset of an aborted transaction up to its marker, as all clients do."""
+    start = log.log_start_offset if start is None else start
+    upper = stable(log)
+    ahead = sorted(aborted_of(log, start, upper), key=lambda one: one.first_offset)
+    aborting: set[int] = set()
+    found = []
+    data = content(log)
+    for position, header in iter_headers(data):
+        if header.last_offset < start or header.base_offset >= upper:
+            continue
+        while ahead and ahead[0].first_offset <= header.last_offset:
+            aborting.add(ahead.pop(0).producer_id)
+        batch = data[position : position + header.size]
+        if header.is_control:
+            marker = find_end_marker(batch)
+            if marker is not None and not marker.committed:
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            found += [(header.base_offset + one.offset_delta, one.key, one.value) for one in records_of(batch, header)]
+    return [one for one in found if one[0] >= start]
+
+
+def latest(found: list[tuple[int, bytes | None, bytes | None]]) -> Values:
+    return {key: (offset, value) for offset, key, value in found if key is not None}
+
+
+def living(values: Values) -> Values:
+    return {key: one for key, one in values.items() if one[1] is not None}
+
+
+@dataclass
+class Producer:
+    producer_id: int
+    epoch: int = 0
+    sequence: int = 0
+    open: bool = False
+
+    def write(self, log: Log, records: list[tuple[bytes, bytes | None]], transactional: bool = True) -> None:
+        append(
+            log,
+            build_batch(
+                [(NOW, key, value, ()) for key, value in records],
+                attributes=TRANSACTIONAL if transactional else 0,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=self.sequence,
+            ),
+        )
+        self.sequence += len(records)
+        self.open = self.open or transactional
+
+    def end(self, log: Log, committed: bool, bump: bool = False) -> None:
+        if bump:
+            self.epoch, self.sequence = self.epoch + 1, 0
+        append(log, build_end_marker(EndMarker(committed, 0), self.producer_id, self.epoch, NOW))
+        self.open = False
+
+
+def stable(log: Log) -> int:
+    """All of it is on every replica; the last stable offset is that of the first open transaction."""
+    log.producers.transactions.high_watermark_at(log.log_end_offset)
+    return min(log.producers.transactions.first_unstable, log.log_end_offset)
+
+
+def markers(log: Log) -> list[int]:
+    return [header.base_offset for _, header in iter_headers(content(log)) if header.is_control]
+
+
+def roll(log: Log) -> None:
+    """What was written is in closed segments; the last one has a key that nobody else writes."""
+    append(log, build_batch([(NOW, b"end", b"", ())]))
+    log.roll(NOW)
+    log.complete_flush(log.flush_blocking(log.log_end_offset))
+
+
+def test_what_was_aborted_goes_and_does_not_count(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    one = Producer(1)
+    one.write(log, [(b"k", b"committed")])
+    one.end(log, committed=True)
+    one.write(log, [(b"k", b"aborted"), (b"other", b"aborted")])
+    one.end(log, committed=False)
+    one.write(log, [(b"x", b"last")])
+    one.end(log, committed=True)
+    roll(log)
+    assert compact(log, limit=stable(log))
+    assert latest(committed(log)) == {b"k": (0, b"committed"), b"x": (5, b"last"), b"end": (7, b"")}
+    assert b"aborted" not in content(log)
+    # The round that takes the records finds the marker still needed: somebody may be in the middle of reading them.
+    assert markers(log) == [1, 4, 6]
+    assert [one.last_offset for one in aborted_of(log, 0, 8)] == [4]
+
+
+def test_a_spent_marker_waits_for_delete_retention(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    one, two = Producer(1), Producer(2)
+    one.write(log, [(b"k", b"1")])
+    one.end(log, committed=False)
+    two.write(log, [(b"k", b"2")])
+    two.end(log, committed=True)
+    for producer in (one, two):
+        producer.write(log, [(b"k", b"3")])
+        producer.end(log, committed=True)
+    # In each round one more thing becomes known: the records go, the markers are marked, the markers go.
+    seen = []
+    for now_ms in (NOW, NOW, NOW + DAY - 1, NOW + DAY):
+        roll(log)
+        assert compact(log, now_ms, limit=stable(log))
+        seen.append(markers(log))
+    assert seen == [[1, 3, 5, 7], [1, 3, 5, 7], [1, 3, 5, 7], [5, 7]]
+    assert aborted_of(log, 0, log.log_end_offset) == []
+    assert lab.files(names.TXN_INDEX) == [] or all(
+        not (lab.path / name).stat().st_size for name in lab.files(names.TXN_INDEX)
+    )
+
+
+def test_a_marker_in_a_later_segment_decides_what_is_compacted(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    one = Producer(1)
+    append(log, build_batch([(NOW, b"k", b"kept", ())]))
+    one.write(log, [(b"k", b"aborted")])
+    roll(log)
+    assert not compact(log, limit=stable(log)), "it is not decided yet"
+    one.end(log, committed=False)
+    assert compact(log, limit=stable(log))
+    assert latest(committed(log))[b"k"] == (0, b"kept")
+    assert b"aborted" not in content(log)
+    (entry,) = aborted_of(log, 0, log.log_end_offset)
+    assert (entry.first_offset, entry.last_offset) == (1, 3)
+
+
+def test_the_last_marker_of_a_producer_stays_to_fence_it(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    one = Producer(1, epoch=4)
+    one.write(log, [(b"k", b"1")])
+    one.end(log, committed=False, bump=True)
+    for now_ms in (NOW, NOW, NOW + DAY, NOW + 2 * DAY):
+        roll(log)
+        assert compact(log, now_ms, limit=stable(log))
+    for path in lab.path.glob("*.snapshot"):
+        path.unlink()
+    log = lab.open(0)
+    assert [(one.producer_id, one.producer_epoch) for one in log.producers.active()] in ([], [(1, 5)])
+    headers = [header for _, header in iter_headers(content(log)) if header.is_control]
+    assert [(header.producer_epoch, header.count) for header in headers] == [(5, 0)]
+
+
+@dataclass
+class Life:
+    """Random transactions of several producers, and what of them counts."""
+
+    random: Random
+    producers: list[Producer] = field(default_factory=lambda: [Producer(number) for number in range(4)])
+
+    def go_on(self, log: Log, steps: int) -> None:
+        random = self.random
+        for _ in range(steps):
+            producer = random.choice(self.producers)
+            if producer.open and random.random() < 0.35:
+                producer.end(log, random.random() < 0.6, bump=random.random() < 0.3)
+            elif random.random() < 0.75:
+                producer.write(log, self.records(), transactional=True)
+            else:
+                append(log, build_batch([(NOW, key, value, ()) for key, value in self.records()]))
+            if random.random() < 0.03:
+                log.roll(NOW)
+
+    def records(self) -> list[tuple[bytes, bytes | None]]:
+        random = self.random
+        return [
+            (b"key-%d" % random.randrange(12), None if random.random() < 0.15 else random.randbytes(12))
+            for _ in range(random.randrange(1, 4))
+        ]
+
+    def end_all(self, log: Log) -> None:
+        for producer in self.producers:
+            if producer.open:
+                producer.end(log, self.random.random() < 0.5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_who_reads_committed_records_sees_the_same(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    lab = Lab(tmp_path, CrashingDisk(), **{**COMPACT, "segment_bytes": random.choice([800, 2500])})
+    log = lab.open()
+    life = Life(random)
+    now_ms = NOW
+    for round_ in range(6):
+        life.go_on(log, 80)
+        if round_ == 5:
+            life.end_all(log)
+        log.roll(NOW)
+        log.complete_flush(log.flush_blocking(log.log_end_offset))
+        limit = stable(log)
+        before = committed(log)
+        now_ms += random.choice([0, DAY // 2, DAY])
+        compact(log, now_ms, limit=limit, map_bytes=random.choice([2_000, 1 << 20]))
+        after = committed(log)
+        assert set(after) <= set(before)
+        assert living(latest(after)) == living(latest(before)), "of each key the last committed value"
+        for start in random.sample(range(log.log_start_offset, limit), min(5, limit)):
+            assert committed(log, start) == [one for one in after if one[0] >= start], "wherever one begins"
+        states = sorted(log.producers.active())
+        if random.random() < 0.5:
+            assert lab.close(log)
+            log = lab.open(log.log_end_offset, clean=True)
+        else:
+            log = lab.open(random.choice([0, log.recovery_point]))
+        assert (committed(log), stable(log)) == (after, limit)
+        assert sorted(log.producers.active()) == states
+
+
+def test_all_that_was_aborted_goes_in_the_end(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    life = Life(Random(99))
+    life.go_on(log, 400)
+    life.end_all(log)
+    before = latest(committed(log))
+    for days in range(4):
+        roll(log)
+        compact(log, NOW + days * DAY, limit=stable(log))
+    assert living(latest(committed(log))).items() >= living(before).items()
+    data = content(log)
+    headers = [header for _, header in iter_headers(data)]
+    last = {one.producer_id: one.last_sequence for one in log.producers.active()}
+    for entry in aborted_of(log, 0, log.log_end_offset):
+        left = [one for one in headers if one.producer_id == entry.producer_id and not one.is_control]
+        assert any(one.last_sequence == last[entry.producer_id] and not one.count for one in left)
+    spent = [one for one in headers if one.is_control and one.attributes & DELETE_HORIZON]
+    assert spent == [], "markers whose time had come have gone"
+
+
+def test_a_crash_at_any_step_loses_nothing_that_was_committed(tmp_path: Path) -> None:
+    values = {**COMPACT, "segment_bytes": 1500}
+    lab = Lab(tmp_path / "before", CrashingDisk(), **values)
+    log = lab.open()
+    life = Life(Random(7))
+    for _ in range(2):
+        life.go_on(log, 50)
+        life.end_all(log)
+        roll(log)
+        before, limit = latest(committed(log)), stable(log)
+        if log.cleaned_to == 0:
+            compact(log, limit=limit)
+    assert lab.close(log)
+    for stop in range(1000):
+        disk = CrashingDisk()
+        shutil.copytree(tmp_path / "before", tmp_path / str(stop))
+        lab = Lab(tmp_path / str(stop), disk, **values)
+        log = lab.open(log.log_end_offset, clean=True)
+        disk.left = stop
+        try:
+            compact(log, NOW + DAY, limit=limit)
+        except Crash:
+            disk.left = 1 << 60
+        else:
+            break
+        log = lab.open(log.recovery_point)
+        assert living(latest(committed(log))) == living(before), stop
+        for entry in aborted_of(log, 0, log.log_end_offset):
+            assert entry.last_offset in markers(log), "an aborted transaction whose marker is gone would swallow others"
+    assert stop > 10

@@ -1,0 +1,458 @@
+"""Compaction against a model, over many rounds of writing, time passing, restarts and crashes; and the work itself."""
+
+import sys
+import tracemalloc
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kbroker.storage.cleaner import compaction
+from kbroker.storage.cleaner.compactor import (
+    ENTRY_BYTES,
+    CompactionPlan,
+    CompactionResult,
+    decode_plan,
+    decode_result,
+    encode_plan,
+    encode_result,
+    latest_offsets,
+    run,
+)
+from kbroker.storage.cleaner.source_segments import Source, Throttle
+from kbroker.storage.indexes.transaction_index import AbortedTransaction
+from kbroker.storage.log.log import Log
+from protocol.records.batch import DELETE_HORIZON, assemble_batch, build_batch, iter_headers, parse_header
+from protocol.records.record import encode_record
+from tests.unit.storage.cleaner.test_compaction import (
+    COMPACT,
+    DAY,
+    Records,
+    Still,
+    compact,
+    install,
+    planned,
+    records,
+    work,
+)
+from tests.unit.support.crashing_disk import Crash, CrashingDisk
+from tests.unit.support.log_lab import NOW, Lab, append, content
+
+HOUR = 3600 * 1000
+
+
+@dataclass
+class Model:
+    """What was written, and what may be missing of it."""
+
+    written: Records = field(default_factory=dict)
+    # (base, last) offset of each batch.
+    batches: set[tuple[int, int]] = field(default_factory=set)
+    # Of each producer: epoch and last sequence.
+    producers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # Of each tombstone: from when it may go, told by the first compaction that keeps it.
+    horizons: dict[int, int] = field(default_factory=dict)
+
+    def check(self, log: Log) -> None:
+        found = records(log)
+        assert found.items() <= self.written.items(), "no record has changed or moved"
+        for offset in self.latest(log.log_end_offset).values():
+            if offset not in found:
+                _, _, value = self.written[offset]
+                assert value is None, f"the last value at {offset} is lost"
+                assert offset in self.horizons, f"the tombstone at {offset} was lost in the round that first saw it"
+        headers = [header for _, header in iter_headers(content(log))]
+        assert {(header.base_offset, header.last_offset) for header in headers} <= self.batches
+        assert log.log_end_offset == max(last for _, last in self.batches) + 1
+
+    def latest(self, end: int) -> dict[bytes | None, int]:
+        return {key: offset for offset, (_, key, _) in self.written.items() if offset < end}
+
+    def check_compacted(self, log: Log, now_ms: int) -> None:
+        """Just after a compaction: nothing is there that should not be, and nothing has gone before its time."""
+        found = records(log)
+        below = {offset: record for offset, record in found.items() if offset < log.cleaned_to}
+        keys = [key for _, key, _ in below.values()]
+        assert len(set(keys)) == len(keys), "each key is there once"
+        for offset in self.latest(log.log_end_offset).values():
+            if self.written[offset][2] is not None or offset >= log.cleaned_to:
+                continue
+            horizon_ms = self.horizons.get(offset)
+            if horizon_ms is None:
+                self.horizons[offset] = now_ms + log.config.delete_retention_ms
+                assert offset in found
+            else:
+                assert (offset in found) == (now_ms < horizon_ms), (offset, now_ms - horizon_ms)
+
+
+def write_some(log: Log, model: Model, random: Random, now_ms: int, batches: int = 40) -> None:
+    for _ in range(batches):
+        new = [
+            (
+                now_ms + random.randrange(-1000, 1000),
+                b"key-%d" % random.randrange(25) + bytes(random.choice((0, 0, 40))),
+                None if random.random() < 0.25 else random.randbytes(random.randrange(60)),
+                ((b"h", b"v"),) if random.random() < 0.2 else (),
+            )
+            for _ in range(random.choice((1, 1, 2, 5)))
+        ]
+        producer = random.choice((-1, -1, 7, 8))
+        epoch, sequence = model.producers.get(producer, (0, -1))
+        if random.random() < 0.02:
+            epoch, sequence = epoch + 1, -1
+        identity = (producer, epoch, sequence + 1) if producer >= 0 else (-1, -1, -1)
+        batch = build_batch(
+            new,
+            codec=random.choice((0, 0, 1, 2, 3, 4)),
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            base_sequence=identity[2],
+        )
+        base = append(log, batch)
+        model.written.update({base + n: one[:3] for n, one in enumerate(new)})
+        model.batches.add((base, base + len(new) - 1))
+        if producer >= 0:
+            model.producers[producer] = (epoch, sequence + len(new))
+        if random.random() < 0.01:
+            log.roll(now_ms)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_many_rounds(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    lab = Lab(tmp_path, **COMPACT, index_interval_bytes=random.choice((100, 4096)))
+    log = lab.open()
+    model = Model()
+    now_ms = NOW
+    for _ in range(12):
+        write_some(log, model, random, now_ms, random.randrange(1, 60))
+        model.check(log)
+        now_ms += random.choice((0, HOUR, DAY // 2, DAY, 2 * DAY))
+        if random.random() < 0.7 and compact(log, now_ms, map_bytes=random.choice((8, 40, 10_000)) * ENTRY_BYTES):
+            model.check(log)
+            model.check_compacted(log, now_ms)
+            assert log.snapshots == {int(path.name[:20]) for path in lab.path.glob("*.snapshot")}
+        end, cleaned_to = log.log_end_offset, log.cleaned_to
+        draw = random.random()
+        if draw < 0.3:
+            clean = draw < 0.15
+            if clean:
+                lab.close(log)
+            if random.random() < 0.5:
+                # What a lost snapshot said is known from the batches, of which each producer's last was kept.
+                for path in lab.path.glob("*.snapshot"):
+                    path.unlink()
+            lab.background.run_delayed()
+            log = lab.open(end if clean else 0, clean=clean)
+            log.cleaned_to = min(cleaned_to, log.active.base_offset)
+            assert log.log_end_offset == end
+            active = {one.producer_id: (one.producer_epoch, one.last_sequence) for one in log.producers.active()}
+            assert active == model.producers
+            model.check(log)
+
+
+@pytest.mark.parametrize("group", [1000, 100_000])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: int) -> None:
+    """The process that compacts, or the broker, or both, end at any time; a second round may be under way."""
+    stop = 0
+    while True:
+        disk = CrashingDisk()
+        lab = Lab(tmp_path / str(stop), disk, **{**COMPACT, "segment_bytes": 1000})
+        log = lab.open()
+        random, model = Random(seed), Model()
+        write_some(log, model, random, NOW, 8)
+        log.roll(NOW)
+        assert compact(log)
+        model.check_compacted(log, NOW)
+        write_some(log, model, random, NOW, 16)
+        log.roll(NOW)
+        # Segments of which some, or all, are put together.
+        log.set_config(replace(log.config, segment_bytes=group))
+        disk.left = stop
+        try:
+            compact(log, NOW + 2 * DAY)
+        except Crash:
+            disk.left = 1 << 60
+        else:
+            break
+        log = lab.open(0)
+        model.check(log)
+        left = [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))]
+        assert left == []
+        active = {one.producer_id: (one.producer_epoch, one.last_sequence) for one in log.producers.active()}
+        assert active == model.producers
+        log.cleaned_to = 0
+        log.complete_flush(log.flush_blocking(log.log_end_offset))
+        assert compact(log, NOW + 2 * DAY)
+        model.check(log)
+        keys = [key for offset, (_, key, _) in records(log).items() if offset < log.cleaned_to]
+        assert len(keys) == len(set(keys))
+        stop += 1
+    assert stop > 15
+
+
+# The work.
+
+
+def test_what_is_told_arrives(tmp_path: Path) -> None:
+    plan = CompactionPlan(
+        "/d",
+        (Source(0, 5, 99),),
+        3,
+        NOW,
+        DAY,
+        1000,
+        4096,
+        1 << 20,
+        1 << 16,
+        1.5,
+        frozenset({3, 9}),
+        frozenset({(1, 2), (4, 5)}),
+        (AbortedTransaction(1, 2, 3, 4),),
+    )
+    assert decode_plan(encode_plan(plan)) == plan
+    assert decode_result(encode_result(CompactionResult(failure="why", damaged=True))) == CompactionResult(
+        (), -1, "why", True
+    )
+    log = Lab(tmp_path, **COMPACT).open()
+    write_some(log, Model(), Random(1), NOW)
+    log.roll(NOW)
+    found = planned(log)
+    assert found is not None
+    result = work(log, found)
+    assert len(result.cleaned) > 0
+    assert decode_result(encode_result(result)) == result
+
+
+def test_a_producers_last_batch_is_known_by_its_last_sequence_also_beyond_the_largest(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    last = 2**31 - 1
+    for sequence in (last - 1, 0):
+        new = [(NOW, b"k", b"v", ()), (NOW, b"k", b"v", ())]
+        append(log, build_batch(new, producer_id=5, producer_epoch=1, base_sequence=sequence))
+    append(log, build_batch([(NOW, b"k", b"v", ())]))
+    log.roll(NOW)
+    assert compact(log)
+    headers = [header for _, header in iter_headers(content(log))]
+    assert [(header.base_offset, header.last_offset, header.count) for header in headers] == [(2, 3, 0), (4, 4, 1)]
+    # And when the producer is forgotten, the next compaction takes the empty batch.
+    log.producers.remove_expired(NOW + 100 * DAY, 1)
+    append(log, build_batch([(NOW, b"k", b"v", ())]))
+    log.roll(NOW)
+    assert compact(log)
+    assert [header.base_offset for _, header in iter_headers(content(log))] == [5]
+
+
+def test_the_last_batch_of_all_stays_without_its_records(tmp_path: Path) -> None:
+    """So that a log says by itself how far it has come."""
+    log = Lab(tmp_path, **COMPACT).open()
+    for value in (b"1", b"2", None):
+        append(log, build_batch([(NOW + 5, b"k", value, ())]))
+    log.roll(NOW)
+    assert compact(log, NOW)
+    log.cleaned_to = 0
+    assert compact(log, NOW + DAY)
+    (header,) = [header for _, header in iter_headers(content(log))]
+    assert (header.base_offset, header.count, header.max_timestamp, header.attributes) == (2, 0, NOW + 5, 0)
+
+
+def test_a_segment_that_stays_as_it_is_is_not_written_again(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **{**COMPACT, "segment_bytes": 3000}).open()
+    for n in range(100):
+        append(log, build_batch([(NOW, b"key-%d" % n, bytes(100), ())]))
+    files = {segment.base_offset: (tmp_path / f"{segment.path()}").stat().st_ino for segment in log.segments}
+    assert len(files) > 4
+    append(log, build_batch([(NOW, b"key-%d" % log.segments[2].base_offset, b"new", ())]))
+    log.roll(NOW)
+    assert compact(log)
+    again = {segment.base_offset: (tmp_path / f"{segment.path()}").stat().st_ino for segment in log.segments}
+    changed = [base for base, number in files.items() if again.get(base) != number]
+    assert log.segments[2].base_offset in changed
+    assert log.segments[0].base_offset not in changed
+    assert log.segments[1].base_offset not in changed
+    assert len(records(log)) == 100
+
+
+def test_what_stays_before_the_first_change_is_copied_as_it_is(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **{**COMPACT, "segment_bytes": 100_000, "index_interval_bytes": 500}).open()
+    for n in range(300):
+        append(log, build_batch([(NOW + n, b"key-%d" % n, bytes(200), ())]))
+    append(log, build_batch([(NOW, b"key-250", b"new", ())]))
+    log.roll(NOW)
+    before = records(log)
+    assert compact(log)
+    assert records(log) == {offset: record for offset, record in before.items() if offset != 250}
+    for offset in range(0, 301, 7):
+        log.forget_positions()
+        assert parse_header(log.read_blocking(offset, 1, log.log_end_offset)).base_offset in (offset, offset + 1)
+        assert log.offset_for_timestamp_blocking(NOW + offset, 301)[0] == offset if offset < 250 else True
+
+
+def test_damage_is_told_with_its_place_and_leaves_nothing(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    write_some(log, Model(), Random(2), NOW)
+    log.roll(NOW)
+    plan = planned(log)
+    assert plan is not None
+    path = lab.path / f"{plan.sources[-1].base_offset:020d}.log"
+    good = path.read_bytes()
+    for at in (3, 11, 16, 20, 40, len(good) - 1):
+        data = bytearray(good)
+        data[at] ^= 0x40
+        path.write_bytes(data)
+        result = decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan)))
+        assert result.damaged
+        assert result.failure is not None
+        assert f"{path} has at position" in result.failure
+        assert not list(lab.path.glob("*.cleaned"))
+    path.write_bytes(good[:-10])
+    result = decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan)))
+    assert result.damaged
+    path.unlink()
+    result = decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan)))
+    assert (result.failure is None, result.damaged) == (False, False)
+
+
+def test_damage_that_is_met_late_leaves_nothing_either(tmp_path: Path) -> None:
+    """In what is clean already, which only the second pass reads, when other segments have been written."""
+    lab = Lab(tmp_path, **{**COMPACT, "segment_bytes": 3000})
+    log = lab.open()
+    for n in range(100):
+        append(log, build_batch([(NOW, b"key-%d" % n, bytes(100), ())]))
+    log.roll(NOW)
+    assert compact(log)
+    for n in range(5):
+        append(log, build_batch([(NOW, b"key-%d" % n, b"new", ())]))
+    log.roll(NOW)
+    plan = planned(log)
+    assert plan is not None
+    path = lab.path / f"{plan.sources[2].base_offset:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    files = lab.files()
+    assert decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan))).damaged
+    assert lab.files() == files
+
+
+def test_a_body_that_is_no_records_is_damage(tmp_path: Path) -> None:
+    """Header validation lets it in while the topic is not compacted."""
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    body = encode_record(0, 0, b"k", b"v") + b"more"
+    append(log, assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=NOW, max_timestamp=NOW))
+    log.roll(NOW)
+    plan = planned(log)
+    assert plan is not None
+    result = decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan)))
+    assert result.damaged
+    assert result.failure is not None
+    assert "4 bytes remain" in result.failure
+
+
+def test_a_batch_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **{**COMPACT, "segment_bytes": 1 << 20}).open()
+    for n in range(4):
+        append(log, build_batch([(NOW, b"a", bytes([n]) * 50_000, ()), (NOW, b"%d" % n, bytes(50_000), ())]))
+    log.roll(NOW)
+    assert compact(log)
+    assert list(records(log)) == [1, 3, 5, 6, 7]
+
+
+def test_the_pace_is_kept(tmp_path: Path) -> None:
+    class Clock(Still):
+        ms = 0
+
+        def mono_ms(self) -> int:
+            return self.ms
+
+    clock = Clock()
+
+    def sleep(seconds: float) -> None:
+        assert seconds > 0
+        clock.ms += int(seconds * 1000) + 1
+
+    log = Lab(tmp_path, **COMPACT).open()
+    write_some(log, Model(), Random(3), NOW)
+    log.roll(NOW)
+    plan = planned(log)
+    assert plan is not None
+    size = sum(source.size for source in plan.sources)
+    result = decode_result(run(log.disk, clock, sleep, encode_plan(replace(plan, rate=1000.0))))
+    moved = 2 * size + sum(one.size for one in result.cleaned)
+    assert moved <= clock.ms < 1.5 * moved + 10
+
+
+def test_memory_for_keys_is_bounded(tmp_path: Path) -> None:
+    """By what an entry is reckoned to take, whatever the keys are."""
+    log = Lab(tmp_path, **{**COMPACT, "segment_bytes": 1 << 24}).open()
+    keys = 20_000
+    for n in range(0, keys, 200):
+        new = [(NOW, (b"%031d" if k % 2 else b"%0200d") % (n + k), b"", ()) for k in range(200)]
+        append(log, build_batch(new))
+    log.roll(NOW)
+    plan = planned(log)
+    assert plan is not None
+    for share in (1.0, 0.7, 0.4):
+        limit = int(keys * ENTRY_BYTES * share)
+        tracemalloc.start()
+        offsets, cleaned_to = latest_offsets(log.disk, replace(plan, map_bytes=limit), Throttle(None, Still(), sleep))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert abs(len(offsets) - keys * share) <= 200
+        assert cleaned_to == len(offsets)
+        assert peak < limit + (1 << 18), "the map, a batch, and what is read at once"
+    assert sys.getsizeof(b"x" * 31) <= 64
+
+
+def sleep(seconds: float) -> None:
+    raise AssertionError("nothing was said of a limit")
+
+
+def test_retention_takes_what_compaction_left(tmp_path: Path) -> None:
+    """compact,delete: time and size count for compacted segments as for others."""
+    lab = Lab(tmp_path, **{**COMPACT, "cleanup_policy": ("compact", "delete"), "retention_ms": DAY})
+    log = lab.open()
+    model = Model()
+    write_some(log, model, Random(4), NOW)
+    log.roll(NOW)
+    assert compact(log)
+    write_some(log, model, Random(5), NOW + DAY)
+    log.roll(NOW)
+    assert log.enforce_retention(NOW + DAY + HOUR, log.log_end_offset) > 0
+    assert log.log_start_offset > 0
+    assert all(timestamp > NOW + HOUR for timestamp, _, _ in records(log).values())
+    kept = records(log)
+    assert compact(log, NOW + DAY + HOUR)
+    assert records(log).items() <= kept.items()
+    assert log.cleaned_to == log.active.base_offset
+
+
+def test_a_log_start_in_the_middle_of_a_batch(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    append(log, build_batch([(NOW, b"%d" % n, b"v", ()) for n in range(6)]))
+    append(log, build_batch([(NOW, b"5", b"w", ())]))
+    log.delete_records(3)
+    log.roll(NOW)
+    assert compact(log)
+    assert log.log_start_offset == 3
+    assert [offset for offset in records(log) if offset >= 3] == [3, 4, 6]
+    assert [offset for (offset,) in [(o,) for o in records(log)] if offset >= 3] == [3, 4, 6]
+
+
+def test_horizons_are_set_once(tmp_path: Path) -> None:
+    log = Lab(tmp_path, **COMPACT).open()
+    append(log, build_batch([(NOW, b"k", None, ()), (NOW, b"l", b"v", ())]))
+    append(log, build_batch([(NOW, b"m", b"v", ())]))
+    for now_ms in (NOW, NOW + HOUR, NOW + 2 * HOUR):
+        append(log, build_batch([(NOW, b"x", b"v", ())]))
+        log.roll(NOW)
+        assert compact(log, now_ms)
+        headers = [header for _, header in iter_headers(content(log))]
+        assert [header.base_timestamp for header in headers if header.attributes & DELETE_HORIZON] == [NOW + DAY]
+    install(log, CompactionResult((), log.cleaned_to))
+    assert compaction.candidate(log, NOW, log.log_end_offset) is None

@@ -1,0 +1,138 @@
+"""Walking over encoded records gives what decoding them one by one gives."""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from kbroker.storage.cleaner.offset_map import LONGEST_KEY, Offsets, digest, moved, note_keys, sift
+from protocol.errors import MalformedError
+from protocol.records.record import Record, encode_record, iter_records
+
+BASE = 1_000_000
+# Sizes and deltas on both sides of where varints get longer.
+EDGES = (0, 1, 62, 63, 64, 65, 127, 128, 8191, 8192, 20_000)
+TIMES = (0, 1, 63, 64, 8191, 8192, 1 << 20, 1 << 40, -1, -64, -65, -(1 << 33))
+
+
+def any_records(random: Random, count: int) -> list[Record]:
+    records = []
+    delta = 0
+    for _ in range(count):
+        size = random.choice(EDGES) if random.random() < 0.2 else random.randrange(40)
+        key = (
+            None if random.random() < 0.1 else b"%d" % random.randrange(8) + bytes(random.choice((0, 0, 0, 30, 31, 64)))
+        )
+        value = None if random.random() < 0.3 else bytes(size)
+        headers = ((b"h", None), (b"i", b"v"))[: random.randrange(3)]
+        records.append(Record(0, delta, random.choice(TIMES), key, value, headers))
+        delta += 1 if random.random() < 0.8 else random.choice((63, 64, 8191, 8192, 100_000))
+    return records
+
+
+def encoded(records: list[Record], base_timestamp: int = 0) -> bytes:
+    return b"".join(
+        encode_record(one.offset_delta, one.timestamp - base_timestamp, one.key, one.value, one.headers)
+        for one in records
+    )
+
+
+def known(key: bytes) -> bytes | int:
+    return digest(key) if len(key) > LONGEST_KEY else key
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_keys_get_their_latest_offsets(seed: int) -> None:
+    records = any_records(Random(seed), seed)
+    offsets: Offsets = {b"other": 7}
+    note_keys(encoded(records), len(records), BASE, records[-1].offset_delta if records else 0, offsets)
+    expected = {known(one.key): BASE + one.offset_delta for one in records if one.key is not None}
+    assert offsets == {b"other": 7, **expected}
+
+
+@pytest.mark.parametrize("tombstones_go", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_superseded_goes(seed: int, tombstones_go: bool) -> None:
+    random = Random(seed)
+    records = any_records(random, seed)
+    body = encoded(records)
+    last = max([one.offset_delta for one in records], default=0)
+    offsets: Offsets = {known(one.key): BASE + one.offset_delta for one in records if one.key is not None}
+    for key in list(offsets):
+        # Of some keys there is a later record elsewhere, of some the latest known is an earlier one, or none.
+        draw = random.random()
+        if draw < 0.2:
+            offsets[key] = BASE + last + 1
+        elif draw < 0.4:
+            offsets[key] = BASE - 1
+        elif draw < 0.6:
+            del offsets[key]
+    stay = [
+        one
+        for one in records
+        if one.key is not None
+        and offsets.get(known(one.key), -1) <= BASE + one.offset_delta
+        and (one.value is not None or not tombstones_go)
+    ]
+    runs, kept, tombstones, newest = sift(body, len(records), BASE, offsets, tombstones_go)
+    assert kept == len(stay)
+    assert b"".join(body[start:end] for start, end in runs) == encoded(stay)
+    assert len(runs) == len({end for _, end in runs}) <= len(stay)
+    assert all(end < start for (_, end), (start, _) in pairwise(runs)), "neighbours are one slice"
+    assert tombstones == any(one.value is None for one in stay)
+    if stay:
+        assert newest == max(one.timestamp for one in stay)
+    for shift in (0, 5, -(1 << 41)):
+        assert moved(body, runs, shift) == encoded(stay, -shift)
+
+
+def test_every_cut_and_every_wrong_count_is_noticed() -> None:
+    records = any_records(Random(5), 12)
+    body = encoded(records)
+    last = records[-1].offset_delta
+    for end in range(len(body)):
+        for walk in (lambda body: note_keys(body, 12, 0, last, {}), lambda body: sift(body, 12, 0, {}, False)):
+            with pytest.raises(MalformedError):
+                walk(body[:end])
+    for count in (0, 11, 13):
+        with pytest.raises(MalformedError):
+            note_keys(body, count, 0, last, {})
+        with pytest.raises(MalformedError):
+            sift(body, count, 0, {}, False)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_any_bytes_are_records_or_malformed(seed: int) -> None:
+    """Of a damaged body nothing is believed that decoding would not believe; and nothing else is raised."""
+    random = Random(seed)
+    records = any_records(random, 10)
+    body = bytearray(encoded(records))
+    for _ in range(random.randrange(1, 4)):
+        body[random.randrange(len(body))] = random.choice((0, 1, 127, 128, 255, random.randrange(256)))
+    offsets: Offsets = {}
+    last = records[-1].offset_delta
+    try:
+        note_keys(bytes(body), 10, 0, last, offsets)
+    except MalformedError:
+        return
+    assert all(0 <= offset <= last for offset in offsets.values())
+    try:
+        expected = {known(one.key): one.offset_delta for one in iter_records(bytes(body), 10, 0) if one.key is not None}
+    except MalformedError:
+        # What comes after the key is not looked at.
+        return
+    assert offsets == expected
+
+
+def test_long_keys_take_the_memory_of_short_ones() -> None:
+    first, second = bytes(1 << 20), bytes((1 << 20) - 1) + b"x"
+    body = encoded([Record(0, 0, 0, first, b"1"), Record(0, 1, 0, second, b"2"), Record(0, 2, 0, first, b"3")])
+    offsets: Offsets = {}
+    note_keys(body, 3, 0, 2, offsets)
+    assert sorted(offsets.values()) == [1, 2]
+    assert all(isinstance(key, int) and key < 1 << 128 for key in offsets)
+    assert [body[start:end][-2:-1] for start, end in sift(body, 3, 0, offsets, False).runs] == [b"3"]
+    # A key that looks like another's digest is not taken for it.
+    short = digest(first).to_bytes(16, "big")
+    note_keys(encoded([Record(0, 0, 0, short, b"4")]), 1, 9, 0, offsets)
+    assert len(offsets) == 3

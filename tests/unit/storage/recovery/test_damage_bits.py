@@ -1,0 +1,209 @@
+"""Each bit of batch headers, and bits of bodies, flipped.
+
+Above the recovery point the log is cut before the damaged batch. Below it, or after a clean stop, nobody looks for
+damage, as in Kafka: what is served still begins where a batch begins, and what follows the damage can be read.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.storage.log.log import Log
+from protocol.errors import ErrorCode
+from protocol.records.batch import HEADER, HEADER_SIZE, MAGIC, build_batch
+from tests.unit.support.damaged_log import (
+    RECORDS,
+    Copy,
+    Written,
+    flipped,
+    log_data,
+    memory_lab,
+    refused,
+    send_again,
+    write,
+)
+from tests.unit.support.log_lab import NOW, append, batch, content
+
+BATCHES = 12
+FIRST, MIDDLE, LAST = 0, 8, BATCHES - 1
+BITS = 8 * HEADER_SIZE
+# Neither a CRC covers it nor does anything contradict it: Kafka takes the batch, too.
+LEADER_EPOCH = range(8 * 12, 8 * 16)
+TIMESTAMPS = range(8 * 27, 8 * 43)
+
+
+@contextmanager
+def corrupt_if(possible: bool) -> Iterator[None]:
+    """Nothing but CORRUPT_MESSAGE may be answered, and only where damage is."""
+    try:
+        yield
+    except KafkaError as error:
+        if error.code is not ErrorCode.CORRUPT_MESSAGE or not possible:
+            raise
+
+
+def logged(clean: bool, point: int = 0) -> tuple[Copy, Written]:
+    lab = memory_lab(index_interval_bytes=200)
+    log = lab.open()
+    written = write(log, BATCHES, checkpoint_at=point - 1)
+    if clean:
+        assert lab.close(log)
+    copy = Copy(lab)
+    if not clean and not point:
+        copy.of_a_young_log()
+    return copy, written
+
+
+@pytest.mark.parametrize("number", [FIRST, MIDDLE, LAST], ids=["first", "middle", "last"])
+def test_above_the_recovery_point_each_bit_of_a_header(number: int) -> None:
+    copy, written = logged(False)
+    position, header = written.at[number]
+    for bit in range(BITS):
+        damaged = flipped(written.data, 8 * position + bit)
+        lab = copy.make(log=damaged)
+        log = lab.open()
+        if bit in LEADER_EPOCH:
+            assert (log.log_end_offset, log.repairs) == (RECORDS * BATCHES, []), bit
+            continue
+        assert (log.log_end_offset, content(log)) == (header.base_offset, written.data[:position]), bit
+        assert log_data(lab) == written.data[:position]
+        assert [line for line in log.repairs if "cut from" in line], bit
+        if bit % 16 == 0 and number:
+            assert refused(log, number + 1)
+            send_again(log, written, max(0, number - 2))
+            # Epochs are those of the log, too.
+            assert (content(log), log.epochs.entries) == (written.data, [(0, 0), (1, 12), (2, 24)])
+
+
+def test_above_the_recovery_point_bits_of_bodies() -> None:
+    copy, written = logged(False, 4)
+    random = Random(1)
+    for _ in range(200):
+        number = random.randrange(4, BATCHES)
+        position, header = written.at[number]
+        bit = 8 * position + random.randrange(8 * HEADER_SIZE, 8 * header.size)
+        lab = copy.make(log=flipped(written.data, bit))
+        log = lab.open(RECORDS * 4)
+        assert content(log) == written.data[:position], bit
+        assert "CRC" in log.repairs[-1]
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("number", [FIRST, MIDDLE], ids=["first", "middle"])
+def test_where_nobody_looks_for_damage_what_is_around_it_is_served(number: int, clean: bool) -> None:
+    copy, written = logged(clean, BATCHES)
+    starts = [position for position, _ in written.at]
+    hole_at, hole = written.at[number]
+    for bit in range(BITS):
+        damaged = bytes(flipped(written.data, 8 * hole_at + bit))
+        lab = copy.make(log=damaged)
+        log = lab.open(RECORDS * BATCHES, clean)
+        assert log.log_end_offset == RECORDS * BATCHES
+        # The snapshot knows the producer; no damaged header is believed instead.
+        assert log.producers.check(written.at[-1][1]) is not None, bit
+        assert refused(log, BATCHES + 1)
+        for offset in range(max(0, hole.base_offset - 2 * RECORDS), hole.next_offset + 3 * RECORDS):
+            log.forget_positions()
+            in_hole = hole.base_offset <= offset < hole.next_offset
+            with corrupt_if(in_hole):
+                found = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+            at = len(damaged) - len(found)
+            assert found == damaged[at:]
+            assert at in starts, "what is served begins with a batch"
+            # A base offset that has become lower makes the batch one of the past, and what follows is served, as Kafka
+            # does it: after a compaction that is right.
+            assert at <= starts[offset // RECORDS + in_hole], "and with nothing after the one that is asked for"
+        check_times(log, written, number, bit)
+        assert log_data(lab) == damaged
+
+
+def check_times(log: Log, written: Written, number: int, bit: int) -> None:
+    """What lies around the damaged batch is found by its timestamp."""
+    for other, (_, header) in enumerate(written.at):
+        if other in (number - 1, number, number + 1):
+            continue
+        # A damaged largest timestamp makes its batch look as if it had what is sought.
+        misleading = bit in TIMESTAMPS
+        with corrupt_if(misleading):
+            found = log.offset_for_timestamp_blocking(header.base_timestamp, log.log_end_offset)
+            assert found is not None, (bit, other)
+            assert found[0] == header.base_offset or misleading, (bit, other)
+
+
+@pytest.mark.parametrize("damage", [b"\x7f", b"\xff" * HEADER_SIZE], ids=["its length", "its header"])
+def test_an_index_that_is_made_anew_leads_past_the_damage(damage: bytes) -> None:
+    """Also after the next start: it used to end at the damage, for good."""
+    lab = memory_lab(index_interval_bytes=200)
+    log = lab.open()
+    written = write(log, 2 * BATCHES, roll_at=(BATCHES - 1,))
+    assert lab.close(log)
+    position, header = written.at[MIDDLE]
+    damaged = bytearray(log_data(lab))
+    damaged[position + 8 : position + 8 + len(damage)] = damage
+    lab = Copy(lab).make(log=bytes(damaged), **{f"{0:020d}.index": None})
+    for start in range(3):
+        log = lab.open(log.log_end_offset, True)
+        assert any("rebuilt from the log" in line for line in log.repairs) == (start == 0)
+        for offset in range(log.log_end_offset):
+            log.forget_positions()
+            at, expected = written.at[offset // RECORDS]
+            with corrupt_if(expected == header):
+                assert log.read_blocking(offset, 1, log.log_end_offset) == written.data[at : at + expected.size]
+        assert log.offset_for_timestamp_blocking(NOW + 10 * (MIDDLE + 1), log.log_end_offset) is not None
+        assert lab.close(log)
+
+
+@pytest.mark.parametrize("what", ["index", "log"])
+def test_damage_that_is_noticed_when_it_is_read_is_told_once(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    lab = memory_lab(index_interval_bytes=200)
+    log = lab.open()
+    written = write(log, 2 * BATCHES, roll_at=(BATCHES - 1,))
+    assert lab.close(log)
+    copy = Copy(lab)
+    data = log_data(lab)
+    index = f"{0:020d}.index"
+    if what == "log":
+        position = written.at[MIDDLE][0]
+        lab = copy.make(log=data[: position + 8] + b"\x7f" + data[position + 9 :])
+    else:
+        # Its middle entries lead to where no batch begins.
+        good = copy.files[index]
+        lab = copy.make(
+            **{index: good[:16] + b"".join(good[n : n + 7] + b"\x01" for n in range(16, 40, 8)) + good[40:]}
+        )
+    log = lab.open(log.log_end_offset, True)
+    assert log.repairs == []
+    for _ in range(2):
+        for offset in range(RECORDS * BATCHES):
+            log.forget_positions()
+            with corrupt_if(what == "log" and offset // RECORDS == MIDDLE):
+                log.read_blocking(offset, 1, log.log_end_offset)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("log damaged" if what == "log" else "index did not fit the log, rebuilt")
+
+
+def test_what_only_looks_like_batches_is_not_searched_for_ever() -> None:
+    """A record of headers that claim all that follows, behind damage: CRCs of 25,000 times 1.4 MB take long."""
+    lab = memory_lab(index_interval_bytes=200)
+    log = lab.open()
+    append(log, batch(1, 40))
+    size = log.size_bytes
+    likely = bytes(HEADER.pack(1, 1_400_000, 0, MAGIC, 7, 0, 0, NOW, NOW, -1, -1, -1, 1))
+    records = [(NOW, b"k", likely * 25_000, ())]
+    append(log, build_batch(records))
+    append(log, batch(1, 1_500_000))
+    log.roll(NOW)
+    append(log, batch(1))
+    assert lab.close(log)
+    data = log_data(lab)
+    lab = Copy(lab).make(log=data[: size + 8] + b"\x7f" + data[size + 9 :], **{f"{0:020d}.index": None})
+    begun = time.process_time()
+    log = lab.open(log.log_end_offset, True)
+    with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+        log.read_blocking(1, 1, log.log_end_offset)
+    assert time.process_time() - begun < 1
+    assert bytes(log.read_blocking(3, 1, log.log_end_offset))

@@ -1,0 +1,96 @@
+"""The last segment cut at every byte of its last batches.
+
+What is read is the longest valid prefix, offsets go on from there, the producer's retries are stored once, and the
+log says what was repaired.
+"""
+
+import pytest
+
+from tests.unit.support.damaged_log import (
+    Copy,
+    check_reads,
+    idempotent,
+    log_data,
+    memory_lab,
+    refused,
+    send_again,
+    write,
+)
+from tests.unit.support.log_lab import append, content
+
+BATCHES = 14
+# As many as a producer may have on their way, and more than are cut.
+RETRIED = 5
+STATES = ["killed", "killed after a checkpoint", "killed after all was synced", "stopped"]
+
+
+@pytest.mark.parametrize(("state", "codec"), [*((state, 0) for state in STATES), (STATES[0], 4)])
+def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> None:
+    lab = memory_lab(index_interval_bytes=256)
+    log = lab.open()
+    written = write(log, BATCHES, codec=codec, checkpoint_at=6 if state == STATES[1] else -1)
+    if state == STATES[2]:
+        log.checkpoint()
+    clean = state == "stopped"
+    if clean:
+        assert lab.close(log)
+    point = log.recovery_point
+    copy = Copy(lab)
+    # All of them where most is read again; with the last byte of a batch and the first of the next one elsewhere.
+    step = 1 if state in ("killed", "stopped") else 3
+    for cut in sorted({*range(written.ends[-4], len(written.data) + 1, step), *written.ends[-4:]}):
+        lab = copy.make(log=written.data[:cut])
+        log = lab.open(point, clean)
+        valid = max(end for end in written.ends if end <= cut)
+        survive = written.ends.index(valid) + 1
+        assert log.log_end_offset == 3 * survive
+        assert log_data(lab) == content(log) == written.data[:valid]
+        said = any(f".log: cut from {cut} to {valid} bytes: " in line for line in log.repairs)
+        assert said == (valid < cut), log.repairs
+        if cut in (valid, valid + 1, valid + 61):
+            check_reads(log, written)
+            assert survive == BATCHES or refused(log, survive + 1)
+        send_again(log, written, BATCHES - RETRIED)
+        assert content(log) == written.data
+        # What was appended is there after another kill, and nothing is repaired twice.
+        again = lab.open(min(point, log.recovery_point), False)
+        assert (again.repairs, again.log_end_offset) == ([], 3 * BATCHES)
+        assert append(again, idempotent(BATCHES, codec)) == 3 * BATCHES
+
+
+@pytest.mark.parametrize("in_last", [0, 1, 2, 4])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_what_was_on_its_way_is_known_again_across_segments(in_last: int, checkpoint: bool) -> None:
+    """A snapshot at, or shortly after, the beginning of a segment: it has each producer's last batch only."""
+    lab = memory_lab(index_interval_bytes=256)
+    log = lab.open()
+    written = write(log, BATCHES, roll_at=(3, BATCHES - 1 - in_last))
+    if checkpoint:
+        log.checkpoint()
+    log = lab.open(log.recovery_point)
+    send_again(log, written, BATCHES - RETRIED)
+    assert (content(log), log.repairs) == (written.data, [])
+
+
+def test_cut_at_every_byte_of_a_last_segment_of_one_batch() -> None:
+    lab = memory_lab(index_interval_bytes=256)
+    log = lab.open()
+    written = write(log, BATCHES, roll_at=(BATCHES - 2,))
+    base = log.active.base_offset
+    assert base == 3 * (BATCHES - 1)
+    whole, last = written.data[: written.ends[-2]], written.data[written.ends[-2] :]
+    copy = Copy(lab)
+    for cut in range(len(last) + 1):
+        lab = copy.make(**{f"{base:020d}.log": last[:cut]})
+        log = lab.open(base)
+        assert log.log_end_offset == base + 3 * (cut == len(last))
+        assert bool(log.repairs) == (0 < cut < len(last))
+        send_again(log, written, BATCHES - RETRIED)
+        assert content(log) == written.data
+    # The segment before it, as if it had never been synced: what follows a hole is no prefix.
+    for cut in range(len(whole) - 300, len(whole)):
+        lab = copy.make(log=whole[:cut])
+        log = lab.open()
+        valid = max(end for end in written.ends if end <= cut)
+        assert content(log) == written.data[:valid] + (last if valid == cut else b"")
+        assert valid == cut or any("removed, it follows the damage" in line for line in log.repairs)

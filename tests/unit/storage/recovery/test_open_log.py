@@ -1,0 +1,448 @@
+"""Opening what a clean or an unclean stop left, with files lost or damaged."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.storage.log.log import Log
+from kbroker.storage.recovery.open_log import truncate_blocking
+from protocol.errors import ErrorCode
+from protocol.records.batch import iter_headers, parse_header
+from tests.unit.support.log_lab import NOW, TOPIC_ID, Lab, append, batch, content, fill
+
+SEGMENTS = {"segment_bytes": 3000, "index_interval_bytes": 256}
+
+
+def produce(log: Log, count: int, producer_id: int = 7, start: int = 0) -> list[bytes]:
+    """Batches of one idempotent producer; gives them as they were sent."""
+    sent = []
+    for n in range(start, start + count):
+        data = batch(1, 30, NOW + n, producer_id=producer_id, producer_epoch=0, base_sequence=n)
+        sent.append(bytes(data))
+        append(log, data)
+    return sent
+
+
+def producers(log: Log) -> list[object]:
+    return sorted(log.producers.active())
+
+
+@pytest.mark.parametrize("recovery_point", ["0", "middle"])
+def test_the_longest_valid_prefix_survives_a_cut_at_any_byte(tmp_path: Path, recovery_point: str) -> None:
+    lab = Lab(tmp_path, index_interval_bytes=256)
+    log = lab.open()
+    fill(log, 12)
+    point = 0
+    if recovery_point == "middle":
+        log.checkpoint()
+        point = log.recovery_point
+    fill(log, 4)
+    data = content(log)
+    path = lab.path / f"{0:020d}.log"
+    assert path.read_bytes() == data
+    ends = {position + header.size: header.next_offset for position, header in iter_headers(data)}
+    for cut in range(sorted(ends)[-4], len(data)):
+        path.write_bytes(data[:cut])
+        log = lab.open(point)
+        valid = max(end for end in ends if end <= cut)
+        assert log.log_end_offset == ends[valid]
+        assert path.stat().st_size == valid
+        assert bool(log.repairs) == (valid < cut)
+        assert content(log) == data[:valid]
+
+
+def test_the_log_is_cut_before_a_damaged_batch(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    fill(log, 3)
+    size = log.size_bytes
+    append(log, batch(1, 10))
+    append(log, batch(1, 10))
+    data = content(log)
+    path = lab.path / f"{0:020d}.log"
+    damaged_size = parse_header(data, size).size
+    # Base offset and leader epoch are not covered by the CRC.
+    for position in (*range(8, 12), *range(16, damaged_size)):
+        bad = bytearray(data)
+        bad[size + position] ^= 0x41
+        path.write_bytes(bad)
+        log = lab.open()
+        assert content(log) == data[:size], position
+        assert path.stat().st_size == size
+
+
+@pytest.mark.parametrize("tail", [bytes(100), bytes(5000), b"\xff" * 300, b"garbage" * 50])
+def test_what_a_power_loss_left_behind_the_data_is_cut_off(tmp_path: Path, tail: bytes) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    fill(log, 20)
+    data = content(log)
+    path = lab.path / f"{0:020d}.log"
+    path.write_bytes(data + tail)
+    for clean in (False, True):
+        log = lab.open(log.log_end_offset, clean=clean)
+        assert content(log) == data
+        assert path.read_bytes() == data
+        path.write_bytes(data + tail)
+
+
+class CountingDisk(RealDisk):
+    """Counts the bytes that are read from log files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_bytes = 0
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> RealFile:
+        file = super().open(path, create=create, write=write)
+        if not path.endswith(".log"):
+            return file
+        disk = self
+
+        class Counting(RealFile):
+            def pread(self, size: int, offset: int, /) -> bytes:
+                data = super().pread(size, offset)
+                disk.read_bytes += len(data)
+                return data
+
+        counting = Counting(file._fd, file._volume)
+        file._fd = -1
+        return counting
+
+
+def test_recovery_reads_only_past_the_recovery_point(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    lab = Lab(tmp_path, disk)
+    log = lab.open()
+    for n in range(400):
+        append(log, batch(10, 500, NOW + n))
+    log.checkpoint()
+    point, size = log.recovery_point, log.size_bytes
+    tail = fill(log, 5)
+    disk.read_bytes = 0
+    log = lab.open(point)
+    assert log.repairs == []
+    assert log.log_end_offset > tail[-1]
+    assert disk.read_bytes < log.size_bytes - size + 3 * 4096 + 2 * 6000
+    disk.read_bytes = 0
+    lab.close(log)
+    lab.open(log.log_end_offset, clean=True)
+    assert disk.read_bytes < 4 * 4096 + 2 * 6000
+
+
+def test_the_recovery_point_stays_where_it_was_until_the_next_sync(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    fill(log, 10)
+    log.checkpoint()
+    point = log.recovery_point
+    fill(log, 5)
+    log = lab.open(point)
+    assert log.recovery_point == point < log.log_end_offset
+
+
+def damage_delete(path: Path) -> None:
+    path.unlink()
+
+
+def damage_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def damage_grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\x7f" * 24)
+
+
+def damage_cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def damage_zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def damage_swap(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[-24:] + data[24:-24] + data[:24])
+
+
+DAMAGES = [damage_delete, damage_empty, damage_grow, damage_cut, damage_zero, damage_swap]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+@pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.parametrize("clean", [True, False])
+def test_damaged_indexes_are_made_anew(
+    tmp_path: Path, damage: Callable[[Path], None], suffix: str, which: int, clean: bool
+) -> None:
+    lab = Lab(tmp_path, index_interval_bytes=100)
+    log = lab.open()
+    fill(log, 40)
+    log.roll(NOW)
+    fill(log, 40)
+    data = content(log)
+    largest = [segment.max_timestamp for segment in log.segments]
+    assert lab.close(log)
+    path = sorted(lab.path.glob(f"*.{suffix}"))[which]
+    good = path.read_bytes()
+    assert len(good) >= 48
+    damage(path)
+    point = log.log_end_offset
+    log = lab.open(point, clean=clean)
+    # The middle of a closed segment's index is only looked at when it is used.
+    silent = damage is damage_swap and which == 0
+    # An active segment may have no index files yet, or empty ones.
+    assert log.repairs or silent or (damage in (damage_delete, damage_empty) and which == -1)
+    if not silent:
+        assert [segment.max_timestamp for segment in log.segments] == largest
+    assert content(log) == data
+    for offset in range(log.log_end_offset):
+        log.forget_positions()
+        found = log.read_blocking(offset, 1, log.log_end_offset)
+        header = parse_header(found)
+        assert header.base_offset <= offset <= header.last_offset
+    log.checkpoint()
+    assert lab.close(log)
+    if not silent or suffix == "index":
+        assert path.read_bytes() == good
+
+
+@pytest.mark.parametrize("damage", [damage_delete, damage_empty, damage_cut, damage_zero])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_damaged_snapshot_is_replaced_by_the_log(tmp_path: Path, damage: Callable[[Path], None], clean: bool) -> None:
+    lab = Lab(tmp_path, **SEGMENTS)
+    log = lab.open()
+    produce(log, 100)
+    produce(log, 3, producer_id=8)
+    assert lab.close(log)
+    before = producers(log)
+    snapshots = sorted(lab.path.glob("*.snapshot"))
+    assert len(snapshots) == len(log.segments)
+    damage(snapshots[-1])
+    log = lab.open(log.log_end_offset, clean=clean)
+    assert producers(log) == before
+    for path in lab.path.glob("*.snapshot"):
+        path.unlink()
+    log = lab.open(log.log_end_offset, clean=clean)
+    assert producers(log) == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_was_in_flight_at_the_stop_is_known_again(tmp_path: Path, clean: bool) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    sent = produce(log, 60)
+    if clean:
+        assert lab.close(log)
+    else:
+        log.checkpoint()
+    log = lab.open(log.log_end_offset, clean=clean)
+    for n, data in enumerate(sent[-5:], start=55):
+        found = log.producers.check(parse_header(data))
+        assert found is not None
+        assert found[0] == n
+    with pytest.raises(KafkaError):
+        log.producers.check(parse_header(sent[-6]))
+
+
+def test_an_unclean_stop_after_a_checkpoint_keeps_producers(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **SEGMENTS)
+    log = lab.open()
+    produce(log, 50)
+    log.checkpoint()
+    point = log.recovery_point
+    produce(log, 50, start=50)
+    produce(log, 2, producer_id=9)
+    before = producers(log)
+    log = lab.open(point)
+    assert producers(log) == before
+    append(log, batch(1, producer_id=7, producer_epoch=0, base_sequence=100))
+
+
+def test_a_snapshot_beyond_the_end_of_the_log_is_not_believed(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    produce(log, 10)
+    before = producers(log)
+    size = log.size_bytes
+    produce(log, 1, start=10)
+    assert lab.close(log)
+    path = lab.path / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:size])
+    for clean in (True, False):
+        log = lab.open(11, clean=clean)
+        assert (log.log_end_offset, producers(log)) == (10, before)
+    assert lab.files(".snapshot") == []
+
+
+@pytest.mark.parametrize("damage", [damage_delete, damage_empty, damage_cut, damage_zero])
+@pytest.mark.parametrize("clean", [True, False])
+def test_damaged_epochs_are_rebuilt_from_the_log(tmp_path: Path, damage: Callable[[Path], None], clean: bool) -> None:
+    lab = Lab(tmp_path, **SEGMENTS)
+    log = lab.open()
+    for n in range(60):
+        append(log, batch(1, 100), epoch=n // 20)
+    assert lab.close(log)
+    path = lab.path / "leader-epoch-checkpoint"
+    good = path.read_bytes()
+    assert good == b"0\n3\n0 0\n1 20\n2 40\n"
+    damage(path)
+    log = lab.open(log.log_end_offset, clean=clean)
+    assert log.epochs.entries == [(0, 0), (1, 20), (2, 40)]
+    append(log, batch(1), epoch=2)
+    assert path.read_bytes() == good
+
+
+def test_an_epoch_without_appends_is_written_at_the_next_checkpoint(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    append(log, batch(1), epoch=3)
+    log.checkpoint()
+    log.epochs.assign(4, 1)
+    log.checkpoint()
+    assert lab.open(1).epochs.entries == [(3, 0)], "nothing was written in it"
+    assert (lab.path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n3 0\n4 1\n"
+
+
+def test_epochs_that_a_crash_kept_from_the_file_come_from_the_tail(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    append(log, batch(1), epoch=3)
+    log.checkpoint()
+    lab.background.hold = True
+    append(log, batch(1), epoch=5)
+    lab.background.hold = False
+    log = lab.open(1)
+    assert log.epochs.entries == [(3, 0), (5, 1)]
+
+
+def test_segments_after_a_damaged_one_are_removed(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **SEGMENTS)
+    log = lab.open()
+    fill(log, 100)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) > 4
+    path = lab.path / f"{bases[2]:020d}.log"
+    data = bytearray(path.read_bytes())
+    second = parse_header(data).size
+    data[second + 50] ^= 1
+    path.write_bytes(data)
+    log = lab.open(bases[1])
+    assert log.log_end_offset == parse_header(data).next_offset
+    assert [segment.base_offset for segment in log.segments] == bases[:3]
+    assert lab.files(".log") == [f"{base:020d}.log" for base in bases[:3]]
+    assert any("removed" in line for line in log.repairs)
+    assert append(log, batch(1)) == log.log_end_offset - 1
+
+
+def test_damage_below_the_recovery_point_is_not_looked_for(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, **SEGMENTS)
+    log = lab.open()
+    fill(log, 100)
+    path = lab.path / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[80] ^= 1
+    path.write_bytes(data)
+    end = log.log_end_offset
+    log = lab.open(log.segments[-1].base_offset)
+    assert (log.log_end_offset, log.repairs) == (end, [])
+
+
+def test_leftovers_are_removed(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    fill(log, 5)
+    lab.close(log)
+    before = lab.files()
+    for name in ("x.tmp", f"{0:020d}.log.deleted", f"{9:020d}.index", f"{9:020d}.timeindex", f"{0:020d}.log.cleaned"):
+        (lab.path / name).write_bytes(b"x")
+    log = lab.open(log.log_end_offset, clean=True)
+    assert lab.files() == before
+
+
+def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    produce(log, 10)
+    log = lab.open(0, log_start=20)
+    assert (log.log_start_offset, log.log_end_offset, len(log.producers)) == (20, 20, 0)
+    assert lab.files(".log") == [f"{20:020d}.log"]
+    assert append(log, batch(1)) == 20
+
+
+def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    fill(log, 10)
+    log = lab.open(0, log_start=5)
+    assert log.log_start_offset == 5
+    with pytest.raises(KafkaError):
+        log.read(4, 100, log.log_end_offset)
+
+
+def test_another_topics_directory_is_refused(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.open()
+    path = lab.path / "partition.metadata"
+    assert path.read_bytes() == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+    path.write_bytes(b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODg")
+    with pytest.raises(KafkaError) as refusal:
+        lab.open()
+    assert refusal.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+    path.write_bytes(b"")
+    assert lab.open().topic_id == TOPIC_ID
+    assert path.read_bytes() == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+
+
+def test_a_batch_larger_than_a_chunk_is_checked_piece_by_piece(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    append(log, batch(3))
+    data = batch(1, 3_500_000)
+    append(log, data)
+    append(log, batch(1))
+    log = lab.open()
+    assert (log.log_end_offset, log.repairs) == (5, [])
+    path = lab.path / f"{0:020d}.log"
+    bad = bytearray(path.read_bytes())
+    bad[3_000_000] ^= 1
+    path.write_bytes(bad)
+    log = lab.open()
+    assert log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_truncation_removes_the_tail_and_what_was_learnt_from_it(tmp_path: Path, closed: bool) -> None:
+    lab = Lab(tmp_path, **SEGMENTS)
+    states = {}
+    contents = {}
+    reference = lab.open()
+    for n in range(60):
+        states[n] = (producers(reference), reference.epochs.entries)
+        contents[n] = reference.size_bytes
+        append(reference, batch(1, 60, NOW + n, producer_id=5, producer_epoch=0, base_sequence=n), epoch=n // 10)
+    data = content(reference)
+    lab.close(reference)
+    for end in (59, 45, 44, 31, 20, 3, 1, 0):
+        log = lab.open(60, clean=True)
+        if closed:
+            log.roll(NOW)
+        truncate_blocking(log, end)
+        assert log.log_end_offset == end
+        assert content(log) == data[: contents[end]]
+        assert producers(log) == states[end][0]
+        assert log.epochs.entries == states[end][1]
+        assert all(int(name[:20]) <= end for name in lab.files(".snapshot"))
+        assert append(log, batch(1), epoch=9) == end
+        assert lab.close(log)
+        again = lab.open(0)
+        assert (again.log_end_offset, again.repairs) == (end + 1, [])
+        truncate_blocking(again, end)
+        for n in range(end, 60):
+            append(again, batch(1, 60, NOW + n, producer_id=5, producer_epoch=0, base_sequence=n), epoch=n // 10)
+        again.checkpoint()
+        lab.close(again)

@@ -1,0 +1,130 @@
+"""Other people's encoders, given our messages: kio (Kafka's schemas as dataclasses) and kafka-python."""
+
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+
+from protocol.schema.message import Message, Struct, facts
+from protocol.schema.primitives import ZERO_UUID
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@cache
+def kio_class(name: str, kind: str, version: int) -> Any:
+    """kio's class of a message in a version, or None."""
+    base = name.removesuffix("Request").removesuffix("Response") if kind in ("request", "response") else name
+    folder = "".join("_" + char.lower() if char.isupper() else char for char in base).lstrip("_")
+    try:
+        module = import_module(f"kio.schema.{folder}.v{version}.{kind}")
+    except ModuleNotFoundError:
+        return None
+    return getattr(module, name)
+
+
+def kio_encode(message: Message, version: int) -> bytes | None:
+    """The message as kio encodes it; None where kio does not have it."""
+    cls = message.__class__
+    theirs = kio_class(cls.__name__, facts(cls).kind, version)
+    if theirs is None:
+        return None
+    out = BytesIO()
+    entity_writer(theirs)(out, _to_kio(message, theirs))
+    return out.getvalue()
+
+
+def _to_kio(value: Struct, theirs: Any) -> Any:
+    made = {}
+    for field in fields(theirs):
+        # kio drops the unit from the names of times, which it keeps as timedelta.
+        name = field.name if field.name in value.__class__.__rows__ else f"{field.name}_ms"
+        made[field.name] = _kio_value(getattr(value, name), field)
+    return theirs(**made)
+
+
+def _kio_value(value: Any, field: Any) -> Any:
+    kind = field.metadata.get("kafka_type")
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return tuple(_kio_value(item, field) for item in value)
+    if isinstance(value, Struct):
+        return _to_kio(value, _struct_class(field.type))
+    if kind == "error_code":
+        return ErrorCode(value)
+    if kind in ("timedelta_i32", "timedelta_i64"):
+        return timedelta(milliseconds=value)
+    if kind == "datetime_i64":
+        # kio takes -1 for "no time" only where a field may be absent.
+        optional = type(None) in getattr(field.type, "__args__", ())
+        return None if value == -1 and optional else _EPOCH + timedelta(milliseconds=value)
+    if kind == "uuid":
+        return UUID(bytes=value) if value != ZERO_UUID else None
+    return value
+
+
+def _struct_class(annotation: Any) -> Any:
+    """The dataclass in `X`, `X | None`, `tuple[X, ...]` and `tuple[X, ...] | None`."""
+    if hasattr(annotation, "__dataclass_fields__"):
+        return annotation
+    return next(found for item in annotation.__args__ if (found := _struct_class_or_none(item)))
+
+
+def _struct_class_or_none(annotation: Any) -> Any:
+    if hasattr(annotation, "__dataclass_fields__"):
+        return annotation
+    for item in getattr(annotation, "__args__", ()):
+        if found := _struct_class_or_none(item):
+            return found
+    return None
+
+
+@cache
+def kafka_python_class(name: str) -> Any:
+    """kafka-python's class of a message, or None."""
+    for room in ("admin", "consumer", "metadata", "producer"):
+        module = import_module(f"kafka.protocol.{room}")
+        if isinstance(found := getattr(module, name, None), type):
+            return found
+    return None
+
+
+def kafka_python_encode(message: Message, version: int) -> bytes | None:
+    """The message as kafka-python encodes it; None where kafka-python does not have it."""
+    theirs = kafka_python_class(message.__class__.__name__)
+    if theirs is None or version > theirs._struct.max_version:
+        return None
+    encoded: bytes = _to_kafka_python(message, theirs, version).encode(version=version)
+    # It puts the version before the data that consumers exchange.
+    return encoded[2:] if facts(message.__class__).kind == "data" else encoded
+
+
+def _to_kafka_python(value: Struct, theirs: Any, version: int) -> Any:
+    made = {}
+    for name, row in value.__class__.__rows__.items():
+        item = getattr(value, name)
+        if not row.is_in(version) or (row.tag >= 0 and item == row.initial()):
+            continue
+        # It shortens topic_authorized_operations and cluster_authorized_operations.
+        short = name if name in theirs._struct.fields else name[name.index("_") + 1 :]
+        made[short] = _kafka_python_value(item, theirs, theirs._struct.fields[short], version)
+    return theirs(version=version, **made)
+
+
+def _kafka_python_value(value: Any, parent: Any, field: Any, version: int) -> Any:
+    if isinstance(value, list):
+        return [_kafka_python_value(item, parent, field, version) for item in value]
+    if isinstance(value, Struct):
+        return _to_kafka_python(value, getattr(parent, field.type_str), version)
+    if value is not None and field._json["type"] == "bitfield":
+        return {bit for bit in range(32) if value >> bit & 1}
+    if isinstance(value, bytes) and field._json["type"].endswith("uuid"):
+        return UUID(bytes=value)
+    return value

@@ -1,0 +1,164 @@
+"""Handlers at work without a broker: real metadata on a coordination service in memory, replicas that are
+made up.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from inspect import isawaitable
+from types import SimpleNamespace
+from typing import Any
+
+from kbroker.api.dispatch import STEMS, message_classes
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.config import BrokerConfig
+from kbroker.config.topic import TopicConfig
+from kbroker.metadata.image import BrokerNode
+from kbroker.metadata.membership import ClusterMember, join
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
+from kbroker.storage.producers.producer_state import ProducerStateManager
+from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
+from protocol.schema.message import decode, encode
+from tests.unit.support.memory_disk import MemoryDisk, make_environment
+
+LISTENER = {"listeners": "PLAINTEXT://127.0.0.1:9092", "num.partitions": "4"}
+
+
+def run(story: Callable[[], Awaitable[Any]]) -> None:
+    async def main() -> None:
+        await story()
+
+    asyncio.run(main())
+
+
+@dataclass
+class FakeLog:
+    """`records` are (offset, timestamp), in order of offset."""
+
+    config: TopicConfig
+    records: list[tuple[int, int]] = field(default_factory=list)
+    log_start_offset: int = 0
+    offline: str | None = None
+    size_bytes: int = 0
+    producers: ProducerStateManager = field(default_factory=ProducerStateManager)
+    epochs: LeaderEpochCache = field(default_factory=LeaderEpochCache)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.records[-1][0] + 1 if self.records else self.log_start_offset
+
+    def offset_for_timestamp_blocking(self, timestamp: int, max_offset: int) -> tuple[int, int, int] | None:
+        for offset, time in self.records:
+            if time >= timestamp and self.log_start_offset <= offset < max_offset:
+                return offset, time, 0
+        return None
+
+    def max_timestamp_blocking(self) -> tuple[int, int, int] | None:
+        if not self.records:
+            return None
+        offset, time = max(self.records, key=lambda record: record[1])
+        return offset, time, 0
+
+
+@dataclass
+class FakePartition:
+    log: FakeLog
+    leader_epoch: int = 0
+    committed: int | None = None
+    stable: int | None = None
+    is_leader: bool = True
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.log_end_offset if self.committed is None else self.committed
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark if self.stable is None else self.stable
+
+    def check_leader(self, current_epoch: int) -> None:
+        if current_epoch not in (-1, self.leader_epoch):
+            older = current_epoch < self.leader_epoch
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+class FakeReplicas:
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, FakePartition] = {}
+        self.logs = SimpleNamespace(path="/data")
+
+    def add(
+        self,
+        topic: str,
+        index: int,
+        times: Mapping[int, int] | None = None,
+        configs: Mapping[str, str] | None = None,
+        **of_log: Any,
+    ) -> FakePartition:
+        """`times` are the timestamps by offset."""
+        log = FakeLog(TopicConfig.of(configs or {}), sorted((times or {}).items()), **of_log)
+        partition = FakePartition(log)
+        self.partitions[TopicPartition(topic, index)] = partition
+        return partition
+
+    def get(self, topic: str, index: int) -> FakePartition | None:
+        return self.partitions.get(TopicPartition(topic, index))
+
+    def leader(self, topic: str, index: int) -> FakePartition:
+        partition = self.get(topic, index)
+        if partition is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    async def delete_records(self, partition: FakePartition, offset: int) -> int:
+        offset = partition.high_watermark if offset == -1 else offset
+        if not 0 <= offset <= partition.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        partition.log.log_start_offset = max(offset, partition.log.log_start_offset)
+        return partition.log.log_start_offset
+
+
+class Desk:
+    """One broker's handlers. `ask` sends a request through the codec to its handler and back."""
+
+    def __init__(self, member: ClusterMember, config: BrokerConfig, environment: Any, store: EmbeddedStore) -> None:
+        self.member = member
+        self.store = store
+        self.replicas = FakeReplicas()
+        self.services: Any = SimpleNamespace(
+            node_id=1,
+            config=config,
+            environment=environment,
+            metadata=member.image,
+            controller=member.controller,
+            replicas=self.replicas,
+            producer_ids=member.producer_ids,
+        )
+
+    async def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
+        request_class, response_class = message_classes(key)
+        request = decode(request_class, encode(request_class(**fields), version), version)
+        handler = import_module(f"kbroker.api.{STEMS[key]}")
+        response = handler.handle(self.services, SimpleNamespace(version=version), request)
+        if isawaitable(response):
+            response = await response
+        return decode(response_class, encode(response, version), version)
+
+
+def no_fault(reason: BaseException) -> None:
+    raise AssertionError(reason)
+
+
+async def open_desk(disk: MemoryDisk | None = None, **configs: str) -> Desk:
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    config = BrokerConfig.load(LISTENER | named)
+    environment = make_environment(disk)
+    store = await EmbeddedStore.open(environment, "/data/coordination")
+    node = BrokerNode(1, "127.0.0.1", 9092)
+    member = await join(environment, store.session(), node, lambda: config, no_fault)
+    return Desk(member, config, environment, store)

@@ -1,0 +1,118 @@
+"""A log on a real directory, with background work that runs when the test says so."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kbroker.common import TopicPartition
+from kbroker.config.topic import TopicConfig
+from kbroker.runtime.disk import Disk, RealDisk
+from kbroker.storage.log.log import Log
+from kbroker.storage.recovery.open_log import open_log
+from protocol.records.batch import build_batch, parse_header
+
+TP = TopicPartition("t", 0)
+TOPIC_ID = bytes(range(16))
+NOW = 1_700_000_000_000
+DEFAULTS = TopicConfig.of()
+
+
+def config(**values: Any) -> TopicConfig:
+    """The defaults with other values; without the limits that a topic's configs have."""
+    return replace(DEFAULTS, **values)
+
+
+class Background:
+    """Runs jobs at once; delayed ones when `run_delayed` is called, or all only then while `hold` is set."""
+
+    def __init__(self) -> None:
+        self.hold = False
+        self.held: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.delayed: list[tuple[int, Callable[[], Any], Callable[[Any], None]]] = []
+
+    def __call__(self, job: Callable[[], Any], then: Callable[[Any], None], delay_ms: int = 0, /) -> None:
+        if delay_ms:
+            self.delayed.append((delay_ms, job, then))
+        elif self.hold:
+            self.held.append((job, then))
+        else:
+            then(job())
+
+    def run(self) -> None:
+        while self.held:
+            job, then = self.held.pop(0)
+            then(job())
+
+    def run_delayed(self) -> None:
+        delayed, self.delayed = self.delayed, []
+        for _, job, then in delayed:
+            then(job())
+
+
+class Lab:
+    """One partition's directory, opened as often as a test likes."""
+
+    def __init__(self, tmp_path: Path, disk: Disk | None = None, **values: Any) -> None:
+        self.path = tmp_path / "data" / str(TP)
+        self.disk = disk or RealDisk()
+        self.config = config(**values)
+        self.background = Background()
+
+    def open(self, recovery_point: int = 0, clean: bool = False, log_start: int = 0, now_ms: int = NOW) -> Log:
+        return open_log(
+            self.disk,
+            str(self.path),
+            TP,
+            TOPIC_ID,
+            self.config,
+            recovery_point,
+            clean,
+            now_ms,
+            background=self.background,
+            random=Random(1),
+            log_start_offset=log_start,
+        )
+
+    def close(self, log: Log) -> bool:
+        answers: list[bool] = []
+        log.close(True, answers.append)
+        self.background.run()
+        return answers == [True]
+
+    def files(self, suffix: str = "") -> list[str]:
+        return sorted(path.name for path in self.path.iterdir() if path.name.endswith(suffix))
+
+
+def batch(count: int = 1, size: int = 20, timestamp: int = NOW, **fields: Any) -> bytearray:
+    """Records of `size` random-looking bytes, a millisecond apart."""
+    records = [(timestamp + n, b"k%d" % n, bytes((n + i) % 251 for i in range(size)), ()) for n in range(count)]
+    return build_batch(records, **fields)
+
+
+def append(log: Log, data: bytearray, epoch: int = 0, now_ms: int = NOW) -> int:
+    return log.append(data, parse_header(data, 0), epoch, now_ms)
+
+
+def fill(log: Log, count: int, **kinds: Any) -> list[int]:
+    """Append batches whose record counts and sizes vary; gives their base offsets."""
+    offsets = []
+    for n in range(count):
+        offsets.append(append(log, batch(1 + n % 3, 10 + 37 * n % 200, NOW + 10 * n, **kinds)))
+    return offsets
+
+
+def content(log: Log) -> bytes:
+    """All batches from the log start on."""
+    parts = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+        parts.append(data)
+        position = 0
+        while position < len(data):
+            header = parse_header(data, position)
+            position += header.size
+            offset = header.next_offset
+    return b"".join(parts)

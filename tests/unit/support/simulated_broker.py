@@ -1,0 +1,188 @@
+"""The whole broker on a simulated machine: started, stopped, crashed.
+
+A test is a story: `@story` makes one of a coroutine that is given a `Machine`. Time is virtual, so waiting for two
+weeks costs nothing; a task or an exception that a story leaves behind fails it.
+"""
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Any, TypeVar
+
+from kbroker.broker import Broker
+from kbroker.config import BrokerConfig
+from kbroker.replica.partition import Partition
+from kbroker.runtime.environment import Environment
+from kbroker.simulation.disk.disk import SimDisk
+from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.loop import SimLoop
+from kbroker.simulation.runtime.processes import SimProcesses
+from tests.unit.support.client import Client, dotted
+
+T = TypeVar("T")
+
+HOST, PORT = "broker", 9092
+CONFIGS = {
+    "listeners": f"PLAINTEXT://{HOST}:{PORT}",
+    "log.dirs": "/data",
+    "offsets.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+
+# The machine.
+
+
+class Threads:
+    """The machine's threads: jobs of the functions that are named in `held` wait until they are released."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.held: set[str] = set()
+        self.began: Counter[str] = Counter()
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+
+    def offload(self, fn: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        return self.loop.create_task(self._run(fn, *args))
+
+    async def _run(self, fn: Callable[..., T], *args: object) -> T:
+        name = getattr(fn, "__name__", "")
+        self.began[name] += 1
+        if name in self.held:
+            turn: asyncio.Future[None] = self.loop.create_future()
+            self._waiting.append((name, turn))
+            await turn
+        return await self.loop.run_in_executor(None, fn, *args)
+
+    def release(self, name: str) -> None:
+        """Let the jobs of a function run, those that wait and those to come."""
+        self.held.discard(name)
+        self.let_go(name)
+
+    def let_go(self, name: str) -> None:
+        """Let those run that wait now."""
+        waiting, self._waiting = self._waiting, []
+        for one, turn in waiting:
+            if one != name:
+                self._waiting.append((one, turn))
+            elif not turn.done():
+                turn.set_result(None)
+
+
+class Machine:
+    """Where a broker is started, stopped and crashed. `disk` is what it has now."""
+
+    broker: Broker
+    processes: SimProcesses
+
+    def __init__(self, loop: SimLoop, seed: int, configs: Mapping[str, str]) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.configs = {**CONFIGS, **configs}
+        self.clock = SimClock(loop)
+        self.disk = SimDisk(self.clock, Random(f"{seed}/disk"))
+        self.threads = Threads(loop)
+        self.starts = 0
+        self._brokers: list[Broker] = []
+        self._clients: list[Client] = []
+
+    async def start(self, **configs: object) -> Broker:
+        """A broker on this machine's disk; configs with underscores for dots."""
+        self.starts += 1
+        self.configs.update(dotted(configs))
+        random = Random(f"{self.seed}/{self.starts}")
+        self.processes = SimProcesses(self.loop, self.disk, self.clock, Random(f"{self.seed}/{self.starts}/processes"))
+        environment = Environment(self.loop, self.clock, self.disk, random, self.threads.offload, self.processes)
+        self.broker = Broker(environment, BrokerConfig.load(self.configs))
+        self._brokers.append(self.broker)
+        await self.broker.start()
+        return self.broker
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+        self._brokers.remove(self.broker)
+
+    async def restart(self, **configs: object) -> Broker:
+        await self.stop()
+        return await self.start(**configs)
+
+    async def crash(self, *, power: bool = False) -> None:
+        """The process dies: its connections are reset, and nothing that it still does has an effect."""
+        server = self.broker._server
+        for listening in server._listening:
+            listening.close()
+        for connection in list(server.connections):
+            connection._transport.abort()  # type: ignore[union-attr]
+        self.disk = self.disk.after_crash(power, ghost=True)
+        await asyncio.sleep(0.01)
+
+    async def client(self, host: str = "client") -> "Client":
+        _, client = await self.loop.create_connection(lambda: Client(self.loop), HOST, PORT, local_addr=(host, 0))
+        self._clients.append(client)
+        return client
+
+    async def end(self) -> None:
+        for name in list(self.threads.held):
+            self.threads.release(name)
+        for client in self._clients:
+            client.transport.abort()
+        for broker in self._brokers:
+            await broker.stop()
+        await asyncio.sleep(2 * MINUTE)
+        tasks = asyncio.all_tasks(self.loop) - {asyncio.current_task(self.loop)}
+        assert not tasks, f"left behind: {tasks}"
+
+    # Looking inside.
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    @property
+    def elapsed_ms(self) -> float:
+        return self.loop.elapsed_ns / 1_000_000
+
+    def partition(self, topic: str, index: int = 0) -> Partition:
+        found = self.broker.services.replicas.get(topic, index)
+        assert found is not None
+        return found
+
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+        """Wait in virtual time until something holds."""
+        deadline = self.loop.time() + seconds
+        while not condition():
+            assert self.loop.time() < deadline, "it did not come to pass"
+            await asyncio.sleep(0.001)
+
+
+def story(
+    function: Callable[..., Awaitable[None]] | None = None, *, seed: int = 1, started: bool = True, **configs: object
+) -> Any:
+    """A test of a coroutine whose first argument is a `Machine`, on which a broker runs unless told otherwise."""
+
+    def decorate(tell: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        def test(**fixtures: object) -> None:
+            loop = SimLoop(seed)
+            machine = Machine(loop, seed, dotted(configs))
+
+            async def whole() -> None:
+                if started:
+                    await machine.start()
+                await tell(machine, **fixtures)
+                await machine.end()
+
+            try:
+                loop.run_until_complete(whole())
+            finally:
+                loop.close()
+
+        test.__name__, test.__doc__, test.__module__ = tell.__name__, tell.__doc__, tell.__module__
+        test.__dict__.update(tell.__dict__)
+        parameters = list(inspect.signature(tell).parameters.values())
+        test.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
+        return test
+
+    return decorate if function is None else decorate(function)

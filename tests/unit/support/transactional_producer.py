@@ -1,0 +1,212 @@
+"""A transactional producer that does exactly what a test says, in any version of each request."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from protocol.messages.k00_produce import PartitionProduceResponse, ProduceResponse
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k24_add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
+from protocol.messages.k27_write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from protocol.messages.k65_describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from protocol.records.batch import TRANSACTIONAL, build_batch
+from tests.unit.support.client import Client
+from tests.unit.support.simulated_broker import Machine
+
+TIMEOUT_MS = 60_000
+Partitions = Mapping[str, Sequence[int]]
+
+
+@dataclass
+class Producer:
+    """One that has `transactional_id`; its methods give error codes. `v2`: it speaks transactions version 2."""
+
+    client: Client
+    transactional_id: str = "t"
+    v2: bool = True
+    producer_id: int = -1
+    epoch: int = -1
+    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @property
+    def _who(self) -> dict[str, object]:
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+        }
+
+    async def find(self, version: int = 6) -> int:
+        """The coordinator; this makes __transaction_state."""
+        if version >= 4:
+            request = FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id])
+            answer = await self.client.ask(request, version, FindCoordinatorResponse)
+            assert answer.coordinators[0].error_code == 0
+            return answer.coordinators[0].node_id
+        answer = await self.client.ask(
+            FindCoordinatorRequest(key_type=1, key=self.transactional_id), version, FindCoordinatorResponse
+        )
+        assert answer.error_code == 0
+        return answer.node_id
+
+    async def init(self, version: int = 5, *, keep: bool = False, timeout_ms: int = TIMEOUT_MS) -> int:
+        """`keep`: with the id and the epoch that it has (KIP-360)."""
+        request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms)
+        if keep:
+            request.producer_id, request.producer_epoch = self.producer_id, self.epoch
+        answer = await self.client.ask(request, version, InitProducerIdResponse)
+        if answer.error_code == 0:
+            self._now(answer.producer_id, answer.producer_epoch)
+        return answer.error_code
+
+    def _now(self, producer_id: int, epoch: int) -> None:
+        if (producer_id, epoch) != (self.producer_id, self.epoch):
+            self.sequences.clear()
+        self.producer_id, self.epoch = producer_id, epoch
+
+    def batch(self, *values: bytes, sequence: int = 0, transactional: bool = True) -> bytearray:
+        return build_batch(
+            [(1_700_000_000_000, None, value, ()) for value in values],
+            attributes=TRANSACTIONAL if transactional else 0,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+        )
+
+    async def send(
+        self, topic: str, *values: bytes, partition: int = 0, version: int | None = None
+    ) -> PartitionProduceResponse:
+        """Records of the open transaction, with the next sequence."""
+        sequence = self.sequences.get((topic, partition), 0)
+        version = (12 if self.v2 else 11) if version is None else version
+        batches = {partition: self.batch(*values, sequence=sequence)}
+        ((answer,),) = await self.send_all({topic: batches}, version=version)
+        if answer.error_code == 0:
+            self.sequences[topic, partition] = sequence + len(values)
+        return answer
+
+    async def send_all(
+        self, topics: Mapping[str, Mapping[int, bytearray]], *, version: int, name_it: bool = True
+    ) -> list[list[PartitionProduceResponse]]:
+        """Each topic's answers. `name_it`: the request has the transactional id."""
+        request = None
+        for topic, batches in topics.items():
+            more = self.client.produce_request(topic, batches)
+            if request is None:
+                request = more
+            else:
+                request.topic_data += more.topic_data
+        assert request is not None
+        request.transactional_id = self.transactional_id if name_it else None
+        answer = await self.client.ask(request, version, ProduceResponse)
+        return [topic.partition_responses for topic in answer.responses]
+
+    async def add(self, partitions: Partitions, version: int = 3) -> list[AddPartitionsToTxnTopicResult]:
+        topics = [AddPartitionsToTxnTopic(name=name, partitions=list(of)) for name, of in partitions.items()]
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=topics,
+        )
+        answer = await self.client.ask(request, version, AddPartitionsToTxnResponse)
+        return answer.results_by_topic_v3_and_below
+
+    def transaction(self, partitions: Partitions, *, verify_only: bool = False) -> AddPartitionsToTxnTransaction:
+        """As brokers ask for it."""
+        topics = [AddPartitionsToTxnTopic(name=name, partitions=list(of)) for name, of in partitions.items()]
+        return AddPartitionsToTxnTransaction(**self._who, topics=topics, verify_only=verify_only)
+
+    async def add_offsets(self, group_id: str = "g", version: int = 4) -> int:
+        request = AddOffsetsToTxnRequest(**self._who, group_id=group_id)
+        return (await self.client.ask(request, version, AddOffsetsToTxnResponse)).error_code
+
+    async def end(self, committed: bool, version: int | None = None) -> int:
+        version = (5 if self.v2 else 4) if version is None else version
+        answer = await self.client.ask(EndTxnRequest(**self._who, committed=committed), version, EndTxnResponse)
+        if answer.error_code == 0 and version >= 5:
+            self._now(answer.producer_id, answer.producer_epoch)
+        return answer.error_code
+
+    async def commit(self, version: int | None = None) -> int:
+        return await self.end(True, version)
+
+    async def abort(self, version: int | None = None) -> int:
+        return await self.end(False, version)
+
+    async def described(self) -> TransactionState:
+        request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        return (await self.client.ask(request, 0, DescribeTransactionsResponse)).transaction_states[0]
+
+    async def completed(self) -> str:
+        """Waits until nothing of the last transaction is under way."""
+        while (state := (await self.described()).transaction_state) not in ("Empty", "CompleteCommit", "CompleteAbort"):
+            await asyncio.sleep(0.01)
+        return state
+
+
+async def producer(m: Machine, transactional_id: str = "t", *, v2: bool = True) -> Producer:
+    """One that has its producer id, beside a topic "a" of three partitions and a topic "b"."""
+    client = await m.client()
+    if m.broker.services.metadata.topics.get("a") is None:
+        await client.create_topic("a", 3)
+        await client.create_topic("b")
+    found = Producer(client, transactional_id, v2)
+    await found.find()
+    assert await found.init() == 0
+    return found
+
+
+async def write_marker(
+    client: Client,
+    producer_id: int,
+    epoch: int,
+    partitions: Partitions,
+    *,
+    committed: bool = False,
+    coordinator_epoch: int = 0,
+    transaction_version: int = 0,
+    version: int = 2,
+) -> dict[tuple[str, int], int]:
+    """The codes by partition."""
+    topics = [WritableTxnMarkerTopic(name=name, partition_indexes=list(of)) for name, of in partitions.items()]
+    marker = WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transaction_result=committed,
+        topics=topics,
+        coordinator_epoch=coordinator_epoch,
+        transaction_version=transaction_version,
+    )
+    answer = await client.ask(WriteTxnMarkersRequest(markers=[marker]), version, WriteTxnMarkersResponse)
+    return {
+        (topic.name, one.partition_index): one.error_code
+        for row in answer.markers
+        for topic in row.topics
+        for one in topic.partitions
+    }
+
+
+def codes(results: Sequence[AddPartitionsToTxnTopicResult]) -> dict[str, dict[int, int]]:
+    return {
+        topic.name: {one.partition_index: one.partition_error_code for one in topic.results_by_partition}
+        for topic in results
+    }

@@ -28,6 +28,7 @@ SUBJECTS = {
     "topic_id": "topic_id",
     "topic_name": "topic",
     "transactional_id": "transactional_id",
+    "user": "user",
 }
 
 

@@ -40,6 +40,8 @@ class ChangeWriter:
         self._coordination = coordination
         self._follower = follower
         self._loop = loop
+        # The number of this broker's last election, as it is in the epoch's node.
+        self.epoch = 0
         # The version of the epoch's node by which later controllers are told; None while not elected.
         self._epoch_version: int | None = None
         # A change of ours may have been made that the image does not have; when it is time to find out.
@@ -63,6 +65,7 @@ class ChangeWriter:
         except (NodeExists, BadVersion):
             return False
         self._epoch_version = epoch.version + 1
+        self.epoch = number
         return True
 
     async def prepare(self) -> None:

@@ -95,6 +95,16 @@ class Controller:
     def elected(self) -> bool:
         return self._writer.elected
 
+    @property
+    def epoch(self) -> int:
+        """The number of the election that made this broker the controller; 1 is the cluster's first election."""
+        return self._writer.epoch
+
+    @property
+    def change_count(self) -> int:
+        """The number of metadata changes in the cluster's life that this broker has followed."""
+        return self._follower.changes.number
+
     async def campaign(self) -> bool:
         """Becomes the controller unless there is one; true if this broker is it now. Raises CoordinationError."""
         return await self._writer.campaign()

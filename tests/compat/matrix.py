@@ -38,6 +38,7 @@ FEATURES = (
     "group admin",
     "delete records",
     "cluster",
+    "security",
     "performance tools",
     "log files",
     "compaction",

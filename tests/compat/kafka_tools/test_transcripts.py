@@ -14,6 +14,9 @@ FEATURES = {
     "groups": "group admin",
     "configs": "configs",
     "features": "cluster",
+    "quorum": "cluster",
+    "reassignments": "cluster",
+    "security": "security",
     "transactions": "transactions",
 }
 

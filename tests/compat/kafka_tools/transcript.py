@@ -34,6 +34,8 @@ HERE = Path(__file__).parent / "transcripts"
 
 # What a client writes about itself, on any broker, or about what its own retries met.
 CHATTER = re.compile(r"The consumer rebalance protocol \(KIP-848\)|WARN org.apache.kafka.clients.NetworkClient")
+# What stands before the number of a broker.
+BEFORE_NODE = r'Leader: |LeaderId: +|Replicas: |Isr: |--broker |--entity-name |on broker |rather than |"id": '
 USAGE = re.compile(r"^Option +Description *$", re.MULTILINE)
 TRACE = re.compile(r"^\s+at |^\s*\.\.\. \d+ more")
 REPLACED = (
@@ -42,6 +44,10 @@ REPLACED = (
     (re.compile(r'"topicId":"[^"]*"'), '"topicId":"ID"'),
     (re.compile(r"\b1[78]\d{11}\b"), "TIME"),
     (re.compile(r"\bEpoch: \d+"), "Epoch: N"),
+    (re.compile(r"\b(ClusterId: +)\S+"), r"\1ID"),
+    (re.compile(r"\b(LeaderEpoch: +|HighWatermark: +)\d+"), r"\1N"),
+    # Where the controller can be reached: at a listener of its own, or at the broker's.
+    (re.compile(r'("endpoints": \[)"[^"]*"'), r'\1"ENDPOINT"'),
     (re.compile(r"(console-consumer|adminclient)-\d+"), r"\1-N"),
     (re.compile(r"\[[^\]]*[Tt]hread[^\]]*\] "), ""),
     # Eligible leader replicas, which Kafka turns on in a new cluster, set it for all brokers.
@@ -51,10 +57,12 @@ REPLACED = (
 
 
 READING = re.compile(r"--describe|--list|get-offsets|--dry-run|transactions (list|describe)")
-# Columns of kafka-transactions whose values are another broker's, or of another time.
+# A column by which a table is recognised, of kafka-transactions or of kafka-metadata-quorum.
+TABLES = {"ProducerId", "LastCaughtUpTimestamp"}
+# Columns whose values are another broker's, or of another time.
 MASKED = {
     "Coordinator", "CoordinatorId", "ProducerId", "CurrentTransactionStartTimeMs", "TransactionDurationMs",
-    "LastTimestamp",
+    "LastTimestamp", "NodeId", "LogEndOffset", "LastFetchTimestamp", "LastCaughtUpTimestamp",
 }  # fmt: skip
 
 
@@ -137,7 +145,7 @@ class Shell:
         return re.sub(r"\{([\w.-]+)\}", lambda name: known.get(name[1], f"{name[1]}-{self._ending}"), word)
 
     def _shown(self, done: Run) -> list[str]:
-        out = [self._plain(line) for line in masked(done.out.splitlines())]
+        out = [self._plain(line) for line in masked(done.out.splitlines()) if not TRACE.search(line)]
         errors = USAGE.split(done.err)[0].splitlines()
         err = [line for line in errors if not CHATTER.search(line) and not TRACE.search(line)]
         shown = [*filter(None, out), *(f"! {line}" for line in map(self._plain, err) if line)]
@@ -146,7 +154,7 @@ class Shell:
     def _plain(self, line: str) -> str:
         line = line.replace(self._bootstrap, "BOOTSTRAP").replace(self._directory.name, "{tmp}")
         line = re.sub(rf"([A-Za-z][\w.-]*)-{self._ending}", r"{\1}", line).replace(f"-{self._ending}", "{all}")
-        line = re.sub(rf"(Leader: |Replicas: |Isr: |--broker |--entity-name ){self._node}\b", r"\1NODE", line)
+        line = re.sub(rf"({BEFORE_NODE}){self._node}\b", r"\1NODE", line)
         for pattern, replacement in REPLACED:
             line = pattern.sub(replacement, line)
         return line.replace(f"BOOTSTRAP ({self._node})", "BOOTSTRAP (NODE)").strip()
@@ -213,11 +221,11 @@ def _split(words: list[str], sign: str) -> tuple[list[str], list[str]]:
 
 
 def masked(lines: Iterable[str]) -> Iterator[str]:
-    """Tables of kafka-transactions with the names of some columns in place of their values."""
+    """Tables with the names of some columns in place of their values."""
     header: list[str] = []
     for line in lines:
         cells = [cell.strip() for cell in line.split("\t")]
-        if "ProducerId" in cells:
+        if TABLES & set(cells):
             header = cells
         elif len(cells) == len(header):
             pairs = zip(header, cells, strict=True)

@@ -39,6 +39,7 @@ BOTH = "of two batches for one partition in one request Kafka drops one in silen
 WHOLE_BATCHES = "kbroker gives whole batches, never the beginning of one that does not fit"
 NOT_READ = "kbroker names the aborted transactions of what it returns, Kafka also some beyond that"
 NEVER_BELOW = "the last stable offset is never below the log start; in Kafka the log start may lie within its batch"
+CONTROLLER_LISTENER = "kbroker's controller has no listener of its own: it is reached at the broker's"
 UNFORESEEN = "Kafka fails unforeseen; kbroker names the mistake"
 
 # Name, and the first version of ApiVersions that Kafka tells it in.
@@ -91,5 +92,6 @@ DIFFERENCES = (
     Difference("Fetch/transactions: committed from */first_offset", NOT_READ, 15, ABSENT),
     Difference("Fetch/transactions: committed from 13/*/aborted_transactions", NOT_READ, ABSENT, []),
     *LATER_ABORTS,
+    Difference("DescribeQuorum/the quorum/nodes/*/listeners/*", CONTROLLER_LISTENER, versions=(2, 99)),
     Difference("DeleteRecords/an open transaction, 1: read/last_stable_offset", NEVER_BELOW, 0, 1),
 )

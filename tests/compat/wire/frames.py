@@ -40,6 +40,10 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
     transaction = {"transactional_id": NOBODY, "producer_id": 10**12, "producer_epoch": 0, "group_id": group}
     added = {**transaction, "topics": [{"name": topic, "partitions": [0]}]}
     marker = {"producer_id": 10**12, "topics": [{"name": topic, "partition_indexes": [9]}]}
+    acl = {"resource_type": 2, "resource_name": topic, "resource_pattern_type": 3, "operation": 3, "permission_type": 3}
+    acl |= {"principal": "User:wire.nobody", "host": "*"}
+    acl_filter = {"resource_type_filter": 2, "resource_name_filter": topic, "pattern_type_filter": 3}
+    acl_filter |= {"principal_filter": "User:wire.nobody", "host_filter": "*", "operation": 3, "permission_type": 3}
     return {
         "ApiVersions": {"client_software_name": "wire", "client_software_version": "1"},
         "Produce": {"acks": -1, "timeout": 1000, "topic_data": produced},
@@ -86,6 +90,13 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         },
         "UpdateFeatures": {"feature_updates": [{"feature": "wire.nothing", "max_version_level": 1}], "timeout": 1000},
         "DescribeTopicPartitions": {"topics": [{"name": topic}], "response_partition_limit": 10},
+        "DescribeAcls": acl_filter,
+        "CreateAcls": {"creations": [acl]},
+        "DeleteAcls": {"filters": [acl_filter]},
+        "ListPartitionReassignments": {"topics": indexed, "timeout": 1000},
+        "DescribeClientQuotas": {"components": [{"entity_type": "user", "match": "wire.nobody"}]},
+        "DescribeUserScramCredentials": {"users": [{"name": "wire.nobody"}]},
+        "DescribeQuorum": {"topics": [{"topic_name": topic, "partitions": [{"partition_index": 0}]}]},
     }
 
 

@@ -21,7 +21,7 @@ ZERO_ID = "00000000-0000-0000-0000-000000000000"
 IDENTITIES = (
     "name", "topic", "group_id", "resource_name", "partition_index", "partition", "index", "api_key", "key",
     "member_id", "node_id", "broker_id", "batch_index", "transactional_id", "producer_id", "topic_id", "log_dir",
-    "topic_name", "feature",
+    "topic_name", "feature", "user",
 )  # fmt: skip
 
 # Fields that are named in order of their appearance, with values that stay as they are.
@@ -29,13 +29,19 @@ NUMBERED: dict[str, tuple[Any, ...]] = {
     "member_id": ("",), "leader": ("",), "producer_id": (-1,), "session_id": (0,),
 }  # fmt: skip
 CHOSEN = {"member_id", "producer_id", "session_id", "topic_id", "coordinator_epoch"}
-NODES = {"node_id", "broker_id", "leader_id", "controller_id", "replica_nodes", "isr_nodes", "eligible_leader_replicas"}
+NODES = {
+    "node_id", "broker_id", "leader_id", "controller_id", "replica_id", "replica_nodes", "isr_nodes",
+    "eligible_leader_replicas",
+}  # fmt: skip
 TEXTS = {"error_message", "documentation", "batch_index_error_message"}
 # Any number above zero is as good as another one.
 SIZES = {"total_bytes", "usable_bytes"}
 # Any of these is as good as another one; a coordinator's is the leader epoch of a partition of __transaction_state.
 EPOCHS = {"coordinator_epoch", "finalized_features_epoch"}
-TIMES = {"log_append_time", "last_timestamp", "timestamp", "transaction_start_time"}
+TIMES = {
+    "log_append_time", "last_timestamp", "timestamp", "transaction_start_time", "last_fetch_timestamp",
+    "last_caught_up_timestamp",
+}  # fmt: skip
 AN_HOUR_MS = 3_600_000
 
 
@@ -49,6 +55,7 @@ class Normaliser:
         self._texts: dict[str, str] = {}
         self._kept: set[tuple[str, Any]] = set()
         self.shown: dict[str, set[str]] = {}
+        self.masked: set[str] = set()
 
     def keep_chosen(self, values: Any, field: str = "") -> None:
         """What a request names that was not learned from the broker stays as it is: the story's own choice."""
@@ -123,7 +130,7 @@ class Normaliser:
             return "<text>"
         if field == "log_dir" or (field in SIZES and value > 0) or (field == "client_host" and value):
             return f"<{field}>"
-        if field in EPOCHS and value >= 0:
+        if (field in EPOCHS and value >= 0) or (field in self.masked and value > 0):
             return f"<{field}>"
         if field in TIMES and abs(value - time.time() * 1000) < AN_HOUR_MS:
             return "<now>"

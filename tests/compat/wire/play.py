@@ -138,6 +138,10 @@ class Play:
         """Takes back `show_only`."""
         del self.normal.shown[field]
 
+    def mask(self, *fields: str) -> None:
+        """From now on the numbers of these fields, if they are above zero, are recorded as the fields' names."""
+        self.normal.masked.update(fields)
+
     def learn(self, field: str, value: Any) -> None:
         """A value that the next answers will hold gets its name now."""
         self.normal.flat({field: value})

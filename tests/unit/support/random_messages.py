@@ -14,6 +14,9 @@ from protocol.schema.primitives import ZERO_UUID
 M = TypeVar("M", bound=Message)
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_UINT16_MAX = (1 << 16) - 1
+# All but NaN, which does not equal itself.
+_FLOATS = (0.0, -0.0, 1.0, -1.5, 1024.0, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"))
 _ALPHABET = "abz-_.09 äß€語🙂\x00"
 _CODES = [int(code) for code in ErrorCode]
 # Lengths around the point at which a compact length takes a second byte, and around the short-array tables.
@@ -74,6 +77,10 @@ def _element(name: str, kind: Any, version: int, rng: Random) -> Any:
         return rng.randbytes(_length(rng))
     if kind == "uuid":
         return rng.choice((ZERO_UUID, rng.randbytes(16)))
+    if kind == "float64":
+        return rng.choice(_FLOATS) if rng.random() < 0.5 else rng.uniform(-1e6, 1e6)
+    if kind == "uint16":
+        return rng.choice((0, 1, _UINT16_MAX, rng.randint(0, _UINT16_MAX)))
     return _integer(name, kind, rng)
 
 

@@ -26,6 +26,20 @@ STATIC_MEMBERS = {
     ApiKey.OFFSET_COMMIT: 7,
 }
 
+# APIs that no simulated client sends. No version of them is drawn, so that serving one more leaves the runs of all
+# seeds as they were.
+_NOT_SENT = frozenset(
+    {
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_QUORUM,
+    }
+)
+
 # By API key.
 Caps = dict[int, int]
 
@@ -38,6 +52,8 @@ def older(random: Random, *, static_members: bool = False) -> Caps:
     """A client of some earlier time: each API at a version of its own. `static_members`: it knows of KIP-345."""
     caps: Caps = {}
     for key, api in APIS.items():
+        if key in _NOT_SENT:
+            continue
         lowest = max(api.min, _LOWEST.get(ApiKey(key), 0), STATIC_MEMBERS.get(ApiKey(key), 0) if static_members else 0)
         caps[key] = random.randint(lowest, api.max)
     if caps[ApiKey.METADATA] < FIRST_METADATA_WITH_IDS:

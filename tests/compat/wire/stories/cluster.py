@@ -1,4 +1,4 @@
-"""The cluster, its log directories, and what it speaks."""
+"""The cluster, its log directories, its metadata quorum, reassignments, and what it speaks."""
 
 from tests.compat.wire import entities
 from tests.compat.wire.batches import values
@@ -65,3 +65,48 @@ def describe_log_dirs(play: Play) -> None:
     ask("no partitions", (topic, []))
     ask("no topics")
     play.ask_own("all", topics=None)
+
+
+def list_partition_reassignments(play: Play) -> None:
+    topic = play.topic("t", 2)
+
+    def ask(step: str, *topics: tuple[str, list[int]]) -> None:
+        rows = [{"name": name, "partition_indexes": partitions} for name, partitions in topics]
+        play.ask(step, topics=rows, timeout=10_000)
+
+    play.ask("all", topics=None, timeout=10_000)
+    play.ask("no time", topics=None, timeout=0)
+    play.ask("negative time", topics=None, timeout=-1)
+    ask("no topics")
+    ask("a topic", (topic, [0, 1]))
+    ask("no partitions", (topic, []))
+    ask("unknown partitions", (topic, [7, -1]))
+    ask("unknown topic", (play.name("unknown"), [0]))
+    ask("invalid topics", ("a b", [0]), ("", [0]))
+    ask("a topic twice", (topic, [0]), (topic, [0]))
+
+
+def describe_quorum(play: Play) -> None:
+    """How many metadata changes and elections there were, and where the controller listens, is each broker's own."""
+    topic = play.topic("t")
+    play.mask("high_watermark", "log_end_offset", "leader_epoch", "port")
+    metadata = ("__cluster_metadata", [0])
+
+    def ask(step: str, *topics: tuple[str, list[int]]) -> None:
+        rows = [
+            {"topic_name": name, "partitions": [{"partition_index": index} for index in partitions]}
+            for name, partitions in topics
+        ]
+        play.ask(step, topics=rows)
+
+    ask("the quorum", metadata)
+    ask("no topics")
+    ask("no partitions", ("__cluster_metadata", []))
+    ask("another partition", ("__cluster_metadata", [1]))
+    ask("a negative partition", ("__cluster_metadata", [-1]))
+    ask("two partitions", ("__cluster_metadata", [0, 1]))
+    ask("the partition twice", ("__cluster_metadata", [0, 0]))
+    ask("the topic twice", metadata, metadata)
+    ask("another topic too", metadata, (topic, [0]))
+    ask("unknown topics", (play.name("unknown"), []), (play.name("other"), [0, 1]))
+    ask("an empty name", ("", [0]))

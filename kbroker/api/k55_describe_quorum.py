@@ -1,0 +1,106 @@
+"""DescribeQuorum (key 55), versions 0 to 2: the controller, as the leader and only voter of the metadata quorum.
+
+kbroker has no metadata log (partition 0 of __cluster_metadata): its controller writes numbered changes to the
+coordination service. The fields of a Raft quorum are these:
+
+- Leader and only voter: the controller. There are no observers.
+- Leader epoch: the number of the controller's election, which grows with each start of a single broker.
+- High watermark and log end offset: the number of metadata changes in the cluster's life. They are equal, since no
+change is visible before it is durable. Topics, partitions, configs and features are metadata changes; registrations of
+brokers and blocks of producer ids are not.
+- Time of the last fetch, and time when last caught up (version 1): now, as Kafka reports it for the leader.
+- Directory id (version 2): zero, as in Kafka with a fixed set of voters (kraft.version 0).
+- Endpoint of the voter (version 2): the advertised listener of the broker, at which its controller is reached too. In
+Kafka it is the controller's listener.
+
+A request must name this one partition and no other; else each partition that it names gets UNKNOWN_TOPIC_OR_PARTITION.
+A broker that is not the controller responds with NOT_LEADER_OR_FOLLOWER, and the client asks another broker.
+"""
+
+from kbroker.api.context import RequestContext, Services
+from protocol.errors import ErrorCode
+from protocol.messages.k55_describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    PartitionData,
+    ReplicaState,
+    TopicData,
+)
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_PARTITION = 0
+FIRST_WITH_NODES = 2
+
+
+def handle(services: Services, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    if not _names_metadata_partition(request):
+        return _unknown(request)
+    if not services.controller.elected:
+        return _response([_not_leader()])
+    return _response([_quorum(services)], _nodes(services) if context.version >= FIRST_WITH_NODES else [])
+
+
+def _names_metadata_partition(request: DescribeQuorumRequest) -> bool:
+    named = [(topic.topic_name, [row.partition_index for row in topic.partitions]) for topic in request.topics]
+    return named == [(METADATA_TOPIC, [METADATA_PARTITION])]
+
+
+def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(
+        topics=[
+            TopicData(
+                topic_name=topic.topic_name,
+                partitions=[
+                    PartitionData(
+                        partition_index=row.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        error_message="This server does not host this topic-partition.",
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _response(partitions: list[PartitionData], nodes: list[Node] | None = None) -> DescribeQuorumResponse:
+    topics = [TopicData(topic_name=METADATA_TOPIC, partitions=partitions)]
+    return DescribeQuorumResponse(topics=topics, nodes=nodes or [])
+
+
+def _not_leader() -> PartitionData:
+    return PartitionData(
+        partition_index=METADATA_PARTITION,
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        error_message="This broker is not the controller.",
+    )
+
+
+def _quorum(services: Services) -> PartitionData:
+    controller = services.controller
+    now_ms = services.environment.clock.now_ms()
+    leader = ReplicaState(
+        replica_id=controller.node_id,
+        log_end_offset=controller.change_count,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    return PartitionData(
+        partition_index=METADATA_PARTITION,
+        leader_id=controller.node_id,
+        leader_epoch=controller.epoch,
+        high_watermark=controller.change_count,
+        current_voters=[leader],
+    )
+
+
+def _nodes(services: Services) -> list[Node]:
+    name = services.config.advertised_listeners[0].name
+    return [
+        Node(node_id=node.id, listeners=[Listener(name=name, host=node.host, port=node.port)])
+        for node in services.metadata.brokers.values()
+        if node.id == services.controller.node_id
+    ]

@@ -1,0 +1,48 @@
+"""DeleteAcls: remove the ACLs that match any of several filters (KIP-140).
+
+1: pattern types (KIP-290).
+2: flexible.
+3: user resources (KIP-373).
+"""
+
+from __future__ import annotations
+
+from protocol.fast.primitives import FEW_REQUESTED
+from protocol.schema.message import Message, Struct, row
+
+
+class DeleteAclsFilter(Struct):
+    resource_type_filter: int = row("int8", "0+")
+    resource_name_filter: str | None = row("string", "0+", nullable="0+")
+    pattern_type_filter: int = row("int8", "1+", default=3)
+    principal_filter: str | None = row("string", "0+", nullable="0+")
+    host_filter: str | None = row("string", "0+", nullable="0+")
+    operation: int = row("int8", "0+")
+    permission_type: int = row("int8", "0+")
+
+
+class DeleteAclsRequest(Message, key=31, kind="request", versions="1-3", flexible="2+", elements=FEW_REQUESTED):
+    filters: list[DeleteAclsFilter] = row([DeleteAclsFilter], "0+")
+
+
+class DeleteAclsMatchingAcl(Struct):
+    error_code: int = row("int16", "0+")
+    error_message: str | None = row("string", "0+", nullable="0+")
+    resource_type: int = row("int8", "0+")
+    resource_name: str = row("string", "0+")
+    pattern_type: int = row("int8", "1+", default=3)
+    principal: str = row("string", "0+")
+    host: str = row("string", "0+")
+    operation: int = row("int8", "0+")
+    permission_type: int = row("int8", "0+")
+
+
+class DeleteAclsFilterResult(Struct):
+    error_code: int = row("int16", "0+")
+    error_message: str | None = row("string", "0+", nullable="0+")
+    matching_acls: list[DeleteAclsMatchingAcl] = row([DeleteAclsMatchingAcl], "0+")
+
+
+class DeleteAclsResponse(Message, key=31, kind="response", versions="1-3", flexible="2+"):
+    throttle_time_ms: int = row("int32", "0+")
+    filter_results: list[DeleteAclsFilterResult] = row([DeleteAclsFilterResult], "0+")

@@ -1,0 +1,35 @@
+"""DeleteAcls: the response of an Apache Kafka without an authorizer."""
+
+import pytest
+
+from protocol.apis import ApiKey
+from protocol.errors import MalformedError
+from protocol.messages.k31_delete_acls import DeleteAclsFilter, DeleteAclsFilterResult
+from tests.unit.api.test_k29_describe_acls import EVERYTHING
+from tests.unit.support.handlers import open_desk, run
+
+REFUSED = DeleteAclsFilterResult(error_code=54, error_message="No Authorizer is configured.")
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_each_filter_is_refused(version: int, count: int):
+    async def story():
+        filters = [DeleteAclsFilter(**EVERYTHING)] * count
+        response = await (await open_desk()).ask(ApiKey.DELETE_ACLS, version, filters=filters)
+        assert response.throttle_time_ms == 0
+        assert response.filter_results == [REFUSED] * count
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+@pytest.mark.parametrize("field", ["resource_type_filter", "pattern_type_filter", "operation", "permission_type"])
+def test_an_unknown_element_is_malformed(version: int, field: str):
+    async def story():
+        desk = await open_desk()
+        filters = [DeleteAclsFilter(**EVERYTHING), DeleteAclsFilter(**EVERYTHING | {field: 0})]
+        with pytest.raises(MalformedError, match="unknown element"):
+            await desk.ask(ApiKey.DELETE_ACLS, version, filters=filters)
+
+    run(story)

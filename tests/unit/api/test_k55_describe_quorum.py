@@ -1,0 +1,125 @@
+"""DescribeQuorum: the controller as leader and only voter, and partitions that are not of the quorum."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker.metadata.topic_plans import TopicSpec
+from protocol.apis import ApiKey
+from protocol.messages.k55_describe_quorum import (
+    Listener,
+    Node,
+    PartitionData,
+    PartitionRequest,
+    ReplicaState,
+    TopicRequest,
+)
+from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.memory_disk import MemoryDisk
+
+METADATA = ("__cluster_metadata", [0])
+UNKNOWN = 3
+
+Wanted = tuple[str, list[int]]
+
+
+async def ask(desk: Desk, version: int, *topics: Wanted) -> Any:
+    rows = [
+        TopicRequest(topic_name=name, partitions=[PartitionRequest(partition_index=index) for index in indexes])
+        for name, indexes in topics
+    ]
+    response = await desk.ask(ApiKey.DESCRIBE_QUORUM, version, topics=rows)
+    assert (response.error_code, response.error_message) == (0, "")
+    return response
+
+
+async def quorum(desk: Desk, version: int = 2) -> PartitionData:
+    (topic,) = (await ask(desk, version, METADATA)).topics
+    assert topic.topic_name == "__cluster_metadata"
+    (partition,) = topic.partitions
+    return partition  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_controller_leads(version: int):
+    async def story():
+        desk = await open_desk()
+        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
+        now_ms = desk.services.environment.clock.now_ms() if version >= 1 else -1
+        leader = ReplicaState(
+            replica_id=1, log_end_offset=1, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+        )
+        assert await quorum(desk, version) == PartitionData(
+            leader_id=1, leader_epoch=1, high_watermark=1, current_voters=[leader]
+        )
+
+    run(story)
+
+
+def test_the_node_has_the_advertised_listener():
+    async def story():
+        desk = await open_desk()
+        assert (await ask(desk, 2, METADATA)).nodes == [
+            Node(node_id=1, listeners=[Listener(name="PLAINTEXT", host="127.0.0.1", port=9092)])
+        ]
+        assert (await ask(desk, 1, METADATA)).nodes == []
+
+    run(story)
+
+
+def test_each_change_and_each_start_is_counted():
+    async def story():
+        disk = MemoryDisk()
+        desk = await open_desk(disk)
+        assert (await quorum(desk)).high_watermark == 0
+        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
+        await desk.member.controller.create_topics([TopicSpec("u", 1)], True)
+        assert (await quorum(desk)).high_watermark == 1
+        await desk.store.close()
+        again = await quorum(await open_desk(disk))
+        # The restart gave the topic's partition a new leader epoch, which is a change too.
+        assert (again.leader_epoch, again.high_watermark, again.current_voters[0].log_end_offset) == (2, 2, 2)
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize(
+    "topics",
+    [
+        [],
+        [("__cluster_metadata", [])],
+        [("__cluster_metadata", [1])],
+        [("__cluster_metadata", [0, 1])],
+        [("__cluster_metadata", [0, 0])],
+        [METADATA, METADATA],
+        [METADATA, ("t", [0])],
+        [("t", []), ("", [0, -1])],
+    ],
+)
+def test_any_other_partitions_are_unknown(version: int, topics: list[Wanted]):
+    async def story():
+        response = await ask(await open_desk(), version, *topics)
+        assert response.nodes == []
+        text = "This server does not host this topic-partition." if version >= 2 else ""
+        assert [(topic.topic_name, topic.partitions) for topic in response.topics] == [
+            (
+                name,
+                [PartitionData(partition_index=index, error_code=UNKNOWN, error_message=text) for index in indexes],
+            )
+            for name, indexes in topics
+        ]
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_another_broker_is_the_controller(version: int):
+    async def story():
+        desk = await open_desk()
+        desk.services.controller = SimpleNamespace(elected=False)
+        partition = await quorum(desk, version)
+        assert (partition.partition_index, partition.error_code, partition.current_voters) == (0, 6, [])
+
+    run(story)

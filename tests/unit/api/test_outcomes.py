@@ -1,0 +1,56 @@
+"""The errors that are reported of a response: code, message, and what each error is about."""
+
+from typing import Any
+
+import pytest
+
+from kbroker.api.response_errors import ResponseError, outcomes, plan_of
+from protocol.errors import ErrorCode
+from protocol.messages.k29_describe_acls import DescribeAclsResponse
+from protocol.messages.k30_create_acls import AclCreationResult, CreateAclsResponse
+from protocol.messages.k31_delete_acls import DeleteAclsFilterResult, DeleteAclsResponse
+from protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsResponse
+from protocol.messages.k48_describe_client_quotas import DescribeClientQuotasResponse
+from protocol.messages.k50_describe_user_scram_credentials import (
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from protocol.messages.k55_describe_quorum import DescribeQuorumResponse, PartitionData, TopicData
+
+DISABLED = {"error_code": ErrorCode.SECURITY_DISABLED, "error_message": "none"}
+NOT_FOUND = {"error_code": ErrorCode.RESOURCE_NOT_FOUND, "error_message": "no user"}
+UNKNOWN = {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "error_message": "no"}
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (DescribeAclsResponse(**DISABLED), [(54, "none", {})]),
+        (
+            CreateAclsResponse(results=[AclCreationResult(**DISABLED), AclCreationResult()]),
+            [(54, "none", {})],
+        ),
+        (DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(**DISABLED)]), [(54, "none", {})]),
+        (ListPartitionReassignmentsResponse(), []),
+        (DescribeClientQuotasResponse(), []),
+        (
+            DescribeClientQuotasResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="no", entries=None),
+            [(42, "no", {})],
+        ),
+        (
+            DescribeUserScramCredentialsResponse(results=[DescribeUserScramCredentialsResult(user="u", **NOT_FOUND)]),
+            [(91, "no user", {"user": "u"})],
+        ),
+        (
+            DescribeQuorumResponse(
+                topics=[TopicData(topic_name="t", partitions=[PartitionData(partition_index=2, **UNKNOWN)])]
+            ),
+            [(3, "no", {"topic": "t", "partition": 2})],
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_and_what_they_are_about(response: Any, expected: list[tuple[int, str, dict[str, object]]]):
+    plan = plan_of(type(response))
+    assert plan is not None
+    assert outcomes(plan, None, response) == [ResponseError(*one) for one in expected]

@@ -1,86 +1,87 @@
-"""Deadlines by key, cheap to move: heartbeats move one far more often than one is reached."""
+"""Deadlines by key in a heap. Moving a deadline is cheap: heartbeats move one far more often than one expires."""
 
+from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 
-class Key(Protocol):
-    def __hash__(self) -> int: ...
-
-
-K = TypeVar("K", bound=Key)
-
-# Entries that may be left in the heap without their key before it is rebuilt.
-SLACK = 64
+# Heap entries without a key that are kept before the heap is rebuilt, beyond as many as there are keys.
+MAX_STALE_ENTRIES = 64
 
 
 class Deadlines(Generic[K]):
-    """Monotonic milliseconds by key.
+    """Deadlines in monotonic milliseconds, by key.
 
-    Moving a deadline later only notes the new time; the heap's entry is corrected when its old time comes. So
-    a heartbeat costs a dict lookup, and there is one entry a key, give or take.
+    Moving a deadline later only changes the dict; the heap entry is corrected when its old time comes. So a heartbeat
+    costs one dict lookup, and the heap holds about one entry per key.
     """
 
-    __slots__ = ("_heap", "_seq", "_when")
+    __slots__ = ("_deadlines", "_heap", "_sequence")
 
     def __init__(self) -> None:
-        # Key to [deadline, time of its entry in the heap].
-        self._when: dict[K, list[int]] = {}
+        # [deadline, time of the key's entry in the heap].
+        self._deadlines: dict[K, list[int]] = {}
         self._heap: list[tuple[int, int, K]] = []
-        self._seq = 0
+        self._sequence = 0
 
     def __len__(self) -> int:
-        return len(self._when)
+        return len(self._deadlines)
 
     def __contains__(self, key: K) -> bool:
-        return key in self._when
+        return key in self._deadlines
 
-    def set(self, key: K, when_ms: int) -> None:
-        """Set or move a deadline."""
-        known = self._when.get(key)
+    def keys(self) -> list[K]:
+        return list(self._deadlines)
+
+    def set(self, key: K, deadline_ms: int) -> None:
+        """Set or move the deadline of a key."""
+        known = self._deadlines.get(key)
         if known is None:
-            self._when[key] = [when_ms, when_ms]
-            self._push(key, when_ms)
+            self._deadlines[key] = [deadline_ms, deadline_ms]
+            self._push(key, deadline_ms)
         else:
-            known[0] = when_ms
-            if when_ms < known[1]:
-                known[1] = when_ms
-                self._push(key, when_ms)
+            known[0] = deadline_ms
+            if deadline_ms < known[1]:
+                known[1] = deadline_ms
+                self._push(key, deadline_ms)
 
     def cancel(self, key: K) -> None:
-        if self._when.pop(key, None) is not None and len(self._heap) > 2 * len(self._when) + SLACK:
+        """Remove the deadline of a key, if it has one."""
+        removed = self._deadlines.pop(key, None)
+        if removed is not None and len(self._heap) > 2 * len(self._deadlines) + MAX_STALE_ENTRIES:
             self._rebuild()
 
     def next_ms(self) -> int | None:
-        """The earliest deadline, None when there is none."""
+        """Return the earliest deadline, or None."""
         while self._heap:
-            at, _, key = self._heap[0]
-            known = self._when.get(key)
-            if known is not None and known[0] == at:
-                return at
+            entry_ms, _, key = self._heap[0]
+            known = self._deadlines.get(key)
+            if known is not None and known[0] == entry_ms:
+                return entry_ms
             heappop(self._heap)
-            if known is not None and known[1] == at:
+            if known is not None and known[1] == entry_ms:
                 known[1] = known[0]
                 self._push(key, known[0])
         return None
 
     def pop_due(self, now_ms: int) -> K | None:
-        """Remove and give a key whose deadline has come, the earliest first; None when there is none."""
-        at = self.next_ms()
-        if at is None or at > now_ms:
+        """Remove and return the key with the earliest deadline, or None if no deadline has passed."""
+        next_ms = self.next_ms()
+        if next_ms is None or next_ms > now_ms:
             return None
         key = heappop(self._heap)[2]
-        del self._when[key]
+        del self._deadlines[key]
         return key
 
-    def _push(self, key: K, when_ms: int) -> None:
-        # The sequence number keeps keys from being compared, and equal times in order.
-        self._seq += 1
-        heappush(self._heap, (when_ms, self._seq, key))
+    def _push(self, key: K, deadline_ms: int) -> None:
+        # The sequence number orders equal deadlines, and keys need not be comparable.
+        self._sequence += 1
+        heappush(self._heap, (deadline_ms, self._sequence, key))
 
     def _rebuild(self) -> None:
-        for known in self._when.values():
+        for known in self._deadlines.values():
             known[1] = known[0]
-        self._heap = [(known[0], i, key) for i, (key, known) in enumerate(self._when.items())]
-        self._seq = len(self._heap)
+        self._heap = [(known[0], i, key) for i, (key, known) in enumerate(self._deadlines.items())]
+        self._sequence = len(self._heap)
         heapify(self._heap)

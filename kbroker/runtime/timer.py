@@ -1,55 +1,67 @@
-"""One timer for many deadlines."""
+"""One timer of the event loop for any number of deadlines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from kbroker.runtime.deadlines import Deadlines, Key
+from kbroker.runtime.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from kbroker.runtime.environment import Environment
 
-K = TypeVar("K", bound=Key)
+K = TypeVar("K", bound=Hashable)
 
 
 class DeadlineTimer(Generic[K]):
-    """Tells of each key whose time has come. A key without a deadline costs nothing."""
+    """Calls `on_expired` with each key whose deadline has passed."""
 
-    def __init__(self, environment: Environment, due: Callable[[K], None]) -> None:
+    def __init__(self, environment: Environment, on_expired: Callable[[K], None]) -> None:
         self._environment = environment
-        self._due = due
+        self._on_expired = on_expired
         self._deadlines: Deadlines[K] = Deadlines()
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
 
-    def set(self, key: K, when_ms: int | None) -> None:
-        """The key's deadline, monotonic, may have changed; None: it has none now."""
-        if when_ms is None:
-            self._deadlines.cancel(key)
-            return
-        self._deadlines.set(key, when_ms)
-        if self._timer is None or when_ms < self._timer_ms:
-            self._arm(when_ms)
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def keys(self) -> list[K]:
+        return self._deadlines.keys()
+
+    def set(self, key: K, deadline_ms: int) -> None:
+        """Set or move the deadline of a key, in monotonic milliseconds."""
+        self._deadlines.set(key, deadline_ms)
+        if self._timer is None or deadline_ms < self._timer_ms:
+            self._start_timer(deadline_ms)
+
+    def cancel(self, key: K) -> None:
+        """Remove the deadline of a key, if it has one."""
+        # The timer of the loop stays: most likely the next deadline is close.
+        self._deadlines.cancel(key)
 
     def stop(self) -> None:
+        """Cancel all deadlines."""
+        self._deadlines = Deadlines()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
-    def _arm(self, when_ms: int) -> None:
-        self.stop()
-        self._timer_ms = when_ms
-        delay_ms = max(0, when_ms - self._environment.clock.mono_ms())
-        self._timer = self._environment.loop.call_later(delay_ms / 1000, self._on_timer)
+    def _start_timer(self, deadline_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_ms = max(0, deadline_ms - self._environment.clock.mono_ms())
+        self._timer = self._environment.loop.call_later(delay_ms / 1000, self._expire)
 
-    def _on_timer(self) -> None:
+    def _expire(self) -> None:
         self._timer = None
         now_ms = self._environment.clock.mono_ms()
         while (key := self._deadlines.pop_due(now_ms)) is not None:
-            self._due(key)
+            self._on_expired(key)
         next_ms = self._deadlines.next_ms()
-        # What was due may have set other deadlines, and the timer with them.
+        # `on_expired` may have set a deadline and started the timer already.
         if next_ms is not None and (self._timer is None or next_ms < self._timer_ms):
-            self._arm(next_ms)
+            self._start_timer(next_ms)

@@ -267,7 +267,11 @@ class GroupCoordinator:
     # Deadlines.
 
     def _moved(self, group: ClassicGroup) -> None:
-        self._alarm.set(group.group_id, group.next_deadline_ms())
+        deadline_ms = group.next_deadline_ms()
+        if deadline_ms is None:
+            self._alarm.cancel(group.group_id)
+        else:
+            self._alarm.set(group.group_id, deadline_ms)
 
     def _expire(self, group_id: str) -> None:
         shard = self._owned.at(self.partition_for(group_id))

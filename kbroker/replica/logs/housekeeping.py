@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.replica.assignments import Assignments
-from kbroker.replica.logs.periodic_task import PeriodicTask, iterate_yielding
 from kbroker.replica.partition import Partition
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
 
 if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
@@ -67,7 +67,7 @@ class Housekeeping:
 
     def _arm(self) -> None:
         for one in self._rounds:
-            one.arm()
+            one.schedule()
 
     def _gently(self, partitions: Iterable[Partition]) -> AsyncIterator[Partition]:
         return iterate_yielding(self._environment, partitions, lambda: self._stopped)

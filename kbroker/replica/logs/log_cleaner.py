@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.replica.logs.periodic_task import PeriodicTask, iterate_yielding
 from kbroker.replica.partition import Partition
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime import event_log as events
 from kbroker.runtime.environment import ProcessJobFailed
+from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
 from kbroker.storage.cleaner import compaction
 from kbroker.storage.cleaner.compactor import CompactionPlan, CompactionResult, decode_result, encode_plan, run
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
@@ -63,8 +63,8 @@ class LogCleaner:
 
     def start(self) -> None:
         if self._config().log_cleaner_enable:
-            self._upkeep.listen(self._round.arm)
-            self._round.arm()
+            self._upkeep.listen(self._round.schedule)
+            self._round.schedule()
 
     async def stop(self) -> None:
         self._stopped = True

@@ -1,6 +1,6 @@
 from random import Random
 
-from kbroker.runtime.deadlines import SLACK, Deadlines
+from kbroker.runtime.deadlines import MAX_STALE_ENTRIES, Deadlines
 
 
 def test_the_earliest_deadline_comes_first_and_once() -> None:
@@ -57,4 +57,4 @@ def test_heartbeats_and_short_lives_leave_nothing_behind() -> None:
         deadlines.set(0, now_ms + 100)
         deadlines.set(now_ms, now_ms + 50_000)
         deadlines.cancel(now_ms)
-    assert len(deadlines._heap) <= 2 * len(deadlines) + SLACK + 1
+    assert len(deadlines._heap) <= 2 * len(deadlines) + MAX_STALE_ENTRIES + 1

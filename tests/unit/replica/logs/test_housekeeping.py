@@ -5,9 +5,6 @@ import errno
 
 import pytest
 
-from kbroker.replica.logs.periodic_task import PeriodicTask
-from kbroker.simulation.runtime.environment import simulated_environment
-from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.checkpoint_files import decode_offsets
 from protocol.errors import ErrorCode
 from tests.unit.support.client import batch
@@ -303,43 +300,6 @@ async def test_a_topic_without_its_log_can_be_deleted_and_made_again(
 
 
 # Rounds.
-
-
-def test_a_round_runs_while_it_is_wanted_and_one_at_a_time() -> None:
-    loop = SimLoop()
-    environment = simulated_environment(1, loop=loop)
-    began: list[float] = []
-    wanted = True
-
-    async def work() -> None:
-        began.append(loop.time())
-        await asyncio.sleep(5)
-        if len(began) == 2:
-            raise ValueError("once")
-
-    async def tell() -> None:
-        nonlocal wanted
-        one = PeriodicTask(environment, "work", lambda: 10_000, work, lambda: wanted)
-        one.arm()
-        one.arm()
-        await asyncio.sleep(42)
-        assert began == [10, 25, 40]
-        one.arm()
-        wanted = False
-        await asyncio.sleep(1000)
-        assert len(began) == 3
-        wanted = True
-        one.arm()
-        await asyncio.sleep(11)
-        before = loop.time()
-        await one.stop()
-        assert loop.time() - before == pytest.approx(4)
-        one.arm()
-        await asyncio.sleep(100)
-        assert len(began) == 4
-
-    loop.run_until_complete(tell())
-    loop.close()
 
 
 @story

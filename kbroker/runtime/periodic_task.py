@@ -1,0 +1,85 @@
+"""Background work that is repeated, and long loops that share the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from kbroker.runtime.event_log import EventLogger
+
+if TYPE_CHECKING:
+    from asyncio import Task, TimerHandle
+
+    from kbroker.runtime.environment import Environment
+
+T = TypeVar("T")
+log = EventLogger("kbroker")
+
+# Items that `iterate_yielding` yields before it gives other callbacks of the event loop a chance to run.
+ITEMS_PER_ITERATION = 50
+
+
+def always() -> bool:
+    return True
+
+
+class PeriodicTask:
+    """Runs a coroutine again and again: one run at a time, `period_ms()` milliseconds after the end of the last run.
+
+    While `is_needed()` is false, nothing is scheduled and an idle broker sleeps; whatever makes it true calls
+    `schedule`. A run that raises is logged, and the next one is scheduled.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        name: str,
+        period_ms: Callable[[], int],
+        work: Callable[[], Awaitable[None]],
+        is_needed: Callable[[], object] = always,
+    ) -> None:
+        self._environment = environment
+        self._name = name
+        self._period_ms = period_ms
+        self._work = work
+        self._is_needed = is_needed
+        self._timer: TimerHandle | None = None
+        self._task: Task[None] | None = None
+        self._stopped = False
+
+    def schedule(self) -> None:
+        """Schedule a run, unless one is scheduled or running, or none is needed."""
+        if self._timer is None and self._task is None and not self._stopped and self._is_needed():
+            self._timer = self._environment.loop.call_later(self._period_ms() / 1000, self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        self._task = self._environment.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._work()
+        except Exception as error:
+            log.failure("periodic task failed", error, work=self._name)
+        self._task = None
+        self.schedule()
+
+    async def stop(self) -> None:
+        """Schedule no more runs, and wait for the current one."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await self._task
+
+
+async def iterate_yielding(
+    environment: Environment, items: Iterable[T], is_stopped: Callable[[], bool]
+) -> AsyncIterator[T]:
+    """Yield the items until `is_stopped()`; other callbacks run after every 50 items."""
+    for number, item in enumerate(items):
+        if number % ITEMS_PER_ITERATION == ITEMS_PER_ITERATION - 1:
+            await environment.turn()
+        if is_stopped():
+            return
+        yield item

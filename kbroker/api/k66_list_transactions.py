@@ -1,14 +1,17 @@
 """ListTransactions (key 66), versions 0 to 2 (KIP-664): the transactional ids of this broker.
 
-- Filters by state, by producer id, by duration (version 1, KIP-994), by a pattern for the whole transactional id
-  (version 2, KIP-1152). State names are as Kafka writes them; unknown ones are told, and let nothing pass.
-- The duration is the time since the start of the last transaction. As in Kafka an id that never had one, whose start
-  is -1, has lasted for ever.
+- Filters: state; producer id; duration (version 1, KIP-994); a pattern for the whole transactional id (version 2,
+  KIP-1152).
+- State names are case-sensitive. Unknown ones are returned, and match nothing.
+- The duration is the time since the start of the last transaction. As in Kafka, an id that never had a transaction
+  (start time -1) passes every duration filter.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.pattern.pattern import Pattern
 from kbroker.common import KafkaError
+from kbroker.coordinator.re2_pattern import Re2Pattern
 from kbroker.coordinator.transaction.states import LABELS
 from kbroker.coordinator.transaction.transaction_metadata import Transaction
 from protocol.messages.k66_list_transactions import (
@@ -17,32 +20,20 @@ from protocol.messages.k66_list_transactions import (
     TransactionState,
 )
 
+# Characters of transactional ids that are matched in one call of a thread: a second, for the worst of patterns.
+MAX_CHARACTERS_PER_CALL = 32_768
+
 
 async def handle(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     try:
-        found = services.transactions.list()
-        pattern = Pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
-    except KafkaError as refusal:
-        return ListTransactionsResponse(error_code=refusal.code)
-    now_ms = services.environment.clock.now_ms()
-    states, producers, duration_ms = (
-        set(request.state_filters),
-        set(request.producer_id_filters),
-        request.duration_filter,
-    )
-
-    def is_wanted(one: Transaction) -> bool:
-        return (
-            (not states or one.state.label in states)
-            and (not producers or one.producer_id in producers)
-            and (duration_ms < 0 or now_ms - one.start_ms > duration_ms)
-        )
-
-    wanted = [one for one in found if is_wanted(one)]
-    if pattern is not None:
-        wanted = [one for one in wanted if await _matches(services, pattern, one.transactional_id)]
+        transactions = list(filter(_filter(request, services.environment.clock.now_ms()), services.transactions.list()))
+        if request.transactional_id_pattern:
+            pattern = Re2Pattern(request.transactional_id_pattern)
+            transactions = await _matching(services, pattern, transactions)
+    except KafkaError as error:
+        return ListTransactionsResponse(error_code=error.code)
     return ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in LABELS.values()],
         transaction_states=[
@@ -51,17 +42,42 @@ async def handle(
                 producer_id=one.producer_id,
                 transaction_state=one.state.label,
             )
-            for one in wanted
+            for one in transactions
         ],
     )
 
 
-async def _matches(services: Services, pattern: Pattern, text: str) -> bool:
-    """With turns of the others where it takes long."""
-    work = pattern.matching(text)
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return bool(end.value)
-        await services.environment.turn()
+def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[Transaction], bool]:
+    """The filters of a request besides the pattern."""
+    states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
+    duration_ms = request.duration_filter
+
+    def passes(transaction: Transaction) -> bool:
+        return (
+            (not states or transaction.state.label in states)
+            and (not producer_ids or transaction.producer_id in producer_ids)
+            and (duration_ms < 0 or now_ms - transaction.start_ms > duration_ms)
+        )
+
+    return passes
+
+
+async def _matching(services: Services, pattern: Re2Pattern, transactions: Sequence[Transaction]) -> list[Transaction]:
+    by_id = {transaction.transactional_id: transaction for transaction in transactions}
+    matching: list[Transaction] = []
+    for ids in _chunks(by_id):
+        matching += [by_id[id] for id in await services.environment.offload(pattern.select_blocking, ids)]
+    return matching
+
+
+def _chunks(ids: Iterable[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    length = 0
+    for id in ids:
+        chunk.append(id)
+        length += len(id)
+        if length >= MAX_CHARACTERS_PER_CALL:
+            yield chunk
+            chunk, length = [], 0
+    if chunk:
+        yield chunk

@@ -54,7 +54,15 @@ async def test_patterns(m: Machine) -> None:
     assert set((await listed(one.client, transactional_id_pattern="orders-[2-9]"))[1]) == {"orders-2"}
     assert set((await listed(one.client, transactional_id_pattern="orders"))[1]) == set()
     assert len((await listed(one.client, transactional_id_pattern=""))[1]) == 2
-    answer = await one.client.ask(
+    response = await one.client.ask(
         ListTransactionsRequest(transactional_id_pattern="(?=o).*"), 2, ListTransactionsResponse
     )
-    assert (answer.error_code, answer.transaction_states) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])
+    assert (response.error_code, response.transaction_states) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])
+
+
+@story
+async def test_patterns_are_matched_in_a_thread_in_chunks(m: Machine) -> None:
+    ids = [f"{index}-{'x' * 30_000}" for index in range(4)]
+    producers = [await producer(m, id) for id in ids]
+    assert set((await listed(producers[0].client, transactional_id_pattern="[^0].*"))[1]) == set(ids[1:])
+    assert m.threads.began["select_blocking"] == 2

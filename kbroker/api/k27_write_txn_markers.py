@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import TopicPartition
-from kbroker.coordinator.interfaces import Marker
+from kbroker.coordinator.interfaces import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
@@ -52,7 +52,7 @@ def _write(services: Services, row: WritableTxnMarker, tp: TopicPartition, outco
         if not written.done():
             written.set_result(None)
 
-    marker = Marker(
+    marker = TransactionMarker(
         row.producer_id, row.producer_epoch, row.transaction_result, row.coordinator_epoch, row.transaction_version
     )
     if services.metadata.partition(tp.topic, tp.partition) is None:

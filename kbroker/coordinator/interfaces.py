@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kbroker.common import TopicPartition
-from kbroker.storage.producers.transaction_marker import Marker
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 
 __all__ = [
-    "GROUP_TOPIC", "TRANSACTION_TOPIC", "Config", "InternalLog", "Marker", "MarkerWriter", "TransactionConfig",
+    "GROUP_TOPIC", "TRANSACTION_TOPIC", "Config", "InternalLog", "MarkerWriter", "TransactionConfig",
+    "TransactionMarker",
 ]  # fmt: skip
 
 GROUP_TOPIC = "__consumer_offsets"
@@ -34,7 +35,7 @@ class InternalLog(Protocol):
         """
         ...
 
-    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
         """As a MarkerWriter's, without what coordinators make of it. Calls back in the order of the log, as
         `on_committed`.
         """
@@ -56,7 +57,7 @@ class InternalLog(Protocol):
 class MarkerWriter(Protocol):
     """Who brings the end of a transaction to a partition, whoever keeps it."""
 
-    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
         """Append the marker; done(NONE) when the high watermark has passed it (and a group's offsets are
         applied), else done(error). `done` may be called at once. Never raises.
         """

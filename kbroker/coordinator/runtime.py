@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.batching import NOBODY, Done, Producer, Write, build, gather
-from kbroker.coordinator.interfaces import InternalLog, Marker
+from kbroker.coordinator.interfaces import InternalLog, TransactionMarker
 from kbroker.runtime.environment import Environment
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import body_of, iter_headers
@@ -168,7 +168,7 @@ class Runtime(Generic[R]):
         encoded = [(now_ms, *self._machine.encode(record), ()) for record in records]
         self._enqueue(Write(records, encoded, done, producer))
 
-    def write_marker(self, marker: Marker, done: Done) -> None:
+    def write_marker(self, marker: TransactionMarker, done: Done) -> None:
         """Append the end of a transaction. `done` is called after it is applied, or with the log's reason.
 
         What is queued need not go before it: what it ends and is not in the log yet, the log refuses afterwards.

@@ -13,7 +13,7 @@ from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.control_batches import MarkerBatch, append_markers
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.reading import distance
-from kbroker.storage.producers.open_transactions import NEVER
+from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
@@ -77,7 +77,7 @@ class Partition:
         self.flush_before_ack = acknowledged_by_sync(log.config)
         self.request_flush = request_flush
         self.fetchers: dict[FetchPartition, None] = {}
-        log.producers.transactions.high_watermark_at(state.high_watermark)
+        log.producers.transactions.on_high_watermark_updated(state.high_watermark)
         # (offset, callback) in order of offset.
         self.waiting: deque[tuple[int, Committed]] = deque()
 
@@ -97,7 +97,7 @@ class Partition:
     def last_stable_offset(self) -> int:
         """min(first open transaction, high watermark); without transactions it is the high watermark. An open one of
         which records were deleted holds back from the log start on."""
-        unstable, high_watermark = self.log.producers.transactions.first_unstable, self.state.high_watermark
+        unstable, high_watermark = self.log.producers.transactions.first_unstable_offset, self.state.high_watermark
         if unstable >= high_watermark:
             return high_watermark
         return min(max(unstable, self.log.log_start_offset), high_watermark)
@@ -160,7 +160,7 @@ class Partition:
             return
         size, self.uncommitted = self.uncommitted, 0
         stable = None
-        if self.log.producers.transactions.first_unstable != NEVER:
+        if self.log.producers.transactions.first_unstable_offset != NO_UNSTABLE_OFFSET:
             stable = self._stabilize(before)
         waiting = self.waiting
         while waiting and waiting[0][0] <= state.high_watermark:
@@ -172,8 +172,8 @@ class Partition:
         """The high watermark has moved from `before`. Gives how many bytes have become stable; 0 if it is not known, -1
         if none have."""
         transactions, log = self.log.producers.transactions, self.log
-        was = max(min(transactions.first_unstable, before), log.log_start_offset)
-        transactions.high_watermark_at(self.state.high_watermark)
+        was = max(min(transactions.first_unstable_offset, before), log.log_start_offset)
+        transactions.on_high_watermark_updated(self.state.high_watermark)
         now = self.last_stable_offset
         return distance(log, was, now) if now > was else -1
 

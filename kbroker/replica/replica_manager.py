@@ -19,7 +19,7 @@ from kbroker.replica.produce.record_validation import Unfinished, Validated
 from kbroker.replica.produce.validation_queue import ValidationQueue
 from kbroker.replica.purgatory import DelayedOperation, Purgatory
 from kbroker.storage.log.control_batches import MarkerBatch
-from kbroker.storage.producers.transaction_marker import Marker
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import TopicKey
@@ -240,7 +240,7 @@ class ReplicaManager:
         partition = self.leader(tp.topic, tp.partition)
         return partition.log.producers.begin_verification(producer_id, epoch, NO_SEQUENCE, False)
 
-    def write_marker(self, tp: TopicPartition, marker: Marker, done: Done) -> None:
+    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Done) -> None:
         """Append the end of a transaction to one of this broker's partitions, internal ones too.
 
         `done` is told when the high watermark has passed it, or why it never will: INVALID_PRODUCER_EPOCH,

@@ -4,12 +4,10 @@ Their formats are Apache Kafka's. A file that cannot be understood raises ValueE
 loss means (recovery reads more, epochs are rebuilt from the log).
 """
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 
 from kbroker.common import TopicPartition
 from kbroker.runtime.disk import Disk
-from kbroker.storage import names
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -71,42 +69,3 @@ def read_offsets(disk: Disk, data_dir: str, name: str) -> dict[TopicPartition, i
 def write_offsets(disk: Disk, data_dir: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace an offset checkpoint, durably."""
     disk.write_atomic(f"{data_dir}/{name}", encode_offsets(offsets))
-
-
-def encode_topic_id(topic_id: bytes) -> str:
-    """A UUID of 16 bytes as Kafka prints it: URL-safe base64 without padding."""
-    return urlsafe_b64encode(topic_id).decode().rstrip("=")
-
-
-def read_topic_id(disk: Disk, directory: str) -> bytes | None:
-    """The topic id in partition.metadata, None if the file is absent or damaged (it can be written again)."""
-    try:
-        fields = dict(
-            line.split(": ", 1) for line in disk.read(f"{directory}/{names.PARTITION_METADATA}").decode().split("\n")
-        )
-        topic_id = urlsafe_b64decode(fields["topic_id"] + "==")
-    except (FileNotFoundError, ValueError, KeyError):
-        return None
-    return topic_id if len(topic_id) == 16 else None
-
-
-def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
-    """Durable before there are records, as in Kafka: those of a deleted topic must never be taken for another's."""
-    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
-    disk.write_atomic(f"{directory}/{names.PARTITION_METADATA}", text.encode())
-
-
-def take_clean_marker(disk: Disk, data_dir: str) -> bool:
-    """Whether the last stop was clean. The mark is removed, so that a crash from now on is seen as one."""
-    path = f"{data_dir}/{names.CLEAN_SHUTDOWN}"
-    if not disk.exists(path):
-        return False
-    disk.unlink(path)
-    disk.sync_dir(data_dir)
-    return True
-
-
-def write_clean_marker(disk: Disk, data_dir: str, broker_epoch: int) -> None:
-    """Only when every log of the directory has been closed without an error."""
-    text = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
-    disk.write_atomic(f"{data_dir}/{names.CLEAN_SHUTDOWN}", text.encode())

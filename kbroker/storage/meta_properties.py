@@ -17,7 +17,7 @@ class MetaProperties(NamedTuple):
     directory_id: str
 
 
-def encode_identity(identity: MetaProperties) -> bytes:
+def encode_meta_properties(identity: MetaProperties) -> bytes:
     fields = {
         "cluster.id": identity.cluster_id,
         "directory.id": identity.directory_id,
@@ -27,7 +27,7 @@ def encode_identity(identity: MetaProperties) -> bytes:
     return "".join(f"{name}={value}\n" for name, value in fields.items()).encode()
 
 
-def decode_identity(data: bytes) -> MetaProperties:
+def decode_meta_properties(data: bytes) -> MetaProperties:
     """Raises ValueError with what is wrong. A file of Kafka before 3.7 has no directory id: it is empty then."""
     fields = _properties(data.decode("utf-8"))
     if fields.get("version") != VERSION:
@@ -45,14 +45,14 @@ def _properties(text: str) -> Mapping[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def read_identity(disk: Disk, data_dir: str) -> MetaProperties | None:
+def read_meta_properties(disk: Disk, data_dir: str) -> MetaProperties | None:
     """None for a directory that nobody has used. Raises ValueError if the file is damaged."""
     try:
         data = disk.read(f"{data_dir}/{FILE}")
     except FileNotFoundError:
         return None
-    return decode_identity(data)
+    return decode_meta_properties(data)
 
 
-def write_identity(disk: Disk, data_dir: str, identity: MetaProperties) -> None:
-    disk.write_atomic(f"{data_dir}/{FILE}", encode_identity(identity))
+def write_meta_properties(disk: Disk, data_dir: str, identity: MetaProperties) -> None:
+    disk.write_atomic(f"{data_dir}/{FILE}", encode_meta_properties(identity))

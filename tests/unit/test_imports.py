@@ -114,7 +114,7 @@ PURE = (
     "kbroker/storage/cleaner/batch_filter.py",
     "kbroker/storage/cleaner/offset_map.py",
     "kbroker/storage/log/leader_epoch_cache.py",
-    "kbroker/storage/names.py",
+    "kbroker/storage/file_names.py",
     "kbroker/storage/producers/",
     "protocol/",
 )
@@ -253,7 +253,7 @@ def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
     files = {
         "kbroker/__init__.py": "",
         "kbroker/common.py": "import protocol.errors",
-        "kbroker/runtime/environment.py": "from kbroker.storage.names import segment_file",
+        "kbroker/runtime/environment.py": "from kbroker.storage.file_names import segment_file",
         "kbroker/runtime/disk.py": "import os",
         "kbroker/config/good.py": "from random import Random\nfrom uuid import UUID\nimport kbroker.common",
         "kbroker/config/up.py": "from kbroker.storage.log.log import Log",
@@ -263,7 +263,7 @@ def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
         "kbroker/config/clock.py": "import time",
         "kbroker/config/loop.py": "async def f():\n    from asyncio import sleep",
         "kbroker/config/dice.py": "from random import Random, random\nr = Random()",
-        "kbroker/storage/names.py": "",
+        "kbroker/storage/file_names.py": "",
         "kbroker/storage/log/log.py": "import kbroker.common",
         "kbroker/storage/producers/impure.py": "from kbroker.storage.log.log import Log",
         "kbroker/metadata/store/zookeeper.py": "import kazoo.client, threading",

@@ -13,8 +13,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.acting import BROKER, without_effect
 from kbroker.config.listeners import WILDCARDS, Endpoint
 from kbroker.runtime.disk import Disk
-from kbroker.storage import meta_properties as identity
-from kbroker.storage import names
+from kbroker.storage import file_names, meta_properties
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -54,12 +53,12 @@ class Patient(NamedTuple):
     @property
     def is_used(self) -> bool:
         """Whether a broker runs on the data directory."""
-        return self.machine.is_locked(f"{self.data_dir}/{names.LOCK}")
+        return self.machine.is_locked(f"{self.data_dir}/{file_names.LOCK}")
 
     def partitions(self) -> dict[TopicPartition, str]:
         if not self.disk.isdir(self.data_dir):
             return {}
-        found = ((names.parse_partition_dir(name), name) for name in self.disk.listdir(self.data_dir))
+        found = ((file_names.parse_partition_dir(name), name) for name in self.disk.listdir(self.data_dir))
         return {tp: f"{self.data_dir}/{name}" for tp, name in found if tp is not None and not name.endswith("-stray")}
 
     def existing(self) -> str:
@@ -145,9 +144,9 @@ def _is_local(listener: Endpoint) -> bool:
     return listener.host == "localhost" or _is_loopback(listener.host)
 
 
-def identity_of(patient: Patient) -> identity.MetaProperties | None:
+def identity_of(patient: Patient) -> meta_properties.MetaProperties | None:
     try:
-        return identity.read_identity(patient.disk, patient.data_dir)
+        return meta_properties.read_meta_properties(patient.disk, patient.data_dir)
     except ValueError:
         return None
 
@@ -165,10 +164,10 @@ def check_data_directory(patient: Patient) -> Iterator[Verdict]:
         yield Verdict("data directory", OK, f"{path} will be made")
         return
     try:
-        found = identity.read_identity(patient.disk, path)
+        found = meta_properties.read_meta_properties(patient.disk, path)
     except ValueError as error:
         advice = "Restore it; the broker does not start without knowing whose data this is."
-        yield Verdict("data directory", PROBLEM, f"{path}/{identity.FILE} is damaged: {error}", advice)
+        yield Verdict("data directory", PROBLEM, f"{path}/{meta_properties.FILE} is damaged: {error}", advice)
         return
     if found is not None and found.node_id != patient.config.node_id:
         advice = f"Set node.id={found.node_id}, or choose another directory with --data-dir."
@@ -204,7 +203,7 @@ def _log_size(disk: Disk, path: str) -> int:
     """Bytes of a partition's segments; of files that a running broker removes meanwhile none."""
     size = 0
     for name in disk.listdir(path):
-        if name.endswith(names.LOG):
+        if name.endswith(file_names.LOG):
             try:
                 size += disk.size(f"{path}/{name}")
             except FileNotFoundError:
@@ -234,7 +233,7 @@ def check_file_system(patient: Patient) -> Iterator[Verdict]:
 
 def _reads(patient: Patient) -> Iterator[Verdict]:
     """Tried on a file that is there: nothing is written to find it out."""
-    for path in (f"{patient.data_dir}/{identity.FILE}", *_any_log(patient)):
+    for path in (f"{patient.data_dir}/{meta_properties.FILE}", *_any_log(patient)):
         if not patient.disk.exists(path):
             continue
         if patient.machine.reads_without_waiting(path):
@@ -248,7 +247,7 @@ def _reads(patient: Patient) -> Iterator[Verdict]:
 
 def _any_log(patient: Patient) -> Iterator[str]:
     for path in patient.partitions().values():
-        yield from (f"{path}/{name}" for name in patient.disk.listdir(path) if name.endswith(names.LOG))
+        yield from (f"{path}/{name}" for name in patient.disk.listdir(path) if name.endswith(file_names.LOG))
 
 
 def _write_cache(caches: dict[str, str]) -> Iterator[Verdict]:

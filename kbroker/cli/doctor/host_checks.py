@@ -23,8 +23,7 @@ from kbroker.cli.doctor.checks import (
     check_listener,
 )
 from kbroker.cli.doctor.machine import Machine
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names
 
 
 def check_last_stop(patient: Patient) -> Iterator[Verdict]:
@@ -33,15 +32,15 @@ def check_last_stop(patient: Patient) -> Iterator[Verdict]:
     if patient.is_used:
         yield Verdict("last stop", OK, "a broker runs on the data directory")
         return
-    if not partitions or disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"):
+    if not partitions or disk.exists(f"{path}/{file_names.CLEAN_SHUTDOWN}"):
         yield Verdict("last stop", OK, "clean" if partitions else "never started here, or without topics")
         return
     try:
-        points = checkpoints.read_offsets(disk, path, names.RECOVERY_POINTS)
+        points = checkpoint_files.read_offsets(disk, path, file_names.RECOVERY_POINTS)
     except (ValueError, IndexError) as error:
         points = {}
         advice = "Nothing to mend: the next start reads the logs from their beginning."
-        yield Verdict("last stop", WARNING, f"{names.RECOVERY_POINTS} is damaged: {error}", advice)
+        yield Verdict("last stop", WARNING, f"{file_names.RECOVERY_POINTS} is damaged: {error}", advice)
     unread = [_unread(patient, directory, points.get(tp, 0)) for tp, directory in partitions.items()]
     where = counted(sum(map(bool, unread)), "partition")
     found = f"not clean: the next start reads up to {size_text(sum(unread))} in {where}"
@@ -50,8 +49,8 @@ def check_last_stop(patient: Patient) -> Iterator[Verdict]:
 
 def _unread(patient: Patient, directory: str, point: int) -> int:
     """Bytes of the segments that reach beyond the recovery point."""
-    files = [(names.parse_segment_file(name), name) for name in patient.disk.listdir(directory)]
-    logs = sorted((parsed[0], name) for parsed, name in files if parsed is not None and parsed[1] == names.LOG)
+    files = [(file_names.parse_segment_file(name), name) for name in patient.disk.listdir(directory)]
+    logs = sorted((parsed[0], name) for parsed, name in files if parsed is not None and parsed[1] == file_names.LOG)
     ends = [base for base, _ in logs[1:]]
     return sum(
         patient.disk.size(f"{directory}/{name}")

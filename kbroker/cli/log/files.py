@@ -15,17 +15,16 @@ from kbroker.cli.records.text import text_field
 from kbroker.metadata.store import journal
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.runtime.disk import Disk
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import meta_properties as identity
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names, meta_properties
 from kbroker.storage.inspect.batches import Damage
 from kbroker.storage.inspect.index_files import (
-    Entry,
+    IndexEntry,
     aborted_entries,
     offset_entries,
     producer_entries,
     time_entries,
 )
+from kbroker.storage.partition_metadata import encode_topic_id, read_topic_id
 
 # What is added to the name of a partition's directory that is no longer one.
 _ASIDE = re.compile(r"\.[0-9a-f]{32}-(delete|stray|future)$")
@@ -36,11 +35,11 @@ Reader = Callable[[Source, Wanted], Iterator[Item]]
 def find_reader(disk: Disk, path: str) -> tuple[str, Reader, Source] | None:
     """What kind of file it is and how it is read; None for a name that means nothing here."""
     parent, name = os.path.split(path)
-    for ending in (names.DELETED, names.CLEANED, names.SWAP, names.TEMPORARY):
+    for ending in (file_names.DELETED, file_names.CLEANED, file_names.SWAP, file_names.TEMPORARY):
         name = name.removesuffix(ending)
-    tp = names.parse_partition_dir(_ASIDE.sub("", os.path.basename(os.path.abspath(parent))))
+    tp = file_names.parse_partition_dir(_ASIDE.sub("", os.path.basename(os.path.abspath(parent))))
     topic = tp.topic if tp is not None else ""
-    parsed = names.parse_segment_file(name)
+    parsed = file_names.parse_segment_file(name)
     if parsed is not None and parsed[1] in _BY_SUFFIX:
         kind, reader = _BY_SUFFIX[parsed[1]]
         return kind, reader, Source(disk, path, parsed[0], topic)
@@ -73,7 +72,7 @@ def _time_index(source: Source, wanted: Wanted) -> Iterator[Item]:
         yield from _entry(entry, {"timestamp": timestamp, "offset": source.base_offset + relative}, wanted)
 
 
-def _entry(entry: Entry, fields: Fields, wanted: Wanted) -> Iterator[Item]:
+def _entry(entry: IndexEntry, fields: Fields, wanted: Wanted) -> Iterator[Item]:
     if wanted.has(fields["offset"], fields["offset"]):
         yield Item("entry", fields, entry.at)
     if entry.fault is not None:
@@ -113,24 +112,24 @@ def _snapshot(source: Source, wanted: Wanted) -> Iterator[Item]:
 
 
 def _offset_checkpoint(source: Source, wanted: Wanted) -> Iterator[Item]:
-    for tp, offset in checkpoints.decode_offsets(source.disk.read(source.path)).items():
+    for tp, offset in checkpoint_files.decode_offsets(source.disk.read(source.path)).items():
         yield Item("offset", {"topic": tp.topic, "partition": tp.partition, "offset": offset})
 
 
 def _epochs(source: Source, wanted: Wanted) -> Iterator[Item]:
-    for epoch, start in checkpoints.decode_epochs(source.disk.read(source.path)):
+    for epoch, start in checkpoint_files.decode_epochs(source.disk.read(source.path)):
         yield Item("epoch", {"epoch": epoch, "start_offset": start})
 
 
 def _partition_metadata(source: Source, wanted: Wanted) -> Iterator[Item]:
-    topic_id = checkpoints.read_topic_id(source.disk, os.path.dirname(source.path) or ".")
+    topic_id = read_topic_id(source.disk, os.path.dirname(source.path) or ".")
     if topic_id is None:
         raise ValueError("it has no topic id")
-    yield Item("topic id", {"topic_id": checkpoints.encode_topic_id(topic_id)})
+    yield Item("topic id", {"topic_id": encode_topic_id(topic_id)})
 
 
 def _meta_properties(source: Source, wanted: Wanted) -> Iterator[Item]:
-    found = identity.decode_identity(source.disk.read(source.path))
+    found = meta_properties.decode_meta_properties(source.disk.read(source.path))
     yield Item("identity", found._asdict())
 
 
@@ -212,21 +211,21 @@ def _coordination_snapshot(source: Source, wanted: Wanted) -> Iterator[Item]:
 
 _CHECKPOINT: tuple[str, Reader] = ("offset checkpoint", _small(_offset_checkpoint))
 _BY_SUFFIX: dict[str, tuple[str, Reader]] = {
-    names.LOG: ("segment", read_segment),
-    names.INDEX: ("offset index", _offset_index),
-    names.TIME_INDEX: ("time index", _time_index),
-    names.TXN_INDEX: ("index of aborted transactions", _aborted_index),
-    names.SNAPSHOT: ("producer snapshot", _snapshot),
+    file_names.LOG: ("segment", read_segment),
+    file_names.INDEX: ("offset index", _offset_index),
+    file_names.TIME_INDEX: ("time index", _time_index),
+    file_names.TXN_INDEX: ("index of aborted transactions", _aborted_index),
+    file_names.SNAPSHOT: ("producer snapshot", _snapshot),
 }
 _BY_NAME: dict[str, tuple[str, Reader]] = {
-    names.RECOVERY_POINTS: _CHECKPOINT,
-    names.LOG_START_OFFSETS: _CHECKPOINT,
-    names.CLEANER_OFFSETS: _CHECKPOINT,
+    file_names.RECOVERY_POINTS: _CHECKPOINT,
+    file_names.LOG_START_OFFSETS: _CHECKPOINT,
+    file_names.CLEANER_OFFSETS: _CHECKPOINT,
     "replication-offset-checkpoint": _CHECKPOINT,
-    names.LEADER_EPOCHS: ("leader epochs", _small(_epochs)),
-    names.PARTITION_METADATA: ("partition metadata", _small(_partition_metadata)),
-    identity.FILE: ("identity of the directory", _small(_meta_properties)),
-    names.CLEAN_SHUTDOWN: ("mark of a clean stop", _small(_clean_shutdown)),
+    file_names.LEADER_EPOCHS: ("leader epochs", _small(_epochs)),
+    file_names.PARTITION_METADATA: ("partition metadata", _small(_partition_metadata)),
+    meta_properties.FILE: ("identity of the directory", _small(_meta_properties)),
+    file_names.CLEAN_SHUTDOWN: ("mark of a clean stop", _small(_clean_shutdown)),
     "coordination.journal": ("coordination journal", _journal),
     "coordination.snapshot": ("coordination snapshot", _coordination_snapshot),
 }

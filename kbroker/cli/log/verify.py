@@ -18,14 +18,12 @@ from kbroker.common import TopicPartition
 from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.journal import Journal
 from kbroker.runtime.disk import Disk
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import meta_properties as identity
-from kbroker.storage import names
-from kbroker.storage.inspect.recovery_dry_run import RehearsalDisk, rehearse
-from kbroker.storage.inspect.verify import Finding, Known, PartitionCheck
+from kbroker.storage import checkpoint_files, file_names, meta_properties
+from kbroker.storage.inspect.partition_check import CheckpointedState, LogFinding, PartitionCheck
+from kbroker.storage.inspect.recovery_dry_run import OverlayDisk, dry_run_recovery
 
 COORDINATION = "coordination"
-MARK_FILES = (names.RECOVERY_POINTS, names.LOG_START_OFFSETS, names.CLEANER_OFFSETS)
+MARK_FILES = (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, file_names.CLEANER_OFFSETS)
 # Of one file; the rest is counted. A segment under the wrong name has as many as batches.
 TOLD_PER_FILE = 20
 
@@ -69,8 +67,8 @@ class Verification:
             raise CliError(f"{self._path}: there is no such directory")
         partitions = self._partitions()
         data_dir = self._path if self._path not in partitions else os.path.dirname(os.path.abspath(self._path))
-        used = is_locked(f"{data_dir}/{names.LOCK}")
-        clean = self._disk.exists(f"{data_dir}/{names.CLEAN_SHUTDOWN}")
+        used = is_locked(f"{data_dir}/{file_names.LOCK}")
+        clean = self._disk.exists(f"{data_dir}/{file_names.CLEAN_SHUTDOWN}")
         if used:
             complain(f"a broker runs on {data_dir}: the ends of its logs move, and what is amiss there is not told")
         marks, damaged = self._marks(data_dir)
@@ -80,7 +78,7 @@ class Verification:
         total = sum(self._size(path) for path in partitions)
         with LongWork("checking", total, shows_bytes=True) as work:
             for path, tp in partitions.items():
-                known = Known(
+                known = CheckpointedState(
                     marks.points.get(tp, 0), marks.starts.get(tp, 0), marks.cleaned.get(tp, 0), clean or used, used
                 )
                 self._partition(path, tp, known, work)
@@ -89,18 +87,21 @@ class Verification:
 
     def _partitions(self) -> dict[str, TopicPartition]:
         """By path: the directory itself if it is one, else those in it."""
-        if any(name.endswith(names.LOG) and names.parse_segment_file(name) for name in self._disk.listdir(self._path)):
-            own = names.parse_partition_dir(os.path.basename(os.path.abspath(self._path)))
+        if any(
+            name.endswith(file_names.LOG) and file_names.parse_segment_file(name)
+            for name in self._disk.listdir(self._path)
+        ):
+            own = file_names.parse_partition_dir(os.path.basename(os.path.abspath(self._path)))
             return {self._path: own or TopicPartition(os.path.basename(self._path), 0)}
         found = {}
         for name in sorted(self._disk.listdir(self._path)):
-            tp = names.parse_partition_dir(name)
+            tp = file_names.parse_partition_dir(name)
             if tp is not None and not name.endswith(tuple(_ASIDE)) and self._disk.isdir(f"{self._path}/{name}"):
                 found[f"{self._path}/{name}"] = tp
         return found
 
     def _size(self, partition: str) -> int:
-        logs = [name for name in self._disk.listdir(partition) if name.endswith(names.LOG)]
+        logs = [name for name in self._disk.listdir(partition) if name.endswith(file_names.LOG)]
         return sum(self._disk.size(f"{partition}/{name}") for name in logs if self._disk.exists(f"{partition}/{name}"))
 
     # The directory as a whole.
@@ -111,33 +112,33 @@ class Verification:
         damaged = False
         for name in MARK_FILES:
             try:
-                marks.append(checkpoints.read_offsets(self._disk, data_dir, name))
+                marks.append(checkpoint_files.read_offsets(self._disk, data_dir, name))
             except (ValueError, IndexError) as error:
                 damaged = True
                 marks.append({})
-                self._tell(Finding(f"{data_dir}/{name}", str(error)))
+                self._tell(LogFinding(f"{data_dir}/{name}", str(error)))
                 self._repairs.append(f"{data_dir}/{name}: logs are read from their start")
         return Marks(*marks), damaged
 
     def _directory(self, used: bool, marks: Marks, present: set[TopicPartition]) -> None:
         try:
-            if identity.read_identity(self._disk, self._path) is None:
+            if meta_properties.read_meta_properties(self._disk, self._path) is None:
                 what = "missing; the broker of the next start takes the directory for its own"
-                self._tell(Finding(f"{self._path}/{identity.FILE}", what, is_problem=False))
+                self._tell(LogFinding(f"{self._path}/{meta_properties.FILE}", what, is_problem=False))
         except ValueError as error:
-            self._tell(Finding(f"{self._path}/{identity.FILE}", str(error)))
+            self._tell(LogFinding(f"{self._path}/{meta_properties.FILE}", str(error)))
             self._repairs.append(f"{self._path}: the broker does not start, for it cannot tell whose data this is")
         for name in sorted(self._disk.listdir(self._path)):
             for ending, what in _ASIDE.items():
                 if name.endswith(ending):
-                    self._tell(Finding(f"{self._path}/{name}", what, is_problem=False))
+                    self._tell(LogFinding(f"{self._path}/{name}", what, is_problem=False))
         for offsets, name in zip(marks, MARK_FILES, strict=True):
             for tp, offset in offsets.items():
                 if offset < 0:
-                    self._tell(Finding(f"{self._path}/{name}", f"{tp} has offset {offset}"))
+                    self._tell(LogFinding(f"{self._path}/{name}", f"{tp} has offset {offset}"))
                 if tp not in present and not used:
                     what = f"names {tp}, which has no directory"
-                    self._tell(Finding(f"{self._path}/{name}", what, is_problem=False))
+                    self._tell(LogFinding(f"{self._path}/{name}", what, is_problem=False))
         if not used:
             self._coordination(f"{self._path}/{COORDINATION}")
 
@@ -150,8 +151,8 @@ class Verification:
                 continue
             for item in found[1](found[2], Wanted()):
                 if item.kind == "damage":
-                    self._tell(Finding(f"{directory}/{name}", item.fields["reason"], item.fields["position"]))
-        stage = RehearsalDisk(self._disk)
+                    self._tell(LogFinding(f"{directory}/{name}", item.fields["reason"], item.fields["position"]))
+        stage = OverlayDisk(self._disk)
         try:
             Journal(stage, directory).load()
         except (CoordinationError, ValueError, KeyError, StructError) as error:
@@ -159,7 +160,7 @@ class Verification:
 
     # One partition.
 
-    def _partition(self, path: str, tp: TopicPartition, known: Known, work: LongWork) -> None:
+    def _partition(self, path: str, tp: TopicPartition, known: CheckpointedState, work: LongWork) -> None:
         check = PartitionCheck(self._disk, path, known, work.advance)
         before = self.problems
         try:
@@ -167,7 +168,7 @@ class Verification:
                 self._tell(finding)
         except OSError as error:
             if not (known.moving and isinstance(error, FileNotFoundError)):
-                self._tell(Finding(error.filename or path, f"cannot be read: {error.strerror}"))
+                self._tell(LogFinding(error.filename or path, f"cannot be read: {error.strerror}"))
         seen = check.seen
         self._batches += seen.batches
         self._bytes += seen.bytes
@@ -176,11 +177,11 @@ class Verification:
             return
         now_ms = time.time_ns() // 1_000_000
         point, start = known.recovery_point, known.log_start_offset
-        self._repairs += rehearse(self._disk, path, tp, point, start, known.clean, now_ms, Random(0))
+        self._repairs += dry_run_recovery(self._disk, path, tp, point, start, known.clean, now_ms, Random(0))
 
     # Telling.
 
-    def _tell(self, finding: Finding) -> None:
+    def _tell(self, finding: LogFinding) -> None:
         if finding.is_problem:
             self.problems += 1
         else:
@@ -196,7 +197,7 @@ class Verification:
         line = f"{kind}: {finding.path}{''.join(self._place(finding))}: {finding.what}"
         self._lines.append(f"{color}{line}{_OFF}" if self._colors else line)
 
-    def _place(self, finding: Finding) -> Iterator[str]:
+    def _place(self, finding: LogFinding) -> Iterator[str]:
         if finding.position is not None:
             yield f" byte {finding.position}"
         if finding.offset is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group.classic.requests import JoinAnswer, JoinRequest, Leaver, SyncAnswer, SyncRequest
     from kbroker.coordinator.group.offsets.group_offsets import GroupOffsets
     from kbroker.coordinator.group.records import CommittedOffset
-    from kbroker.coordinator.interfaces import Config, InternalLog, Marker
+    from kbroker.coordinator.interfaces import Config, InternalLog, TransactionMarker
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
     from kbroker.storage.producers.verification import VerificationGuard
@@ -192,7 +192,7 @@ class GroupCoordinator:
         )  # fmt: skip
         await _checked(done)
 
-    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
         """A MarkerWriter for the partitions of __consumer_offsets. As in Kafka the transaction coordinator hears of a
         coordinator that is not there or not loaded what it would hear of any partition.
         """

@@ -14,7 +14,7 @@ from kbroker.coordinator.group.offsets.group_offsets import GroupOffsets
 from kbroker.coordinator.group.offsets.pending_offsets import Partition, PendingOffset, PendingOffsets
 from kbroker.coordinator.group.record_codec import decode_record, encode_record
 from kbroker.coordinator.group.records import GroupRecord, GroupTombstone, OffsetRecord, Record
-from kbroker.coordinator.interfaces import Config, InternalLog, Marker
+from kbroker.coordinator.interfaces import Config, InternalLog, TransactionMarker
 from kbroker.coordinator.partitions import inactive
 from kbroker.coordinator.runtime import Ended, Limits, Loaded, Runtime, Status
 from kbroker.coordinator.timeouts import ResponseTimeouts
@@ -137,7 +137,7 @@ class GroupShard:
 
         self.runtime.write(records, settled, producer)
 
-    def write_marker(self, marker: Marker, done: Done) -> None:
+    def write_marker(self, marker: TransactionMarker, done: Done) -> None:
         """Write the end of a transaction, whose offsets count or are forgotten when it is committed.
 
         Nobody is held up by it: until then they are pending, for deletions and expiry too.

@@ -16,7 +16,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     check_producer,
     fresh,
 )
-from kbroker.storage.producers.transaction_marker import Marker
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 
 _NOTHING: frozenset[TopicPartition] = frozenset()
@@ -143,9 +143,9 @@ def after(transaction: Transaction) -> ProducerId:
     return ProducerId(transaction.producer_id, transaction.producer_epoch)
 
 
-def marker(transaction: Transaction, coordinator_epoch: int) -> Marker:
+def marker(transaction: Transaction, coordinator_epoch: int) -> TransactionMarker:
     """What its partitions are told once it is prepared."""
-    return Marker(
+    return TransactionMarker(
         transaction.producer_id,
         transaction.producer_epoch,
         transaction.is_committing,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.interfaces import GROUP_TOPIC, Marker, MarkerWriter
+from kbroker.coordinator.interfaces import GROUP_TOPIC, MarkerWriter, TransactionMarker
 from protocol.errors import ErrorCode
 
 
@@ -14,6 +14,6 @@ class MarkerRouter:
         self._replicas = replicas
         self._groups = groups
 
-    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
         writer = self._groups if tp.topic == GROUP_TOPIC else self._replicas
         writer.write_marker(tp, marker, done)

@@ -16,7 +16,7 @@ from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kbroker.common import TopicPartition
-    from kbroker.coordinator.interfaces import Marker, MarkerWriter
+    from kbroker.coordinator.interfaces import MarkerWriter, TransactionMarker
     from kbroker.coordinator.transaction.transaction_metadata import Transaction
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
@@ -42,7 +42,7 @@ class TransactionMarkerSender:
         self.transaction = transaction
         self.remaining = set(transaction.partitions)
         self._completions = completions
-        self._marker: Marker = marker(transaction, epoch)
+        self._marker: TransactionMarker = marker(transaction, epoch)
         self._all_written = all_written
         self._again: list[TopicPartition] = []
         self._pause_s = AGAIN_S

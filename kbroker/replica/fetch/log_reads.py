@@ -91,8 +91,8 @@ def read(
         aborted: Aborted = None
         if not found.cold:
             try:
-                data = partition.log.read_or_place(fetched.offset, max(limit, 0), upper, not found.size)
-                if committed and data and fetched.offset <= partition.log.last_aborted:
+                data = partition.log.read_or_slice(fetched.offset, max(limit, 0), upper, not found.size)
+                if committed and data and fetched.offset <= partition.log.last_aborted_offset:
                     aborted = aborted_in(partition.log, fetched.offset, len(data), wait=False)
                     if aborted is None:
                         data = None
@@ -110,7 +110,7 @@ def read(
 
 def aborted_in(log: Log, offset: int, size: int, wait: bool) -> Aborted:
     """What a reader of committed records is told of aborted ones with `size` bytes; None: it would have to wait."""
-    aborted = log.aborted(offset, size, wait)
+    aborted = log.aborted_transactions(offset, size, wait)
     # Consumers sort them by themselves; Kafka gives them in this order too.
     return [(one.producer_id, one.first_offset) for one in aborted] if aborted is not None else None
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names
+from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
@@ -79,13 +79,13 @@ class Checkpoints:
     def take_blocking(self, report: Report) -> StartupState:
         """What the last process has left; the mark of a clean stop is removed. `report` hears of damage."""
         disk = self._environment.disk
-        clean = checkpoints.take_clean_marker(disk, self._path)
+        clean = consume_clean_shutdown_file(disk, self._path)
         marks = []
         # It is there from the first start on, so it was lost if it is not.
-        complete = disk.exists(f"{self._path}/{names.RECOVERY_POINTS}")
-        for name in (names.RECOVERY_POINTS, names.LOG_START_OFFSETS, names.CLEANER_OFFSETS):
+        complete = disk.exists(f"{self._path}/{file_names.RECOVERY_POINTS}")
+        for name in (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, file_names.CLEANER_OFFSETS):
             try:
-                marks.append(checkpoints.read_offsets(disk, self._path, name))
+                marks.append(checkpoint_files.read_offsets(disk, self._path, name))
             except (ValueError, IndexError) as error:
                 report("checkpoint damaged, logs are read from their start", file=name, reason=error)
                 marks.append({})
@@ -134,7 +134,7 @@ class Checkpoints:
 
     def _write_blocking(self, marks: Marks) -> None:
         disk = self._environment.disk
-        checkpoints.write_offsets(disk, self._path, names.RECOVERY_POINTS, marks.recovery_points)
-        checkpoints.write_offsets(disk, self._path, names.LOG_START_OFFSETS, marks.start_offsets)
-        if marks.cleaned or disk.exists(f"{self._path}/{names.CLEANER_OFFSETS}"):
-            checkpoints.write_offsets(disk, self._path, names.CLEANER_OFFSETS, marks.cleaned)
+        checkpoint_files.write_offsets(disk, self._path, file_names.RECOVERY_POINTS, marks.recovery_points)
+        checkpoint_files.write_offsets(disk, self._path, file_names.LOG_START_OFFSETS, marks.start_offsets)
+        if marks.cleaned or disk.exists(f"{self._path}/{file_names.CLEANER_OFFSETS}"):
+            checkpoint_files.write_offsets(disk, self._path, file_names.CLEANER_OFFSETS, marks.cleaned)

@@ -132,7 +132,7 @@ class Housekeeping:
             before = storage.log_start_offset
             storage.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms)
             segments = storage.enforce_retention(now_ms, partition.high_watermark)
-            storage.release_idle()
+            storage.close_idle_files()
             removed += segments
             if storage.log_start_offset != before:
                 self._upkeep.work.retention_segments += segments

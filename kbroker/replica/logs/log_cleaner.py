@@ -18,7 +18,7 @@ from kbroker.runtime import event_log as events
 from kbroker.runtime.environment import ProcessJobFailed
 from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
 from kbroker.storage.cleaner import compaction
-from kbroker.storage.cleaner.compactor import CompactionPlan, CompactionResult, decode_result, encode_plan, run
+from kbroker.storage.cleaner.cleaner import CompactionPlan, CompactionResult, decode_result, encode_plan, run
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.segment import SegmentGone
 
@@ -37,7 +37,7 @@ NEVER = (1 << 63) - 1
 
 class Choice(NamedTuple):
     partition: Partition
-    found: compaction.Candidate
+    found: compaction.LogToClean
 
 
 class LogCleaner:
@@ -109,7 +109,7 @@ class LogCleaner:
             return None
         return best
 
-    async def _candidate(self, partition: Partition) -> compaction.Candidate | None:
+    async def _candidate(self, partition: Partition) -> compaction.LogToClean | None:
         storage, config = partition.log, partition.log.config
         if partition.closed or not config.compact:
             self._upkeep.uncleaned.pop(partition, None)
@@ -244,7 +244,7 @@ class LogCleaner:
         return self._environment.clock.mono_ms() < self._paused.get(partition, (0, 0))[0]
 
 
-def _urgency(found: compaction.Candidate) -> tuple[bool, float]:
+def _urgency(found: compaction.LogToClean) -> tuple[bool, float]:
     return found.overdue, found.ratio
 
 

@@ -14,11 +14,12 @@ from kbroker.replica.logs.background_work import BackgroundWork
 from kbroker.replica.logs.checkpoints import NOTHING, Checkpoints, Marks, Report, StartupState
 from kbroker.runtime.disk import DiskLock
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import file_names
+from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.log.log import Log
 from kbroker.storage.meta_properties import FILE as IDENTITY_FILE
-from kbroker.storage.meta_properties import MetaProperties, read_identity, write_identity
+from kbroker.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from kbroker.storage.partition_metadata import read_topic_id
 from kbroker.storage.recovery.open_log import open_log
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class LogManager:
     def _lock_blocking(self) -> DiskLock:
         disk = self._environment.disk
         disk.makedirs(self.path)
-        return disk.lock(f"{self.path}/{names.LOCK}")
+        return disk.lock(f"{self.path}/{file_names.LOCK}")
 
     async def unlock(self) -> None:
         if self._lock is not None:
@@ -85,13 +86,13 @@ class LogManager:
     def _check_owner(self, node_id: int, cluster_id: str | None) -> None:
         disk = self._environment.disk
         try:
-            found = read_identity(disk, self.path)
+            found = read_meta_properties(disk, self.path)
         except ValueError as error:
             raise ForeignDirectory(f"{self.path}/{IDENTITY_FILE} is damaged: {error}") from None
         if found is None:
             if cluster_id is not None:
                 drawn = urlsafe_b64encode(self._environment.random.randbytes(16)).decode().rstrip("=")
-                write_identity(disk, self.path, MetaProperties(cluster_id, node_id, drawn.replace("-", "_")))
+                write_meta_properties(disk, self.path, MetaProperties(cluster_id, node_id, drawn.replace("-", "_")))
         elif found.node_id != node_id:
             raise ForeignDirectory(f"{self.path} is the data of node.id={found.node_id}; this broker is {node_id}")
         elif cluster_id is not None and found.cluster_id != cluster_id:
@@ -181,10 +182,10 @@ class LogManager:
         ids = {tp: topic_id for tp, topic_id, _ in wanted}
         for name in disk.listdir(self.path):
             directory = f"{self.path}/{name}"
-            if names.is_deleted_dir(name):
+            if file_names.is_deleted_dir(name):
                 disk.rmtree(directory)
                 continue
-            tp = names.parse_partition_dir(name)
+            tp = file_names.parse_partition_dir(name)
             if tp is not None and tp not in ids and self._is_nobodys(directory):
                 self._put_aside(directory, tp, report)
 
@@ -194,7 +195,7 @@ class LogManager:
     def _try_open(self, wanted: Wanted, found: StartupState) -> Log | None:
         tp, topic_id, _ = wanted
         try:
-            directory = names.partition_dir(self.path, tp)
+            directory = file_names.partition_dir(self.path, tp)
             if self._is_of_another(directory, topic_id):
                 self._put_aside(directory, tp, log.warning)
                 self._checkpoints.outdated = True
@@ -207,21 +208,21 @@ class LogManager:
         return None
 
     def _is_of_another(self, directory: str, topic_id: bytes | None) -> bool:
-        found = checkpoints.read_topic_id(self._environment.disk, directory)
+        found = read_topic_id(self._environment.disk, directory)
         return found is not None and found != topic_id
 
     def _is_nobodys(self, directory: str) -> bool:
         """Of a topic that is not known: whether this is a log at all. Its id may have been lost."""
         disk = self._environment.disk
-        if checkpoints.read_topic_id(disk, directory) is not None:
+        if read_topic_id(disk, directory) is not None:
             return True
-        parsed = map(names.parse_segment_file, disk.listdir(directory) if disk.isdir(directory) else ())
-        return any(file is not None and file[1] == names.LOG for file in parsed)
+        parsed = map(file_names.parse_segment_file, disk.listdir(directory) if disk.isdir(directory) else ())
+        return any(file is not None and file[1] == file_names.LOG for file in parsed)
 
     def _put_aside(self, directory: str, tp: TopicPartition, report: Report) -> None:
         """A log of no known topic: its topic was deleted, but not its directory. Like Kafka, which cannot know why
         either, leave it to people to remove it."""
-        stray = names.stray_dir(self.path, tp, self._unique())
+        stray = file_names.stray_dir(self.path, tp, self._unique())
         self._environment.disk.rename(directory, stray)
         report("directory belongs to no topic, put aside", directory=directory, now=stray)
 
@@ -229,7 +230,7 @@ class LogManager:
         tp, topic_id, overrides = wanted
         opened = open_log(
             self._environment.disk,
-            names.partition_dir(self.path, tp),
+            file_names.partition_dir(self.path, tp),
             tp,
             topic_id,
             self.topic_config(tp.topic, overrides),
@@ -255,7 +256,7 @@ class LogManager:
             await self._closing(one, clean=False)
         if not logs:
             return
-        moves = [(one.directory, names.deleted_dir(self.path, one.tp, self._unique())) for one in logs]
+        moves = [(one.directory, file_names.deleted_dir(self.path, one.tp, self._unique())) for one in logs]
         await self._environment.offload(self._each, self._environment.disk.rename, moves)
         try:
             await self.write_checkpoints()
@@ -295,7 +296,7 @@ class LogManager:
             log.warning("checkpoints could not be written", reason=error)
             results.append(False)
         if all(results) and (self._found.clean or not self._unopened):
-            await self._environment.offload(checkpoints.write_clean_marker, self._environment.disk, self.path, 0)
+            await self._environment.offload(write_clean_shutdown_file, self._environment.disk, self.path, 0)
         else:
             log.warning("not every log could be closed, the next start will check them")
 

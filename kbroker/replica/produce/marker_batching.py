@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.control_batches import MarkerBatch
-from kbroker.storage.producers.transaction_marker import Marker
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import parse_header
 from protocol.records.control import EndMarker, build_end_marker
@@ -31,9 +31,9 @@ class MarkerBatcher:
     def __init__(self, environment: Environment, append: Append) -> None:
         self._environment = environment
         self._append = append
-        self._waiting: dict[Partition, list[tuple[Marker, Done]]] = {}
+        self._waiting: dict[Partition, list[tuple[TransactionMarker, Done]]] = {}
 
-    def write(self, partition: Partition, marker: Marker, done: Done) -> None:
+    def write(self, partition: Partition, marker: TransactionMarker, done: Done) -> None:
         """`done` is called when the high watermark has passed the marker, or with why it cannot be written."""
         if not self._waiting:
             self._environment.loop.call_soon(self._write_all)
@@ -43,7 +43,7 @@ class MarkerBatcher:
         waiting, self._waiting = self._waiting, {}
         for partition, markers in waiting.items():
             most = max(1, min(MOST_TOGETHER, partition.log.config.segment_bytes // _MARKER_BYTES))
-            group: dict[int, tuple[Marker, Done]] = {}
+            group: dict[int, tuple[TransactionMarker, Done]] = {}
             for marker, done in markers:
                 # Whether a producer's second one may be written depends on what its first one does.
                 if marker.producer_id in group or len(group) == most:
@@ -52,7 +52,7 @@ class MarkerBatcher:
                 group[marker.producer_id] = (marker, done)
             self._write(partition, group)
 
-    def _write(self, partition: Partition, group: dict[int, tuple[Marker, Done]]) -> None:
+    def _write(self, partition: Partition, group: dict[int, tuple[TransactionMarker, Done]]) -> None:
         now_ms = self._environment.clock.now_ms()
         batches: list[MarkerBatch] = []
         waiting = []
@@ -78,7 +78,7 @@ class MarkerBatcher:
             partition.on_committed(offset + slot + 1, done)
 
 
-def check(partition: Partition, marker: Marker) -> None:
+def check(partition: Partition, marker: TransactionMarker) -> None:
     """Whether a marker may be appended now; raises KafkaError. As what is produced with acks=all."""
     if partition.closed or not partition.is_leader:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -123,7 +123,7 @@ class Invariants:
         """Of transactions whose first batches were deleted before anybody looked the bytes tell nothing, so the LSO may
         be lower than they say; higher never."""
         high_watermark = partition.high_watermark
-        first = walk.first_unstable(high_watermark)
+        first = walk.first_unstable_offset(high_watermark)
         expected = high_watermark
         if first is not None:
             expected = min(high_watermark, max(first, partition.log.log_start_offset))
@@ -153,7 +153,7 @@ class LogWalk:
         self.whole = False
         self._internal = False
 
-    def first_unstable(self, high_watermark: int) -> int | None:
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Where the first transaction begins that is open, or of which the end is not committed; None: none is."""
         self._ended = [one for one in self._ended if one[1] >= high_watermark]
         return min([*self._open.values(), *(first for first, _ in self._ended)], default=None)

@@ -10,7 +10,7 @@ from kbroker.coordinator.transaction.states import TransactionState
 from kbroker.coordinator.transaction.transaction_metadata import Transaction
 from kbroker.simulation.checker.history import Place
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.storage.names import LOG, SWAP, parse_partition_dir, parse_segment_file
+from kbroker.storage.file_names import LOG, SWAP, parse_partition_dir, parse_segment_file
 from protocol.errors import MalformedError
 from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of, parse_header
 from protocol.records.compression import decompress

@@ -18,7 +18,7 @@ from kbroker.simulation.disk.log_files import GROUPS_TOPIC, durable_commits, dur
 from kbroker.simulation.runtime.host import HostDied, HostLoop, bury
 from kbroker.simulation.runtime.loop import LATE_NS, SimLoop
 from kbroker.simulation.runtime.machine import DATA, PORT, Machine
-from kbroker.storage.names import LOG
+from kbroker.storage.file_names import LOG
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition

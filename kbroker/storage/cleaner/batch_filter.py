@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kbroker.common import Buffer
-from kbroker.storage.cleaner.offset_map import Offsets, Sifted, moved, sift
+from kbroker.storage.cleaner.offset_map import OffsetMap, RetainedRecords, rebase_timestamps, select_retained
 from protocol.records.batch import (
     CODEC_MASK,
     DELETE_HORIZON,
@@ -34,7 +34,7 @@ def encoded_records(batch: bytes, header: BatchHeader) -> bytes:
 
 
 def filter_batch(
-    batch: bytes, header: BatchHeader, offsets: Offsets, *, now_ms: int, delete_retention_ms: int, keep_empty: bool
+    batch: bytes, header: BatchHeader, offsets: OffsetMap, *, now_ms: int, delete_retention_ms: int, keep_empty: bool
 ) -> bytes | bytearray | None:
     """The batch with only the latest record of each key in `offsets`; None if nothing remains of it.
 
@@ -44,12 +44,14 @@ def filter_batch(
     """
     marked = header.attributes & DELETE_HORIZON
     body = encoded_records(batch, header)
-    sifted = sift(body, header.count, header.base_offset, offsets, bool(marked) and header.base_timestamp <= now_ms)
+    sifted = select_retained(
+        body, header.count, header.base_offset, offsets, bool(marked) and header.base_timestamp <= now_ms
+    )
     if not sifted.kept:
         return emptied(batch, header) if keep_empty else None
     if sifted.tombstones and not marked:
         horizon_ms = now_ms + delete_retention_ms
-        kept = moved(body, sifted.runs, header.base_timestamp - horizon_ms)
+        kept = rebase_timestamps(body, sifted.runs, header.base_timestamp - horizon_ms)
         return _rebuilt(header, sifted, kept, header.attributes | DELETE_HORIZON, horizon_ms)
     if sifted.kept == header.count:
         return batch
@@ -68,8 +70,8 @@ def filter_marker(
         horizon_ms = now_ms + delete_retention_ms
         body = encoded_records(batch, header)
         runs = [(0, len(body))]
-        sifted = Sifted(runs, header.count, True, header.max_timestamp - header.base_timestamp)
-        kept = moved(body, runs, header.base_timestamp - horizon_ms)
+        sifted = RetainedRecords(runs, header.count, True, header.max_timestamp - header.base_timestamp)
+        kept = rebase_timestamps(body, runs, header.base_timestamp - horizon_ms)
         return _rebuilt(header, sifted, kept, header.attributes | DELETE_HORIZON, horizon_ms)
     if header.base_timestamp > now_ms:
         return batch
@@ -83,7 +85,9 @@ def emptied(batch: bytes, header: BatchHeader) -> bytes | bytearray:
     return batch if not header.count else _emptied(header)
 
 
-def _rebuilt(header: BatchHeader, sifted: Sifted, kept: bytes, attributes: int, base_timestamp: int) -> bytearray:
+def _rebuilt(
+    header: BatchHeader, sifted: RetainedRecords, kept: bytes, attributes: int, base_timestamp: int
+) -> bytearray:
     appended = attributes & LOG_APPEND_TIME
     return assemble_batch(
         compress(attributes & CODEC_MASK, kept),

@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 
 from kbroker.common import Buffer
 from kbroker.runtime.disk import Disk
-from kbroker.storage import names
-from kbroker.storage.cleaner.source_segments import Damaged, Source
+from kbroker.storage import file_names
+from kbroker.storage.cleaner.source_segments import SegmentDamaged, SourceSegment
 from kbroker.storage.indexes.transaction_index import AbortedTransaction, iter_aborted
 from protocol.records.batch import BatchHeader
 from protocol.records.control import find_end_marker
@@ -24,7 +24,12 @@ class AbortedAhead:
     An entry stands where the marker is, which may be segments after the first batch."""
 
     def __init__(
-        self, disk: Disk, directory: str, sources: Sequence[Source], start: int, later: Iterable[AbortedTransaction]
+        self,
+        disk: Disk,
+        directory: str,
+        sources: Sequence[SourceSegment],
+        start: int,
+        later: Iterable[AbortedTransaction],
     ) -> None:
         """Those of which something is at `start` or later. `later`: those whose markers follow the last source."""
         self._disk = disk
@@ -49,14 +54,14 @@ class AbortedAhead:
                 if entry.last_offset >= self._start:
                     yield entry
 
-    def _read(self, source: Source) -> Iterable[AbortedTransaction]:
-        path = names.segment_file(self._directory, source.base_offset, names.TXN_INDEX)
+    def _read(self, source: SourceSegment) -> Iterable[AbortedTransaction]:
+        path = file_names.segment_file(self._directory, source.base_offset, file_names.TXN_INDEX)
         try:
             yield from iter_aborted(self._disk, path)
         except FileNotFoundError:
             return
         except ValueError as error:
-            raise Damaged(f"{path}: {error}") from error
+            raise SegmentDamaged(f"{path}: {error}") from error
 
 
 class _Reached:

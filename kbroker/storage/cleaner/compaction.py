@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.cleaner import segment_swap as swaps
-from kbroker.storage.cleaner.compactor import Cleaned, CompactionPlan, CompactionResult
-from kbroker.storage.cleaner.source_segments import Source
+from kbroker.storage.cleaner.cleaner import CleanedSegment, CompactionPlan, CompactionResult
+from kbroker.storage.cleaner.source_segments import SourceSegment
 from kbroker.storage.indexes.segment_indexes import OffsetIndex, TimeIndex
 from kbroker.storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, iter_aborted
 from kbroker.storage.log import retention
-from kbroker.storage.log.segment import Segment
+from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.recovery.segment_loading import first_timestamp
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, frozen=True)
-class Candidate:
+class LogToClean:
     """A log in which something may be compacted. `clean_bytes` and `dirty_bytes` are those of the closed segments
     before and from `first_dirty` on; `overdue`: max.compaction.lag.ms has passed."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[SourceSegment, ...]
     first_dirty: int
     clean_bytes: int
     dirty_bytes: int
@@ -41,7 +41,7 @@ class Candidate:
         return self.overdue or self.ratio > dirty_ratio
 
 
-def candidate(log: "Log", now_ms: int, limit: int) -> Candidate | None:
+def candidate(log: "Log", now_ms: int, limit: int) -> LogToClean | None:
     """What could be compacted, None if nothing. `limit`: offsets from here on are not stable yet.
 
     What is younger than min.compaction.lag.ms, and all that follows it, waits; so does what is not synced, as after a
@@ -67,15 +67,15 @@ def candidate(log: "Log", now_ms: int, limit: int) -> Candidate | None:
             dirty += segment.size
             if segment.first_timestamp is not None and 0 < segment.first_timestamp < oldest:
                 oldest = segment.first_timestamp
-        sources.append(Source(segment.base_offset, end, segment.size))
+        sources.append(SourceSegment(segment.base_offset, end, segment.size))
     if not dirty:
         return None
-    return Candidate(tuple(sources), first_dirty, clean, dirty, now_ms - oldest > config.max_compaction_lag_ms)
+    return LogToClean(tuple(sources), first_dirty, clean, dirty, now_ms - oldest > config.max_compaction_lag_ms)
 
 
 def plan(
     log: "Log",
-    found: Candidate,
+    found: LogToClean,
     aborted_later: tuple[AbortedTransaction, ...],
     now_ms: int,
     *,
@@ -101,7 +101,7 @@ def plan(
     )
 
 
-def aborted_later_blocking(log: "Log", found: Candidate) -> tuple[AbortedTransaction, ...]:
+def aborted_later_blocking(log: "Log", found: LogToClean) -> tuple[AbortedTransaction, ...]:
     """What was aborted of the sources by markers that come after them. Raises OSError, ValueError if an index cannot
     be right, SegmentGone."""
     start, end = found.sources[0].base_offset, found.sources[-1].end_offset
@@ -112,7 +112,7 @@ def aborted_later_blocking(log: "Log", found: Candidate) -> tuple[AbortedTransac
     return tuple(one for one in entries if one.first_offset >= start)
 
 
-def undated(log: "Log") -> list[Segment]:
+def undated(log: "Log") -> list[LogSegment]:
     """Closed segments that are not compacted yet and of which it is not known when they began."""
     return [
         segment
@@ -121,7 +121,7 @@ def undated(log: "Log") -> list[Segment]:
     ]
 
 
-def date_blocking(segments: list[Segment]) -> None:
+def date_blocking(segments: list[LogSegment]) -> None:
     """Look when these segments began."""
     for segment in segments:
         try:
@@ -136,7 +136,7 @@ def sweep_blocking(log: "Log") -> None:
     try:
         listed = log.disk.listdir(log.directory)
         for name in listed:
-            if name.endswith(names.CLEANED):
+            if name.endswith(file_names.CLEANED):
                 log.disk.unlink(f"{log.directory}/{name}")
     except OSError:
         # The topic is deleted; or the next start removes it.
@@ -164,15 +164,15 @@ def install(log: "Log", result: CompactionResult, done: Callable[[], None]) -> N
     log.chores.when_idle(finished)
 
 
-def _install_one(log: "Log", cleaned: Cleaned, on_settled: Callable[[], None]) -> None:
+def _install_one(log: "Log", cleaned: CleanedSegment, on_settled: Callable[[], None]) -> None:
     disk, directory, base = log.disk, log.directory, cleaned.base_offset
 
-    def promote() -> Segment:
+    def promote() -> LogSegment:
         segment = _loaded(log, cleaned)
         swaps.promote(disk, directory, base)
         return segment
 
-    def replace(segment: Segment) -> None:
+    def replace(segment: LogSegment) -> None:
         bases = list(cleaned.bases)
         sources = [one for one in log.segments if one.base_offset in bases]
         if [one.base_offset for one in sources] != bases or log.offline is not None:
@@ -186,7 +186,7 @@ def _install_one(log: "Log", cleaned: Cleaned, on_settled: Callable[[], None]) -
         log.snapshots.difference_update(bases[1:])
         log.chores.add(lambda: _exchange(sources, segment), lambda paths: settle(segment, paths))
 
-    def settle(segment: Segment, paths: list[str]) -> None:
+    def settle(segment: LogSegment, paths: list[str]) -> None:
         assert segment.index is not None
         assert segment.times is not None
         segment.persisted((len(segment.index.entries), len(segment.times.timestamps), len(segment.aborted)))
@@ -196,31 +196,31 @@ def _install_one(log: "Log", cleaned: Cleaned, on_settled: Callable[[], None]) -
     log.chores.add(promote, replace)
 
 
-def _loaded(log: "Log", cleaned: Cleaned) -> Segment:
+def _loaded(log: "Log", cleaned: CleanedSegment) -> LogSegment:
     """The segment with its file open and its indexes in memory: it is read before its files have their names."""
-    segment = Segment(log.disk, log.directory, cleaned.base_offset, 0)
+    segment = LogSegment(log.disk, log.directory, cleaned.base_offset, 0)
     segment.size = cleaned.size
     segment.end_offset = cleaned.end_offset
     segment.first_timestamp = cleaned.first_timestamp
     segment.max_timestamp = cleaned.max_timestamp
     segment.max_timestamp_offset = cleaned.max_timestamp_offset
     try:
-        segment.index = OffsetIndex.decode(log.disk.read(segment.path(names.INDEX) + names.CLEANED))
-        segment.times = TimeIndex.decode(log.disk.read(segment.path(names.TIME_INDEX) + names.CLEANED))
+        segment.index = OffsetIndex.decode(log.disk.read(segment.path(file_names.INDEX) + file_names.CLEANED))
+        segment.times = TimeIndex.decode(log.disk.read(segment.path(file_names.TIME_INDEX) + file_names.CLEANED))
     except ValueError as error:
         raise OSError(f"an index that was just written is damaged: {error}") from error
     if cleaned.aborted:
         segment.aborted = TransactionIndex()
-        for entry in iter_aborted(log.disk, segment.path(names.TXN_INDEX) + names.CLEANED):
+        for entry in iter_aborted(log.disk, segment.path(file_names.TXN_INDEX) + file_names.CLEANED):
             segment.aborted.add(entry)
-    segment.file = log.disk.open(segment.path() + names.CLEANED, write=False)
+    segment.file = log.disk.open(segment.path() + file_names.CLEANED, write=False)
     return segment
 
 
-def _exchange(sources: list[Segment], segment: Segment) -> list[str]:
+def _exchange(sources: list[LogSegment], segment: LogSegment) -> list[str]:
     """The sources' files are renamed away, the new ones get their names; no crash leaves both of them."""
     renamed = [path for source in sources[1:] for path in source.rename_deleted()]
-    renamed += sources[0].rename_deleted(names.SEGMENT_SUFFIXES)
+    renamed += sources[0].rename_deleted(file_names.SEGMENT_SUFFIXES)
     segment.disk.sync_dir(segment.directory)
     swaps.install(segment.disk, segment.directory, segment.base_offset)
     return renamed

@@ -16,7 +16,7 @@ from protocol.records.record import put_varint
 
 # A key itself or, of a long one, its digest as a number, which is equal to no key.
 Key = bytes | int
-Offsets = dict[Key, int]
+OffsetMap = dict[Key, int]
 
 # Longer keys are kept as 16 bytes, so that the memory for an entry is bounded.
 LONGEST_KEY = 31
@@ -29,7 +29,7 @@ _AFTER_KEY = 2
 _EARLIEST = -(1 << 63)
 
 
-class Sifted(NamedTuple):
+class RetainedRecords(NamedTuple):
     """`runs`: slices (start, end) of the body that hold the `kept` records that stay. `tombstones`: whether there is
     one among them. `newest`: their largest timestamp, relative to the base timestamp."""
 
@@ -39,7 +39,7 @@ class Sifted(NamedTuple):
     newest: int
 
 
-def note_keys(body: bytes, count: int, base_offset: int, last_delta: int, offsets: Offsets) -> None:
+def add_keys(body: bytes, count: int, base_offset: int, last_delta: int, offsets: OffsetMap) -> None:
     """Note the offset of each record that has a key. Raises MalformedError if the body is not `count` whole records
     of offsets up to `last_delta`."""
     pos = 0
@@ -89,7 +89,9 @@ def note_keys(body: bytes, count: int, base_offset: int, last_delta: int, offset
         raise MalformedError(f"{len(body) - pos} bytes remain after {count} records")
 
 
-def sift(body: bytes, count: int, base_offset: int, offsets: Offsets, tombstones_go: bool) -> Sifted:
+def select_retained(
+    body: bytes, count: int, base_offset: int, offsets: OffsetMap, tombstones_go: bool
+) -> RetainedRecords:
     """Which records stay: those with a key of which no later offset is known; tombstones only unless they may go.
 
     Raises MalformedError.
@@ -166,10 +168,10 @@ def sift(body: bytes, count: int, base_offset: int, offsets: Offsets, tombstones
         raise MalformedError(f"{len(body) - pos} bytes remain after {count} records")
     if run >= 0:
         runs.append((run, pos))
-    return Sifted(runs, kept, tombstones, newest)
+    return RetainedRecords(runs, kept, tombstones, newest)
 
 
-def moved(body: bytes, runs: list[tuple[int, int]], shift_ms: int) -> bytes:
+def rebase_timestamps(body: bytes, runs: list[tuple[int, int]], shift_ms: int) -> bytes:
     """The records in these slices, encoded for a base timestamp that is `shift_ms` earlier."""
     parts = []
     for pos, end in runs:

@@ -8,34 +8,34 @@ new files get their names.
 from collections.abc import Iterable
 
 from kbroker.runtime.disk import Disk
-from kbroker.storage import names
-from kbroker.storage.recovery.batch_scan import Scan
+from kbroker.storage import file_names
+from kbroker.storage.log.batch_scan import BatchScan
 
 # There need not be an index of aborted transactions.
-NEW_SUFFIXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.LOG)
+NEW_SUFFIXES = (file_names.INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX, file_names.LOG)
 
 
 def promote(disk: Disk, directory: str, base_offset: int) -> None:
     """`.cleaned`, all synced, becomes `.swap`. The log comes last: it is the sign that the replacement counts."""
     for suffix in NEW_SUFFIXES:
-        path = names.segment_file(directory, base_offset, suffix)
-        if suffix != names.TXN_INDEX or disk.exists(path + names.CLEANED):
-            disk.rename(path + names.CLEANED, path + names.SWAP)
+        path = file_names.segment_file(directory, base_offset, suffix)
+        if suffix != file_names.TXN_INDEX or disk.exists(path + file_names.CLEANED):
+            disk.rename(path + file_names.CLEANED, path + file_names.SWAP)
     disk.sync_dir(directory)
 
 
 def install(disk: Disk, directory: str, base_offset: int) -> None:
     """`.swap` gets its final name, when the sources are gone. The log comes last here as well."""
     for suffix in NEW_SUFFIXES:
-        path = names.segment_file(directory, base_offset, suffix)
-        if disk.exists(path + names.SWAP):
-            disk.rename(path + names.SWAP, path)
+        path = file_names.segment_file(directory, base_offset, suffix)
+        if disk.exists(path + file_names.SWAP):
+            disk.rename(path + file_names.SWAP, path)
 
 
 def abandon(disk: Disk, directory: str, base_offset: int) -> None:
     """The sources have changed meanwhile: `.swap` files are removed, the log first, so that no start installs them."""
     for suffix in reversed(NEW_SUFFIXES):
-        path = names.segment_file(directory, base_offset, suffix) + names.SWAP
+        path = file_names.segment_file(directory, base_offset, suffix) + file_names.SWAP
         if disk.exists(path):
             disk.unlink(path)
 
@@ -46,16 +46,18 @@ def finish_swaps(disk: Disk, directory: str, listed: Iterable[str]) -> list[str]
     sources = []
     swaps = []
     for name in listed:
-        if name.endswith(names.CLEANED):
+        if name.endswith(file_names.CLEANED):
             disk.unlink(f"{directory}/{name}")
-        elif name.endswith(names.LOG + names.SWAP):
+        elif name.endswith(file_names.LOG + file_names.SWAP):
             swaps.append(int(name[:20]))
         else:
-            parsed = names.parse_segment_file(name)
-            if parsed is not None and parsed[1] == names.LOG:
+            parsed = file_names.parse_segment_file(name)
+            if parsed is not None and parsed[1] == file_names.LOG:
                 sources.append(parsed[0])
     for base_offset in swaps:
-        end = _end_of(disk, names.segment_file(directory, base_offset, names.LOG) + names.SWAP, base_offset)
+        end = _end_of(
+            disk, file_names.segment_file(directory, base_offset, file_names.LOG) + file_names.SWAP, base_offset
+        )
         for source in sources:
             if base_offset <= source < end:
                 _remove(disk, directory, source)
@@ -64,21 +66,21 @@ def finish_swaps(disk: Disk, directory: str, listed: Iterable[str]) -> list[str]
         done.append(f"{directory}: compaction of offsets {base_offset} to {end - 1} was finished")
     for name in listed:
         # Indexes whose log had not come so far.
-        if name.endswith(names.SWAP) and disk.exists(f"{directory}/{name}"):
+        if name.endswith(file_names.SWAP) and disk.exists(f"{directory}/{name}"):
             disk.unlink(f"{directory}/{name}")
     return done
 
 
 def _end_of(disk: Disk, path: str, base_offset: int) -> int:
     file = disk.open(path, write=False)
-    scan = Scan(file, 0, file.size(), base_offset, base_offset, check_crc=False)
+    scan = BatchScan(file, 0, file.size(), base_offset, base_offset, check_crc=False)
     for _ in scan:
         pass
     return max(scan.next_offset, base_offset + 1)
 
 
 def _remove(disk: Disk, directory: str, base_offset: int) -> None:
-    for suffix in names.SEGMENT_SUFFIXES:
-        path = names.segment_file(directory, base_offset, suffix)
+    for suffix in file_names.SEGMENT_SUFFIXES:
+        path = file_names.segment_file(directory, base_offset, suffix)
         if disk.exists(path):
             disk.unlink(path)

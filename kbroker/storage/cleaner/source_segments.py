@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.environment import Clock
-from kbroker.storage import names
-from kbroker.storage.recovery.batch_scan import Scan
+from kbroker.storage import file_names
+from kbroker.storage.log.batch_scan import BatchScan
 from protocol.records.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
 from protocol.records.crc import crc32c
 
@@ -15,11 +15,11 @@ _make = partial(tuple.__new__, BatchHeader)
 _unpack = HEADER.unpack_from
 
 
-class Damaged(Exception):
+class SegmentDamaged(Exception):
     """A segment is not as it was written; the message says where."""
 
 
-class Source(NamedTuple):
+class SourceSegment(NamedTuple):
     """A closed segment: offsets [base_offset, end_offset), `size` bytes."""
 
     base_offset: int
@@ -27,7 +27,7 @@ class Source(NamedTuple):
     size: int
 
 
-class Throttle:
+class Throttler:
     """Sleeps so that not more than `rate` bytes are noted in a second, on average since it was made."""
 
     def __init__(self, rate: float | None, clock: Clock, sleep: Callable[[float], None]) -> None:
@@ -47,14 +47,16 @@ class Throttle:
             self._sleep(ahead)
 
 
-class Reader:
+class SourceReader:
     """Iterates over (header, whole batch) of a segment, whose CRCs are checked. Raises Damaged, OSError.
 
     A batch that is larger than `chunk_bytes` is read whole, but only when its CRC has shown that its length is right.
     """
 
-    def __init__(self, disk: Disk, directory: str, source: Source, chunk_bytes: int, throttle: Throttle) -> None:
-        self._path = names.segment_file(directory, source.base_offset, names.LOG)
+    def __init__(
+        self, disk: Disk, directory: str, source: SourceSegment, chunk_bytes: int, throttle: Throttler
+    ) -> None:
+        self._path = file_names.segment_file(directory, source.base_offset, file_names.LOG)
         self._file = disk.open(self._path, write=False)
         self._source = source
         self._chunk_bytes = chunk_bytes
@@ -96,9 +98,9 @@ class Reader:
         for position in range(0, size, self._chunk_bytes):
             yield self._read(position, min(self._chunk_bytes, size - position))
 
-    def damage(self, what: str) -> Damaged:
+    def damage(self, what: str) -> SegmentDamaged:
         """To be raised because of the batch at hand."""
-        return Damaged(f"{self._path} has at position {self._position} {what}")
+        return SegmentDamaged(f"{self._path} has at position {self._position} {what}")
 
     def _read(self, position: int, size: int) -> bytes:
         data = self._file.pread(min(size, self._source.size - position), position)
@@ -108,7 +110,7 @@ class Reader:
     def _check_large(self, position: int, length: int, header: BatchHeader) -> None:
         if length > self._chunk_bytes:
             base = header.base_offset
-            scan = Scan(self._file, position, position + length, base, base, check_crc=True)
+            scan = BatchScan(self._file, position, position + length, base, base, check_crc=True)
             for _ in scan:
                 pass
             if scan.fault is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kbroker.runtime.disk import DiskFile
-from kbroker.storage.recovery.batch_scan import MAX_RELATIVE_OFFSET
+from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from protocol.errors import MalformedError
 from protocol.records.batch import (
     CRC_START,

@@ -17,7 +17,7 @@ _ENTRIES_TOGETHER = 1 << 13
 _FROM = ", as a power failure leaves them, or an Apache Kafka that runs"
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """An entry of an index at a byte of its file; `values` as its Struct has them, `fault` is what is wrong."""
 
     at: int
@@ -25,31 +25,31 @@ class Entry(NamedTuple):
     fault: str | None = None
 
 
-def offset_entries(file: DiskFile, end: int) -> Iterator[Entry | Damage]:
+def offset_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
     """(last offset of a batch relative to the segment's base, its position)."""
     return _ascending(file, end, OFFSET_ENTRY)
 
 
-def time_entries(file: DiskFile, end: int) -> Iterator[Entry | Damage]:
+def time_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
     """(timestamp in ms, offset relative to the segment's base)."""
     return _ascending(file, end, TIME_ENTRY)
 
 
-def aborted_entries(file: DiskFile, end: int) -> Iterator[Entry | Damage]:
+def aborted_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
     """(version, producer id, first offset, last offset, last stable offset)."""
     for entry in _entries(file, end, ABORTED_ENTRY):
-        if isinstance(entry, Entry) and entry.values[0] != 0:
+        if isinstance(entry, IndexEntry) and entry.values[0] != 0:
             entry = entry._replace(fault=f"unknown version {entry.values[0]}")
         yield entry
 
 
-def _ascending(file: DiskFile, end: int, struct: Struct) -> Iterator[Entry | Damage]:
+def _ascending(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry | Damage]:
     """Entries of which both values must ascend. Apache Kafka makes the file of an index larger than it is, and cuts it
     when the segment is closed; a power loss leaves zeros as well."""
     previous = (-1, -1)
     padding: int | None = None
     for entry in _entries(file, end, struct):
-        if isinstance(entry, Entry):
+        if isinstance(entry, IndexEntry):
             if entry.values == (0, 0) and (end > struct.size or struct is OFFSET_ENTRY):
                 padding = _padding(file, end - end % struct.size, struct.size) if padding is None else padding
                 if entry.at >= padding:
@@ -65,7 +65,7 @@ def _ascending(file: DiskFile, end: int, struct: Struct) -> Iterator[Entry | Dam
         yield entry
 
 
-def _entries(file: DiskFile, end: int, struct: Struct) -> Iterator[Entry | Damage]:
+def _entries(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry | Damage]:
     whole = end - end % struct.size
     at = 0
     while at < whole:
@@ -74,7 +74,7 @@ def _entries(file: DiskFile, end: int, struct: Struct) -> Iterator[Entry | Damag
         if not data:
             return
         for values in struct.iter_unpack(data):
-            yield Entry(at, values)
+            yield IndexEntry(at, values)
             at += struct.size
     if whole < end:
         yield Damage(whole, end - whole, None, f"{end - whole} bytes are less than an entry of {struct.size}")

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer, KafkaError, TopicPartition
 from kbroker.config.topic import TopicConfig
 from kbroker.runtime.disk import Disk, DiskFile, DiskLock
-from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage.partition_metadata import read_topic_id
 from kbroker.storage.recovery.open_log import open_log
 
 if TYPE_CHECKING:
     from random import Random
 
 
-def rehearse(
+def dry_run_recovery(
     disk: Disk,
     directory: str,
     tp: TopicPartition,
@@ -24,8 +24,8 @@ def rehearse(
     random: "Random",
 ) -> list[str]:
     """The repairs that opening a partition's log would make, a line each. Only reads."""
-    stage = RehearsalDisk(disk)
-    topic_id = checkpoints.read_topic_id(disk, directory) or bytes(16)
+    stage = OverlayDisk(disk)
+    topic_id = read_topic_id(disk, directory) or bytes(16)
     try:
         log = open_log(
             stage,
@@ -103,7 +103,7 @@ class _ShadowFile:
         pass
 
 
-class RehearsalDisk:
+class OverlayDisk:
     """Another disk as it would be after changes, which are made in memory only. Directories stay as they are."""
 
     def __init__(self, disk: Disk) -> None:

@@ -8,7 +8,7 @@ from kbroker.common import KafkaError
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log import rolling
 from kbroker.storage.log.reading import find
-from kbroker.storage.log.segment import TAIL, Segment, SegmentGone
+from kbroker.storage.log.segment import TAIL, LogSegment, SegmentGone
 from kbroker.storage.producers.producer_state import ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.records.batch import PREFIX, BatchHeader
@@ -22,7 +22,7 @@ MarkerBatch = tuple[bytearray, BatchHeader, EndMarker]
 
 
 def note_control(
-    producers: ProducerStateManager, segment: Segment, header: BatchHeader, base: int, marker: EndMarker | None
+    producers: ProducerStateManager, segment: LogSegment, header: BatchHeader, base: int, marker: EndMarker | None
 ) -> None:
     """Take note of a control batch that is in `segment` at offset `base`: perhaps it has ended a transaction.
 
@@ -68,7 +68,7 @@ def append_markers(log: "Log", batches: Sequence[MarkerBatch], leader_epoch: int
     return base
 
 
-def _note_appended(log: "Log", segment: Segment, header: BatchHeader) -> None:
+def _note_appended(log: "Log", segment: LogSegment, header: BatchHeader) -> None:
     """As Log.append has it inline; the order is that of segment.py."""
     position = segment.size
     _, offsets, positions = log.tail
@@ -107,7 +107,7 @@ def aborted_in(log: "Log", offset: int, size: int, wait: bool) -> list[AbortedTr
         return found
 
 
-def _extent(log: "Log", segments: list[Segment], offset: int, size: int, wait: bool) -> tuple[Segment, int]:
+def _extent(log: "Log", segments: list[LogSegment], offset: int, size: int, wait: bool) -> tuple[LogSegment, int]:
     """The segment of what was read, and an offset that it is below: that which follows it, if that is remembered."""
     segment, position = find(log, segments, log.hints, offset, wait)
     for following, of, at in list(log.hints):

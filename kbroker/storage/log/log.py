@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from kbroker.common import Buffer, KafkaError, TopicPartition
 from kbroker.config.topic import TopicConfig
 from kbroker.runtime.disk import Disk
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.checkpoint_files import encode_epochs
 from kbroker.storage.indexes.segment_indexes import INDEX_ENTRY, TIME_ENTRY, WouldBlock
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
@@ -21,8 +21,8 @@ from kbroker.storage.log import timestamp_lookup as lookup
 from kbroker.storage.log.file_slice import FileSlice
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.reading import HINT_SLOTS, Hint, read_slice, retry_gone
-from kbroker.storage.log.segment import TAIL, Segment
-from kbroker.storage.log.serial_tasks import Background, SerialTaskQueue
+from kbroker.storage.log.segment import TAIL, LogSegment
+from kbroker.storage.log.task_queue import BackgroundRunner, SerialTaskQueue
 from kbroker.storage.producers.producer_state import ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, PREFIX, BatchHeader
@@ -64,7 +64,7 @@ class Log:
         "index_full",
         "index_interval",
         "jitter_ms",
-        "last_aborted",
+        "last_aborted_offset",
         "log_end_offset",
         "log_start_offset",
         "producers",
@@ -89,7 +89,7 @@ class Log:
         tp: TopicPartition,
         topic_id: bytes,
         config: TopicConfig,
-        background: Background,
+        background: BackgroundRunner,
         random: "Random",
     ) -> None:
         self.disk = disk
@@ -98,12 +98,12 @@ class Log:
         self.topic_id = topic_id
         self.config = config
         # No transaction with a marker beyond this offset was aborted.
-        self.last_aborted = -1
+        self.last_aborted_offset = -1
         self.background = background
         self.chores = SerialTaskQueue(background, self.chore_failed)
         self.producers = ProducerStateManager()
         self.epochs = LeaderEpochCache()
-        self.segments: list[Segment] = []
+        self.segments: list[LogSegment] = []
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.recovery_point = 0
@@ -124,7 +124,7 @@ class Log:
         self.epochs_synced = b""
 
     # Set by `start`: the segment that is written, and the limits of rolling.py.
-    active: Segment
+    active: LogSegment
     index_full: bool
     index_interval: int
     jitter_ms: int
@@ -135,14 +135,14 @@ class Log:
 
     def start(self) -> None:
         """Begin to serve, when recovery has filled in segments and offsets."""
-        self.forget_positions()
-        self.last_aborted = max([segment.aborted.last_offset for segment in self.segments])
+        self.clear_position_cache()
+        self.last_aborted_offset = max([segment.aborted.last_offset for segment in self.segments])
         rolling.use(self, self.segments[-1])
 
-    def forget_positions(self) -> None:
+    def clear_position_cache(self) -> None:
         """After offsets have been taken away or segments replaced: known positions may be wrong."""
         self.hints: list[Hint] = [(-1, self.segments[-1], 0)] * HINT_SLOTS
-        self.tail: tuple[Segment, list[int], list[int]] = (self.segments[-1], [], [])
+        self.tail: tuple[LogSegment, list[int], list[int]] = (self.segments[-1], [], [])
 
     # Appends.
 
@@ -199,12 +199,12 @@ class Log:
         self.log_end_offset = last + 1
         return base
 
-    def note_control(self, segment: Segment, header: BatchHeader, base: int, marker: EndMarker | None) -> None:
+    def note_control(self, segment: LogSegment, header: BatchHeader, base: int, marker: EndMarker | None) -> None:
         """A control batch was appended to the active segment at offset `base`."""
         transactions.note_control(self.producers, segment, header, base, marker)
-        self.last_aborted = max(self.last_aborted, segment.aborted.last_offset)
+        self.last_aborted_offset = max(self.last_aborted_offset, segment.aborted.last_offset)
 
-    def add_entry(self, segment: Segment, last: int, position: int) -> None:
+    def add_entry(self, segment: LogSegment, last: int, position: int) -> None:
         segment.add_entry(last, position)
         assert segment.index is not None
         assert segment.times is not None
@@ -265,7 +265,7 @@ class Log:
         """
         return cast("Buffer | None", self._read_nowait(offset, max_bytes, max_offset, min_one, False))
 
-    def read_or_place(
+    def read_or_slice(
         self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True
     ) -> Buffer | FileSlice | None:
         """As `read`; of much that is to be read only the place may be given, to be read when it is sent."""
@@ -288,10 +288,10 @@ class Log:
         except OSError as error:
             raise self.read_failed(error) from error
 
-    def aborted(self, offset: int, size: int, wait: bool) -> list[AbortedTransaction] | None:
+    def aborted_transactions(self, offset: int, size: int, wait: bool) -> list[AbortedTransaction] | None:
         """The aborted transactions that who reads `size` bytes from `offset` on needs to know of, in order of their
         markers. None: it would wait for the disk, so call it with `wait` in a thread. Raises KafkaError."""
-        if offset > self.last_aborted or not size:
+        if offset > self.last_aborted_offset or not size:
             return []
         try:
             return transactions.aborted_in(self, offset, size, wait)
@@ -370,7 +370,7 @@ class Log:
         data = encode_epochs(self.epochs.entries)
         if data != self.epochs_written:
             self.epochs_written = data
-            path = f"{self.directory}/{names.LEADER_EPOCHS}"
+            path = f"{self.directory}/{file_names.LEADER_EPOCHS}"
             self.chores.add(lambda: self.disk.write_atomic(path, data, sync=False), _ignore)
 
     # Maintenance: see maintenance.py and retention.py.
@@ -416,7 +416,7 @@ class Log:
         """Finish all chores and close. `clean`: sync and write everything first; `done(True)` if all of it worked."""
         maintenance.close(self, clean, done)
 
-    def release_idle(self) -> None:
+    def close_idle_files(self) -> None:
         """Close files of closed segments that nobody has read since the last call. For regular calls."""
         for segment in self.segments:
             if segment.end_offset is not None and segment.end_offset <= self.recovery_point:

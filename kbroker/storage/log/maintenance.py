@@ -6,14 +6,14 @@ Segments' closing and checkpoints are chores of the log: captured on the loop, d
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.storage import names
-from kbroker.storage.log.segment import Counts, Segment
+from kbroker.storage import file_names
+from kbroker.storage.log.segment import IndexCounts, LogSegment
 
 if TYPE_CHECKING:
     from kbroker.storage.log.log import Log
 
 # Segments whose indexes were written, with the counts of their entries.
-Written = list[tuple[Segment, Counts]]
+Written = list[tuple[LogSegment, IndexCounts]]
 
 
 def sync_segments(log: "Log", up_to: int) -> None:
@@ -41,7 +41,7 @@ def _any_cut(log: "Log") -> bool:
     return any(segment.cut for segment in log.segments)
 
 
-def _sync(segment: Segment) -> None:
+def _sync(segment: LogSegment) -> None:
     try:
         file = segment.file or segment.disk.open(segment.path(), write=False)
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def _sync(segment: Segment) -> None:
     file.fdatasync()
 
 
-def finish_segment(log: "Log", segment: Segment, end_offset: int) -> None:
+def finish_segment(log: "Log", segment: LogSegment, end_offset: int) -> None:
     """After a roll: sync the closed segment, write its indexes and the producer snapshot at its end."""
     # Recovery learns of transactions from the newest snapshot on: what was aborted before it has to be in the indexes.
     others = [one for one in log.segments if one.aborted.unwritten and one is not segment and one is not log.active]
@@ -148,7 +148,7 @@ def _epochs_job(log: "Log") -> Callable[[], None]:
     data = log.epochs_written
     if data == log.epochs_synced:
         return _nothing
-    path = f"{log.directory}/{names.LEADER_EPOCHS}"
+    path = f"{log.directory}/{file_names.LEADER_EPOCHS}"
 
     def job() -> None:
         log.disk.write_atomic(path, data)
@@ -174,10 +174,10 @@ def _snapshot_job(log: "Log", offset: int, *, sync: bool = False) -> Callable[[]
     disk, directory = log.disk, log.directory
 
     def job() -> None:
-        disk.write_atomic(names.segment_file(directory, offset, names.SNAPSHOT), data, sync=sync)
+        disk.write_atomic(file_names.segment_file(directory, offset, file_names.SNAPSHOT), data, sync=sync)
         for old in stale:
             try:
-                disk.unlink(names.segment_file(directory, old, names.SNAPSHOT))
+                disk.unlink(file_names.segment_file(directory, old, file_names.SNAPSHOT))
             except FileNotFoundError:
                 # There was no room to write it.
                 continue

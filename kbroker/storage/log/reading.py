@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, cast
 from kbroker.common import Buffer, KafkaError
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.indexes.segment_indexes import WouldBlock
+from kbroker.storage.log.batch_scan import STEP, iter_valid_headers
 from kbroker.storage.log.file_slice import FileSlice
-from kbroker.storage.log.segment import Segment, SegmentGone
-from kbroker.storage.recovery.batch_scan import STEP, sound_headers
+from kbroker.storage.log.segment import LogSegment, SegmentGone
 from protocol.errors import ErrorCode
 from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 events = EventLogger("kbroker.storage")
 
 # Where a read ended: (next offset, segment, position). A table of fixed size, addressed by the offset.
-Hint = tuple[int, Segment, int]
+Hint = tuple[int, LogSegment, int]
 HINT_SLOTS = 64
 
 # From so many bytes on a read may be left to when they are sent.
@@ -94,7 +94,7 @@ def read_slice(
     return memoryview(data)[:size]
 
 
-def _extent(segment: Segment, position: int, wanted: int) -> tuple[int, int | None]:
+def _extent(segment: LogSegment, position: int, wanted: int) -> tuple[int, int | None]:
     """Bytes of the whole batches among the `wanted` ones from `position`, and the offset that follows them.
 
     Only headers near the end are read. 0 bytes: it cannot be told from them.
@@ -125,13 +125,13 @@ def _extent(segment: Segment, position: int, wanted: int) -> tuple[int, int | No
     return 0, None
 
 
-def _has_grown(log: "Log", segment: Segment, max_offset: int) -> bool:
+def _has_grown(log: "Log", segment: LogSegment, max_offset: int) -> bool:
     """Whether the active segment's size, taken before, may cover a batch that is not below `max_offset`."""
     current, offsets, _ = log.tail
     return current is not segment or (bool(offsets) and offsets[-1] >= max_offset)
 
 
-def find(log: "Log", segments: list[Segment], hints: list[Hint], offset: int, wait: bool) -> tuple[Segment, int]:
+def find(log: "Log", segments: list[LogSegment], hints: list[Hint], offset: int, wait: bool) -> tuple[LogSegment, int]:
     """Segment and position of the first batch whose last offset is at least `offset`."""
     known, segment, position = hints[hint_slot(offset)]
     if known == offset and not segment.retired and position < segment.size:
@@ -149,7 +149,7 @@ def find(log: "Log", segments: list[Segment], hints: list[Hint], offset: int, wa
             return segment, position
 
 
-def search(log: "Log", segment: Segment, offset: int, wait: bool) -> int:
+def search(log: "Log", segment: LogSegment, offset: int, wait: bool) -> int:
     """Position of the first batch that reaches `offset`; the segment's size if none does.
 
     Raises KafkaError(CORRUPT_MESSAGE) if damage to the log makes that impossible to know.
@@ -174,19 +174,19 @@ def search(log: "Log", segment: Segment, offset: int, wait: bool) -> int:
     return found
 
 
-def end_of(log: "Log", segment: Segment) -> int:
+def end_of(log: "Log", segment: LogSegment) -> int:
     """The offset after the last one that can be in the segment."""
     return segment.end_offset if segment.end_offset is not None else log.log_end_offset
 
 
-def _past_damage(segment: Segment, offset: int, end_offset: int) -> int | None:
+def _past_damage(segment: LogSegment, offset: int, end_offset: int) -> int | None:
     """Position of the batch that holds `offset`, when batches before it are damaged. None: it is damaged itself."""
     try:
         entry = segment.entry_at_offset(offset - segment.base_offset, True)
     except ValueError:
         entry = None
     start = entry & _LOW if entry is not None else 0
-    for position, header, _ in sound_headers(
+    for position, header, _ in iter_valid_headers(
         segment.open_blocking(), start, segment.size, segment.base_offset, end_offset
     ):
         if header.base_offset <= offset <= header.last_offset:
@@ -194,7 +194,7 @@ def _past_damage(segment: Segment, offset: int, end_offset: int) -> int | None:
     return None
 
 
-def _look_up(segment: Segment, offset: int, end_offset: int, wait: bool) -> int | None:
+def _look_up(segment: LogSegment, offset: int, end_offset: int, wait: bool) -> int | None:
     """As `search`; None: log and index do not fit."""
     try:
         entry = segment.entry_at_offset(offset - segment.base_offset, wait)
@@ -206,7 +206,7 @@ def _look_up(segment: Segment, offset: int, end_offset: int, wait: bool) -> int 
 
 
 def _walk(
-    segment: Segment, position: int, offset: int, expected: int | None, end_offset: int, wait: bool
+    segment: LogSegment, position: int, offset: int, expected: int | None, end_offset: int, wait: bool
 ) -> int | None:
     """Step from batch to batch until one reaches `offset`; the segment's size if none does.
 
@@ -235,7 +235,7 @@ def _walk(
     return size if position == size else None
 
 
-def _whole(segment: Segment, data: Buffer, start: int, wait: bool) -> tuple[int, int]:
+def _whole(segment: LogSegment, data: Buffer, start: int, wait: bool) -> tuple[int, int]:
     """Bytes of the whole batches in `data`, read at position `start`, and the offset that follows them."""
     size = len(data)
     pos, next_offset = 0, -1
@@ -262,7 +262,7 @@ def _whole(segment: Segment, data: Buffer, start: int, wait: bool) -> tuple[int,
     return pos, next_offset
 
 
-def _first(segment: Segment, position: int, room: int, wait: bool) -> tuple[Buffer, int]:
+def _first(segment: LogSegment, position: int, room: int, wait: bool) -> tuple[Buffer, int]:
     """The whole batch at `position`, however large, and the offset that follows it."""
     header = segment.read(HEADER_SIZE, position, wait)
     if len(header) == HEADER_SIZE:
@@ -277,14 +277,14 @@ def _first(segment: Segment, position: int, room: int, wait: bool) -> tuple[Buff
     raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{segment.path()} is damaged at {position}")
 
 
-def rebuild_indexes(segment: Segment, interval: int, end_offset: int) -> None:
+def rebuild_indexes(segment: LogSegment, interval: int, end_offset: int) -> None:
     """Make both indexes anew from the log, in memory; they are written with the next checkpoint. In a thread.
 
     What follows damage to the log can be found again: there is an entry for it.
     """
-    fresh = Segment(segment.disk, segment.directory, segment.base_offset, segment.created_ms)
+    fresh = LogSegment(segment.disk, segment.directory, segment.base_offset, segment.created_ms)
     reached = segment.base_offset - 1
-    headers = sound_headers(segment.open_blocking(), 0, segment.size, segment.base_offset, end_offset)
+    headers = iter_valid_headers(segment.open_blocking(), 0, segment.size, segment.base_offset, end_offset)
     for position, header, damaged in headers:
         if damaged:
             fresh.unindexed = interval + 1

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.topic import TopicConfig
-from kbroker.storage.log.segment import Segment
+from kbroker.storage.log.segment import LogSegment
 
 if TYPE_CHECKING:
     from kbroker.storage.log.log import Log
@@ -35,7 +35,7 @@ def enforce(log: "Log", now_ms: int, high_watermark: int) -> int:
 
 
 def expired(
-    segments: list[Segment],
+    segments: list[LogSegment],
     config: TopicConfig,
     now_ms: int,
     log_start_offset: int,
@@ -53,7 +53,7 @@ def expired(
         return gone
     ends.append(log_end_offset)
 
-    def while_true(start: int, predicate: Callable[[Segment], bool]) -> int:
+    def while_true(start: int, predicate: Callable[[LogSegment], bool]) -> int:
         slot = start
         while slot < count and ends[slot] <= high_watermark and predicate(segments[slot]):
             # An empty active segment has nothing to remove.
@@ -65,7 +65,7 @@ def expired(
     if config.retention_bytes >= 0:
         excess = sum(segment.size for segment in segments[gone:]) - config.retention_bytes
 
-        def too_much(segment: Segment) -> bool:
+        def too_much(segment: LogSegment) -> bool:
             nonlocal excess
             excess -= segment.size
             return excess >= 0
@@ -76,7 +76,7 @@ def expired(
     return gone
 
 
-def discard(log: "Log", segments: list[Segment]) -> None:
+def discard(log: "Log", segments: list[LogSegment]) -> None:
     """Rename the files of segments that have left the log, and unlink them after file.delete.delay.ms."""
 
     def rename() -> list[str]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.config.topic import TopicConfig
 from kbroker.storage.log import maintenance
-from kbroker.storage.log.segment import Segment
-from kbroker.storage.recovery.batch_scan import MAX_RELATIVE_OFFSET
+from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
+from kbroker.storage.log.segment import LogSegment
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NEVER = 1 << 62
 AT_ONCE = -2
 
 
-def prepare(log: "Log", size: int, timestamp: int, last_offset: int, now_ms: int) -> Segment:
+def prepare(log: "Log", size: int, timestamp: int, last_offset: int, now_ms: int) -> LogSegment:
     """The uncommon cases before an append: refuse it, close the segment, note the first batch's timestamp."""
     if log.offline is not None or log.full:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline or "no space left on the disk")
@@ -48,7 +48,7 @@ def prepare(log: "Log", size: int, timestamp: int, last_offset: int, now_ms: int
 def roll(log: "Log", now_ms: int) -> None:
     """Close the active segment, which is not empty, and begin another."""
     old, base = log.active, log.log_end_offset
-    segment = Segment(log.disk, log.directory, base, now_ms)
+    segment = LogSegment(log.disk, log.directory, base, now_ms)
     try:
         segment.file = log.disk.open(segment.path(), create=True)
         if segment.file.size():
@@ -63,7 +63,7 @@ def roll(log: "Log", now_ms: int) -> None:
     maintenance.finish_segment(log, old, base)
 
 
-def use(log: "Log", segment: Segment) -> None:
+def use(log: "Log", segment: LogSegment) -> None:
     """Make this the active segment."""
     log.active = segment
     log.index_full = False

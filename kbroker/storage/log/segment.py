@@ -13,7 +13,7 @@ from errno import EIO, ENOSPC
 
 from kbroker.common import Buffer
 from kbroker.runtime.disk import Disk, DiskFile
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.indexes.segment_indexes import (
     INDEX_ENTRY,
     NO_TIMESTAMP,
@@ -32,14 +32,14 @@ from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
 # So many appends at least have their positions in memory.
 TAIL = 64
 # Entries of the offset index, the time index and the index of aborted transactions.
-Counts = tuple[int, int, int]
+IndexCounts = tuple[int, int, int]
 
 
 class SegmentGone(Exception):
     """The segment left the log while a thread was about to open its files: look again in the list of segments."""
 
 
-class Segment:
+class LogSegment:
     """`size` in bytes; `end_offset` is set when the segment is closed and None while it is active.
 
     `index` and `times` are in memory while there are entries that the files do not hold yet; else they are None and
@@ -105,8 +105,8 @@ class Segment:
         self.retired = False
         self.rebuilt = False
 
-    def path(self, suffix: str = names.LOG) -> str:
-        return names.segment_file(self.directory, self.base_offset, suffix)
+    def path(self, suffix: str = file_names.LOG) -> str:
+        return file_names.segment_file(self.directory, self.base_offset, suffix)
 
     # Reads. With `wait` they may block and so belong in a thread; without, they raise WouldBlock.
 
@@ -145,7 +145,7 @@ class Segment:
         times = self.times
         if times is not None:
             return self.base_offset + times.before(timestamp)
-        file = self.disk.open(self.path(names.TIME_INDEX), write=False)
+        file = self.disk.open(self.path(file_names.TIME_INDEX), write=False)
         self._check_retired()
         return self.base_offset + find_time(file.pread, self.times_count, timestamp)
 
@@ -159,7 +159,7 @@ class Segment:
                 if not wait:
                     raise WouldBlock
                 try:
-                    file = self.disk.open(self.path(names.TXN_INDEX), write=False)
+                    file = self.disk.open(self.path(file_names.TXN_INDEX), write=False)
                 except FileNotFoundError:
                     self._check_retired()
                     raise
@@ -181,7 +181,7 @@ class Segment:
         try:
             file = self.file or self.disk.open(self.path(), write=False)
             index_file = self.index_file or (
-                self.disk.open(self.path(names.INDEX), write=False) if self.index is None else file
+                self.disk.open(self.path(file_names.INDEX), write=False) if self.index is None else file
             )
         except FileNotFoundError:
             self._check_retired()
@@ -241,7 +241,7 @@ class Segment:
         if self.times is not None:
             self.times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
-    def persist_job(self, sync: bool = False) -> Callable[[], Counts]:
+    def persist_job(self, sync: bool = False) -> Callable[[], IndexCounts]:
         """A job for a thread that brings the index files up to the entries of this moment; gives their counts.
 
         Jobs of one segment must not run at the same time. An offset index that a power loss took is noticed, since
@@ -253,11 +253,11 @@ class Segment:
         aborted_start, aborted_tail = self.aborted.persisted, self.aborted.encode_tail()
         aborted_end = len(self.aborted)
 
-        def job() -> Counts:
+        def job() -> IndexCounts:
             if index is not None:
-                self._extend(names.INDEX, INDEX_ENTRY, index.persisted, index_end, index.encode, sync)
+                self._extend(file_names.INDEX, INDEX_ENTRY, index.persisted, index_end, index.encode, sync)
             if times is not None:
-                self._extend(names.TIME_INDEX, TIME_ENTRY, times.persisted, times_end, times.encode, True)
+                self._extend(file_names.TIME_INDEX, TIME_ENTRY, times.persisted, times_end, times.encode, True)
             if aborted_tail:
                 self._extend_aborted(aborted_start, aborted_tail)
             return index_end, times_end, aborted_end
@@ -286,7 +286,7 @@ class Segment:
     def _extend_aborted(self, start: int, data: bytes) -> None:
         """The name is synced as well: a snapshot of the producers that is written after it relies on the file, and so
         nothing that it holds is ever cut off. Earlier jobs may have written some of this meanwhile."""
-        path = self.path(names.TXN_INDEX)
+        path = self.path(file_names.TXN_INDEX)
         start, data = self.aborted.persisted, data[(self.aborted.persisted - start) * ABORTED_ENTRY :]
         if not data:
             return
@@ -311,7 +311,7 @@ class Segment:
         self._extend_aborted(self.aborted.persisted, self.aborted.encode_tail())
         self.aborted.written(len(self.aborted))
 
-    def persisted(self, counts: Counts) -> None:
+    def persisted(self, counts: IndexCounts) -> None:
         """A persist job is done. A closed segment's indexes leave the memory."""
         index_end, times_end, aborted_end = counts
         self.aborted.written(aborted_end)
@@ -342,12 +342,14 @@ class Segment:
 
     # Removal.
 
-    def rename_deleted(self, suffixes: tuple[str, ...] = (*names.SEGMENT_SUFFIXES, names.SNAPSHOT)) -> list[str]:
+    def rename_deleted(
+        self, suffixes: tuple[str, ...] = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)
+    ) -> list[str]:
         """Mark the files as deleted; gives the names of those that there were."""
         renamed = []
         for suffix in suffixes:
             path = self.path(suffix)
             if self.disk.exists(path):
-                self.disk.rename(path, path + names.DELETED)
-                renamed.append(path + names.DELETED)
+                self.disk.rename(path, path + file_names.DELETED)
+                renamed.append(path + file_names.DELETED)
         return renamed

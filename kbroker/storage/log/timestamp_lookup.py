@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.storage.cleaner.batch_filter import records_of
+from kbroker.storage.log.batch_scan import iter_valid_headers
 from kbroker.storage.log.reading import end_of, search
-from kbroker.storage.log.segment import Segment, SegmentGone
-from kbroker.storage.recovery.batch_scan import sound_headers
+from kbroker.storage.log.segment import LogSegment, SegmentGone
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader
 
@@ -48,7 +48,7 @@ def max_timestamp(log: "Log") -> Found | None:
             continue
 
 
-def _first_since(log: "Log", segment: Segment, timestamp: int) -> Found | None:
+def _first_since(log: "Log", segment: LogSegment, timestamp: int) -> Found | None:
     floor = _floor(segment, timestamp)
     for start in (floor, segment.base_offset):
         start = max(log.log_start_offset, start)
@@ -66,7 +66,7 @@ def _first_since(log: "Log", segment: Segment, timestamp: int) -> Found | None:
     return None
 
 
-def _batches(log: "Log", segment: Segment, start: int) -> Iterator[tuple[int, BatchHeader]]:
+def _batches(log: "Log", segment: LogSegment, start: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of the batches from the one that reaches `start` on."""
     size = segment.size
     try:
@@ -75,11 +75,11 @@ def _batches(log: "Log", segment: Segment, start: int) -> Iterator[tuple[int, Ba
         # It leads to a damaged batch. What comes after it counts.
         position = 0
     file = segment.open_blocking()
-    for at, header, _ in sound_headers(file, position, size, segment.base_offset, end_of(log, segment)):
+    for at, header, _ in iter_valid_headers(file, position, size, segment.base_offset, end_of(log, segment)):
         yield at, header
 
 
-def _floor(segment: Segment, timestamp: int) -> int:
+def _floor(segment: LogSegment, timestamp: int) -> int:
     try:
         return segment.time_floor_blocking(timestamp)
     except (ValueError, FileNotFoundError):

@@ -12,10 +12,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.storage.producers.open_transactions import EndedTransaction, OpenTransactions
+from kbroker.storage.producers.ongoing_transactions import CompletedTransaction, OngoingTransactions
 from kbroker.storage.producers.snapshot import encode_snapshot, snapshot_entries
-from kbroker.storage.producers.transaction_marker import Marker
-from kbroker.storage.producers.verification import VerificationGuard, Verifications
+from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.verification import VerificationGuard, VerificationStates
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader
 
@@ -43,7 +43,7 @@ class ActiveProducer(NamedTuple):
     current_txn_start_offset: int
 
 
-class ProducerEntry:
+class ProducerStateEntry:
     """The state of one producer id. `last_timestamp` is that of its last batch, which expiry goes by. `open`: the bit
     TRANSACTIONAL, which its batches have to have, while a transaction is open; else 0."""
 
@@ -74,9 +74,9 @@ class ProducerStateManager:
     __slots__ = ("_entries", "transactions", "verifications")
 
     def __init__(self) -> None:
-        self._entries: dict[int, ProducerEntry] = {}
-        self.transactions = OpenTransactions()
-        self.verifications = Verifications()
+        self._entries: dict[int, ProducerStateEntry] = {}
+        self.transactions = OngoingTransactions()
+        self.verifications = VerificationStates()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -121,7 +121,11 @@ class ProducerStateManager:
         known = entry.epoch if entry is not None else NO_EPOCH
         if header[10] < known:
             raise _old_epoch(header, known)
-        if verify and not self.has_ongoing(header[9], header[10]) and not self.verifications.holds(header[9], guard):
+        if (
+            verify
+            and not self.has_open_transaction(header[9], header[10])
+            and not self.verifications.holds(header[9], guard)
+        ):
             raise _unverified()
 
     def _check_begin(
@@ -131,7 +135,7 @@ class ProducerStateManager:
             raise _unverified()
         self.verifications.check_sequence(header, known_batches)
 
-    def has_ongoing(self, producer_id: int, epoch: int) -> bool:
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether a transaction of this producer and epoch is open here."""
         entry = self._entries.get(producer_id)
         return entry is not None and bool(entry.open) and entry.epoch == epoch
@@ -146,11 +150,11 @@ class ProducerStateManager:
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"Epoch of producer {producer_id} is {epoch}, which is smaller than the last seen epoch {entry.epoch}",
             )
-        if self.has_ongoing(producer_id, epoch):
+        if self.has_open_transaction(producer_id, epoch):
             return None
         return self.verifications.begin(producer_id, epoch, sequence, tv2)
 
-    def check_marker(self, marker: Marker) -> None:
+    def check_marker(self, marker: TransactionMarker) -> None:
         """Check an end-transaction marker before it is appended. Raises KafkaError: INVALID_PRODUCER_EPOCH,
         TRANSACTION_COORDINATOR_FENCED.
 
@@ -199,7 +203,7 @@ class ProducerStateManager:
 
     def end_transaction(
         self, header: BatchHeader, offset: int, committed: bool, coordinator_epoch: int
-    ) -> EndedTransaction | None:
+    ) -> CompletedTransaction | None:
         """Take note of an end-transaction marker that has been appended at `offset`.
 
         Gives what it has ended, None if the producer has written nothing here: such a marker changes nothing.
@@ -216,11 +220,11 @@ class ProducerStateManager:
             return None
         return self.transactions.end(producer_id, first_offset, offset, committed)
 
-    def _enter(self, producer_id: int, epoch: int) -> ProducerEntry:
+    def _enter(self, producer_id: int, epoch: int) -> ProducerStateEntry:
         """A producer's first batch, or its first of another epoch: what was before is forgotten."""
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry(epoch)
+            entry = self._entries[producer_id] = ProducerStateEntry(epoch)
         else:
             entry.epoch = epoch
             entry.batches.clear()
@@ -300,7 +304,7 @@ class ProducerStateManager:
         states = cls()
         opened = []
         for producer_id, epoch, *batch, coordinator_epoch, txn_first_offset in snapshot_entries(data):
-            entry = states._entries[producer_id] = ProducerEntry(epoch)
+            entry = states._entries[producer_id] = ProducerStateEntry(epoch)
             last_sequence, last_offset, delta, timestamp = batch
             if end_offset is not None and max(last_offset, txn_first_offset) >= end_offset:
                 raise ValueError(f"producer snapshot that knows offset {max(last_offset, txn_first_offset)}")

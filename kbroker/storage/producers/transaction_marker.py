@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Marker(NamedTuple):
+class TransactionMarker(NamedTuple):
     """What becomes one control batch in a partition: a commit or an abort of what a producer has written there.
 
     `coordinator_epoch` is the leader epoch of the __transaction_state partition that decided it; -1 when an

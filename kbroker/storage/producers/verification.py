@@ -16,7 +16,7 @@ class VerificationGuard:
     __slots__ = ()
 
 
-class Verification:
+class VerificationStateEntry:
     """Of one producer. `lowest_sequence`: no batch may be the first that follows one which also waits (retries of
     several in flight). `seen_ms`: since when an expiry has known it."""
 
@@ -30,19 +30,19 @@ class Verification:
         self.seen_ms: int | None = None
 
 
-class Verifications:
+class VerificationStates:
     """Those under way in one partition, by producer id."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Verification] = {}
+        self._waiting: dict[int, VerificationStateEntry] = {}
 
     def begin(self, producer_id: int, epoch: int, sequence: int, tv2: bool) -> VerificationGuard:
         """Several requests of a producer that are under way together share a guard."""
         known = self._waiting.get(producer_id)
         if known is None:
-            known = self._waiting[producer_id] = Verification(epoch, sequence, tv2)
+            known = self._waiting[producer_id] = VerificationStateEntry(epoch, sequence, tv2)
         elif epoch > known.epoch:
             known.epoch, known.lowest_sequence = epoch, sequence
         elif epoch == known.epoch and sequence < known.lowest_sequence:

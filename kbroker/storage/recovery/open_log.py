@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config.topic import TopicConfig
 from kbroker.runtime.disk import Disk
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.cleaner.segment_swap import finish_swaps
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.reading import search
-from kbroker.storage.log.segment import Segment
-from kbroker.storage.log.serial_tasks import Background
+from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.log.task_queue import BackgroundRunner
+from kbroker.storage.partition_metadata import encode_topic_id, read_topic_id, write_topic_id
 from kbroker.storage.producers.producer_state import ProducerStateManager
-from kbroker.storage.recovery.segment_loading import ALL, load_closed, load_trusted, read_on
+from kbroker.storage.recovery.segment_loading import ALL, load_closed_segment, load_trusted_indexes, recover_segment
 from kbroker.storage.recovery.state_rebuilder import StateRebuilder
 from protocol.errors import ErrorCode
 
@@ -38,7 +38,7 @@ def open_log(
     clean: bool,
     now_ms: int,
     *,
-    background: Background,
+    background: BackgroundRunner,
     random: "Random",
     log_start_offset: int = 0,
     checkpointed: bool = False,
@@ -52,7 +52,7 @@ def open_log(
     log = Log(disk, directory, tp, topic_id, config, background, random)
     if not disk.isdir(directory):
         disk.makedirs(directory)
-        checkpoints.write_topic_id(disk, directory, topic_id)
+        write_topic_id(disk, directory, topic_id)
         log.log_start_offset = log.log_end_offset = log.recovery_point = log_start_offset
         _begin_empty(log, now_ms)
     else:
@@ -66,19 +66,18 @@ def open_log(
 
 
 def _check_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
-    found = checkpoints.read_topic_id(disk, directory)
+    found = read_topic_id(disk, directory)
     if found is None:
-        checkpoints.write_topic_id(disk, directory, topic_id)
+        write_topic_id(disk, directory, topic_id)
     elif found != topic_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_TOPIC_ID,
-            f"{directory} belongs to topic id {checkpoints.encode_topic_id(found)}, "
-            f"not {checkpoints.encode_topic_id(topic_id)}",
+            f"{directory} belongs to topic id {encode_topic_id(found)}, not {encode_topic_id(topic_id)}",
         )
 
 
 def _begin_empty(log: Log, now_ms: int) -> None:
-    segment = Segment(log.disk, log.directory, log.log_end_offset, now_ms)
+    segment = LogSegment(log.disk, log.directory, log.log_end_offset, now_ms)
     segment.file = log.disk.open(segment.path(), create=True)
     log.files_created += 1
     log.directory_synced = -1
@@ -104,7 +103,7 @@ class _Opening:
             # Whether the names that are found are durable only the last process knew.
             log.files_created, log.directory_synced = 1, -1
         bases = self._list_files()
-        log.segments = [Segment(log.disk, log.directory, base, self.now_ms) for base in bases]
+        log.segments = [LogSegment(log.disk, log.directory, base, self.now_ms) for base in bases]
         log.log_start_offset = max([log_start_offset, *bases[:1]])
         learning = self.learning
         learning.load_epochs()
@@ -124,19 +123,19 @@ class _Opening:
         """Base offsets of the segments, in order; what earlier work left half done is finished or removed."""
         log, disk = self.log, self.log.disk
         listed = disk.listdir(log.directory)
-        if any(name.endswith((names.CLEANED, names.SWAP)) for name in listed):
+        if any(name.endswith((file_names.CLEANED, file_names.SWAP)) for name in listed):
             self.repairs.extend(finish_swaps(disk, log.directory, listed))
             listed = disk.listdir(log.directory)
         bases: list[int] = []
         others: list[tuple[int, str]] = []
         for name in listed:
-            parsed = names.parse_segment_file(name)
+            parsed = file_names.parse_segment_file(name)
             if parsed is None:
-                if name.endswith((names.DELETED, names.TEMPORARY)):
+                if name.endswith((file_names.DELETED, file_names.TEMPORARY)):
                     disk.unlink(f"{log.directory}/{name}")
-            elif parsed[1] == names.LOG:
+            elif parsed[1] == file_names.LOG:
                 bases.append(parsed[0])
-            elif parsed[1] == names.SNAPSHOT:
+            elif parsed[1] == file_names.SNAPSHOT:
                 log.snapshots.add(parsed[0])
             else:
                 others.append((parsed[0], name))
@@ -144,7 +143,7 @@ class _Opening:
         for base, name in others:
             if base not in known:
                 disk.unlink(f"{log.directory}/{name}")
-            elif name.endswith(names.TXN_INDEX):
+            elif name.endswith(file_names.TXN_INDEX):
                 self.indexed.add(base)
         return sorted(bases)
 
@@ -160,11 +159,11 @@ class _Opening:
         # the power is lost before the next sync.
         closed = sum(1 for end in ends if end < trusted_to)
         for segment, end in zip(segments[:closed], ends, strict=False):
-            repair = load_closed(segment, end, interval)
+            repair = load_closed_segment(segment, end, interval)
             if repair is not None:
                 self.repairs.append(repair)
         for segment in segments[closed:]:
-            self.repairs.extend(load_trusted(segment, trusted_to))
+            self.repairs.extend(load_trusted_indexes(segment, trusted_to))
             # Perhaps by a process that died before it could sync that.
             segment.cut = not clean
         # Not known yet; a search takes every offset for possible.
@@ -175,7 +174,7 @@ class _Opening:
         for slot in range(closed, len(segments)):
             segment = segments[slot]
             last = slot == len(ends)
-            loaded = read_on(
+            loaded = recover_segment(
                 segment,
                 interval,
                 self.learning,
@@ -196,7 +195,7 @@ class _Opening:
                 break
             segment.close_indexes(ends[slot])
 
-    def _drop(self, segments: list[Segment], reason: str) -> None:
+    def _drop(self, segments: list[LogSegment], reason: str) -> None:
         for segment in segments:
             self.repairs.append(f"{segment.path()}: removed, {reason}")
             self.log.snapshots.discard(segment.base_offset)
@@ -214,7 +213,7 @@ class _Opening:
         _begin_empty(log, self.now_ms)
 
 
-def _remove_files(segment: Segment) -> None:
+def _remove_files(segment: LogSegment) -> None:
     segment.retired = True
     segment.file = segment.index_file = None
     for path in segment.rename_deleted():
@@ -240,13 +239,13 @@ def truncate_blocking(log: Log, offset: int) -> None:
     log.files_created += 1
     old.retired = True
     log.disk.open(old.path()).truncate(position)
-    last = Segment(log.disk, log.directory, old.base_offset, old.created_ms)
+    last = LogSegment(log.disk, log.directory, old.base_offset, old.created_ms)
     last.cut = True
     learning = StateRebuilder(log)
     last.aborted, last.aborted_file = old.aborted, None
-    load_trusted(last, ALL)
+    load_trusted_indexes(last, ALL)
     interval = log.config.index_interval_bytes
-    loaded = read_on(last, interval, learning, check_crc=False, contiguous=False, following=None)
+    loaded = recover_segment(last, interval, learning, check_crc=False, contiguous=False, following=None)
     log.segments = [*kept[:-1], last]
     log.log_end_offset = max(loaded.next_offset, last.base_offset)
     log.recovery_point = min(log.recovery_point, log.log_end_offset)

@@ -4,11 +4,11 @@ from struct import Struct
 from typing import NamedTuple, Protocol
 
 from kbroker.runtime.disk import DiskFile
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.indexes.segment_indexes import INDEX_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex, read_time_entry
+from kbroker.storage.log.batch_scan import BatchScan
 from kbroker.storage.log.reading import rebuild_indexes
-from kbroker.storage.log.segment import Segment
-from kbroker.storage.recovery.batch_scan import Scan
+from kbroker.storage.log.segment import LogSegment
 from protocol.records.batch import HEADER, HEADER_SIZE, BatchHeader
 
 ALL = 1 << 62
@@ -16,13 +16,13 @@ _LOW = 0xFFFFFFFF
 _ENTRY = Struct(">ii")
 
 
-class Observer(Protocol):
-    def batch(self, segment: Segment, position: int, header: BatchHeader) -> None:
+class BatchObserver(Protocol):
+    def batch(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
         """Told of each batch that is read while a log is opened, of some of them twice."""
         ...
 
 
-class Loaded(NamedTuple):
+class RecoveredSegment(NamedTuple):
     """The offset after the last batch, whether the file was cut, what was repaired."""
 
     next_offset: int
@@ -30,7 +30,7 @@ class Loaded(NamedTuple):
     repairs: list[str]
 
 
-def load_closed(segment: Segment, end_offset: int, interval: int) -> str | None:
+def load_closed_segment(segment: LogSegment, end_offset: int, interval: int) -> str | None:
     """A segment below the recovery point: its indexes stay on disk unless they cannot be right.
 
     Damage that is not seen at their ends is noticed, and repaired, when they are used. Gives what was repaired.
@@ -48,7 +48,7 @@ def load_closed(segment: Segment, end_offset: int, interval: int) -> str | None:
             if segment.times.timestamps:
                 segment.max_timestamp = segment.times.timestamps[-1]
                 segment.max_timestamp_offset = segment.base_offset + segment.times.offsets[-1]
-            return f"{segment.path(names.INDEX)}: {fault}; rebuilt from the log"
+            return f"{segment.path(file_names.INDEX)}: {fault}; rebuilt from the log"
         segment.rebuilt = False
     segment.index = segment.times = None
     segment.files_exist = True
@@ -60,14 +60,14 @@ _NO_TIMES = "without timestamps"
 _UNFIT = "does not fit the log"
 
 
-def _index_fault(segment: Segment, end_offset: int, interval: int) -> str | None:
+def _index_fault(segment: LogSegment, end_offset: int, interval: int) -> str | None:
     """What is wrong with the index files, as far as their sizes and last entries tell. Sets counts and timestamp."""
     disk = segment.disk
     last_offset = end_offset - 1 - segment.base_offset
     segment.index_count = segment.times_count = -1
     try:
-        file = disk.open(segment.path(names.INDEX), write=False)
-        times = disk.open(segment.path(names.TIME_INDEX), write=False)
+        file = disk.open(segment.path(file_names.INDEX), write=False)
+        times = disk.open(segment.path(file_names.TIME_INDEX), write=False)
     except FileNotFoundError:
         return "missing"
     count, rest = divmod(file.size(), INDEX_ENTRY)
@@ -94,11 +94,11 @@ def _index_fault(segment: Segment, end_offset: int, interval: int) -> str | None
     return _tail_fault(segment, position, segment.base_offset + offset if count else None)
 
 
-def _tail_fault(segment: Segment, position: int, expected: int | None) -> str | None:
+def _tail_fault(segment: LogSegment, position: int, expected: int | None) -> str | None:
     """Look at the batches from the last index entry on: it must lead to one, and none may be newer than the newest."""
     base = segment.base_offset
     file = segment.disk.open(segment.path(), write=False)
-    for _, header in Scan(file, position, segment.size, base, base, check_crc=False):
+    for _, header in BatchScan(file, position, segment.size, base, base, check_crc=False):
         if expected not in (None, header.last_offset):
             return _UNFIT
         expected = None
@@ -107,7 +107,7 @@ def _tail_fault(segment: Segment, position: int, expected: int | None) -> str | 
     return _UNFIT if expected is not None else None
 
 
-def load_trusted(segment: Segment, trusted_to: int) -> list[str]:
+def load_trusted_indexes(segment: LogSegment, trusted_to: int) -> list[str]:
     """A segment of which only the offsets below `trusted_to` are known to be good: load the indexes of those.
 
     Gives what must be repaired. `read_on` is to follow; until then the size is that of the file.
@@ -117,9 +117,15 @@ def load_trusted(segment: Segment, trusted_to: int) -> list[str]:
     return _load_indexes(segment, trusted_to, segment.size)
 
 
-def read_on(
-    segment: Segment, interval: int, observer: Observer, *, check_crc: bool, contiguous: bool, following: int | None
-) -> Loaded:
+def recover_segment(
+    segment: LogSegment,
+    interval: int,
+    observer: BatchObserver,
+    *,
+    check_crc: bool,
+    contiguous: bool,
+    following: int | None,
+) -> RecoveredSegment:
     """Read what comes after the last index entry, cut off what is bad, and complete the indexes in memory.
 
     `contiguous`: the segment has no gaps. `following`: the offset at which the next segment begins.
@@ -129,7 +135,7 @@ def read_on(
     size = segment.size
     repairs = []
 
-    def read(start: int, checked: bool) -> Scan | None:
+    def read(start: int, checked: bool) -> BatchScan | None:
         return _read(segment, start, interval, observer, check_crc=checked, contiguous=contiguous, following=following)
 
     if segment.index.persisted < len(segment.index.entries):
@@ -138,7 +144,7 @@ def read_on(
     scan = read(_resume_point(segment), check_crc)
     if scan is None:
         # One of them is damaged: nothing of the log is taken on trust.
-        repairs.append(f"{segment.path(names.INDEX)}: does not fit the log; rebuilt from the log")
+        repairs.append(f"{segment.path(file_names.INDEX)}: does not fit the log; rebuilt from the log")
         _forget_indexes(segment)
         scan = read(0, True)
     elif scan.fault is not None and not check_crc:
@@ -148,28 +154,28 @@ def read_on(
     assert scan is not None
     assert segment.times is not None
     if segment.times_count < 0 and segment.times.timestamps:
-        repairs.append(f"{segment.path(names.TIME_INDEX)}: empty; rebuilt from the log")
+        repairs.append(f"{segment.path(file_names.TIME_INDEX)}: empty; rebuilt from the log")
     cut = scan.position < size
     if cut:
         repairs.append(f"{segment.path()}: cut from {size} to {scan.position} bytes: {scan.fault}")
         segment.file.truncate(scan.position)
     segment.size = scan.position
     segment.times.keep_offsets(max(scan.next_offset - 1 - segment.base_offset, -1))
-    return Loaded(scan.next_offset, cut, repairs)
+    return RecoveredSegment(scan.next_offset, cut, repairs)
 
 
-def _load_indexes(segment: Segment, trusted_to: int, size: int) -> list[str]:
+def _load_indexes(segment: LogSegment, trusted_to: int, size: int) -> list[str]:
     """Entries of what is trusted; if one index is damaged, both are dropped."""
     try:
-        index = OffsetIndex.decode(segment.disk.read(segment.path(names.INDEX)))
-        times = TimeIndex.decode(segment.disk.read(segment.path(names.TIME_INDEX)))
+        index = OffsetIndex.decode(segment.disk.read(segment.path(file_names.INDEX)))
+        times = TimeIndex.decode(segment.disk.read(segment.path(file_names.TIME_INDEX)))
     except FileNotFoundError:
         # Not written yet: a segment gets its index files at the first checkpoint.
         _forget_indexes(segment)
         return []
     except ValueError as error:
         _forget_indexes(segment)
-        return [f"{segment.path(names.INDEX)}: {error}; rebuilt from the log"]
+        return [f"{segment.path(file_names.INDEX)}: {error}; rebuilt from the log"]
     limit = trusted_to - segment.base_offset
     entries = index.entries
     count = len(entries)
@@ -190,28 +196,28 @@ def _load_indexes(segment: Segment, trusted_to: int, size: int) -> list[str]:
     return []
 
 
-def _forget_indexes(segment: Segment) -> None:
-    fresh = Segment(segment.disk, segment.directory, segment.base_offset, segment.created_ms)
+def _forget_indexes(segment: LogSegment) -> None:
+    fresh = LogSegment(segment.disk, segment.directory, segment.base_offset, segment.created_ms)
     segment.index, segment.times = fresh.index, fresh.times
     segment.max_timestamp, segment.max_timestamp_offset = fresh.max_timestamp, fresh.max_timestamp_offset
     segment.first_timestamp = None
 
 
-def _resume_point(segment: Segment) -> int:
+def _resume_point(segment: LogSegment) -> int:
     entries = segment.index.entries if segment.index is not None else ()
     return entries[-1] & _LOW if entries else 0
 
 
 def _read(
-    segment: Segment,
+    segment: LogSegment,
     start: int,
     interval: int,
-    observer: Observer,
+    observer: BatchObserver,
     *,
     check_crc: bool,
     contiguous: bool,
     following: int | None,
-) -> Scan | None:
+) -> BatchScan | None:
     """Read from `start`, where the last index entry points to. None: what is there is not what the entry says."""
     assert segment.file is not None
     if check_crc:
@@ -224,7 +230,7 @@ def _read(
         segment.first_timestamp = first_timestamp(segment.file)
     segment.unindexed = 0
     base = segment.base_offset
-    scan = Scan(
+    scan = BatchScan(
         segment.file, start, size, base, base, check_crc=check_crc, contiguous=contiguous, following=following
     )  # fmt: skip
     for position, header in scan:

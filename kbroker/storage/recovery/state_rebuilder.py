@@ -8,8 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from kbroker.common import KafkaError
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.indexes.segment_indexes import INDEX_ENTRY
 from kbroker.storage.indexes.transaction_index import (
     ABORTED_ENTRY,
@@ -18,13 +17,13 @@ from kbroker.storage.indexes.transaction_index import (
     iter_aborted,
     load_aborted,
 )
+from kbroker.storage.log.batch_scan import iter_valid_headers
 from kbroker.storage.log.control_batches import note_control
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.reading import end_of, search
-from kbroker.storage.log.segment import Segment
+from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.producer_state import ProducerStateManager
-from kbroker.storage.recovery.batch_scan import sound_headers
 from kbroker.storage.recovery.segment_loading import ALL
 from protocol.records.batch import CONTROL, BatchHeader
 from protocol.records.control import find_end_marker
@@ -46,8 +45,8 @@ class StateRebuilder:
         self.listening = False
         self._epochs_lost = False
         # Segments whose index of aborted transactions is damaged, and those of which not all of the file is believed.
-        self._damaged: list[Segment] = []
-        self._doubtful: set[Segment] = set()
+        self._damaged: list[LogSegment] = []
+        self._doubtful: set[LogSegment] = set()
 
     def settle(self) -> None:
         """The log end offset is known: let go of what lies beyond, and know the producers up to there."""
@@ -57,7 +56,7 @@ class StateRebuilder:
         self.replay(log.log_end_offset)
         self._rebuild_aborted()
         for offset in [offset for offset in log.snapshots if offset > log.log_end_offset]:
-            log.disk.unlink(names.segment_file(log.directory, offset, names.SNAPSHOT))
+            log.disk.unlink(file_names.segment_file(log.directory, offset, file_names.SNAPSHOT))
             log.snapshots.discard(offset)
         for segment in log.segments:
             self._settle_aborted(segment)
@@ -66,11 +65,11 @@ class StateRebuilder:
 
     # Producers and epochs.
 
-    def batch(self, segment: Segment, position: int, header: BatchHeader) -> None:
+    def batch(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
         if self.listening:
             self._learn(segment, position, header)
 
-    def _learn(self, segment: Segment, position: int, header: BatchHeader) -> None:
+    def _learn(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
         base_offset = header[0]
         if base_offset >= self.known:
             self.known = base_offset + header[6] + 1
@@ -132,7 +131,7 @@ class StateRebuilder:
         """The producers and the offset at which they were so."""
         log = self.log
         for offset in sorted([offset for offset in log.snapshots if offset <= limit], reverse=True):
-            path = names.segment_file(log.directory, offset, names.SNAPSHOT)
+            path = file_names.segment_file(log.directory, offset, file_names.SNAPSHOT)
             try:
                 return ProducerStateManager.from_snapshot(log.disk.read(path), offset), offset
             except ValueError as error:
@@ -149,14 +148,14 @@ class StateRebuilder:
         for segment, following in zip(segments, [*segments[1:], None], strict=False):
             if segment.base_offset in indexed:
                 end = following.base_offset if following is not None else ALL
-                path = segment.path(names.TXN_INDEX)
+                path = segment.path(file_names.TXN_INDEX)
                 try:
                     segment.aborted = load_aborted(segment.disk, path, segment.base_offset, end)
                 except ValueError as error:
                     self.log.repairs.append(f"{path}: {error}; rebuilt from the log")
                     self._damaged.append(segment)
 
-    def _keep_aborted(self, segment: Segment, offset: int) -> None:
+    def _keep_aborted(self, segment: LogSegment, offset: int) -> None:
         """Forget what was aborted by markers from `offset` on. The file stays as it is until all is known again: if the
         machine stops meanwhile, another snapshot may be the newest the next time, which relies on it."""
         aborted = segment.aborted
@@ -164,15 +163,15 @@ class StateRebuilder:
             return
         if aborted.persisted or segment in self._doubtful:
             self._doubtful.add(segment)
-            path = segment.path(names.TXN_INDEX)
+            path = segment.path(file_names.TXN_INDEX)
             kept = [entry for entry in iter_aborted(segment.disk, path) if entry.last_offset < offset]
             segment.aborted = TransactionIndex(len(kept), kept[-1].last_offset if kept else -1)
         else:
             segment.aborted = TransactionIndex()
 
-    def _settle_aborted(self, segment: Segment) -> None:
+    def _settle_aborted(self, segment: LogSegment) -> None:
         """Its file has what is known, as far as snapshots rely on it, and nothing else."""
-        aborted, path = segment.aborted, segment.path(names.TXN_INDEX)
+        aborted, path = segment.aborted, segment.path(file_names.TXN_INDEX)
         if segment in self._doubtful and segment not in self._damaged:
             in_file = encode_aborted(iter_aborted(segment.disk, path))
             known = in_file[: aborted.persisted * ABORTED_ENTRY] + aborted.encode_tail()
@@ -196,22 +195,22 @@ class StateRebuilder:
         for segment in damaged:
             segment.aborted = TransactionIndex()
         # The other segments have theirs already.
-        spare = Segment(log.disk, log.directory, 0, 0)
+        spare = LogSegment(log.disk, log.directory, 0, 0)
         for segment, position, header in _batches(log, start, log.log_end_offset):
             if header[9] >= 0 and header[0] >= start:
                 _note(producers, segment, position, header, None if segment in damaged else spare)
         for segment in damaged:
-            log.disk.write_atomic(segment.path(names.TXN_INDEX), segment.aborted.encode_tail())
+            log.disk.write_atomic(segment.path(file_names.TXN_INDEX), segment.aborted.encode_tail())
             segment.aborted.written(len(segment.aborted))
 
     def load_epochs(self) -> None:
         log = self.log
-        path = f"{log.directory}/{names.LEADER_EPOCHS}"
+        path = f"{log.directory}/{file_names.LEADER_EPOCHS}"
         try:
             data = log.disk.read(path)
             if not data:
                 raise ValueError("empty")
-            for epoch, start in checkpoints.decode_epochs(data):
+            for epoch, start in checkpoint_files.decode_epochs(data):
                 log.epochs.assign(epoch, start)
                 self.last_epoch = epoch
         except FileNotFoundError:
@@ -234,17 +233,21 @@ class StateRebuilder:
                 self.log.epochs.assign(epoch, header[0])
 
 
-def _entry_on_disk(segment: Segment, slot: int) -> int:
+def _entry_on_disk(segment: LogSegment, slot: int) -> int:
     """An index entry of a closed segment; 0, which leads to the segment's start, if it is not there."""
     try:
-        data = segment.disk.open(segment.path(names.INDEX), write=False).pread(INDEX_ENTRY, slot * INDEX_ENTRY)
+        data = segment.disk.open(segment.path(file_names.INDEX), write=False).pread(INDEX_ENTRY, slot * INDEX_ENTRY)
     except FileNotFoundError:
         return 0
     return int.from_bytes(data, "big") if len(data) == INDEX_ENTRY else 0
 
 
 def _note(
-    producers: ProducerStateManager, segment: Segment, position: int, header: BatchHeader, index: Segment | None = None
+    producers: ProducerStateManager,
+    segment: LogSegment,
+    position: int,
+    header: BatchHeader,
+    index: LogSegment | None = None,
 ) -> None:
     """Learn from a batch that has a producer id. `index`: whose index gets what it has aborted, if not `segment`'s."""
     if header[5] & CONTROL:
@@ -254,7 +257,7 @@ def _note(
         producers.update(header, header[0])
 
 
-def _batches(log: Log, start: int, end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+def _batches(log: Log, start: int, end: int) -> Iterator[tuple[LogSegment, int, BatchHeader]]:
     """Where the batches are that reach `start` and begin before `end`, and their headers."""
     for segment in log.segments:
         done = segment.end_offset is not None and segment.end_offset <= start
@@ -264,7 +267,7 @@ def _batches(log: Log, start: int, end: int) -> Iterator[tuple[Segment, int, Bat
             position = search(log, segment, start, True)
         except KafkaError:
             position = 0
-        headers = sound_headers(
+        headers = iter_valid_headers(
             segment.open_blocking(), position, segment.size, segment.base_offset, end_of(log, segment)
         )
         for position, header, _ in headers:

@@ -69,7 +69,7 @@ def ask_kbroker(case: Case, copy: Copy) -> Opened:
     log = copy.make().open(case.recovery_point, case.clean)
     reads: list[Any] = []
     for offset in range(log.log_start_offset, min(log.log_end_offset, log.log_start_offset + MOST_READS)):
-        log.forget_positions()
+        log.clear_position_cache()
         try:
             data = bytes(log.read_blocking(offset, FETCH_BYTES, log.log_end_offset))
         except KafkaError as error:

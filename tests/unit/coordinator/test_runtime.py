@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.batching import NOBODY, Producer
-from kbroker.coordinator.interfaces import Marker
+from kbroker.coordinator.interfaces import TransactionMarker
 from kbroker.coordinator.runtime import LOADED_A_TURN, Ended, Limits, Loaded, Runtime, Status
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, build_batch, parse_header
@@ -59,7 +59,7 @@ class Stage:
         self.runtime.write(records, lambda error: self.answers.append((records[0], error)), producer)
 
     def end(self, producer_id: int, *, committed: bool = True) -> None:
-        marker = Marker(producer_id, 0, committed, 3, 1)
+        marker = TransactionMarker(producer_id, 0, committed, 3, 1)
         self.runtime.write_marker(marker, lambda error: self.answers.append((f"end of {producer_id}", error)))
 
     def headers(self) -> list[BatchHeader]:

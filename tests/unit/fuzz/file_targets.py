@@ -13,10 +13,10 @@ from kbroker.metadata.store.coordination import CoordinationError, Create, Delet
 from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
 from kbroker.metadata.store.tree import Tree
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.indexes.segment_indexes import OffsetIndex, TimeIndex, find_entry, find_time
-from kbroker.storage.meta_properties import MetaProperties, decode_identity, encode_identity
+from kbroker.storage.meta_properties import MetaProperties, decode_meta_properties, encode_meta_properties
+from kbroker.storage.partition_metadata import read_topic_id, write_topic_id
 from kbroker.storage.producers.producer_state import ProducerStateManager
 from protocol.records.batch import build_batch, parse_header
 from protocol.records.crc import crc32c
@@ -150,44 +150,46 @@ def _producers(rng: Random) -> Case:
 
 def _offsets(rng: Random) -> Case:
     tps = [TopicPartition(rng.choice(("t", "a.b_c-1", "x" * 100)), n) for n in range(rng.choice((0, 1, 4, 40)))]
-    data = checkpoints.encode_offsets({tp: rng.getrandbits(40) for tp in tps})
+    data = checkpoint_files.encode_offsets({tp: rng.getrandbits(40) for tp in tps})
 
     def run(data: bytes) -> None:
-        found = checkpoints.decode_offsets(data)
-        assert checkpoints.decode_offsets(checkpoints.encode_offsets(found)) == found
+        found = checkpoint_files.decode_offsets(data)
+        assert checkpoint_files.decode_offsets(checkpoint_files.encode_offsets(found)) == found
 
     return Case(data, run, text_spots(data))
 
 
 def _epochs(rng: Random) -> Case:
-    data = checkpoints.encode_epochs((n, n * 7) for n in range(rng.choice((0, 1, 4, 40))))
+    data = checkpoint_files.encode_epochs((n, n * 7) for n in range(rng.choice((0, 1, 4, 40))))
 
     def run(data: bytes) -> None:
-        found = checkpoints.decode_epochs(data)
+        found = checkpoint_files.decode_epochs(data)
         assert found == sorted(found)
-        assert checkpoints.decode_epochs(checkpoints.encode_epochs(found)) == found
+        assert checkpoint_files.decode_epochs(checkpoint_files.encode_epochs(found)) == found
 
     return Case(data, run, text_spots(data))
 
 
 def _partition_metadata(rng: Random) -> Case:
     disk = empty_disk()
-    checkpoints.write_topic_id(disk, "/d", rng.randbytes(16))
-    path = f"/d/{names.PARTITION_METADATA}"
+    write_topic_id(disk, "/d", rng.randbytes(16))
+    path = f"/d/{file_names.PARTITION_METADATA}"
 
     def run(data: bytes) -> None:
         disk.write_atomic(path, data)
-        found = checkpoints.read_topic_id(disk, "/d")
+        found = read_topic_id(disk, "/d")
         assert found is None or len(found) == 16
 
     return Case(disk.read(path), run)
 
 
 def _identity(rng: Random) -> Case:
-    data = encode_identity(MetaProperties("kCFAi45jQfKSHiMsg_P8Xw", rng.getrandbits(31), "CfIFDGi9QRGtsFNmOeZ5ng"))
+    data = encode_meta_properties(
+        MetaProperties("kCFAi45jQfKSHiMsg_P8Xw", rng.getrandbits(31), "CfIFDGi9QRGtsFNmOeZ5ng")
+    )
 
     def run(data: bytes) -> None:
-        assert isinstance(decode_identity(data).node_id, int)
+        assert isinstance(decode_meta_properties(data).node_id, int)
 
     return Case(data, run, text_spots(data))
 

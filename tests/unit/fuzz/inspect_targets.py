@@ -20,9 +20,9 @@ from kbroker.coordinator.group.records import (
 from kbroker.metadata.store.coordination import Create, Op, Set
 from kbroker.metadata.store.journal import NUMBER, encode_ops, encode_snapshot, frame
 from kbroker.metadata.store.tree import Tree
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
-from kbroker.storage.inspect.verify import Known, PartitionCheck
+from kbroker.storage import checkpoint_files, file_names
+from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
+from kbroker.storage.inspect.partition_check import CheckpointedState, PartitionCheck
 from protocol.records.batch import NewRecord, build_batch
 from protocol.records.control import EndMarker, build_end_marker
 from tests.unit.fuzz.check import Target
@@ -52,10 +52,10 @@ def _files(variant: int) -> Files:
     """All kinds of files that a data directory has."""
     files = dict(recorded(variant)[0])
     files[f"{DIRECTORY}/00000000000000000000.txnindex"] = (bytes(2) + bytes(7) + b"\1" + bytes(24)) * 3
-    files[f"/d/{names.RECOVERY_POINTS}"] = checkpoints.encode_offsets({TopicPartition("t", 0): 7})
+    files[f"/d/{file_names.RECOVERY_POINTS}"] = checkpoint_files.encode_offsets({TopicPartition("t", 0): 7})
     disk = empty_disk()
-    checkpoints.write_clean_marker(disk, "/d", 7)
-    files[f"/d/{names.CLEAN_SHUTDOWN}"] = disk.read(f"/d/{names.CLEAN_SHUTDOWN}")
+    write_clean_shutdown_file(disk, "/d", 7)
+    files[f"/d/{file_names.CLEAN_SHUTDOWN}"] = disk.read(f"/d/{file_names.CLEAN_SHUTDOWN}")
     files["/d/meta.properties"] = b"version=1\nnode.id=1\ncluster.id=x\n"
     ops: list[Op] = [Create("/a", b"{}"), Create("/a/b", b"\xff"), Set("/a", b"x")]
     files["/d/coordination.journal"] = frame(NUMBER.pack(1) + encode_ops(ops)) + frame(NUMBER.pack(2))
@@ -66,10 +66,17 @@ def _files(variant: int) -> Files:
 
 
 def _spots(path: str, data: bytes) -> list[Spot]:
-    if path.endswith(names.LOG):
+    if path.endswith(file_names.LOG):
         return list(HEADER_SPOTS)
     if path.endswith(
-        (names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT, "journal", "coordination.snapshot")
+        (
+            file_names.INDEX,
+            file_names.TIME_INDEX,
+            file_names.TXN_INDEX,
+            file_names.SNAPSHOT,
+            "journal",
+            "coordination.snapshot",
+        )
     ):
         return [Spot(pos, 4, "i32") for pos in range(0, min(len(data), 200) - 3, 4)]
     return text_spots(data)
@@ -78,7 +85,7 @@ def _spots(path: str, data: bytes) -> list[Spot]:
 def _dump(rng: Random) -> Case:
     files = _files(rng.randrange(4))
     path = rng.choice(sorted(files))
-    seal = seal_batch if path.endswith(names.LOG) else None
+    seal = seal_batch if path.endswith(file_names.LOG) else None
     return Case(files[path], partial(_tell, path, rng.choice(_LOOKS)), _spots(path, files[path]), seal)
 
 
@@ -123,7 +130,7 @@ def _dump_internal(rng: Random) -> Case:
 def _verify(rng: Random) -> Case:
     files, middle = recorded(rng.randrange(4))
     path = rng.choice(sorted(files))
-    known = Known(rng.choice((0, middle)), rng.choice((0, 0, middle)), clean=rng.random() < 0.5)
+    known = CheckpointedState(rng.choice((0, middle)), rng.choice((0, 0, middle)), clean=rng.random() < 0.5)
 
     def run(data: bytes) -> None:
         disk = empty_disk()
@@ -136,4 +143,4 @@ def _verify(rng: Random) -> Case:
         if data == files[path]:
             assert not problems, problems
 
-    return Case(files[path], run, _spots(path, files[path]), seal_batch if path.endswith(names.LOG) else None)
+    return Case(files[path], run, _spots(path, files[path]), seal_batch if path.endswith(file_names.LOG) else None)

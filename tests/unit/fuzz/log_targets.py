@@ -10,7 +10,7 @@ from typing import Any
 from kbroker.common import KafkaError
 from kbroker.config.topic import TopicConfig
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.timestamp_lookup import max_timestamp, offset_for_timestamp
 from kbroker.storage.recovery.open_log import open_log
@@ -30,9 +30,16 @@ CONFIG = config(segment_bytes=3000, index_interval_bytes=256)
 
 
 def targets() -> list[Target]:
-    kinds = (names.LOG, names.INDEX, names.TIME_INDEX, names.SNAPSHOT, names.LEADER_EPOCHS, names.PARTITION_METADATA)
+    kinds = (
+        file_names.LOG,
+        file_names.INDEX,
+        file_names.TIME_INDEX,
+        file_names.SNAPSHOT,
+        file_names.LEADER_EPOCHS,
+        file_names.PARTITION_METADATA,
+    )
     # A topic id that is another one is not damage that can be told from a mix-up of directories.
-    refusals = {names.PARTITION_METADATA: (KafkaError,)}
+    refusals = {file_names.PARTITION_METADATA: (KafkaError,)}
     return [
         Target(
             f"log.{kind.strip('.')}",
@@ -78,7 +85,7 @@ def _open(disk: SimDisk, recovery_point: int, clean: bool, topic: TopicConfig = 
 
 
 def _stored(files: Files) -> bytes:
-    return b"".join(data for path, data in sorted(files.items()) if path.endswith(names.LOG))
+    return b"".join(data for path, data in sorted(files.items()) if path.endswith(file_names.LOG))
 
 
 def _case(kind: str, rng: Random) -> Case:
@@ -95,8 +102,8 @@ def _case(kind: str, rng: Random) -> Case:
         for one, content in files.items():
             disk.write_atomic(one, data if one == path else content)
         log = _open(disk, point, clean)
-        found = _read_all(log, strict=kind != names.LOG or (point == 0 and not clean))
-        if kind != names.LOG:
+        found = _read_all(log, strict=kind != file_names.LOG or (point == 0 and not clean))
+        if kind != file_names.LOG:
             assert found == whole, f"{len(found)} of {len(whole)} bytes are left"
             _find_each(log)
             return
@@ -105,8 +112,8 @@ def _case(kind: str, rng: Random) -> Case:
         kept = before + files[path][: max(ends, default=0)]
         assert found.startswith(kept), f"{len(kept)} bytes before the damage are lost"
 
-    spots = HEADER_SPOTS if kind == names.LOG else text_spots(files[path]) if "-" in kind else _words(files[path])
-    return Case(files[path], run, spots, seal_batch if kind == names.LOG else None)
+    spots = HEADER_SPOTS if kind == file_names.LOG else text_spots(files[path]) if "-" in kind else _words(files[path])
+    return Case(files[path], run, spots, seal_batch if kind == file_names.LOG else None)
 
 
 def _words(data: bytes) -> list[Spot]:

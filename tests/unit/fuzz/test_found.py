@@ -14,7 +14,7 @@ from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, frame, load_snapshot
 from kbroker.metadata.store.tree import Tree
-from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage import checkpoint_files
 from protocol.fast.fetch import decode_fetch_request
 from protocol.messages.group_records import GroupMetadataKey, GroupMetadataMember, GroupMetadataValue
 from protocol.messages.k01_fetch import FetchRequest
@@ -39,8 +39,8 @@ ONE = NUMBER.pack(1)
 @pytest.mark.parametrize(
     ("decoder", "data", "refusal"),
     [
-        (checkpoints.decode_offsets, b"0", ValueError),
-        (checkpoints.decode_epochs, b"0", ValueError),
+        (checkpoint_files.decode_offsets, b"0", ValueError),
+        (checkpoint_files.decode_epochs, b"0", ValueError),
         (load_journal, frame(ONE + b"\1\0\2/\xff\0\0\0\0"), CoordinationError),
         (load_journal, frame(ONE + b"\1\0"), CoordinationError),
         (load_journal, frame(ONE + b"\1\0\2/a\0"), CoordinationError),

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.replica_manager import AppendResult, ReplicaManager
-from kbroker.storage.producers.transaction_marker import Marker
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
@@ -51,7 +51,7 @@ class Writer:
         return refused.value.code
 
     def post_end(self, **fields: Any) -> "asyncio.Future[ErrorCode]":
-        marker = Marker(**{
+        marker = TransactionMarker(**{
             "producer_id": 7, "producer_epoch": 1, "committed": True, "coordinator_epoch": 0, "transaction_version": 2,
             **fields,
         })  # fmt: skip
@@ -366,7 +366,7 @@ async def test_two_markers_of_a_producer_in_one_turn(m: Machine) -> None:
 async def test_markers_for_what_is_not_here(m: Machine) -> None:
     client, writer = await begin(m)
     codes: list[ErrorCode] = []
-    marker = Marker(7, 1, True, 0, 2)
+    marker = TransactionMarker(7, 1, True, 0, 2)
     writer.replicas.write_marker(TopicPartition("u", 0), marker, codes.append)
     assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     writer.write(data(0))

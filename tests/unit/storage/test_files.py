@@ -7,8 +7,8 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.runtime.disk import RealDisk
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names
+from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file, write_clean_shutdown_file
 from kbroker.storage.indexes.segment_indexes import (
     OffsetIndex,
     TimeIndex,
@@ -17,38 +17,38 @@ from kbroker.storage.indexes.segment_indexes import (
     find_entry_by_position,
     find_time,
 )
-from kbroker.storage.log.serial_tasks import SerialTaskQueue
+from kbroker.storage.log.task_queue import SerialTaskQueue
 from tests.unit.support.log_lab import Background
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("a-b.c", 12)
 
 
 def test_names() -> None:
-    assert names.segment_file("d", 9472, names.LOG) == "d/00000000000000009472.log"
-    assert names.parse_segment_file("00000000000000009472.timeindex") == (9472, ".timeindex")
+    assert file_names.segment_file("d", 9472, file_names.LOG) == "d/00000000000000009472.log"
+    assert file_names.parse_segment_file("00000000000000009472.timeindex") == (9472, ".timeindex")
     for name in ("9472.log", "00000000000000009472.log.deleted", "leader-epoch-checkpoint", "x0000000000000009472.log"):
-        assert names.parse_segment_file(name) is None
-    assert names.partition_dir("/data", T1) == "/data/a-b.c-12"
-    assert names.parse_partition_dir("a-b.c-12") == T1
+        assert file_names.parse_segment_file(name) is None
+    assert file_names.partition_dir("/data", T1) == "/data/a-b.c-12"
+    assert file_names.parse_partition_dir("a-b.c-12") == T1
     for name in ("t", "-1", "t-", "t-x", "t-0.b2dd6cc065d34fc999dda5545ec1c4f4-delete"):
-        assert names.parse_partition_dir(name) is None
-    assert names.deleted_dir("/data", T1, "0" * 32) == f"/data/a-b.c-12.{'0' * 32}-delete"
-    long = names.deleted_dir("d", TopicPartition("t" * 249, 3), "f" * 32)
+        assert file_names.parse_partition_dir(name) is None
+    assert file_names.deleted_dir("/data", T1, "0" * 32) == f"/data/a-b.c-12.{'0' * 32}-delete"
+    long = file_names.deleted_dir("d", TopicPartition("t" * 249, 3), "f" * 32)
     assert len(long) == 2 + 255
-    assert names.is_deleted_dir(long[2:])
-    assert not names.is_deleted_dir("my-topic-delete-0")
+    assert file_names.is_deleted_dir(long[2:])
+    assert not file_names.is_deleted_dir("my-topic-delete-0")
 
 
 def test_offset_checkpoints(tmp_path: Path) -> None:
     disk = RealDisk()
     data = str(tmp_path)
-    assert checkpoints.read_offsets(disk, data, names.RECOVERY_POINTS) == {}
+    assert checkpoint_files.read_offsets(disk, data, file_names.RECOVERY_POINTS) == {}
     offsets = {T0: 10824, T1: 0}
-    checkpoints.write_offsets(disk, data, names.RECOVERY_POINTS, offsets)
+    checkpoint_files.write_offsets(disk, data, file_names.RECOVERY_POINTS, offsets)
     assert disk.read(f"{data}/recovery-point-offset-checkpoint") == b"0\n2\nt 0 10824\na-b.c 12 0\n"
-    assert checkpoints.read_offsets(disk, data, names.RECOVERY_POINTS) == offsets
-    assert checkpoints.encode_offsets({}) == b"0\n0\n"
-    assert checkpoints.decode_offsets(b"") == {}
+    assert checkpoint_files.read_offsets(disk, data, file_names.RECOVERY_POINTS) == offsets
+    assert checkpoint_files.encode_offsets({}) == b"0\n0\n"
+    assert checkpoint_files.decode_offsets(b"") == {}
 
 
 @pytest.mark.parametrize(
@@ -57,25 +57,25 @@ def test_offset_checkpoints(tmp_path: Path) -> None:
 )
 def test_damaged_checkpoints_are_noticed(data: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):
-        checkpoints.decode_offsets(data)
+        checkpoint_files.decode_offsets(data)
     with pytest.raises((ValueError, IndexError)):
-        checkpoints.decode_epochs(data)
+        checkpoint_files.decode_epochs(data)
 
 
 def test_epochs() -> None:
-    assert checkpoints.encode_epochs([(0, 0), (4, 77)]) == b"0\n2\n0 0\n4 77\n"
-    assert checkpoints.decode_epochs(b"0\n2\n0 0\n4 77\n") == [(0, 0), (4, 77)]
+    assert checkpoint_files.encode_epochs([(0, 0), (4, 77)]) == b"0\n2\n0 0\n4 77\n"
+    assert checkpoint_files.decode_epochs(b"0\n2\n0 0\n4 77\n") == [(0, 0), (4, 77)]
     with pytest.raises(ValueError, match="order"):
-        checkpoints.decode_epochs(b"0\n2\n4 77\n0 0\n")
+        checkpoint_files.decode_epochs(b"0\n2\n4 77\n0 0\n")
 
 
 def test_the_mark_of_a_clean_stop_counts_once(tmp_path: Path) -> None:
     disk = RealDisk()
-    assert not checkpoints.take_clean_marker(disk, str(tmp_path))
-    checkpoints.write_clean_marker(disk, str(tmp_path), 11)
+    assert not consume_clean_shutdown_file(disk, str(tmp_path))
+    write_clean_shutdown_file(disk, str(tmp_path), 11)
     assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == b'{"version":0,"brokerEpoch":11}'
-    assert checkpoints.take_clean_marker(disk, str(tmp_path))
-    assert not checkpoints.take_clean_marker(disk, str(tmp_path))
+    assert consume_clean_shutdown_file(disk, str(tmp_path))
+    assert not consume_clean_shutdown_file(disk, str(tmp_path))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 511, 512, 513, 5000])

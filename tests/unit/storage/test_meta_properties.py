@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.storage.meta_properties import MetaProperties, decode_identity, encode_identity
+from kbroker.storage.meta_properties import MetaProperties, decode_meta_properties, encode_meta_properties
 
 KAFKA_4_3 = b"""#
 #Sat Nov 21 09:04:11 UTC 2026
@@ -15,8 +15,8 @@ version=1
 
 def test_kafkas_own_file() -> None:
     identity = MetaProperties("4L6g3nShT-eMCtK--X86sw", 1, "j8qNTVLCQNOZ8k6BXeQlFA")
-    assert decode_identity(KAFKA_4_3) == identity
-    assert encode_identity(identity) == b"".join(KAFKA_4_3.splitlines(keepends=True)[2:])
+    assert decode_meta_properties(KAFKA_4_3) == identity
+    assert encode_meta_properties(identity) == b"".join(KAFKA_4_3.splitlines(keepends=True)[2:])
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def test_kafkas_own_file() -> None:
 )
 def test_damage(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        decode_identity(data)
+        decode_meta_properties(data)
 
 
 def test_spaces_and_no_directory_id() -> None:
-    assert decode_identity(b" version = 1\r\n!x\ncluster.id= c\nnode.id =7") == MetaProperties("c", 7, "")
+    assert decode_meta_properties(b" version = 1\r\n!x\ncluster.id= c\nnode.id =7") == MetaProperties("c", 7, "")

@@ -63,7 +63,7 @@ def check_reads(log: Log, written: Written) -> None:
         if header.base_offset >= log.log_end_offset:
             break
         for offset in range(header.base_offset, header.next_offset):
-            log.forget_positions()
+            log.clear_position_cache()
             found = bytes(log.read_blocking(offset, 1, log.log_end_offset))
             assert found == written.data[position : position + header.size], offset
             when = header.base_timestamp + offset - header.base_offset

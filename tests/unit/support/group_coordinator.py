@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from kbroker.api.dispatch import message_classes
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.interfaces import GROUP_TOPIC, TRANSACTION_TOPIC, Marker
+from kbroker.coordinator.interfaces import GROUP_TOPIC, TRANSACTION_TOPIC, TransactionMarker
 from kbroker.coordinator.transaction.marker_router import MarkerRouter
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.metadata.features import TRANSACTION_VERSION, Features
@@ -136,7 +136,7 @@ class MemoryLog:
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
         return self.producers[tp].begin_verification(producer_id, epoch, NO_SEQUENCE, False)
 
-    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
         end = EndMarker(marker.committed, marker.coordinator_epoch)
         batch = build_end_marker(end, marker.producer_id, marker.producer_epoch, 1)
         base_offset = self.end_offset(tp)

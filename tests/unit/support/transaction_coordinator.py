@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.interfaces import TRANSACTION_TOPIC, Marker
+from kbroker.coordinator.interfaces import TRANSACTION_TOPIC, TransactionMarker
 from kbroker.coordinator.transaction.record_codec import decode_record
 from kbroker.coordinator.transaction.states import TransactionState
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
@@ -54,13 +54,13 @@ class FakeMarkers:
     """Partitions that take markers at once, or answer what `errors` says, or wait while `held`."""
 
     def __init__(self) -> None:
-        self.written: list[tuple[TopicPartition, Marker]] = []
+        self.written: list[tuple[TopicPartition, TransactionMarker]] = []
         self.asked: list[TopicPartition] = []
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.held = False
-        self.waiting: list[tuple[TopicPartition, Marker, Callable[[ErrorCode], None]]] = []
+        self.waiting: list[tuple[TopicPartition, TransactionMarker, Callable[[ErrorCode], None]]] = []
 
-    def write_marker(self, tp: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
         self.asked.append(tp)
         if self.held:
             self.waiting.append((tp, marker, done))

@@ -17,9 +17,8 @@ from kbroker.cli.doctor.doctor import examine
 from kbroker.cli.doctor.machine import Cluster, FileSystem, Machine, _caches
 from kbroker.cli.start.start import StartOptions
 from kbroker.runtime.disk import RealDisk
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import meta_properties as identity
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names, meta_properties
+from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from tests.unit.support.log_lab import TP, Lab, fill
 
 NOW = 1_800_000_000_000
@@ -102,9 +101,11 @@ def data(tmp_path: Path) -> Path:
     fill(log, 40)
     assert lab.close(log)
     directory = str(lab.path.parent)
-    identity.write_identity(RealDisk(), directory, identity.MetaProperties("cluster", 1, "directory"))
-    checkpoints.write_offsets(RealDisk(), directory, names.RECOVERY_POINTS, {TP: log.log_end_offset})
-    checkpoints.write_clean_marker(RealDisk(), directory, 0)
+    meta_properties.write_meta_properties(
+        RealDisk(), directory, meta_properties.MetaProperties("cluster", 1, "directory")
+    )
+    checkpoint_files.write_offsets(RealDisk(), directory, file_names.RECOVERY_POINTS, {TP: log.log_end_offset})
+    write_clean_shutdown_file(RealDisk(), directory, 0)
     for path in lab.path.iterdir():
         os.utime(path, ns=((NOW - 1000) * 10**6, (NOW - 1000) * 10**6))
     return lab.path.parent
@@ -229,7 +230,7 @@ def test_a_data_directory_that_cannot_be_used(data: Path, tmp_path: Path) -> Non
     assert ill(data, options=StartOptions(set=["node.id=7"])) == (
         "data directory", PROBLEM, f"{data} is the data of node.id=1",
     )  # fmt: skip
-    (data / identity.FILE).write_text("version=1\n")
+    (data / meta_properties.FILE).write_text("version=1\n")
     assert ill(data)[2] == f"{data}/meta.properties is damaged: cluster.id is missing"
 
 
@@ -282,12 +283,12 @@ def test_the_disks_under_a_device_are_found(tmp_path: Path) -> None:
 
 
 def test_an_unclean_stop_and_what_recovery_reads(data: Path) -> None:
-    (data / names.CLEAN_SHUTDOWN).unlink()
+    (data / file_names.CLEAN_SHUTDOWN).unlink()
     last = max((data / "t-0").glob("*.log")).stat().st_size
     assert ill(data) == (
         "last stop", WARNING, f"not clean: the next start reads up to {size_text(last)} in 1 partition",
     )  # fmt: skip
-    (data / names.RECOVERY_POINTS).write_text("?")
+    (data / file_names.RECOVERY_POINTS).write_text("?")
     whole = sum(path.stat().st_size for path in (data / "t-0").glob("*.log"))
     damaged, unclean = (verdict.found for verdict in verdicts(data) if verdict.check == "last stop")
     assert "is damaged" in damaged
@@ -297,7 +298,7 @@ def test_an_unclean_stop_and_what_recovery_reads(data: Path) -> None:
 def test_clocks(data: Path) -> None:
     assert ill(data, synchronised=False)[:2] == ("clock", WARNING)
     assert [one.status for one in verdicts(data, synchronised=None) if one.check == "clock"] == [OK]
-    path = data / "t-0" / names.LEADER_EPOCHS
+    path = data / "t-0" / file_names.LEADER_EPOCHS
     os.utime(path, ns=((NOW + 120_000) * 10**6, (NOW + 120_000) * 10**6))
     assert ill(data) == ("clock", PROBLEM, f"{path} was written 120 s in the future")
 
@@ -353,7 +354,7 @@ def test_this_machine(data: Path) -> None:
     assert str(data).startswith(found.mount_point)
     assert isinstance(machine.write_caches(found.device), dict)
     assert machine.write_caches("999:999") == {}
-    assert machine.reads_without_waiting(str(data / identity.FILE)) in (True, False)
+    assert machine.reads_without_waiting(str(data / meta_properties.FILE)) in (True, False)
     assert machine.clock_is_synchronised() in (True, False, None)
     assert machine.memory()["MemTotal"] > 0
     assert machine.file_limit() != 0

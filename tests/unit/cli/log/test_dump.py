@@ -17,9 +17,9 @@ from kbroker.coordinator.group.records import CommittedOffset, GroupTombstone, O
 from kbroker.metadata.store.coordination import Create, Delete, Set
 from kbroker.metadata.store.journal import Journal, encode_snapshot
 from kbroker.runtime.disk import RealDisk
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import meta_properties as identity
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names, meta_properties
+from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
+from kbroker.storage.partition_metadata import encode_topic_id
 from protocol.errors import MalformedError
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from protocol.records.batch import TRANSACTIONAL, build_batch
@@ -150,9 +150,19 @@ def test_random_bytes_under_every_name_are_damage_and_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     random = Random(1)
-    found = [f"{7:020d}{suffix}" for suffix in (*names.SEGMENT_SUFFIXES, names.SNAPSHOT)]
-    found += [names.LEADER_EPOCHS, names.PARTITION_METADATA, names.RECOVERY_POINTS, names.LOG_START_OFFSETS]
-    found += [names.CLEANER_OFFSETS, "replication-offset-checkpoint", identity.FILE, names.CLEAN_SHUTDOWN]
+    found = [f"{7:020d}{suffix}" for suffix in (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)]
+    found += [
+        file_names.LEADER_EPOCHS,
+        file_names.PARTITION_METADATA,
+        file_names.RECOVERY_POINTS,
+        file_names.LOG_START_OFFSETS,
+    ]
+    found += [
+        file_names.CLEANER_OFFSETS,
+        "replication-offset-checkpoint",
+        meta_properties.FILE,
+        file_names.CLEAN_SHUTDOWN,
+    ]
     found += ["coordination.journal", "coordination.snapshot"]
     for name in found:
         path = write(tmp_path / "__consumer_offsets-0" / name, random.randbytes(999))
@@ -164,19 +174,20 @@ def test_random_bytes_under_every_name_are_damage_and_no_failure(
 
 def test_small_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     disk, directory = RealDisk(), str(tmp_path)
-    checkpoints.write_offsets(disk, directory, names.RECOVERY_POINTS, {TopicPartition("t", 1): 5})
-    checkpoints.write_clean_marker(disk, directory, 3)
-    identity.write_identity(disk, directory, identity.MetaProperties("cluster", 2, "directory"))
-    write(tmp_path / "t-1.0123456789abcdef0123456789abcdef-delete" / names.LEADER_EPOCHS, b"0\n1\n4 9\n")
+    checkpoint_files.write_offsets(disk, directory, file_names.RECOVERY_POINTS, {TopicPartition("t", 1): 5})
+    write_clean_shutdown_file(disk, directory, 3)
+    meta_properties.write_meta_properties(disk, directory, meta_properties.MetaProperties("cluster", 2, "directory"))
+    write(tmp_path / "t-1.0123456789abcdef0123456789abcdef-delete" / file_names.LEADER_EPOCHS, b"0\n1\n4 9\n")
     shown = {one["item"]: one for one in as_json(capsys, directory)}
     assert shown["offset"] == {
-        "file": f"{directory}/{names.RECOVERY_POINTS}", "item": "offset", "topic": "t", "partition": 1, "offset": 5,
+        "file": f"{directory}/{file_names.RECOVERY_POINTS}",
+        "item": "offset", "topic": "t", "partition": 1, "offset": 5,
     }  # fmt: skip
     assert shown["clean shutdown"]["broker_epoch"] == 3
     assert shown["identity"]["cluster_id"] == "cluster"
     assert (shown["epoch"]["epoch"], shown["epoch"]["start_offset"]) == (4, 9)
-    assert "topic t  partition 1  offset 5" in as_text(capsys, f"{directory}/{names.RECOVERY_POINTS}")
-    path = write(tmp_path / names.CLEANER_OFFSETS, b"0\n2\nt 1 5\n")
+    assert "topic t  partition 1  offset 5" in as_text(capsys, f"{directory}/{file_names.RECOVERY_POINTS}")
+    path = write(tmp_path / file_names.CLEANER_OFFSETS, b"0\n2\nt 1 5\n")
     lines = as_text(capsys, path, status=1)
     assert lines[1] == "DAMAGE at byte 0 to 9: 1 entries where 2 were announced"
     assert lines[-1] == "  t 1 5"
@@ -223,7 +234,7 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     assert decoded[0]["kind"] == "offset commit"
     assert decoded[0]["key"] == {"group": "g", "topic": "t", "partition": 3}
     assert decoded[0]["value"]["offset"] == 42
-    assert decoded[0]["value"]["topic_id"] == checkpoints.encode_topic_id(bytes(range(16)))
+    assert decoded[0]["value"]["topic_id"] == encode_topic_id(bytes(range(16)))
     assert [one["value"] for one in decoded[1:]] == [None, None, None]
     assert decoded[3]["kind"] == "record of a newer group type 3"
     assert shown[-1]["reason"] == "a key of unknown version 32515 in __consumer_offsets"

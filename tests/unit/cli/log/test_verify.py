@@ -9,9 +9,8 @@ from kbroker.cli import main
 from kbroker.metadata.store.coordination import Create
 from kbroker.metadata.store.journal import Journal
 from kbroker.runtime.disk import RealDisk
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import meta_properties as identity
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names, meta_properties
+from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from tests.unit.support.log_lab import TP, Lab, fill
 
 
@@ -24,9 +23,9 @@ def data(tmp_path: Path) -> Path:
     end = log.log_end_offset
     assert lab.close(log)
     disk, directory = RealDisk(), str(lab.path.parent)
-    identity.write_identity(disk, directory, identity.MetaProperties("cluster", 1, "directory"))
-    checkpoints.write_offsets(disk, directory, names.RECOVERY_POINTS, {TP: end})
-    checkpoints.write_clean_marker(disk, directory, 0)
+    meta_properties.write_meta_properties(disk, directory, meta_properties.MetaProperties("cluster", 1, "directory"))
+    checkpoint_files.write_offsets(disk, directory, file_names.RECOVERY_POINTS, {TP: end})
+    write_clean_shutdown_file(disk, directory, 0)
     journal = Journal(disk, f"{directory}/coordination")
     journal.load()
     journal.append([Create("/a", b"")])
@@ -70,8 +69,8 @@ def test_damage_that_the_next_start_would_not_see(data: Path, capsys: pytest.Cap
 def test_damage_after_an_unclean_stop_and_what_the_next_start_does(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (data / names.CLEAN_SHUTDOWN).unlink()
-    checkpoints.write_offsets(RealDisk(), str(data), names.RECOVERY_POINTS, {TP: 0})
+    (data / file_names.CLEAN_SHUTDOWN).unlink()
+    checkpoint_files.write_offsets(RealDisk(), str(data), file_names.RECOVERY_POINTS, {TP: 0})
     last = max((data / "t-0").glob("*.log"))
     size = last.stat().st_size
     last.write_bytes(last.read_bytes()[:-3])
@@ -82,8 +81,8 @@ def test_damage_after_an_unclean_stop_and_what_the_next_start_does(
 
 
 def test_the_directorys_own_files(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (data / names.LOG_START_OFFSETS).write_bytes(b"1\n")
-    (data / identity.FILE).write_bytes(b"version=1\n")
+    (data / file_names.LOG_START_OFFSETS).write_bytes(b"1\n")
+    (data / meta_properties.FILE).write_bytes(b"version=1\n")
     (data / "gone-1.0123456789abcdef0123456789abcdef-delete").mkdir()
     damage(data / "coordination" / "coordination.journal", 10)
     lines = verify(capsys, data, 1)
@@ -95,13 +94,13 @@ def test_the_directorys_own_files(data: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_directory_that_is_nobodys(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (data / identity.FILE).unlink()
+    (data / meta_properties.FILE).unlink()
     assert verify(capsys, data, 0)[0].startswith("note: meta.properties: missing")
 
 
 def test_checkpoints_of_what_is_not_there(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     points = {TP: 10**6, TP._replace(partition=5): 3}
-    checkpoints.write_offsets(RealDisk(), str(data), names.RECOVERY_POINTS, points)
+    checkpoint_files.write_offsets(RealDisk(), str(data), file_names.RECOVERY_POINTS, points)
     lines = verify(capsys, data, 1)
     assert "note: recovery-point-offset-checkpoint: names t-5, which has no directory" in lines
     assert any("recovery-point-offset-checkpoint has 1000000, beyond the end of the log" in line for line in lines)

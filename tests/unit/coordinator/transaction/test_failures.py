@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.interfaces import TRANSACTION_TOPIC, Marker
+from kbroker.coordinator.interfaces import TRANSACTION_TOPIC, TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.support.group_coordinator import MemoryLog
@@ -43,7 +43,10 @@ def test_a_marker_is_sent_until_it_is_there(h: Harness, error: ErrorCode):
     h.markers.errors.clear()
     h.loop.pass_ms(2000)
     assert h.state() == "CompleteCommit"
-    assert h.markers.written == [(A0, Marker(1000, 1, True, 0, 2)), (B0, Marker(1000, 1, True, 0, 2))]
+    assert h.markers.written == [
+        (A0, TransactionMarker(1000, 1, True, 0, 2)),
+        (B0, TransactionMarker(1000, 1, True, 0, 2)),
+    ]
 
 
 def test_a_partition_of_a_deleted_topic_needs_no_marker(h: Harness):
@@ -126,9 +129,9 @@ def test_what_was_prepared_is_completed_after_a_crash(h: Harness, make: Callable
     h.abort((1001, 0), id="aborted")
     again = make(h.restarted())
     assert sorted(again.markers.written) == [
-        (A0, Marker(1000, 1, True, 0, 2)),
-        (A1, Marker(1001, 1, False, 0, 2)),
-        (B0, Marker(1000, 1, True, 0, 2)),
+        (A0, TransactionMarker(1000, 1, True, 0, 2)),
+        (A1, TransactionMarker(1001, 1, False, 0, 2)),
+        (B0, TransactionMarker(1000, 1, True, 0, 2)),
     ]
     assert (again.state(), again.state("aborted")) == ("CompleteCommit", "CompleteAbort")
 

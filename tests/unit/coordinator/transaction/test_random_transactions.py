@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.interfaces import Marker
+from kbroker.coordinator.interfaces import TransactionMarker
 from kbroker.coordinator.transaction.states import IDLE, PREPARED, PREVIOUS, TransactionState
 from kbroker.coordinator.transaction.transaction_metadata import Transaction
 from protocol.errors import ErrorCode
@@ -46,7 +46,7 @@ class World:
         self.h = Harness()
         self.died: list[Harness] = []
         self.producers: list[Producer] = []
-        self.markers: list[tuple[TopicPartition, Marker]] = []
+        self.markers: list[tuple[TopicPartition, TransactionMarker]] = []
         # What producers of version 2 were told: (transactional id, producer id, epoch) -> committed.
         self.told: dict[tuple[str, int, int], bool] = {}
 
@@ -172,7 +172,7 @@ def _judge_order(records: list[Transaction]) -> None:
         last[record.transactional_id] = record
 
 
-def _judge_markers(prepared: list[Transaction], markers: list[tuple[TopicPartition, Marker]]) -> None:
+def _judge_markers(prepared: list[Transaction], markers: list[tuple[TopicPartition, TransactionMarker]]) -> None:
     wanted: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
     for one in prepared:
         for tp in one.partitions:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kbroker.coordinator.interfaces import Marker
+from kbroker.coordinator.interfaces import TransactionMarker
 from kbroker.coordinator.transaction.transaction_metadata import Transaction
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness, opened
@@ -20,7 +20,10 @@ def test_a_transaction_is_prepared_then_marked_then_completed(h: Harness):
     assert h.state() == "Ongoing"
     assert h.commit(producer) == (1000, 1)
     # The markers have the next epoch: what the producer has sent with the old one cannot come after them.
-    assert h.markers.written == [(A0, Marker(1000, 1, True, 0, 2)), (B0, Marker(1000, 1, True, 0, 2))]
+    assert h.markers.written == [
+        (A0, TransactionMarker(1000, 1, True, 0, 2)),
+        (B0, TransactionMarker(1000, 1, True, 0, 2)),
+    ]
     assert h.states() == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
 
 
@@ -38,7 +41,10 @@ def test_older_clients_keep_their_epoch(h: Harness):
     assert h.commit(producer, version=OLD_CLIENT) == producer
     assert h.add(producer, A1, version=OLD_CLIENT) is None
     assert h.abort(producer, version=OLD_CLIENT) == producer
-    assert h.markers.written == [(A0, Marker(1000, 0, True, 0, 0)), (A1, Marker(1000, 0, False, 0, 0))]
+    assert h.markers.written == [
+        (A0, TransactionMarker(1000, 0, True, 0, 0)),
+        (A1, TransactionMarker(1000, 0, False, 0, 0)),
+    ]
 
 
 def test_partitions_are_added_as_they_come(h: Harness):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.coordinator.interfaces import Marker
+from kbroker.coordinator.interfaces import TransactionMarker
 from kbroker.coordinator.transaction.states import TransactionState
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, B0, TIMEOUT_MS, Harness, at_epoch, opened
@@ -43,7 +43,7 @@ def test_a_new_producer_aborts_what_the_former_has_open(h: Harness):
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     h.markers.answer()
     h.loop.settle()
-    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 2))]
+    assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 2))]
     assert h.init() == (1000, 2)
     # To the former it looks like its own abort; its commit must fail.
     assert h.commit(former) is ErrorCode.PRODUCER_FENCED
@@ -61,7 +61,7 @@ def test_fencing_without_epoch_bumps_of_transactions(make: Callable[..., Harness
     h = make(version=1)
     former = opened(h, version=OLD_CLIENT)
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 1))]
+    assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 1))]
     assert h.commit(former, version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
     assert h.init() == (1000, 2)
 
@@ -145,7 +145,7 @@ def test_an_end_with_the_last_epoch_gives_a_new_producer_id(h: Harness):
     assert h.add((1001, 0), A0) is ErrorCode.CONCURRENT_TRANSACTIONS
     h.markers.answer()
     h.loop.settle()
-    assert h.markers.written == [(A0, Marker(1000, 32767, True, 0, 2))]
+    assert h.markers.written == [(A0, TransactionMarker(1000, 32767, True, 0, 2))]
     assert h.commit((1000, 32766)) == (1001, 0), "the same again"
     assert h.abort((1000, 32766)) is ErrorCode.INVALID_TXN_STATE
     assert h.add((1001, 0), A0) is None
@@ -160,7 +160,7 @@ def test_the_new_producer_id_survives_a_restart_before_the_markers(h: Harness, m
     h.markers.held = True
     assert h.commit((1000, 32766)) == (1001, 0)
     again = make(h.restarted())
-    assert again.markers.written == [(A0, Marker(1000, 32767, True, 0, 2))]
+    assert again.markers.written == [(A0, TransactionMarker(1000, 32767, True, 0, 2))]
     assert again.commit((1000, 32766)) == (1001, 0)
     assert again.add((1001, 0), A0) is None
 
@@ -170,7 +170,7 @@ def test_fencing_with_the_last_epoch(h: Harness):
     at_epoch(h, 32766)
     h.add((1000, 32766), A0)
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert h.markers.written == [(A0, Marker(1000, 32767, False, 0, 2))]
+    assert h.markers.written == [(A0, TransactionMarker(1000, 32767, False, 0, 2))]
     assert h.abort((1000, 32766)) == (1001, 0)
     assert h.init() == (1001, 1)
 
@@ -184,7 +184,7 @@ def test_a_transaction_times_out(h: Harness):
     assert h.state() == "Ongoing"
     h.loop.pass_ms(12_000)
     assert h.state() == "CompleteAbort"
-    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 2))]
+    assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 2))]
     assert h.commit(producer) is ErrorCode.INVALID_TXN_STATE
     assert h.add(producer, B0) is ErrorCode.PRODUCER_FENCED
     assert h.init(producer=producer) == (1000, 1)
@@ -194,7 +194,7 @@ def test_a_timeout_without_epoch_bumps_of_transactions(make: Callable[..., Harne
     h = make(version=1)
     producer = opened(h, version=OLD_CLIENT)
     h.loop.pass_ms(TIMEOUT_MS + 12_000)
-    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 1))]
+    assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 1))]
     assert h.commit(producer, version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
     assert h.init(producer=producer) is ErrorCode.PRODUCER_FENCED
     assert h.init() == (1000, 2)
@@ -227,7 +227,7 @@ def test_a_timeout_that_cannot_be_written_is_tried_again(h: Harness):
     h.log.refusal = None
     h.loop.pass_ms(10_000)
     assert h.state() == "CompleteAbort"
-    assert h.markers.written == [(A0, Marker(1000, 1, False, 0, 2))]
+    assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 2))]
 
 
 def test_a_transaction_of_a_two_phase_commit_has_no_timeout(make: Callable[..., Harness]):

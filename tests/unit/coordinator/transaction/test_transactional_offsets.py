@@ -9,7 +9,7 @@ import pytest
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.batching import Producer
 from kbroker.coordinator.group.records import CommittedOffset
-from kbroker.coordinator.interfaces import GROUP_TOPIC, Marker
+from kbroker.coordinator.interfaces import GROUP_TOPIC, TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from protocol.messages.k16_list_groups import ListGroupsRequest
@@ -87,9 +87,9 @@ class Writer:
         self.producer = (found.producer_id, found.producer_epoch)
         self.broker.loop.settle()
 
-    def marker(self, *, committed: bool = True) -> Marker:
+    def marker(self, *, committed: bool = True) -> TransactionMarker:
         """What ends its open transaction."""
-        return Marker(self.producer[0], self.producer[1] + 1, committed, 0, 2)
+        return TransactionMarker(self.producer[0], self.producer[1] + 1, committed, 0, 2)
 
 
 def committed_as(answer: Any) -> ErrorCode:
@@ -100,7 +100,7 @@ def place_of(broker: Harness, group: str = "g") -> TopicPartition:
     return TopicPartition(GROUP_TOPIC, broker.groups.partition_for(group))
 
 
-def mark(broker: Harness, marker: Marker, group: str = "g") -> list[ErrorCode]:
+def mark(broker: Harness, marker: TransactionMarker, group: str = "g") -> list[ErrorCode]:
     """What the writer of a marker is told, as it comes."""
     told: list[ErrorCode] = []
     broker.groups.write_marker(place_of(broker, group), marker, told.append)
@@ -241,7 +241,7 @@ def test_while_a_partition_is_loaded_markers_come_too_early(broker: Harness) -> 
 
 def test_a_marker_for_a_partition_that_does_not_exist(broker: Harness) -> None:
     told: list[ErrorCode] = []
-    broker.groups.write_marker(TopicPartition(GROUP_TOPIC, 77), Marker(1, 1, True, 0, 2), told.append)
+    broker.groups.write_marker(TopicPartition(GROUP_TOPIC, 77), TransactionMarker(1, 1, True, 0, 2), told.append)
     assert told == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
@@ -249,7 +249,7 @@ def test_a_marker_for_a_partition_that_does_not_exist(broker: Harness) -> None:
 
 
 def test_a_marker_without_offsets_and_one_that_comes_twice_change_nothing(broker: Harness) -> None:
-    assert mark(broker, Marker(4711, 1, True, 0, 2)) == [ErrorCode.NONE]
+    assert mark(broker, TransactionMarker(4711, 1, True, 0, 2)) == [ErrorCode.NONE]
     writer = Writer(broker)
     writer.commit(5)
     marker = writer.marker()
@@ -273,7 +273,7 @@ def test_a_marker_of_a_coordinator_that_was_replaced_is_fenced(broker: Harness) 
     writer = Writer(broker)
     writer.commit(5)
     assert mark(broker, writer.marker()._replace(coordinator_epoch=7)) == [ErrorCode.NONE]
-    old = Marker(writer.producer[0], writer.producer[1] + 2, True, 6, 2)
+    old = TransactionMarker(writer.producer[0], writer.producer[1] + 2, True, 6, 2)
     assert mark(broker, old) == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
 
 
@@ -304,7 +304,7 @@ def test_a_guard_is_worth_nothing_after_the_transaction_it_was_given_for(broker:
     """As before, in a transaction of an older client, whose markers have the epoch of the data."""
     writer = Writer(broker)
     guard = broker.groups.begin_verification("g", *writer.producer)
-    assert mark(broker, Marker(*writer.producer, False, 0, 1)) == [ErrorCode.NONE]
+    assert mark(broker, TransactionMarker(*writer.producer, False, 0, 1)) == [ErrorCode.NONE]
     offsets = [("t", 0, CommittedOffset(5))]
     with pytest.raises(KafkaError) as refused:
         broker.run(

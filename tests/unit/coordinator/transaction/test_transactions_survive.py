@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.interfaces import Marker
+from kbroker.coordinator.interfaces import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
 from protocol.records.batch import body_of, iter_headers
@@ -150,7 +150,7 @@ async def test_a_kill_between_the_markers(m: Machine, v2: bool) -> None:
 
         def some(
             tp: TopicPartition,
-            marker: Marker,
+            marker: TransactionMarker,
             done: Callable[[ErrorCode], None],
             write: Callable[..., None] = write_marker,
             without: tuple[tuple[str, int], ...] = without,

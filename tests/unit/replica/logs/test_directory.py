@@ -5,19 +5,19 @@ import asyncio
 import pytest
 
 from kbroker.replica.logs.log_manager import DirectoryInUse, ForeignDirectory, LogManager
-from kbroker.storage.meta_properties import read_identity
+from kbroker.storage.meta_properties import read_meta_properties
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import Machine, story
 
 
 @story
 async def test_a_directory_is_one_brokers(m: Machine) -> None:
-    first = read_identity(m.disk, "/data")
+    first = read_meta_properties(m.disk, "/data")
     assert first is not None
     assert (first.node_id, first.cluster_id) == (1, m.broker.services.metadata.cluster_id)
     assert len(first.directory_id) == 22
     await m.restart()
-    assert read_identity(m.disk, "/data") == first
+    assert read_meta_properties(m.disk, "/data") == first
     await m.stop()
     with pytest.raises(ForeignDirectory, match=r"^/data is the data of node.id=1; this broker is 2$"):
         await m.start(node_id=2)

@@ -11,7 +11,7 @@ from kbroker.coordinator.group.classic import leave as leaving
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.group.offsets import commit_validation as commits
 from kbroker.coordinator.runtime import Runtime
-from kbroker.storage.cleaner import compactor
+from kbroker.storage.cleaner import cleaner as compactor
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.simulation.mutations.mutation import mutation

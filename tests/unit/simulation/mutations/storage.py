@@ -8,11 +8,11 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.replica.fetch import fetch_manager as fetching
 from kbroker.replica.fetch import log_reads as fetch_reads
-from kbroker.storage import checkpoint_files as checkpoints
+from kbroker.storage import file_names
 from kbroker.storage.log import maintenance, retention
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.rolling import set_limits
-from kbroker.storage.log.segment import Segment
+from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.producer_state import ProducerStateManager
 from kbroker.storage.recovery import open_log as recovery
 from kbroker.storage.recovery import segment_loading as loading
@@ -44,7 +44,7 @@ INVARIANT = "BrokenInvariant"
 def recovery_trusts_every_crc(patch: pytest.MonkeyPatch) -> None:
     real = recovery.read_on
 
-    def read_on(*arguments: Any, check_crc: bool, **named: Any) -> loading.Loaded:
+    def read_on(*arguments: Any, check_crc: bool, **named: Any) -> loading.RecoveredSegment:
         return real(*arguments, check_crc=False, **named)
 
     patch.setattr(recovery, "read_on", read_on)
@@ -97,7 +97,7 @@ class _Uncut:
 def recovery_leaves_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
     real = recovery.read_on
 
-    def read_on(segment: Any, *arguments: Any, **named: Any) -> loading.Loaded:
+    def read_on(segment: Any, *arguments: Any, **named: Any) -> loading.RecoveredSegment:
         segment.file = _Uncut(segment.file)
         loaded = real(segment, *arguments, **named)
         segment.file = segment.file._file
@@ -133,9 +133,9 @@ def recovery_cuts_one_batch_too_many(patch: pytest.MonkeyPatch) -> None:
 )
 def clean_marker_is_kept(patch: pytest.MonkeyPatch) -> None:
     def take(disk: Any, data_dir: str) -> bool:
-        return bool(disk.exists(f"{data_dir}/{checkpoints.names.CLEAN_SHUTDOWN}"))
+        return bool(disk.exists(f"{data_dir}/{file_names.CLEAN_SHUTDOWN}"))
 
-    patch.setattr(checkpoints, "take_clean_marker", take)
+    patch.setattr("kbroker.replica.logs.checkpoints.consume_clean_shutdown_file", take)
 
 
 @mutation(
@@ -238,8 +238,8 @@ def cold_reads_are_mixed_up(patch: pytest.MonkeyPatch) -> None:
     shape=topics(only("restart", "kill"), index_interval_bytes="0"),
 )
 def index_lookup_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    real = Segment.entry_at_offset
-    patch.setattr(Segment, "entry_at_offset", lambda segment, relative, wait: real(segment, relative + 1, wait))
+    real = LogSegment.entry_at_offset
+    patch.setattr(LogSegment, "entry_at_offset", lambda segment, relative, wait: real(segment, relative + 1, wait))
 
 
 @mutation("Reads go on above the high watermark.", scenario="durable", signs=(INVARIANT, "unflushed read"))

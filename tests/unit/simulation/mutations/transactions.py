@@ -21,7 +21,7 @@ from kbroker.replica.fetch import log_reads as fetch_reads
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.stage import Stage
 from kbroker.storage.producers import producer_state as producers
-from kbroker.storage.producers.open_transactions import NEVER, OpenTransactions
+from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET, OngoingTransactions
 from kbroker.storage.producers.producer_state import ProducerStateManager
 from kbroker.storage.recovery import open_log as recovery
 from protocol.errors import ErrorCode
@@ -257,15 +257,15 @@ def aborted_transactions_are_not_told(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only("slow_disk")),
 )
 def markers_count_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    real = OpenTransactions.end
+    real = OngoingTransactions.end
 
-    def end(transactions: OpenTransactions, *arguments: Any) -> Any:
+    def end(transactions: OngoingTransactions, *arguments: Any) -> Any:
         ended = real(transactions, *arguments)
         transactions._ended.clear()
-        transactions.first_unstable = next(iter(transactions._open), NEVER)
+        transactions.first_unstable_offset = next(iter(transactions._open), NO_UNSTABLE_OFFSET)
         return ended
 
-    patch.setattr(OpenTransactions, "end", end)
+    patch.setattr(OngoingTransactions, "end", end)
 
 
 @mutation(
@@ -279,7 +279,7 @@ def open_transactions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def open_log(*arguments: Any, **named: Any) -> Any:
         log = real(*arguments, **named)
-        log.producers.transactions = OpenTransactions()
+        log.producers.transactions = OngoingTransactions()
         return log
 
     patch.setattr("kbroker.replica.logs.log_manager.open_log", open_log)

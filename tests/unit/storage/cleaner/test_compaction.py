@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.storage.cleaner import compaction
 from kbroker.storage.cleaner.batch_filter import records_of
-from kbroker.storage.cleaner.compactor import CompactionPlan, CompactionResult, decode_result, encode_plan, run
+from kbroker.storage.cleaner.cleaner import CompactionPlan, CompactionResult, decode_result, encode_plan, run
 from kbroker.storage.log.log import Log
 from protocol.records.batch import DELETE_HORIZON, build_batch, iter_headers, parse_header
 from tests.unit.support.crashing_disk import Crash, CrashingDisk
@@ -148,7 +148,7 @@ def test_reads_step_over_what_was_removed(tmp_path: Path) -> None:
     headers = [header for _, header in iter_headers(content(log))]
     assert sum(header.last_offset_delta + 1 for header in headers) < log.log_end_offset
     for offset in range(log.log_end_offset):
-        log.forget_positions()
+        log.clear_position_cache()
         header = parse_header(log.read_blocking(offset, 1, log.log_end_offset))
         assert header == next(one for one in headers if one.last_offset >= offset)
 
@@ -291,9 +291,9 @@ def test_readers_of_the_old_segments_are_not_disturbed(tmp_path: Path) -> None:
     compact(log)
     # Between the steps everything can be read, from the old or from the new.
     for _ in range(3):
-        log.forget_positions()
-        log.release_idle()
-        log.release_idle()
+        log.clear_position_cache()
+        log.close_idle_files()
+        log.close_idle_files()
         assert partly(records(log), before, end)
         job, then = lab.background.held.pop(0)
         then(job())

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.cleaner.batch_filter import records_of
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
@@ -95,8 +95,8 @@ class Producer:
 
 def stable(log: Log) -> int:
     """All of it is on every replica; the last stable offset is that of the first open transaction."""
-    log.producers.transactions.high_watermark_at(log.log_end_offset)
-    return min(log.producers.transactions.first_unstable, log.log_end_offset)
+    log.producers.transactions.on_high_watermark_updated(log.log_end_offset)
+    return min(log.producers.transactions.first_unstable_offset, log.log_end_offset)
 
 
 def markers(log: Log) -> list[int]:
@@ -147,8 +147,8 @@ def test_a_spent_marker_waits_for_delete_retention(tmp_path: Path) -> None:
         seen.append(markers(log))
     assert seen == [[1, 3, 5, 7], [1, 3, 5, 7], [1, 3, 5, 7], [5, 7]]
     assert aborted_of(log, 0, log.log_end_offset) == []
-    assert lab.files(names.TXN_INDEX) == [] or all(
-        not (lab.path / name).stat().st_size for name in lab.files(names.TXN_INDEX)
+    assert lab.files(file_names.TXN_INDEX) == [] or all(
+        not (lab.path / name).stat().st_size for name in lab.files(file_names.TXN_INDEX)
     )
 
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from kbroker.storage.cleaner import compaction
-from kbroker.storage.cleaner.compactor import (
+from kbroker.storage.cleaner.cleaner import (
     ENTRY_BYTES,
     CompactionPlan,
     CompactionResult,
@@ -20,7 +20,7 @@ from kbroker.storage.cleaner.compactor import (
     latest_offsets,
     run,
 )
-from kbroker.storage.cleaner.source_segments import Source, Throttle
+from kbroker.storage.cleaner.source_segments import SourceSegment, Throttler
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
 from protocol.records.batch import DELETE_HORIZON, assemble_batch, build_batch, iter_headers, parse_header
@@ -199,7 +199,7 @@ def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: in
 def test_what_is_told_arrives(tmp_path: Path) -> None:
     plan = CompactionPlan(
         "/d",
-        (Source(0, 5, 99),),
+        (SourceSegment(0, 5, 99),),
         3,
         NOW,
         DAY,
@@ -286,7 +286,7 @@ def test_what_stays_before_the_first_change_is_copied_as_it_is(tmp_path: Path) -
     assert compact(log)
     assert records(log) == {offset: record for offset, record in before.items() if offset != 250}
     for offset in range(0, 301, 7):
-        log.forget_positions()
+        log.clear_position_cache()
         assert parse_header(log.read_blocking(offset, 1, log.log_end_offset)).base_offset in (offset, offset + 1)
         assert log.offset_for_timestamp_blocking(NOW + offset, 301)[0] == offset if offset < 250 else True
 
@@ -400,7 +400,7 @@ def test_memory_for_keys_is_bounded(tmp_path: Path) -> None:
     for share in (1.0, 0.7, 0.4):
         limit = int(keys * ENTRY_BYTES * share)
         tracemalloc.start()
-        offsets, cleaned_to = latest_offsets(log.disk, replace(plan, map_bytes=limit), Throttle(None, Still(), sleep))
+        offsets, cleaned_to = latest_offsets(log.disk, replace(plan, map_bytes=limit), Throttler(None, Still(), sleep))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert abs(len(offsets) - keys * share) <= 200

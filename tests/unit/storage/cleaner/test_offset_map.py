@@ -5,7 +5,14 @@ from random import Random
 
 import pytest
 
-from kbroker.storage.cleaner.offset_map import LONGEST_KEY, Offsets, digest, moved, note_keys, sift
+from kbroker.storage.cleaner.offset_map import (
+    LONGEST_KEY,
+    OffsetMap,
+    add_keys,
+    digest,
+    rebase_timestamps,
+    select_retained,
+)
 from protocol.errors import MalformedError
 from protocol.records.record import Record, encode_record, iter_records
 
@@ -44,8 +51,8 @@ def known(key: bytes) -> bytes | int:
 @pytest.mark.parametrize("seed", range(60))
 def test_keys_get_their_latest_offsets(seed: int) -> None:
     records = any_records(Random(seed), seed)
-    offsets: Offsets = {b"other": 7}
-    note_keys(encoded(records), len(records), BASE, records[-1].offset_delta if records else 0, offsets)
+    offsets: OffsetMap = {b"other": 7}
+    add_keys(encoded(records), len(records), BASE, records[-1].offset_delta if records else 0, offsets)
     expected = {known(one.key): BASE + one.offset_delta for one in records if one.key is not None}
     assert offsets == {b"other": 7, **expected}
 
@@ -57,7 +64,7 @@ def test_what_is_superseded_goes(seed: int, tombstones_go: bool) -> None:
     records = any_records(random, seed)
     body = encoded(records)
     last = max([one.offset_delta for one in records], default=0)
-    offsets: Offsets = {known(one.key): BASE + one.offset_delta for one in records if one.key is not None}
+    offsets: OffsetMap = {known(one.key): BASE + one.offset_delta for one in records if one.key is not None}
     for key in list(offsets):
         # Of some keys there is a later record elsewhere, of some the latest known is an earlier one, or none.
         draw = random.random()
@@ -74,7 +81,7 @@ def test_what_is_superseded_goes(seed: int, tombstones_go: bool) -> None:
         and offsets.get(known(one.key), -1) <= BASE + one.offset_delta
         and (one.value is not None or not tombstones_go)
     ]
-    runs, kept, tombstones, newest = sift(body, len(records), BASE, offsets, tombstones_go)
+    runs, kept, tombstones, newest = select_retained(body, len(records), BASE, offsets, tombstones_go)
     assert kept == len(stay)
     assert b"".join(body[start:end] for start, end in runs) == encoded(stay)
     assert len(runs) == len({end for _, end in runs}) <= len(stay)
@@ -83,7 +90,7 @@ def test_what_is_superseded_goes(seed: int, tombstones_go: bool) -> None:
     if stay:
         assert newest == max(one.timestamp for one in stay)
     for shift in (0, 5, -(1 << 41)):
-        assert moved(body, runs, shift) == encoded(stay, -shift)
+        assert rebase_timestamps(body, runs, shift) == encoded(stay, -shift)
 
 
 def test_every_cut_and_every_wrong_count_is_noticed() -> None:
@@ -91,14 +98,17 @@ def test_every_cut_and_every_wrong_count_is_noticed() -> None:
     body = encoded(records)
     last = records[-1].offset_delta
     for end in range(len(body)):
-        for walk in (lambda body: note_keys(body, 12, 0, last, {}), lambda body: sift(body, 12, 0, {}, False)):
+        for walk in (
+            lambda body: add_keys(body, 12, 0, last, {}),
+            lambda body: select_retained(body, 12, 0, {}, False),
+        ):
             with pytest.raises(MalformedError):
                 walk(body[:end])
     for count in (0, 11, 13):
         with pytest.raises(MalformedError):
-            note_keys(body, count, 0, last, {})
+            add_keys(body, count, 0, last, {})
         with pytest.raises(MalformedError):
-            sift(body, count, 0, {}, False)
+            select_retained(body, count, 0, {}, False)
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -109,10 +119,10 @@ def test_any_bytes_are_records_or_malformed(seed: int) -> None:
     body = bytearray(encoded(records))
     for _ in range(random.randrange(1, 4)):
         body[random.randrange(len(body))] = random.choice((0, 1, 127, 128, 255, random.randrange(256)))
-    offsets: Offsets = {}
+    offsets: OffsetMap = {}
     last = records[-1].offset_delta
     try:
-        note_keys(bytes(body), 10, 0, last, offsets)
+        add_keys(bytes(body), 10, 0, last, offsets)
     except MalformedError:
         return
     assert all(0 <= offset <= last for offset in offsets.values())
@@ -127,12 +137,12 @@ def test_any_bytes_are_records_or_malformed(seed: int) -> None:
 def test_long_keys_take_the_memory_of_short_ones() -> None:
     first, second = bytes(1 << 20), bytes((1 << 20) - 1) + b"x"
     body = encoded([Record(0, 0, 0, first, b"1"), Record(0, 1, 0, second, b"2"), Record(0, 2, 0, first, b"3")])
-    offsets: Offsets = {}
-    note_keys(body, 3, 0, 2, offsets)
+    offsets: OffsetMap = {}
+    add_keys(body, 3, 0, 2, offsets)
     assert sorted(offsets.values()) == [1, 2]
     assert all(isinstance(key, int) and key < 1 << 128 for key in offsets)
-    assert [body[start:end][-2:-1] for start, end in sift(body, 3, 0, offsets, False).runs] == [b"3"]
+    assert [body[start:end][-2:-1] for start, end in select_retained(body, 3, 0, offsets, False).runs] == [b"3"]
     # A key that looks like another's digest is not taken for it.
     short = digest(first).to_bytes(16, "big")
-    note_keys(encoded([Record(0, 0, 0, short, b"4")]), 1, 9, 0, offsets)
+    add_keys(encoded([Record(0, 0, 0, short, b"4")]), 1, 9, 0, offsets)
     assert len(offsets) == 3

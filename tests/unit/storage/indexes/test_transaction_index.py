@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.indexes.segment_indexes import WouldBlock
 from kbroker.storage.indexes.transaction_index import (
     AbortedTransaction,
@@ -102,7 +102,7 @@ def test_no_file_without_an_aborted_transaction(lab: Lab) -> None:
     for _ in range(20):
         transaction(log, 1, committed=True)
     lab.close(log)
-    assert lab.files(names.TXN_INDEX) == []
+    assert lab.files(file_names.TXN_INDEX) == []
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -111,7 +111,7 @@ def test_a_damaged_index_is_rebuilt(lab: Lab, clean: bool, change: str) -> None:
     log = lab.open()
     expected = [(n % 3, *transaction(log, n % 3)) for n in range(20)]
     assert lab.close(log)
-    files = [lab.path / name for name in lab.files(names.TXN_INDEX)]
+    files = [lab.path / name for name in lab.files(file_names.TXN_INDEX)]
     assert len(files) > 3
     for file in files[1:3]:
         data = file.read_bytes()
@@ -129,7 +129,7 @@ def test_a_lost_index_beyond_the_snapshot_is_made_anew(lab: Lab) -> None:
     log = lab.open()
     expected = [(1, *transaction(log, 1)) for _ in range(3)]
     lab.close(log)
-    for name in lab.files(names.TXN_INDEX) + lab.files(names.SNAPSHOT):
+    for name in lab.files(file_names.TXN_INDEX) + lab.files(file_names.SNAPSHOT):
         (lab.path / name).unlink()
     assert aborted(lab.open()) == expected
 
@@ -140,7 +140,7 @@ def test_entries_of_what_was_cut_off_are_gone_for_good(lab: Lab) -> None:
     expected = [(1, *transaction(log, 1))]
     transaction(log, 2)
     lab.close(log)
-    path = lab.path / lab.files(names.LOG)[0]
+    path = lab.path / lab.files(file_names.LOG)[0]
     path.write_bytes(path.read_bytes()[:-1])
     log = lab.open()
     assert aborted(log) == expected
@@ -154,10 +154,10 @@ def test_removed_with_its_segment(lab: Lab) -> None:
     for n in range(20):
         transaction(log, n)
     log.checkpoint()
-    before = lab.files(names.TXN_INDEX)
+    before = lab.files(file_names.TXN_INDEX)
     log.delete_records(log.segments[2].base_offset)
     log.enforce_retention(NOW, log.log_end_offset)
-    assert lab.files(names.TXN_INDEX) == before[2:]
+    assert lab.files(file_names.TXN_INDEX) == before[2:]
 
 
 def test_readers_are_told_of_markers_in_later_segments(lab: Lab) -> None:
@@ -169,6 +169,6 @@ def test_readers_are_told_of_markers_in_later_segments(lab: Lab) -> None:
     marker = append(log, build_end_marker(EndMarker(False, 0), 9, 0, NOW))
     assert len(log.segments) > 3
     size = len(log.read_blocking(0, 100, log.log_end_offset))
-    told = log.aborted(0, size, True)
+    told = log.aborted_transactions(0, size, True)
     assert told is not None
     assert [one[:3] for one in told] == [(9, 0, marker)]

@@ -13,7 +13,7 @@ from kbroker.runtime.disk import DiskFile, RealDisk
 from kbroker.storage.inspect import batches as inspection
 from kbroker.storage.inspect.batches import BatchAt, Damage, batches, header_fault, records_of
 from kbroker.storage.inspect.index_files import (
-    Entry,
+    IndexEntry,
     aborted_entries,
     offset_entries,
     producer_entries,
@@ -192,52 +192,54 @@ def test_what_no_writer_writes_in_a_header() -> None:
     assert header_fault(header._replace(producer_id=7)) == "producer 7 with epoch -1, sequence -1"
 
 
-def index(tmp_path: Path, data: bytes) -> list[Entry | Damage]:
+def index(tmp_path: Path, data: bytes) -> list[IndexEntry | Damage]:
     return list(offset_entries(opened(tmp_path, data), len(data)))
 
 
 def test_offset_index_entries_and_what_is_wrong_with_them(tmp_path: Path) -> None:
     good = pack(">iiii", 3, 200, 9, 700)
     assert index(tmp_path, b"") == []
-    assert index(tmp_path, good) == [Entry(0, (3, 200)), Entry(8, (9, 700))]
+    assert index(tmp_path, good) == [IndexEntry(0, (3, 200)), IndexEntry(8, (9, 700))]
     assert index(tmp_path, good + bytes(80)) == [
-        Entry(0, (3, 200)),
-        Entry(8, (9, 700)),
+        IndexEntry(0, (3, 200)),
+        IndexEntry(8, (9, 700)),
         Damage(16, 80, None, f"10 {ZEROS}"),
     ]
     assert index(tmp_path, good + bytes(80) + b"ab")[-1] == Damage(16, 82, None, f"10 {ZEROS}")
     assert index(tmp_path, good + b"abc")[-1] == Damage(16, 3, None, "3 bytes are less than an entry of 8")
     assert index(tmp_path, good + pack(">iiii", 9, 800, 11, 900))[2:] == [
-        Entry(16, (9, 800), "the entries do not ascend"),
-        Entry(24, (11, 900)),
+        IndexEntry(16, (9, 800), "the entries do not ascend"),
+        IndexEntry(24, (11, 900)),
     ]
-    assert index(tmp_path, pack(">ii", -5, 900)) == [Entry(0, (-5, 900), "an entry is negative")]
+    assert index(tmp_path, pack(">ii", -5, 900)) == [IndexEntry(0, (-5, 900), "an entry is negative")]
     # Zeros in the middle are entries as others.
-    assert index(tmp_path, good + bytes(8) + pack(">ii", 10, 900))[2] == Entry(16, (0, 0), "the entries do not ascend")
+    assert index(tmp_path, good + bytes(8) + pack(">ii", 10, 900))[2] == IndexEntry(
+        16, (0, 0), "the entries do not ascend"
+    )
 
 
 def test_many_entries_are_read_in_pieces(tmp_path: Path) -> None:
     data = b"".join(pack(">ii", n, 100 * n) for n in range(1, 20_001))
-    assert [one.values[0] for one in index(tmp_path, data) if isinstance(one, Entry)] == list(range(1, 20_001))
+    assert [one.values[0] for one in index(tmp_path, data) if isinstance(one, IndexEntry)] == list(range(1, 20_001))
     assert index(tmp_path, data + bytes(1 << 17))[-1] == Damage(160_000, 1 << 17, None, f"16384 {ZEROS}")
 
 
 def test_time_index_entries(tmp_path: Path) -> None:
-    def entries(data: bytes) -> list[Entry | Damage]:
+    def entries(data: bytes) -> list[IndexEntry | Damage]:
         return list(time_entries(opened(tmp_path, data), len(data)))
 
     # A first record of 1970 is no padding.
-    assert entries(pack(">qi", 0, 0)) == [Entry(0, (0, 0))]
-    assert entries(pack(">qiqi", 0, 0, 5, 3)) == [Entry(0, (0, 0)), Entry(12, (5, 3))]
+    assert entries(pack(">qi", 0, 0)) == [IndexEntry(0, (0, 0))]
+    assert entries(pack(">qiqi", 0, 0, 5, 3)) == [IndexEntry(0, (0, 0)), IndexEntry(12, (5, 3))]
     assert entries(bytes(120)) == [Damage(0, 120, None, f"10 {ZEROS}")]
-    assert entries(pack(">qiqi", 5, 3, 5, 4))[1] == Entry(12, (5, 4), "the entries do not ascend")
+    assert entries(pack(">qiqi", 5, 3, 5, 4))[1] == IndexEntry(12, (5, 4), "the entries do not ascend")
 
 
 def test_aborted_transactions(tmp_path: Path) -> None:
     data = pack(">hqqqqhqqqq", 0, 7, 10, 20, 21, 3, 8, 9, 10, 11)
     assert list(aborted_entries(opened(tmp_path, data), len(data))) == [
-        Entry(0, (0, 7, 10, 20, 21)),
-        Entry(34, (3, 8, 9, 10, 11), "unknown version 3"),
+        IndexEntry(0, (0, 7, 10, 20, 21)),
+        IndexEntry(34, (3, 8, 9, 10, 11), "unknown version 3"),
     ]
 
 

@@ -9,11 +9,10 @@ from struct import pack
 import pytest
 
 from kbroker.runtime.disk import RealDisk
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.inspect.index_files import ABORTED_ENTRY, producer_entries
-from kbroker.storage.inspect.recovery_dry_run import RehearsalDisk, rehearse
-from kbroker.storage.inspect.verify import Finding, Known, PartitionCheck
+from kbroker.storage.inspect.partition_check import CheckpointedState, LogFinding, PartitionCheck
+from kbroker.storage.inspect.recovery_dry_run import OverlayDisk, dry_run_recovery
 from kbroker.storage.log.control_batches import append_markers
 from kbroker.storage.producers.producer_state import ProducerStateManager
 from kbroker.storage.producers.snapshot import encode_snapshot
@@ -21,7 +20,7 @@ from protocol.records.batch import TRANSACTIONAL, parse_header, patch_leader_epo
 from protocol.records.control import EndMarker, build_end_marker
 from tests.unit.support.log_lab import NOW, TP, Lab, append, batch, fill
 
-CLEAN = Known()
+CLEAN = CheckpointedState()
 
 
 @pytest.fixture
@@ -37,11 +36,11 @@ def lab(tmp_path: Path) -> Lab:
     return lab
 
 
-def check(lab: Lab, known: Known = CLEAN) -> list[Finding]:
+def check(lab: Lab, known: CheckpointedState = CLEAN) -> list[LogFinding]:
     return list(PartitionCheck(lab.disk, str(lab.path), known, lambda size: None).findings())
 
 
-def told(lab: Lab, known: Known = CLEAN) -> list[tuple[str, int | None, int | None, str]]:
+def told(lab: Lab, known: CheckpointedState = CLEAN) -> list[tuple[str, int | None, int | None, str]]:
     return [(one.path.rpartition("/")[2], one.position, one.offset, one.what) for one in check(lab, known)]
 
 
@@ -57,7 +56,7 @@ def edit(lab: Lab, suffix: str, number: int, change: Callable[[bytearray], objec
 def test_a_sound_log_is_sound(lab: Lab) -> None:
     assert check(lab) == []
     read: list[int] = []
-    seen_check = PartitionCheck(lab.disk, str(lab.path), Known(clean=False), read.append)
+    seen_check = PartitionCheck(lab.disk, str(lab.path), CheckpointedState(clean=False), read.append)
     assert list(seen_check.findings()) == []
     seen = seen_check.seen
     size = sum((lab.path / name).stat().st_size for name in lab.files(".log"))
@@ -110,7 +109,7 @@ def test_missing_indexes_of_closed_segments(lab: Lab) -> None:
     closed = len(lab.files(".log")) - 1
     assert [one[3] for one in told(lab)] == ["missing"] * (2 * closed)
     # Above the recovery point they are in nobody's way: the start makes them anew.
-    assert told(lab, Known(clean=False)) == []
+    assert told(lab, CheckpointedState(clean=False)) == []
 
 
 def test_snapshots_must_agree_with_the_batches(lab: Lab) -> None:
@@ -133,13 +132,13 @@ def test_a_snapshot_beyond_the_end(lab: Lab) -> None:
 
 
 def test_epochs_must_agree_with_the_batches(lab: Lab) -> None:
-    path = lab.path / names.LEADER_EPOCHS
-    path.write_bytes(checkpoints.encode_epochs([(0, 0), (3, 50)]))
+    path = lab.path / file_names.LEADER_EPOCHS
+    path.write_bytes(checkpoint_files.encode_epochs([(0, 0), (3, 50)]))
     ((_, _, offset, what),) = told(lab)
     assert (offset, what) == (50, "a batch of leader epoch 0 where leader-epoch-checkpoint has 3")
     path.write_bytes(b"0\n2\n0 0\n")
     assert told(lab)[0][3] == "1 entries where 2 were announced"
-    path.write_bytes(checkpoints.encode_epochs([(0, 0)]))
+    path.write_bytes(checkpoint_files.encode_epochs([(0, 0)]))
 
     def newer(data: bytearray) -> None:
         position = 0
@@ -151,11 +150,14 @@ def test_epochs_must_agree_with_the_batches(lab: Lab) -> None:
     base = int(name[:20])
     assert told(lab) == [(name, 0, base, "a batch of leader epoch 4 where leader-epoch-checkpoint has 0")]
     # After a crash the file may not know it yet: recovery learns it from the log.
-    assert told(lab, Known(recovery_point=base, clean=False)) == []
+    assert told(lab, CheckpointedState(recovery_point=base, clean=False)) == []
 
 
 def test_checkpoints_must_lie_within_the_log(lab: Lab) -> None:
-    found = [one.what for one in check(lab, Known(recovery_point=10_000, log_start_offset=20_000, cleaned_to=30_000))]
+    found = [
+        one.what
+        for one in check(lab, CheckpointedState(recovery_point=10_000, log_start_offset=20_000, cleaned_to=30_000))
+    ]
     assert [what.split(",")[0] for what in found] == [
         "recovery-point-offset-checkpoint has 10000",
         "log-start-offset-checkpoint has 20000",
@@ -185,11 +187,11 @@ def test_leftovers_are_noted(lab: Lab) -> None:
 
 
 def test_the_topic_id(lab: Lab) -> None:
-    (lab.path / names.PARTITION_METADATA).write_text("version: 0\ntopic_id: x")
+    (lab.path / file_names.PARTITION_METADATA).write_text("version: 0\ntopic_id: x")
     assert [(one.what, one.is_problem) for one in check(lab)] == [
         ("damaged: nobody can tell whose directory this is", True)
     ]
-    (lab.path / names.PARTITION_METADATA).unlink()
+    (lab.path / file_names.PARTITION_METADATA).unlink()
     assert [one.is_problem for one in check(lab)] == [False]
 
 
@@ -198,7 +200,7 @@ def test_the_moving_end_of_a_running_broker_is_no_problem(lab: Lab) -> None:
     edit(lab, ".index", -1, lambda data: data.extend(pack(">ii", 10_000, 1 << 20)))
     (lab.path / f"{10**6:020d}.snapshot").write_bytes((lab.path / lab.files(".snapshot")[0]).read_bytes())
     assert len(check(lab)) >= 3
-    assert check(lab, Known(moving=True, recovery_point=10**6)) == []
+    assert check(lab, CheckpointedState(moving=True, recovery_point=10**6)) == []
 
 
 # What the next start would do.
@@ -217,12 +219,12 @@ def test_the_rehearsal_says_what_recovery_does_and_changes_nothing(lab: Lab, dam
         case "snapshot":
             edit(lab, ".snapshot", -1, lambda data: data.__setitem__(20, 1))
         case "epochs":
-            (lab.path / names.LEADER_EPOCHS).write_bytes(b"?")
+            (lab.path / file_names.LEADER_EPOCHS).write_bytes(b"?")
         case "swap":
             name = lab.files(".log")[0]
-            (lab.path / (name + names.SWAP)).write_bytes((lab.path / name).read_bytes())
+            (lab.path / (name + file_names.SWAP)).write_bytes((lab.path / name).read_bytes())
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in lab.path.iterdir()}
-    lines = rehearse(lab.disk, str(lab.path), TP, 0, 0, clean, NOW, Random(1))
+    lines = dry_run_recovery(lab.disk, str(lab.path), TP, 0, 0, clean, NOW, Random(1))
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in lab.path.iterdir()} == before
     assert lines == lab.open(clean=clean).repairs
     # A clean stop is trusted; after another one, no snapshot above the recovery point is.
@@ -232,7 +234,7 @@ def test_the_rehearsal_says_what_recovery_does_and_changes_nothing(lab: Lab, dam
 def test_a_disk_on_which_nothing_happens(tmp_path: Path) -> None:
     path = f"{tmp_path}/a"
     Path(path).write_bytes(b"0123456789")
-    disk = RehearsalDisk(RealDisk())
+    disk = OverlayDisk(RealDisk())
     file = disk.open(path)
     assert file.appendv([b"ab", b"cd"]) == 4
     assert (file.size(), file.pread(6, 8), file.pread(9, 12)) == (14, b"89abcd", b"cd")
@@ -281,7 +283,7 @@ def transacted(tmp_path: Path) -> Lab:
 
 def test_a_log_with_transactions_is_sound(transacted: Lab) -> None:
     assert told(transacted) == []
-    assert told(transacted, Known(clean=False)) == []
+    assert told(transacted, CheckpointedState(clean=False)) == []
 
 
 def test_every_aborted_transaction_has_its_entry(transacted: Lab) -> None:
@@ -292,8 +294,8 @@ def test_every_aborted_transaction_has_its_entry(transacted: Lab) -> None:
     missing = f"has nothing of what producer {producer_id} aborted at offset {last}"
     assert told(transacted) == [(file.name, 0, first, missing)]
     # After an unclean stop the next start makes what was not synced anew.
-    assert told(transacted, Known(clean=False)) == []
-    assert told(transacted, Known(recovery_point=10_000, clean=False))[0] == (file.name, 0, first, missing)
+    assert told(transacted, CheckpointedState(clean=False)) == []
+    assert told(transacted, CheckpointedState(recovery_point=10_000, clean=False))[0] == (file.name, 0, first, missing)
     file.unlink()
     assert len(told(transacted)) == len(entries) // ABORTED_ENTRY.size
 
@@ -331,7 +333,7 @@ def test_a_snapshot_knows_which_transactions_are_open(transacted: Lab) -> None:
     assert told(transacted) == []
 
     path = transacted.path / transacted.files(".snapshot")[-1]
-    offset = names.parse_segment_file(path.name)[0]  # type: ignore[index]
+    offset = file_names.parse_segment_file(path.name)[0]  # type: ignore[index]
     entries, _ = producer_entries(path.read_bytes())
     assert [(entry[0], entry[-1]) for entry in sorted(entries)] == [(1, begins), (2, begins + 1), (3, -1)]
     wrong = {1: -1, 2: begins, 3: begins}

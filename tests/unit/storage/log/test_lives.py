@@ -17,8 +17,8 @@ from kbroker.common import TopicPartition
 from kbroker.runtime.disk import Disk
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.runtime.death import MachineDied
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names
+from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file, write_clean_shutdown_file
 from kbroker.storage.cleaner.batch_filter import records_of
 from kbroker.storage.log.log import Log
 from kbroker.storage.recovery.open_log import open_log
@@ -73,7 +73,7 @@ class Story:
         self.data_dir = str(self.lab.path.parent)
         self.disk.makedirs(self.data_dir)
         # There from the broker's first start on.
-        checkpoints.write_offsets(self.disk, self.data_dir, names.RECOVERY_POINTS, {})
+        checkpoint_files.write_offsets(self.disk, self.data_dir, file_names.RECOVERY_POINTS, {})
         self.disk.sync_dir("/")
         self.life = Life()
         self.clean = False
@@ -83,7 +83,7 @@ class Story:
         disk = self.disk
         self.lab.disk = disk
         self.lab.background = Shuffled(self.random)
-        clean = checkpoints.take_clean_marker(disk, self.data_dir)
+        clean = consume_clean_shutdown_file(disk, self.data_dir)
         point, start, cleaned = (self._mark(disk, name) for name in FILES)
         log = open_log(
             disk,
@@ -97,13 +97,13 @@ class Story:
             background=self.lab.background,
             random=self.random,
             log_start_offset=start,
-            checkpointed=disk.exists(f"{self.data_dir}/{names.RECOVERY_POINTS}"),
+            checkpointed=disk.exists(f"{self.data_dir}/{file_names.RECOVERY_POINTS}"),
         )
         log.cleaned_to = min(cleaned, log.active.base_offset)
         return log
 
     def _mark(self, disk: Disk, name: str) -> int:
-        return checkpoints.read_offsets(disk, self.data_dir, name).get(TP, 0)
+        return checkpoint_files.read_offsets(disk, self.data_dir, name).get(TP, 0)
 
     # What is done.
 
@@ -149,9 +149,9 @@ class Story:
     def mark(self) -> None:
         disk, log = self.disk, self.log
         start = log.log_start_offset
-        checkpoints.write_offsets(disk, self.data_dir, names.RECOVERY_POINTS, {TP: log.recovery_point})
-        checkpoints.write_offsets(disk, self.data_dir, names.LOG_START_OFFSETS, {TP: start})
-        checkpoints.write_offsets(disk, self.data_dir, names.CLEANER_OFFSETS, {TP: log.cleaned_to})
+        checkpoint_files.write_offsets(disk, self.data_dir, file_names.RECOVERY_POINTS, {TP: log.recovery_point})
+        checkpoint_files.write_offsets(disk, self.data_dir, file_names.LOG_START_OFFSETS, {TP: start})
+        checkpoint_files.write_offsets(disk, self.data_dir, file_names.CLEANER_OFFSETS, {TP: log.cleaned_to})
         self.life.start = max(self.life.start, start)
 
     def work(self) -> None:
@@ -193,7 +193,7 @@ class Story:
                 if self.lab.close(self.log):
                     self.life.safe = self.life.end
                     self.mark()
-                    checkpoints.write_clean_marker(self.disk, self.data_dir, 0)
+                    write_clean_shutdown_file(self.disk, self.data_dir, 0)
         except MachineDied:
             pass
         else:
@@ -299,7 +299,7 @@ class Story:
             assert header.base_offset <= offset or self.compacted
 
 
-FILES = (names.RECOVERY_POINTS, names.LOG_START_OFFSETS, names.CLEANER_OFFSETS)
+FILES = (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, file_names.CLEANER_OFFSETS)
 ACTIONS = [
     *[("append", 1.0)] * 6,
     ("flush", 1.0),

@@ -121,15 +121,15 @@ def test_a_closed_segment_is_opened_in_a_thread_only_and_closed_when_idle(tmp_pa
     lab = Lab(tmp_path, **SMALL)
     log = lab.open()
     fill(log, 100)
-    log.release_idle()
-    log.release_idle()
+    log.close_idle_files()
+    log.close_idle_files()
     assert log.segments[0].file is None
     assert log.read(0, 500, log.log_end_offset) is None
     assert log.read_blocking(0, 500, log.log_end_offset)
     assert log.read(0, 500, log.log_end_offset)
-    log.release_idle()
+    log.close_idle_files()
     assert log.segments[0].file is not None
-    log.release_idle()
+    log.close_idle_files()
     assert log.segments[0].file is None
 
 
@@ -267,7 +267,7 @@ def test_a_damaged_index_of_a_closed_segment_is_rebuilt_when_it_is_used(tmp_path
     oracle = Oracle(log)
     assert b"".join(data for _, _, data in oracle.batches) == expected
     for base, last, data in oracle.batches[:20]:
-        log.forget_positions()
+        log.clear_position_cache()
         assert bytes(log.read_blocking(last, 1, log.log_end_offset)) == data, base
     log.checkpoint()
     assert path.read_bytes() == good
@@ -334,8 +334,8 @@ def test_a_read_in_a_thread_finds_the_segments_that_took_the_place_of_its_own(tm
     lab = Lab(tmp_path, **SMALL, retention_bytes=5000)
     log = lab.open()
     fill(log, 100)
-    log.release_idle()
-    log.release_idle()
+    log.close_idle_files()
+    log.close_idle_files()
     first = log.segments[0]
     log.enforce_retention(NOW, log.log_end_offset)
     assert first.retired

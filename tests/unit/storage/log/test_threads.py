@@ -75,7 +75,7 @@ def test_readers_see_every_batch_once_in_order(tmp_path: Path, retained: int) ->
         committed[0] = log.log_end_offset
         if n % 100 == 0:
             log.enforce_retention(NOW, log.log_end_offset)
-            log.release_idle()
+            log.close_idle_files()
             lab.background.run_delayed()
     done.set()
     for reader in readers:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.cleaner.batch_filter import records_of
 from kbroker.storage.indexes.transaction_index import AbortedTransaction, iter_aborted
 from kbroker.storage.log.control_batches import append_markers
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.segment import Segment
-from kbroker.storage.producers.open_transactions import NEVER
+from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
 from protocol.records.batch import TRANSACTIONAL, build_batch, iter_headers, parse_header
 from protocol.records.control import EndMarker, build_end_marker, find_end_marker
 from tests.unit.storage.log.test_lives import Story
@@ -139,7 +139,7 @@ class TransactionStory(Story):
                 self.life.written[event.base] = self._control(log, event)
         self.life.written = {offset: one for offset, one in self.life.written.items() if one is not None}
         super().check(power)
-        log.producers.transactions.high_watermark_at(end)
+        log.producers.transactions.on_high_watermark_updated(end)
         self._check_transactions(Model(self.events))
         # Of a producer whose data was deleted, and the snapshot lost, nothing is known: it may begin anywhere.
         self.producers = {event.producer_id: (event.epoch, 0) for event in self.events}
@@ -173,8 +173,8 @@ class TransactionStory(Story):
             p: first for p, first in model.open.items() if first >= oldest
         }
         assert all(p in model.open and first >= model.open[p] for p, first in found.items())
-        first = log.producers.transactions.first_unstable
-        assert first == min(found.values(), default=NEVER)
+        first = log.producers.transactions.first_unstable_offset
+        assert first == min(found.values(), default=NO_UNSTABLE_OFFSET)
         indexed = [entry for segment in log.segments for entry in self._entries(segment)]
         known = [(one.producer_id, one.first_offset, one.last_offset) for one in indexed]
         assert [one for one in known if one[1] >= oldest and one in model.aborted] == [
@@ -183,12 +183,12 @@ class TransactionStory(Story):
         assert {one[2] for one in known} <= {one[2] for one in model.aborted}
         self._check_readers(model, min(max(first, log.log_start_offset), log.log_end_offset))
 
-    def _entries(self, segment: Segment) -> list[AbortedTransaction]:
+    def _entries(self, segment: LogSegment) -> list[AbortedTransaction]:
         found: list[AbortedTransaction] = []
-        segment.collect_aborted(segment.base_offset, NEVER, True, found)
+        segment.collect_aborted(segment.base_offset, NO_UNSTABLE_OFFSET, True, found)
         assert len(found) == len(segment.aborted)
         if segment.aborted.persisted:
-            in_file = list(iter_aborted(self.disk, segment.path(names.TXN_INDEX)))
+            in_file = list(iter_aborted(self.disk, segment.path(file_names.TXN_INDEX)))
             assert in_file == found[: segment.aborted.persisted]
         return found
 
@@ -208,7 +208,7 @@ def read_committed(log: Log, offset: int, stable: int, max_bytes: int) -> list[i
     wanted = offset
     while offset < stable:
         data = bytes(log.read_blocking(offset, max_bytes, stable))
-        told = log.aborted(offset, len(data), True)
+        told = log.aborted_transactions(offset, len(data), True)
         assert told is not None
         due = sorted(told, key=lambda one: one.first_offset)
         aborted: set[int] = set()

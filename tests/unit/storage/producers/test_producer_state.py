@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.common import KafkaError
-from kbroker.storage.producers.open_transactions import EndedTransaction
+from kbroker.storage.producers.ongoing_transactions import CompletedTransaction
 from kbroker.storage.producers.producer_state import MAX_SEQUENCE, ActiveProducer, ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, build_batch, parse_header
@@ -136,7 +136,9 @@ def test_an_open_transaction_keeps_a_producer(partition):
     partition.produce(batch(3, attributes=TRANSACTIONAL))
     assert list(partition.states.active()) == [ActiveProducer(7, 0, 3, 1000, -1, 1)]
     assert partition.states.remove_expired(10 * DAY, DAY) == 0
-    assert partition.states.end_transaction(marker(timestamp=2000), 4, True, 12) == EndedTransaction(7, 1, 4, True, 5)
+    assert partition.states.end_transaction(marker(timestamp=2000), 4, True, 12) == CompletedTransaction(
+        7, 1, 4, True, 5
+    )
     assert list(partition.states.active()) == [ActiveProducer(7, 0, 3, 2000, 12, -1)]
     assert partition.error(batch(4)) == ErrorCode.NONE
     assert partition.states.remove_expired(10 * DAY, DAY) == 1

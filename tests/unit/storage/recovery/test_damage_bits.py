@@ -107,7 +107,7 @@ def test_where_nobody_looks_for_damage_what_is_around_it_is_served(number: int, 
         assert log.producers.check(written.at[-1][1]) is not None, bit
         assert refused(log, BATCHES + 1)
         for offset in range(max(0, hole.base_offset - 2 * RECORDS), hole.next_offset + 3 * RECORDS):
-            log.forget_positions()
+            log.clear_position_cache()
             in_hole = hole.base_offset <= offset < hole.next_offset
             with corrupt_if(in_hole):
                 found = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
@@ -149,7 +149,7 @@ def test_an_index_that_is_made_anew_leads_past_the_damage(damage: bytes) -> None
         log = lab.open(log.log_end_offset, True)
         assert any("rebuilt from the log" in line for line in log.repairs) == (start == 0)
         for offset in range(log.log_end_offset):
-            log.forget_positions()
+            log.clear_position_cache()
             at, expected = written.at[offset // RECORDS]
             with corrupt_if(expected == header):
                 assert log.read_blocking(offset, 1, log.log_end_offset) == written.data[at : at + expected.size]
@@ -179,7 +179,7 @@ def test_damage_that_is_noticed_when_it_is_read_is_told_once(what: str, caplog: 
     assert log.repairs == []
     for _ in range(2):
         for offset in range(RECORDS * BATCHES):
-            log.forget_positions()
+            log.clear_position_cache()
             with corrupt_if(what == "log" and offset // RECORDS == MIDDLE):
                 log.read_blocking(offset, 1, log.log_end_offset)
     (told,) = [record.getMessage() for record in caplog.records]

@@ -201,7 +201,7 @@ def test_damaged_indexes_are_made_anew(
         assert [segment.max_timestamp for segment in log.segments] == largest
     assert content(log) == data
     for offset in range(log.log_end_offset):
-        log.forget_positions()
+        log.clear_position_cache()
         found = log.read_blocking(offset, 1, log.log_end_offset)
         header = parse_header(found)
         assert header.base_offset <= offset <= header.last_offset

@@ -23,14 +23,14 @@ _SEARCHED_PER_BYTE = 4
 _SEARCHED_AT_LEAST = 1 << 26
 
 
-def plausible(header: BatchHeader, room: int, first: int, end_offset: int) -> bool:
+def is_plausible(header: BatchHeader, room: int, first: int, end_offset: int) -> bool:
     """Whether this is the header of a batch in `room` bytes whose offsets lie from `first` to before `end_offset`."""
     base, length, _, magic, _, _, delta, _, _, _, _, _, _ = header
     whole = HEADER_SIZE <= length + LENGTH_OVERHEAD <= room
     return whole and magic == MAGIC and delta >= 0 and first <= base <= base + delta < end_offset
 
 
-def sound_headers(
+def iter_valid_headers(
     file: DiskFile, start: int, end: int, first: int, end_offset: int
 ) -> Iterator[tuple[int, BatchHeader, bool]]:
     """(position, header, whether damage precedes it) of the batches in [start, end) of a segment, in a thread.
@@ -52,10 +52,10 @@ def sound_headers(
     header = header_at(start) if start < end else None
     while header is not None:
         following = None
-        good = plausible(header, end - position, first, end_offset)
+        good = is_plausible(header, end - position, first, end_offset)
         if good and position + header.size < end:
             following = header_at(position + header.size)
-            if following is None or not plausible(
+            if following is None or not is_plausible(
                 following, end - position - header.size, header.next_offset, end_offset
             ):
                 # One of the two is damaged.
@@ -75,7 +75,7 @@ def _is_sound(file: DiskFile, position: int, header: BatchHeader, due: int, foll
     """Whether it is this batch that can be believed, and not the one after it."""
     if following is not None and following[3] == MAGIC and due < following[0] <= header.last_offset and header[0] > due:
         return False
-    scan = Scan(file, position, position + header.size, header[0], header[0], check_crc=True)
+    scan = BatchScan(file, position, position + header.size, header[0], header[0], check_crc=True)
     return any(True for _ in scan)
 
 
@@ -91,11 +91,11 @@ def _next_sound(file: DiskFile, start: int, end: int, first: int, end_offset: in
         while 0 <= at <= len(chunk) - HEADER_SIZE + MAGIC_POS:
             position = start + at - MAGIC_POS
             header = _make(_unpack(chunk, at - MAGIC_POS))
-            if plausible(header, end - position, first, end_offset):
+            if is_plausible(header, end - position, first, end_offset):
                 budget -= header.size
                 if budget < 0:
                     return None
-                scan = Scan(file, position, position + header.size, first, first, check_crc=True)
+                scan = BatchScan(file, position, position + header.size, first, first, check_crc=True)
                 if any(True for _ in scan):
                     return position
             at = chunk.find(MAGIC, at + 1)
@@ -105,7 +105,7 @@ def _next_sound(file: DiskFile, start: int, end: int, first: int, end_offset: in
     return None
 
 
-class Scan:
+class BatchScan:
     """Iterates over (position, header) of the valid batches in [start, end) of a file, in a thread.
 
     It ends at the first batch that is not whole, not of format v2, out of order, or (with `check_crc`) damaged. A

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Background(Protocol):
+class BackgroundRunner(Protocol):
     def __call__(self, job: Callable[[], T], then: Callable[[T], None], delay_ms: int = 0, /) -> None:
         """Run `job` in a thread after `delay_ms`, then `then(result)` on the loop. Jobs given here do not raise."""
         ...
@@ -29,7 +29,7 @@ class SerialTaskQueue:
 
     __slots__ = ("_background", "_failed", "_queue", "_running", "_when_idle")
 
-    def __init__(self, background: Background, failed: Callable[[OSError], None]) -> None:
+    def __init__(self, background: BackgroundRunner, failed: Callable[[OSError], None]) -> None:
         self._background = background
         self._failed = failed
         self._queue: deque[tuple[Callable[[], object], Callable[[object], None]]] = deque()

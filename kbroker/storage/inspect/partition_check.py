@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kbroker.runtime.disk import Disk, DiskFile
-from kbroker.storage import checkpoint_files as checkpoints
-from kbroker.storage import names
+from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.inspect.batches import BatchAt, Damage, batches
-from kbroker.storage.inspect.consistency import (
+from kbroker.storage.inspect.consistency_checks import (
     AbortedCheck,
     OffsetIndexCheck,
-    OpenTransactions,
+    OpenTransactionCheck,
     ProducersCheck,
     TimeIndexCheck,
 )
-from kbroker.storage.inspect.index_files import Entry, aborted_entries, offset_entries, time_entries
+from kbroker.storage.inspect.index_files import IndexEntry, aborted_entries, offset_entries, time_entries
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
+from kbroker.storage.partition_metadata import read_topic_id
 from protocol.records.batch import BatchHeader
 from protocol.records.control import find_end_marker
 
 
-class Finding(NamedTuple):
+class LogFinding(NamedTuple):
     """Something about a file. `is_problem`: the data, or what is kept about it, is not as it should be; else it is only
     said what will happen to it. `position` is a byte of the file, `offset` one of the log; None where there is none."""
 
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     is_problem: bool = True
 
 
-class Known(NamedTuple):
+class CheckpointedState(NamedTuple):
     """What the data directory says of a partition: its checkpoints, and whether the last stop was clean."""
 
     recovery_point: int = 0
@@ -45,7 +45,7 @@ class Known(NamedTuple):
     moving: bool = False
 
 
-class Seen(NamedTuple):
+class LogTotals(NamedTuple):
     """What a partition's log is: offsets, batches, bytes; and how many of those the next start would read."""
 
     first_offset: int
@@ -59,7 +59,7 @@ class PartitionCheck:
     """Checks one directory. `findings` gives what is wrong, after which `seen` says what was looked at."""
 
     def __init__(
-        self, disk: Disk, directory: str, known: Known, read: Callable[[int], None] = lambda size: None
+        self, disk: Disk, directory: str, known: CheckpointedState, read: Callable[[int], None] = lambda size: None
     ) -> None:
         """`read` is told how many bytes have been read, from time to time."""
         self._disk = disk
@@ -71,19 +71,19 @@ class PartitionCheck:
         self._epochs: LeaderEpochCache | None = None
         self._epoch_told: tuple[int, int] | None = None
         self._producers = ProducersCheck()
-        self._open = OpenTransactions(gaps=known.cleaned_to > 0)
+        self._open = OpenTransactionCheck(gaps=known.cleaned_to > 0)
         self._snapshots: list[int] = []
         self._batches = self._bytes = self._unchecked = 0
 
     @property
-    def seen(self) -> Seen:
-        return Seen(self._first, self._due, self._batches, self._bytes, self._unchecked)
+    def seen(self) -> LogTotals:
+        return LogTotals(self._first, self._due, self._batches, self._bytes, self._unchecked)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[LogFinding]:
         listed = sorted(self._disk.listdir(self._directory))
-        files = [parsed for name in listed if (parsed := names.parse_segment_file(name)) is not None]
-        bases = [base for base, suffix in files if suffix == names.LOG]
-        self._snapshots = sorted(base for base, suffix in files if suffix == names.SNAPSHOT)
+        files = [parsed for name in listed if (parsed := file_names.parse_segment_file(name)) is not None]
+        bases = [base for base, suffix in files if suffix == file_names.LOG]
+        self._snapshots = sorted(base for base, suffix in files if suffix == file_names.SNAPSHOT)
         self._first = self._due = bases[0] if bases else self._known.log_start_offset
         if not self._known.moving:
             yield from self._leftovers(listed, set(bases))
@@ -98,36 +98,38 @@ class PartitionCheck:
         yield from self._compare_snapshots(self._due)
         yield from self._end(bases)
 
-    def _leftovers(self, listed: list[str], bases: set[int]) -> Iterator[Finding]:
+    def _leftovers(self, listed: list[str], bases: set[int]) -> Iterator[LogFinding]:
         for name in listed:
             path = f"{self._directory}/{name}"
-            parsed = names.parse_segment_file(name)
-            if name.endswith((names.DELETED, names.TEMPORARY, names.CLEANED)):
-                yield Finding(path, "left over; the next start removes it", is_problem=False)
-            elif name.endswith(names.SWAP):
-                yield Finding(path, "of a compaction that was not finished; the next start does", is_problem=False)
-            elif parsed is not None and parsed[1] not in (names.LOG, names.SNAPSHOT) and parsed[0] not in bases:
-                yield Finding(path, "belongs to no segment; the next start removes it", is_problem=False)
+            parsed = file_names.parse_segment_file(name)
+            if name.endswith((file_names.DELETED, file_names.TEMPORARY, file_names.CLEANED)):
+                yield LogFinding(path, "left over; the next start removes it", is_problem=False)
+            elif name.endswith(file_names.SWAP):
+                yield LogFinding(path, "of a compaction that was not finished; the next start does", is_problem=False)
+            elif (
+                parsed is not None and parsed[1] not in (file_names.LOG, file_names.SNAPSHOT) and parsed[0] not in bases
+            ):
+                yield LogFinding(path, "belongs to no segment; the next start removes it", is_problem=False)
 
-    def _load_epochs(self) -> Iterator[Finding]:
-        path = f"{self._directory}/{names.LEADER_EPOCHS}"
+    def _load_epochs(self) -> Iterator[LogFinding]:
+        path = f"{self._directory}/{file_names.LEADER_EPOCHS}"
         try:
-            self._epochs = LeaderEpochCache(checkpoints.decode_epochs(self._disk.read(path)))
+            self._epochs = LeaderEpochCache(checkpoint_files.decode_epochs(self._disk.read(path)))
         except FileNotFoundError:
             pass
         except (ValueError, IndexError) as error:
-            yield Finding(path, str(error))
+            yield LogFinding(path, str(error))
 
-    def _topic_id(self) -> Iterator[Finding]:
-        path = f"{self._directory}/{names.PARTITION_METADATA}"
-        if checkpoints.read_topic_id(self._disk, self._directory) is None:
+    def _topic_id(self) -> Iterator[LogFinding]:
+        path = f"{self._directory}/{file_names.PARTITION_METADATA}"
+        if read_topic_id(self._disk, self._directory) is None:
             what = "damaged" if self._disk.exists(path) else "missing"
-            yield Finding(path, f"{what}: nobody can tell whose directory this is", is_problem=what == "damaged")
+            yield LogFinding(path, f"{what}: nobody can tell whose directory this is", is_problem=what == "damaged")
 
     # Segments.
 
-    def _segment(self, base: int, following: int | None) -> Iterator[Finding]:
-        path = names.segment_file(self._directory, base, names.LOG)
+    def _segment(self, base: int, following: int | None) -> Iterator[LogFinding]:
+        path = file_names.segment_file(self._directory, base, file_names.LOG)
         # Before the log: what an index has when it is looked at, the log has.
         index, times = self._indexes(base)
         yield from self._missing_indexes(base, following, index, times)
@@ -135,7 +137,9 @@ class PartitionCheck:
         file = self._disk.open(path, write=False)
         size = file.size()
         if base < self._due:
-            yield Finding(path, f"begins at offset {base}, but the segment before it ends at {self._due}", offset=base)
+            yield LogFinding(
+                path, f"begins at offset {base}, but the segment before it ends at {self._due}", offset=base
+            )
         done = 0
         for found in batches(file, size, base):
             self._read(found.position - done)
@@ -144,31 +148,31 @@ class PartitionCheck:
                 yield from self._bad(path, found, size, following)
             if isinstance(found, BatchAt):
                 if found.fault is None:
-                    yield from self._told(base, names.TXN_INDEX, aborted.see(found.header, _aborts(file, found)))
+                    yield from self._told(base, file_names.TXN_INDEX, aborted.see(found.header, _aborts(file, found)))
                 yield from self._batch(path, found)
             if index is not None:
-                yield from self._told(base, names.INDEX, index.see(found))
+                yield from self._told(base, file_names.INDEX, index.see(found))
             if times is not None:
-                yield from self._told(base, names.TIME_INDEX, times.see(found))
+                yield from self._told(base, file_names.TIME_INDEX, times.see(found))
         if not self._known.moving:
-            yield from self._told(base, names.TXN_INDEX, aborted.end())
+            yield from self._told(base, file_names.TXN_INDEX, aborted.end())
         self._read(size - done)
         self._bytes += size
         if following is None or following > self._trusted:
             self._unchecked += size
         if index is not None and not (self._known.moving and following is None):
-            yield from self._told(base, names.INDEX, index.end(size))
+            yield from self._told(base, file_names.INDEX, index.end(size))
         if times is not None and not self._known.moving:
             closed = following is not None and following <= self._trusted
-            yield from self._told(base, names.TIME_INDEX, times.end(closed))
+            yield from self._told(base, file_names.TIME_INDEX, times.end(closed))
 
     def _indexes(self, base: int) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
         index = times = None
-        path = names.segment_file(self._directory, base, names.INDEX)
+        path = file_names.segment_file(self._directory, base, file_names.INDEX)
         if self._disk.exists(path):
             file = self._disk.open(path, write=False)
             index = OffsetIndexCheck(base, offset_entries(file, file.size()))
-        path = names.segment_file(self._directory, base, names.TIME_INDEX)
+        path = file_names.segment_file(self._directory, base, file_names.TIME_INDEX)
         if self._disk.exists(path):
             file = self._disk.open(path, write=False)
             times = TimeIndexCheck(base, time_entries(file, file.size()))
@@ -177,35 +181,35 @@ class PartitionCheck:
     def _aborted(self, base: int, following: int | None) -> AbortedCheck:
         """There is no file where nothing was aborted, and what is not synced yet may be in memory only."""
         written = self._known.clean or (following is not None and following <= self._trusted)
-        path = names.segment_file(self._directory, base, names.TXN_INDEX)
-        entries: Iterator[Entry | Damage] = iter(())
+        path = file_names.segment_file(self._directory, base, file_names.TXN_INDEX)
+        entries: Iterator[IndexEntry | Damage] = iter(())
         if self._disk.exists(path):
             file = self._disk.open(path, write=False)
             entries = aborted_entries(file, file.size())
         return AbortedCheck(entries, self._open, written and not self._known.moving)
 
-    def _missing_indexes(self, base: int, following: int | None, index: object, times: object) -> Iterator[Finding]:
+    def _missing_indexes(self, base: int, following: int | None, index: object, times: object) -> Iterator[LogFinding]:
         """A segment has its indexes in memory until the first checkpoint after it was closed."""
         if self._known.moving or following is None or following > self._trusted:
             return
-        for suffix, found in ((names.INDEX, index), (names.TIME_INDEX, times)):
+        for suffix, found in ((file_names.INDEX, index), (file_names.TIME_INDEX, times)):
             if found is None:
-                yield Finding(names.segment_file(self._directory, base, suffix), "missing")
+                yield LogFinding(file_names.segment_file(self._directory, base, suffix), "missing")
 
-    def _told(self, base: int, suffix: str, told: Iterator[tuple[int, int | None, str]]) -> Iterator[Finding]:
+    def _told(self, base: int, suffix: str, told: Iterator[tuple[int, int | None, str]]) -> Iterator[LogFinding]:
         for position, offset, what in told:
-            yield Finding(names.segment_file(self._directory, base, suffix), what, position, offset)
+            yield LogFinding(file_names.segment_file(self._directory, base, suffix), what, position, offset)
 
-    def _bad(self, path: str, found: BatchAt | Damage, size: int, following: int | None) -> Iterator[Finding]:
+    def _bad(self, path: str, found: BatchAt | Damage, size: int, following: int | None) -> Iterator[LogFinding]:
         if isinstance(found, BatchAt):
             end, offset, what = found.end, found.header.base_offset, f"a batch: {found.fault}"
         else:
             end, offset, what = found.position + found.size, found.offset or 0, found.reason
         if self._known.moving and following is None and end >= size:
             return
-        yield Finding(path, what, found.position, offset)
+        yield LogFinding(path, what, found.position, offset)
 
-    def _batch(self, path: str, found: BatchAt) -> Iterator[Finding]:
+    def _batch(self, path: str, found: BatchAt) -> Iterator[LogFinding]:
         header = found.header
         self._batches += 1
         yield from self._compare_snapshots(header.base_offset)
@@ -215,7 +219,7 @@ class PartitionCheck:
             self._open.see(header)
             self._due = max(self._due, header.next_offset)
 
-    def _epoch(self, path: str, position: int, header: BatchHeader) -> Iterator[Finding]:
+    def _epoch(self, path: str, position: int, header: BatchHeader) -> Iterator[LogFinding]:
         """The epoch of a batch is the one that the checkpoint has for its offset, or one that it cannot know yet."""
         if self._epochs is None or header.leader_epoch < 0 or header.base_offset < self._known.log_start_offset:
             return
@@ -227,38 +231,38 @@ class PartitionCheck:
         if newer and (self._known.moving or header.next_offset > self._trusted):
             return
         self._epoch_told = told
-        what = f"a batch of leader epoch {header.leader_epoch} where {names.LEADER_EPOCHS} has {expected}"
-        yield Finding(path, what, position, header.base_offset)
+        what = f"a batch of leader epoch {header.leader_epoch} where {file_names.LEADER_EPOCHS} has {expected}"
+        yield LogFinding(path, what, position, header.base_offset)
 
     # The whole.
 
-    def _compare_snapshots(self, reached: int) -> Iterator[Finding]:
+    def _compare_snapshots(self, reached: int) -> Iterator[LogFinding]:
         """All batches below `reached` have been seen: the snapshots up to there can be compared."""
         while self._snapshots and self._snapshots[0] <= reached:
             offset = self._snapshots.pop(0)
-            path = names.segment_file(self._directory, offset, names.SNAPSHOT)
+            path = file_names.segment_file(self._directory, offset, file_names.SNAPSHOT)
             try:
                 data = self._disk.read(path)
             except FileNotFoundError:
                 continue
             for what in (*self._producers.compare(data, self._disk.mtime_ms(path)), *self._open.compare(data)):
-                yield Finding(path, what, offset=offset)
+                yield LogFinding(path, what, offset=offset)
 
-    def _end(self, bases: list[int]) -> Iterator[Finding]:
+    def _end(self, bases: list[int]) -> Iterator[LogFinding]:
         known = self._known
         if known.moving:
             return
         for offset in self._snapshots:
-            path = names.segment_file(self._directory, offset, names.SNAPSHOT)
-            yield Finding(path, f"beyond the end of the log, which is {self._due}", offset=offset)
+            path = file_names.segment_file(self._directory, offset, file_names.SNAPSHOT)
+            yield LogFinding(path, f"beyond the end of the log, which is {self._due}", offset=offset)
         starts = (
-            (names.RECOVERY_POINTS, known.recovery_point, self._due, "the end of the log"),
-            (names.LOG_START_OFFSETS, known.log_start_offset, self._due, "the end of the log"),
-            (names.CLEANER_OFFSETS, known.cleaned_to, bases[-1] if bases else self._due, "the active segment"),
+            (file_names.RECOVERY_POINTS, known.recovery_point, self._due, "the end of the log"),
+            (file_names.LOG_START_OFFSETS, known.log_start_offset, self._due, "the end of the log"),
+            (file_names.CLEANER_OFFSETS, known.cleaned_to, bases[-1] if bases else self._due, "the active segment"),
         )
         for name, offset, limit, of in starts:
             if offset > limit:
-                yield Finding(self._directory, f"{name} has {offset}, beyond {of} at {limit}", offset=offset)
+                yield LogFinding(self._directory, f"{name} has {offset}, beyond {of} at {limit}", offset=offset)
 
 
 def _aborts(file: DiskFile, found: BatchAt) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 # The first unstable offset where every transaction is decided.
-NEVER = 1 << 62
+NO_UNSTABLE_OFFSET = 1 << 62
 
 
-class EndedTransaction(NamedTuple):
+class CompletedTransaction(NamedTuple):
     """Of one producer: from its first record up to its marker. `last_stable_offset`: where the first of the others
     that are still open begins, or the offset after the marker."""
 
@@ -23,13 +23,13 @@ class EndedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-class OpenTransactions:
+class OngoingTransactions:
     """`first_unstable`: of the first record that may not be told yet to who reads committed ones, NEVER if none."""
 
-    __slots__ = ("_ended", "_open", "first_unstable")
+    __slots__ = ("_ended", "_open", "first_unstable_offset")
 
     def __init__(self) -> None:
-        self.first_unstable = NEVER
+        self.first_unstable_offset = NO_UNSTABLE_OFFSET
         # Producer ids by the first offsets of their transactions, which ascend: a new one begins at the log's end.
         self._open: dict[int, int] = {}
         # (offset of the marker, first offset), in order of the markers.
@@ -41,24 +41,24 @@ class OpenTransactions:
 
     def begin(self, producer_id: int, first_offset: int) -> None:
         self._open[first_offset] = producer_id
-        if first_offset < self.first_unstable:
-            self.first_unstable = first_offset
+        if first_offset < self.first_unstable_offset:
+            self.first_unstable_offset = first_offset
 
-    def end(self, producer_id: int, first_offset: int, marker_offset: int, committed: bool) -> EndedTransaction:
+    def end(self, producer_id: int, first_offset: int, marker_offset: int, committed: bool) -> CompletedTransaction:
         """Its marker has been appended; it stays unstable until the high watermark has passed that."""
         self._open.pop(first_offset, None)
         self._ended.append((marker_offset, first_offset))
         stable = next(iter(self._open), marker_offset + 1)
-        return EndedTransaction(producer_id, first_offset, marker_offset, committed, stable)
+        return CompletedTransaction(producer_id, first_offset, marker_offset, committed, stable)
 
-    def high_watermark_at(self, offset: int) -> None:
+    def on_high_watermark_updated(self, offset: int) -> None:
         """Everything below `offset` is committed, the markers there as well."""
         ended = self._ended
         if ended and ended[0][0] < offset:
             while ended and ended[0][0] < offset:
                 ended.popleft()
-            first = min([first for _, first in ended], default=NEVER)
-            self.first_unstable = min(next(iter(self._open), NEVER), first)
+            first = min([first for _, first in ended], default=NO_UNSTABLE_OFFSET)
+            self.first_unstable_offset = min(next(iter(self._open), NO_UNSTABLE_OFFSET), first)
 
     def restore(self, opened: Iterable[tuple[int, int]]) -> None:
         """Those that a snapshot has, as (first offset, producer id)."""

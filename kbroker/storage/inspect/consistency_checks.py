@@ -6,7 +6,7 @@ Findings are (position in the file of the index, offset, what is wrong).
 from collections.abc import Iterator
 
 from kbroker.storage.inspect.batches import BatchAt, Damage
-from kbroker.storage.inspect.index_files import Entry, producer_entries
+from kbroker.storage.inspect.index_files import IndexEntry, producer_entries
 from protocol.records.batch import BatchHeader
 
 Told = Iterator[tuple[int, int | None, str]]
@@ -18,13 +18,13 @@ EXPIRATION_MS = 86_400_000
 class _IndexCheck:
     """Takes the entries of an index one by one. Those that are wrong in themselves are told and passed over."""
 
-    def __init__(self, base_offset: int, entries: Iterator[Entry | Damage]) -> None:
+    def __init__(self, base_offset: int, entries: Iterator[IndexEntry | Damage]) -> None:
         self._base = base_offset
         self._entries = entries
         self._told: list[tuple[int, int | None, str]] = []
         self._entry = self._next()
 
-    def _next(self) -> Entry | None:
+    def _next(self) -> IndexEntry | None:
         for found in self._entries:
             if isinstance(found, Damage):
                 self._told.append((found.position, found.offset, found.reason))
@@ -66,7 +66,7 @@ class OffsetIndexCheck(_IndexCheck):
 class TimeIndexCheck(_IndexCheck):
     """Each entry has the timestamp of the batch with its offset, which is larger than all before it."""
 
-    def __init__(self, base_offset: int, entries: Iterator[Entry | Damage]) -> None:
+    def __init__(self, base_offset: int, entries: Iterator[IndexEntry | Damage]) -> None:
         super().__init__(base_offset, entries)
         self._largest = -1
         self._largest_at = base_offset
@@ -111,7 +111,7 @@ class TimeIndexCheck(_IndexCheck):
         return self._flush()
 
 
-class OpenTransactions:
+class OpenTransactionCheck:
     """Where the open transaction of each producer begins, as far as the log tells: what compaction has taken (`gaps`),
     and what lies before the log, hides some."""
 
@@ -147,7 +147,7 @@ class OpenTransactions:
 class AbortedCheck(_IndexCheck):
     """Each entry is of a transaction whose abort is in the segment, and each of those has an entry."""
 
-    def __init__(self, entries: Iterator[Entry | Damage], open_: OpenTransactions, complete: bool) -> None:
+    def __init__(self, entries: Iterator[IndexEntry | Damage], open_: OpenTransactionCheck, complete: bool) -> None:
         """`complete`: all entries must be there, none is in the memory of a broker."""
         super().__init__(0, entries)
         self._open = open_

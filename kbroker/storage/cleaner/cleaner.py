@@ -14,15 +14,15 @@ from typing import Any
 
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.runtime.environment import Clock
-from kbroker.storage import names
+from kbroker.storage import file_names
 from kbroker.storage.cleaner import segment_swap as swaps
 from kbroker.storage.cleaner.batch_filter import emptied, encoded_records, filter_batch, filter_marker
 from kbroker.storage.cleaner.cleaned_transactions import AbortedAhead, CleanedTransactionMetadata
-from kbroker.storage.cleaner.offset_map import Offsets, note_keys
-from kbroker.storage.cleaner.source_segments import Damaged, Reader, Source, Throttle
+from kbroker.storage.cleaner.offset_map import OffsetMap, add_keys
+from kbroker.storage.cleaner.source_segments import SegmentDamaged, SourceReader, SourceSegment, Throttler
 from kbroker.storage.indexes.transaction_index import AbortedTransaction, encode_aborted
-from kbroker.storage.log.segment import Segment
-from kbroker.storage.recovery.batch_scan import MAX_RELATIVE_OFFSET
+from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
+from kbroker.storage.log.segment import LogSegment
 from protocol.errors import MalformedError
 from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, parse_header
 
@@ -40,7 +40,7 @@ class CompactionPlan:
     sources and the marker is not."""
 
     directory: str
-    sources: tuple[Source, ...]
+    sources: tuple[SourceSegment, ...]
     first_dirty: int
     now_ms: int
     delete_retention_ms: int
@@ -55,7 +55,7 @@ class CompactionPlan:
 
 
 @dataclass(slots=True, frozen=True)
-class Cleaned:
+class CleanedSegment:
     """A segment [base_offset, end_offset) whose files are complete and synced under their `.cleaned` names. It is to
     replace the segments with the base offsets `bases`. `aborted`: it has an index of aborted transactions."""
 
@@ -74,7 +74,7 @@ class CompactionResult:
     """`cleaned_to`: below this offset each key is there once. `failure` says why there is nothing, and `damaged`
     whether it will be so the next time."""
 
-    cleaned: tuple[Cleaned, ...] = ()
+    cleaned: tuple[CleanedSegment, ...] = ()
     cleaned_to: int = -1
     failure: str | None = None
     damaged: bool = False
@@ -87,7 +87,7 @@ def encode_plan(plan: CompactionPlan) -> bytes:
 
 def decode_plan(data: bytes) -> CompactionPlan:
     values = json.loads(data)
-    values["sources"] = tuple(Source(*one) for one in values["sources"])
+    values["sources"] = tuple(SourceSegment(*one) for one in values["sources"])
     values["last_offsets"] = frozenset(values["last_offsets"])
     values["last_markers"] = frozenset(tuple(one) for one in values["last_markers"])
     values["aborted_later"] = tuple(AbortedTransaction(*one) for one in values["aborted_later"])
@@ -100,7 +100,7 @@ def encode_result(result: CompactionResult) -> bytes:
 
 def decode_result(data: bytes) -> CompactionResult:
     values = json.loads(data)
-    values["cleaned"] = tuple(Cleaned(**{**one, "bases": tuple(one["bases"])}) for one in values["cleaned"])
+    values["cleaned"] = tuple(CleanedSegment(**{**one, "bases": tuple(one["bases"])}) for one in values["cleaned"])
     return CompactionResult(**values)
 
 
@@ -116,8 +116,8 @@ def run(disk: Disk, clock: Clock, sleep: Callable[[float], None], data: bytes) -
     """Do what a plan says, or say why it cannot be done; then what was written has been removed again."""
     plan = decode_plan(data)
     try:
-        result = compact(disk, plan, Throttle(plan.rate, clock, sleep))
-    except (Damaged, FileNotFoundError, MalformedError) as error:
+        result = compact(disk, plan, Throttler(plan.rate, clock, sleep))
+    except (SegmentDamaged, FileNotFoundError, MalformedError) as error:
         # A segment that has gone was taken by retention: the next plan is without it.
         result = CompactionResult(failure=str(error), damaged=not isinstance(error, FileNotFoundError))
     except OSError as error:
@@ -125,9 +125,9 @@ def run(disk: Disk, clock: Clock, sleep: Callable[[float], None], data: bytes) -
     return encode_result(result)
 
 
-def compact(disk: Disk, plan: CompactionPlan, throttle: Throttle) -> CompactionResult:
+def compact(disk: Disk, plan: CompactionPlan, throttle: Throttler) -> CompactionResult:
     """Write compacted segments. Raises Damaged, OSError; then what was written is removed again."""
-    done: list[Cleaned] = []
+    done: list[CleanedSegment] = []
     try:
         offsets, cleaned_to = latest_offsets(disk, plan, throttle)
         decided = CleanedTransactionMetadata()
@@ -136,17 +136,17 @@ def compact(disk: Disk, plan: CompactionPlan, throttle: Throttle) -> CompactionR
             cleaned = _Writer(disk, plan, throttle, group, offsets, cleaned_to, decided, ahead).run()
             if cleaned is not None:
                 done.append(cleaned)
-    except (Damaged, OSError):
+    except (SegmentDamaged, OSError):
         for cleaned in done:
             _remove_files(disk, plan.directory, cleaned.base_offset)
         raise
     return CompactionResult(tuple(done), cleaned_to)
 
 
-def latest_offsets(disk: Disk, plan: CompactionPlan, throttle: Throttle) -> tuple[Offsets, int]:
+def latest_offsets(disk: Disk, plan: CompactionPlan, throttle: Throttler) -> tuple[OffsetMap, int]:
     """Each key's latest offset in what is dirty, and up to where: all of it, or as far as the memory reached, but for
     at least one batch."""
-    offsets: Offsets = {}
+    offsets: OffsetMap = {}
     most = plan.map_bytes // ENTRY_BYTES
     decided = CleanedTransactionMetadata()
     ahead = AbortedAhead(disk, plan.directory, plan.sources, plan.first_dirty, plan.aborted_later)
@@ -154,13 +154,13 @@ def latest_offsets(disk: Disk, plan: CompactionPlan, throttle: Throttle) -> tupl
         if source.end_offset <= plan.first_dirty:
             continue
         decided.add(ahead.up_to(source.end_offset))
-        reader = Reader(disk, plan.directory, source, plan.io_bytes, throttle)
+        reader = SourceReader(disk, plan.directory, source, plan.io_bytes, throttle)
         for header, batch in reader:
             if header.last_offset < plan.first_dirty or _is_no_news(decided, header, batch):
                 continue
             try:
                 body = encoded_records(batch, header)
-                note_keys(body, header.count, header.base_offset, header.last_offset_delta, offsets)
+                add_keys(body, header.count, header.base_offset, header.last_offset_delta, offsets)
             except MalformedError as error:
                 raise reader.damage(str(error)) from error
             if len(offsets) >= most:
@@ -168,10 +168,10 @@ def latest_offsets(disk: Disk, plan: CompactionPlan, throttle: Throttle) -> tupl
     return offsets, plan.sources[-1].end_offset
 
 
-def groups(plan: CompactionPlan, cleaned_to: int) -> list[tuple[Source, ...]]:
+def groups(plan: CompactionPlan, cleaned_to: int) -> list[tuple[SourceSegment, ...]]:
     """Neighbours that fit one segment together, of all that begins below `cleaned_to`."""
-    found: list[tuple[Source, ...]] = []
-    group: list[Source] = []
+    found: list[tuple[SourceSegment, ...]] = []
+    group: list[SourceSegment] = []
     for source in plan.sources:
         if source.base_offset >= cleaned_to:
             break
@@ -201,9 +201,9 @@ class _Writer:
         self,
         disk: Disk,
         plan: CompactionPlan,
-        throttle: Throttle,
-        sources: tuple[Source, ...],
-        offsets: Offsets,
+        throttle: Throttler,
+        sources: tuple[SourceSegment, ...],
+        offsets: OffsetMap,
         cleaned_to: int,
         decided: CleanedTransactionMetadata,
         ahead: AbortedAhead,
@@ -216,12 +216,12 @@ class _Writer:
         self._cleaned_to = cleaned_to
         self._decided = decided
         self._ahead = ahead
-        self._segment = Segment(disk, plan.directory, sources[0].base_offset, plan.now_ms)
+        self._segment = LogSegment(disk, plan.directory, sources[0].base_offset, plan.now_ms)
         self._file: DiskFile | None = None
         self._buffer = bytearray()
         self._written = 0
 
-    def run(self) -> Cleaned | None:
+    def run(self) -> CleanedSegment | None:
         """None: the source stays as it is."""
         segment, last = self._segment, self._sources[-1]
         self._decided.kept.clear()
@@ -240,7 +240,7 @@ class _Writer:
         except BaseException:
             _remove_files(self._disk, self._plan.directory, segment.base_offset)
             raise
-        return Cleaned(
+        return CleanedSegment(
             tuple(source.base_offset for source in self._sources),
             segment.base_offset,
             last.end_offset,
@@ -252,12 +252,12 @@ class _Writer:
         )
 
     def _begin(self) -> None:
-        self._file = _new_file(self._disk, self._segment.path() + names.CLEANED)
+        self._file = _new_file(self._disk, self._segment.path() + file_names.CLEANED)
 
-    def _copy(self, source: Source) -> None:
+    def _copy(self, source: SourceSegment) -> None:
         segment, interval = self._segment, self._plan.index_interval_bytes
         self._decided.add(self._ahead.up_to(source.end_offset))
-        reader = Reader(self._disk, self._plan.directory, source, self._plan.io_bytes, self._throttle)
+        reader = SourceReader(self._disk, self._plan.directory, source, self._plan.io_bytes, self._throttle)
         for header, batch in reader:
             try:
                 kept = self._filtered(batch, header)
@@ -312,21 +312,21 @@ class _Writer:
         assert segment.index is not None
         assert segment.times is not None
         for suffix, data in (
-            (names.INDEX, segment.index.encode(0, len(segment.index.entries))),
-            (names.TIME_INDEX, segment.times.encode(0, len(segment.times.timestamps))),
+            (file_names.INDEX, segment.index.encode(0, len(segment.index.entries))),
+            (file_names.TIME_INDEX, segment.times.encode(0, len(segment.times.timestamps))),
         ):
-            file = _new_file(self._disk, segment.path(suffix) + names.CLEANED)
+            file = _new_file(self._disk, segment.path(suffix) + file_names.CLEANED)
             if file.append(data) != len(data):
                 raise OSError(ENOSPC, "no space left to compact")
             file.fdatasync()
 
     def _write_aborted(self) -> bool:
         """Also one without entries where the segment had one before: no crash may leave that beside the new log."""
-        path = self._segment.path(names.TXN_INDEX)
+        path = self._segment.path(file_names.TXN_INDEX)
         kept = self._decided.kept
         if not kept and not self._disk.exists(path):
             return False
-        file, data = _new_file(self._disk, path + names.CLEANED), encode_aborted(kept)
+        file, data = _new_file(self._disk, path + file_names.CLEANED), encode_aborted(kept)
         if file.append(data) != len(data):
             raise OSError(ENOSPC, "no space left to compact")
         file.fdatasync()
@@ -344,7 +344,7 @@ def _new_file(disk: Disk, path: str) -> DiskFile:
 def _remove_files(disk: Disk, directory: str, base_offset: int) -> None:
     for suffix in swaps.NEW_SUFFIXES:
         try:
-            disk.unlink(names.segment_file(directory, base_offset, suffix) + names.CLEANED)
+            disk.unlink(file_names.segment_file(directory, base_offset, suffix) + file_names.CLEANED)
         except OSError:
             # Not written yet; or the next start removes it.
             continue

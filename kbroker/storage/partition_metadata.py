@@ -1,0 +1,34 @@
+"""partition.metadata: the topic id of a partition's directory, as Kafka writes it."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+from kbroker.runtime.disk import Disk
+from kbroker.storage.file_names import PARTITION_METADATA
+
+_ID_BYTES = 16
+
+
+def encode_topic_id(topic_id: bytes) -> str:
+    """A UUID of 16 bytes as Kafka prints it: URL-safe base64 without padding."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def read_topic_id(disk: Disk, directory: str) -> bytes | None:
+    """Return the topic id; None if the file is missing or damaged, in which case it may be written again."""
+    try:
+        lines = disk.read(f"{directory}/{PARTITION_METADATA}").decode().split("\n")
+        fields = dict(line.split(": ", 1) for line in lines)
+        topic_id = urlsafe_b64decode(fields["topic_id"] + "==")
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+    return topic_id if len(topic_id) == _ID_BYTES else None
+
+
+def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
+    """Write the topic id durably.
+
+    It is written before the first record, as in Kafka: a new topic of the same name must not get the records of a
+    deleted one.
+    """
+    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
+    disk.write_atomic(f"{directory}/{PARTITION_METADATA}", text.encode())

@@ -1,40 +1,89 @@
-"""The command tree, and the one place where failures become exit statuses."""
+"""The command tree, and where exceptions become exit statuses.
 
+A command's module is imported when that command runs or completes, not before: importing all of them takes longer
+than most commands run. Until then a placeholder with the command's help stands for it.
+"""
+
+import importlib
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
-from kbroker.cli.archive import app as archive
 from kbroker.cli.common.completion import rejoin_words
-from kbroker.cli.common.errors import CliError, complain, explain, usage
-from kbroker.cli.configs import configs
-from kbroker.cli.configs import show as config
-from kbroker.cli.doctor import doctor
-from kbroker.cli.groups import groups
-from kbroker.cli.log import app as log_app
-from kbroker.cli.pipeline import app as pipeline
-from kbroker.cli.records import consume, produce
-from kbroker.cli.replay import replay
-from kbroker.cli.start import start
-from kbroker.cli.topics import topics
-from kbroker.cli.transactions import transactions
+from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
 
 INTERRUPTED = 130
 
+
+class CommandSource(NamedTuple):
+    """Where a command is defined: `name` in `module` is a function or, for a group of commands, a typer.Typer."""
+
+    module: str
+    name: str
+    help: str
+
+
+COMMANDS = {
+    "start": CommandSource("kbroker.cli.start.command", "start", "Run a broker until SIGTERM or SIGINT."),
+    "config": CommandSource("kbroker.cli.configs.show", "app", "Show the configuration that a broker starts with."),
+    "topics": CommandSource("kbroker.cli.topics.app", "app", "Create, list, describe, alter and delete topics."),
+    "produce": CommandSource("kbroker.cli.records.produce", "produce", "Produce records to a topic."),
+    "consume": CommandSource("kbroker.cli.records.consume", "consume", "Print records of topics."),
+    "groups": CommandSource("kbroker.cli.groups.app", "app", "List, describe, reset and delete consumer groups."),
+    "transactions": CommandSource(
+        "kbroker.cli.transactions.app", "app", "List and describe transactions, find and end hanging ones."
+    ),
+    "configs": CommandSource(
+        "kbroker.cli.configs.app", "app", "Get, set and unset configs of topics, brokers, groups and client metrics."
+    ),
+    "log": CommandSource("kbroker.cli.log.app", "app", "Dump and verify the files of a data directory."),
+    "archive": CommandSource("kbroker.cli.archive.app", "app", "Archive topics as Parquet files."),
+    "replay": CommandSource("kbroker.cli.replay.replay", "replay", "Produce the records of an archive to topics."),
+    "pipeline": CommandSource("kbroker.cli.pipeline.app", "app", "Run Spark jobs on topics."),
+    "doctor": CommandSource("kbroker.cli.doctor.doctor", "doctor", "Check whether a broker can start and run well."),
+}
+
+
+def load_command(name: str) -> Any:
+    """Import a command and return it as a click command."""
+    source = COMMANDS[name]
+    definition = getattr(importlib.import_module(source.module), source.name)
+    parent = typer.Typer(rich_markup_mode=_markup_mode())
+    if isinstance(definition, typer.Typer):
+        parent.add_typer(definition, name=name, help=source.help, no_args_is_help=True)
+    else:
+        parent.command(name)(definition)
+    return typer.main.get_group(parent).commands[name]
+
+
+def _markup_mode() -> Any:
+    return "rich" if sys.stdout.isatty() else None
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are placeholders, replaced by the real command when it runs or completes."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, remaining = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else command, remaining
+
+
 app = typer.Typer(
     name="kbroker",
-    help="A message queue that speaks the Kafka wire protocol: the broker, and tools for any Kafka broker.",
+    cls=LazyGroup,
+    help="Run a broker that speaks the Kafka protocol, and work with any Kafka broker.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich" if sys.stdout.isatty() else None,
+    rich_markup_mode=_markup_mode(),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from importlib.metadata import version
 
         print(f"kbroker {version('kbroker')}")
@@ -44,106 +93,61 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
-@app.command("start")
-def start_broker(
-    config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="TOML, or server.properties as Kafka has it.")
-    ] = None,
-    data_dir: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where data is kept.", show_default=f"./{start.DEFAULT_DATA_DIR}"),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Accept clients here.", show_default=start.DEFAULT_LISTEN),
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Tell clients to connect here.", show_default="as --listen"),
-    ] = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Set one property; stronger than the file."),
-    ] = None,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="One of debug, info, warning, error.")] = "info",
-    log_format: Annotated[
-        str | None,
-        typer.Option(metavar="FORM", help="Lines of the log: text or json.", show_default="text"),
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /metrics for Prometheus here.", show_default="nowhere"),
-    ] = None,
-) -> None:
-    """Run a broker until SIGTERM or SIGINT.
-
-    One line on standard output names the bootstrap address when it is ready; the log goes to standard error.
-    """
-    options = start.StartOptions(config, data_dir, listen, advertise, properties or [], log_level, log_format, metrics)
-    raise typer.Exit(start.start(options))
+def _placeholder() -> None:
+    raise AssertionError("replaced by the command in LazyGroup.resolve_command")
 
 
-app.add_typer(config.app, name="config")
-app.add_typer(topics.app, name="topics")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(groups.app, name="groups")
-app.add_typer(transactions.app, name="transactions")
-app.add_typer(configs.app, name="configs")
-app.add_typer(log_app.app, name="log")
-app.add_typer(archive.app, name="archive")
-app.command("replay")(replay.replay)
-app.add_typer(pipeline.app, name="pipeline")
-app.command("doctor")(doctor.doctor)
-
-
-def _misused(error: typer.TyperException) -> int:
-    # typer raises its help as an error where a command is missing, and it too knows that one by its name
-    if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.format_message())
-    else:
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context is not None else "kbroker"
-        complain(f"{error.format_message()} ({path} --help shows how it is used)")
-    return error.exit_code
-
-
-def _require_text(args: list[str]) -> None:
-    """Names and configs are text. Only records may hold any bytes."""
-    for arg in args if args[:1] != ["produce"] else args[1:2]:
-        try:
-            arg.encode()
-        except UnicodeEncodeError:
-            raise usage(f"not UTF-8: {arg!r}") from None
+for _name, _source in COMMANDS.items():
+    app.command(_name, help=_source.help)(_placeholder)
 
 
 def run(args: list[str]) -> int:
-    """Run one command line; gives the exit status."""
+    """Run one command line; returns the exit status."""
     rejoin_words(os.environ)
     try:
-        _require_text(args)
+        _require_utf8(args)
         status = app(args, prog_name="kbroker", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except CliError as error:
-        complain(str(error))
+        print_error(str(error))
         return error.status
     except typer.TyperException as error:
-        return _misused(error)
+        return _print_usage_error(error)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except SystemExit as error:
-        # typer and rich end the process so when the reader of a pipe has gone
+        # typer and rich exit the process when the reader of a pipe has closed it.
         return error.code if isinstance(error.code, int) else 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        complain(explain(error))
+        print_error(exception_text(error))
         return 1
+
+
+def _require_utf8(args: list[str]) -> None:
+    """Raise CliError for names and configs that are not UTF-8. Only records may hold arbitrary bytes."""
+    for arg in args if args[:1] != ["produce"] else args[1:2]:
+        try:
+            arg.encode()
+        except UnicodeEncodeError:
+            raise usage_error(f"not UTF-8: {arg!r}") from None
+
+
+def _print_usage_error(error: typer.TyperException) -> int:
+    # A group without a command raises its help as an exception, which typer itself recognizes by the class name.
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message())
+    else:
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "kbroker"
+        print_error(f"{error.format_message()} (see {path} --help)")
+    return error.exit_code

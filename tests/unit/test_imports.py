@@ -40,7 +40,7 @@ CLIENTS = {
 CLIENT_EXCEPTIONS = {
     "kbroker/cli/start/start.py": {"broker", "runtime"},
     "kbroker/cli/log/dump.py": {"runtime", "storage"},
-    "kbroker/cli/log/files.py": {"metadata", "runtime", "storage"},
+    "kbroker/cli/log/file_readers.py": {"metadata", "runtime", "storage"},
     "kbroker/cli/log/app.py": {"runtime", "storage"},
     "kbroker/cli/log/internal_topics.py": {"storage"},
     "kbroker/cli/log/segments.py": {"runtime", "storage"},
@@ -272,8 +272,8 @@ def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
         "kbroker/server/socket_server.py": "import asyncio\nimport kbroker.broker",
         "kbroker/broker.py": "import time, kbroker.server",
         "kbroker/cli/start/start.py": "import os\nfrom kbroker.broker import run",
-        "kbroker/cli/topics/topics.py": "from kbroker import __version__\nfrom kbroker.metadata import controller",
-        "kbroker/cli/groups/groups.py": "from kbroker.broker import run",
+        "kbroker/cli/topics/app.py": "from kbroker import __version__\nfrom kbroker.metadata import controller",
+        "kbroker/cli/groups/app.py": "from kbroker.broker import run",
         "kbroker/attic/old.py": "",
         "protocol/fast/primitives.py": "import socket\nfrom kbroker.common import Buffer",
     }
@@ -282,8 +282,8 @@ def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
         (tmp_path / name).write_text(text)
     assert sorted(faults(tmp_path)) == [
         "kbroker/attic/old.py: the package attic has no layer",
-        "kbroker/cli/groups/groups.py: imports broker, which is not below cli",
-        "kbroker/cli/topics/topics.py: imports metadata, which is not below cli",
+        "kbroker/cli/groups/app.py: imports broker, which is not below cli",
+        "kbroker/cli/topics/app.py: imports metadata, which is not below cli",
         "kbroker/config/clock.py: imports time below the edge",
         "kbroker/config/dice.py: imports random below the edge",
         "kbroker/config/dice.py: instantiates Random",

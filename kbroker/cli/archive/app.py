@@ -7,7 +7,7 @@ from kbroker.cli.archive.list import describe, list_archives
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
 
-app = typer.Typer(help="Keep topics as Parquet files, look at them, check them.", no_args_is_help=True)
+app = typer.Typer()
 
 app.command("run")(run)
 app.command("list")(list_archives)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kbroker.cli.archive.list import Directory, TopicNames, storages
-from kbroker.cli.common.client import AsJson
-from kbroker.cli.common.errors import complain, usage
-from kbroker.cli.common.output import Cell, LongWork, counted, print_json, print_table, size_text
-from kbroker.cli.common.spark_options import Jars, Master, SparkConf, spark
-from kbroker.cli.common.values import day, duration_ms, integer
+from kbroker.cli.common.errors import print_error, usage_error
+from kbroker.cli.common.formatting import count_text, format_size
+from kbroker.cli.common.options import AsJson
+from kbroker.cli.common.output import Cell, print_json, print_table
+from kbroker.cli.common.parsing import parse_date, parse_duration_ms, parse_integer
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.common.spark_options import Jars, Master, SparkConf, spark_session_for
 
 if TYPE_CHECKING:
     from kbroker.pipeline.archive.compaction.compaction import Outcome
@@ -50,7 +52,7 @@ def compact(
     from kbroker.pipeline.archive.manifest.store import Archive
     from kbroker.pipeline.storage.storage import open_storage
 
-    wanted = Wanted(size_of(target_size), topic or (), [day(one) for one in date or ()], _seconds(keep_replaced))
+    wanted = Wanted(size_of(target_size), topic or (), [parse_date(one) for one in date or ()], _seconds(keep_replaced))
     with storages([directory], master, jars, conf) as storage_of:
         archive = Archive.open(storage_of(directory))
         bins = plan(archive.state(), wanted.target_size, wanted.topics, wanted.dates)
@@ -63,8 +65,8 @@ def compact(
     if bins:
         # Only now: it takes seconds to start.
         with (
-            spark("kbroker archive compact", master, jars, conf) as session,
-            LongWork("compacting", sum(one.size for one in bins), shows_bytes=True) as work,
+            spark_session_for("kbroker archive compact", master, jars, conf) as session,
+            ProgressBar("compacting", sum(one.size for one in bins), shows_bytes=True) as work,
         ):
             outcome = compact(session, Archive.open(open_storage(directory, session)), wanted, work.advance)
     _print_outcome(outcome, foreign, as_json)
@@ -76,15 +78,17 @@ def size_of(text: str) -> int:
     """A number of bytes, as 128MiB, 1.5g or 4096; units are powers of 1024."""
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise usage(f"expected a size as 128MiB or 1GiB, not {text!r}")
+        raise usage_error(f"expected a size as 128MiB or 1GiB, not {text!r}")
     size = int(float(found[1]) * 1024 ** " kmgt".index((found[2] or " ").lower()))
     if not LEAST_TARGET <= size <= MOST_TARGET:
-        raise usage(f"the target size must be from {size_text(LEAST_TARGET)} to {size_text(MOST_TARGET)}, not {text}")
+        raise usage_error(
+            f"the target size must be from {format_size(LEAST_TARGET)} to {format_size(MOST_TARGET)}, not {text}"
+        )
     return size
 
 
 def _seconds(text: str) -> float:
-    return integer(text, "the seconds") if text.isascii() and text.isdigit() else duration_ms(text) / 1000
+    return parse_integer(text, "the seconds") if text.isascii() and text.isdigit() else parse_duration_ms(text) / 1000
 
 
 def _print_plan(bins: "Sequence[Bin]", leftovers: int, as_json: bool) -> None:
@@ -96,7 +100,7 @@ def _print_plan(bins: "Sequence[Bin]", leftovers: int, as_json: bool) -> None:
     for one in bins:
         by_date[one.topic, one.date].append(one)
     rows: list[list[Cell]] = [
-        [topic, date, sum(len(one.files) for one in some), len(some), size_text(sum(one.size for one in some))]
+        [topic, date, sum(len(one.files) for one in some), len(some), format_size(sum(one.size for one in some))]
         for (topic, date), some in by_date.items()
     ]
     if rows:
@@ -112,16 +116,16 @@ def _print_outcome(outcome: "Outcome", foreign: "Sequence[str]", as_json: bool) 
         print_json(asdict(outcome) | {"foreign": list(foreign)})
     elif outcome.merged:
         print(
-            f"merged {outcome.merged} files of {size_text(outcome.bytes_before)} into {outcome.written} of "
-            f"{size_text(outcome.bytes_after)}, with {counted(outcome.rows, 'row')}"
+            f"merged {outcome.merged} files of {format_size(outcome.bytes_before)} into {outcome.written} of "
+            f"{format_size(outcome.bytes_after)}, with {count_text(outcome.rows, 'row')}"
         )
     else:
         print("there is nothing to merge")
     if outcome.left_over and not as_json:
         print(f"removed {outcome.left_over} left by dead writers")
     for path, what in sorted(outcome.damaged.items()):
-        complain(f"{path}: {what}; it was left as it is, find out more with: kbroker archive verify")
+        print_error(f"{path}: {what}; it was left as it is, find out more with: kbroker archive verify")
     if foreign:
-        complain(
-            f"{counted(len(foreign), 'file')} that no commit names, which other readers take for data: {foreign[0]}"
+        print_error(
+            f"{count_text(len(foreign), 'file')} that no commit names, which other readers take for data: {foreign[0]}"
         )

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kbroker.cli.archive import text as archive_text
-from kbroker.cli.common.client import AsJson
-from kbroker.cli.common.errors import CliError, complain
-from kbroker.cli.common.output import note, print_json
-from kbroker.cli.common.pager import pages
-from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
+from kbroker.cli.common.errors import CliError, print_error
+from kbroker.cli.common.options import AsJson
+from kbroker.cli.common.output import print_json, print_note
+from kbroker.cli.common.pager import paginated
+from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark_session_for
 
 if TYPE_CHECKING:
     from kbroker.pipeline.storage.storage import Storage
@@ -23,7 +23,7 @@ TopicNames = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC"
 _NEEDS_SPARK = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
-@pages
+@paginated
 def list_archives(
     directories: Annotated[list[str], typer.Argument(metavar="DIR...", show_default=False)],
     as_json: AsJson = False,
@@ -46,7 +46,7 @@ def list_archives(
             try:
                 state = Archive.open(storage).state()
             except PipelineError as error:
-                complain(str(error))
+                print_error(str(error))
                 failed = True
                 continue
             topics = report.topics(state)
@@ -59,7 +59,7 @@ def list_archives(
         raise typer.Exit(1)
 
 
-@pages
+@paginated
 def describe(
     directory: Directory,
     topic: TopicNames = None,
@@ -95,7 +95,7 @@ def describe(
     else:
         archive_text.print_description(archive.storage.root, state, topics, beside, show)
     if plot is not None:
-        note(f"drawn: {plot}")
+        print_note(f"drawn: {plot}")
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def storages(
     from kbroker.pipeline.storage.storage import open_storage
 
     if any(map(_NEEDS_SPARK.match, directories)):
-        with spark("kbroker archive", master, jars, conf) as session:
+        with spark_session_for("kbroker archive", master, jars, conf) as session:
             yield lambda directory: open_storage(directory, session)
     else:
         with pipeline_errors():

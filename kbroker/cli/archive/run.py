@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.completion import complete_topics
-from kbroker.cli.common.errors import complain, usage
-from kbroker.cli.common.output import counted, note, print_json
-from kbroker.cli.common.signals import StopSignals
-from kbroker.cli.common.spark_options import BrokerWait, Jars, Master, SparkConf, pipeline_errors, spark
-from kbroker.cli.common.values import INT64, duration_ms, moment_ms
+from kbroker.cli.common.errors import print_error, usage_error
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.output import print_json, print_note
+from kbroker.cli.common.parsing import INT64, parse_duration_ms, parse_time_ms
+from kbroker.cli.common.spark_options import BrokerWait, Jars, Master, SparkConf, pipeline_errors, spark_session_for
+from kbroker.cli.common.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from kbroker.pipeline.archive.ingest.batch import Summary
@@ -76,24 +77,27 @@ def run(
     try:
         wanted = subscription(topics or [], pattern)
     except PipelineError as error:
-        raise usage(str(error)) from None
+        raise usage_error(str(error)) from None
     options = Options(
         bootstrap=bootstrap,
         subscription=wanted,
         committed_only=committed_only,
         once=once,
-        every_s=duration_ms(every) / 1000,
+        every_s=parse_duration_ms(every) / 1000,
         most_records=most_records,
         rate=_rate(rate),
         origin=_origin(origin),
-        broker_wait_s=duration_ms(broker_wait) / 1000,
+        broker_wait_s=parse_duration_ms(broker_wait) / 1000,
     )
     with pipeline_errors():
         _require_broker(options)
     started = time.monotonic()
     stop = Stop()
-    with StopSignals(lambda _: stop.ask()) as signals, spark("kbroker archive", master, jars, conf) as session:
-        signals.take()  # which the session took for itself
+    with (
+        StopSignals(lambda _: stop.ask()) as signals,
+        spark_session_for("kbroker archive", master, jars, conf) as session,
+    ):
+        signals.install()  # the Spark session has replaced the handlers
         summary, number = _run(session, directory, checkpoint, options, stop, verbose or sys.stderr.isatty())
     _tell(directory, summary, number, time.monotonic() - started, as_json)
 
@@ -108,7 +112,7 @@ def _run(
 
     storage = open_storage(directory, session)
     place = open_storage(checkpoint, session) if checkpoint else None
-    tell = Tell(progress=note if verbose else lambda _: None, warn=complain)
+    tell = Tell(progress=print_note if verbose else lambda _: None, warn=print_error)
     return archive_topics(session, storage, options, stop, tell, place)
 
 
@@ -122,7 +126,7 @@ def _require_broker(options: "Options") -> None:
 
 def _rate(rate: float | None) -> float | None:
     if rate is not None and not rate > 0:
-        raise usage(f"--rate must be more than nothing, not {rate:g}")
+        raise usage_error(f"--rate must be more than nothing, not {rate:g}")
     return rate
 
 
@@ -133,7 +137,7 @@ def _origin(text: str) -> "Origin":
         return Origin("earliest")
     if text == "latest":
         return Origin("latest")
-    return Origin("time", moment_ms(text.removeprefix("@"), round(time.time() * 1000)))
+    return Origin("time", parse_time_ms(text.removeprefix("@"), round(time.time() * 1000)))
 
 
 def _tell(directory: str, summary: "Summary", number: int, seconds: float, as_json: bool) -> None:
@@ -155,7 +159,7 @@ def _tell(directory: str, summary: "Summary", number: int, seconds: float, as_js
         )
         return
     print(
-        f"archived {records:,} {'record' if records == 1 else 'records'} of {counted(len(summary.records), 'topic')} "
-        f"in {counted(summary.batches, 'batch') if summary.batches == 1 else f'{summary.batches} batches'}, "
-        f"{counted(summary.files, 'file')} of {summary.size:,} bytes, to {directory}"
+        f"archived {records:,} {'record' if records == 1 else 'records'} "
+        f"of {count_text(len(summary.records), 'topic')} in {count_text(summary.batches, 'batch', 'batches')}, "
+        f"{count_text(summary.files, 'file')} of {summary.size:,} bytes, to {directory}"
     )

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.cli.common.output import Cell, counted, heading, note, print_table, size_text
+from kbroker.cli.common.formatting import count_text, format_size
+from kbroker.cli.common.output import Cell, print_heading, print_note, print_table
 
 if TYPE_CHECKING:
     from kbroker.pipeline.archive.manifest.model import File, Gap, OffsetSpan, State
@@ -70,7 +71,7 @@ def description_json(
 
 def print_archive(root: str, state: "State", topics: "Sequence[TopicReport]") -> None:
     """An archive as `list` shows it."""
-    heading(root, in_short(topics))
+    print_heading(root, in_short(topics))
     print_table(_TOPIC, [_topic_row(topic) for topic in topics])
 
 
@@ -80,14 +81,14 @@ def in_short(topics: "Sequence[TopicReport]") -> str:
 
     told = summary(topics)
     return (
-        f"{counted(told.topics, 'topic')}, {counted(told.rows, 'row')}, "
-        f"{counted(told.files, 'file')} of {size_text(told.size)}"
+        f"{count_text(told.topics, 'topic')}, {count_text(told.rows, 'row')}, "
+        f"{count_text(told.files, 'file')} of {format_size(told.size)}"
     )
 
 
 def print_description(root: str, state: "State", topics: "Sequence[TopicReport]", beside: Beside, show: Show) -> None:
     """An archive as `describe` shows it: a table for each kind of thing that there is."""
-    heading(root, in_short(topics))
+    print_heading(root, in_short(topics))
     print_table(("of the archive", "value"), _archive_rows(state))
     _print_more(_LONG_TOPIC, [_long_topic_row(topic) for topic in topics])
     if show.partitions:
@@ -201,12 +202,12 @@ def _print_beside(beside: Beside) -> None:
     for paths, what in ((beside.leftovers, "left by dead writers"), (beside.foreign, "that no commit names")):
         if paths:
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-            note(f"beside the archive, {what}: {', '.join(paths[:3])}{more}")
+            print_note(f"beside the archive, {what}: {', '.join(paths[:3])}{more}")
 
 
 def _size(size: int) -> str:
     """Without a blank, so that columns can be told apart."""
-    return size_text(size).replace(" ", "")
+    return format_size(size).replace(" ", "")
 
 
 def utc(time_ms: int | None) -> str | None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, AsJson
-from kbroker.cli.common.errors import CliError, usage
-from kbroker.cli.common.output import LongWork, counted, note, print_json, size_text
-from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
-from kbroker.cli.common.values import day, integer, moment_ms
+from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.formatting import count_text, format_size
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson
+from kbroker.cli.common.output import print_json, print_note
+from kbroker.cli.common.parsing import parse_date, parse_integer, parse_time_ms
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark_session_for
 
 if TYPE_CHECKING:
     from kbroker.pipeline.archive.verification.findings import Report
@@ -72,13 +74,13 @@ def verify(
     usage.
     """
     if offline and (bootstrap != os.environ.get("KBROKER_BOOTSTRAP") or require_broker):
-        raise usage("--offline is without a broker: leave out --bootstrap and --require-broker")
+        raise usage_error("--offline is without a broker: leave out --bootstrap and --require-broker")
     address = "" if offline else bootstrap or DEFAULT_BOOTSTRAP
     scope = _scope(topic or (), date or (), start, end)
     if report is not None:
         _write(report, "")
     _require(directory, address)
-    with spark("kbroker archive verify", master, jars, conf) as session:
+    with spark_session_for("kbroker archive verify", master, jars, conf) as session:
         found = _verified(session, directory, address, scope, require_broker)
     if report is not None:
         _write(report, json.dumps(found.as_json(), indent=2) + "\n")
@@ -95,14 +97,14 @@ def _verified(session: object, directory: str, address: str, scope: "Scope", req
 
     storage = open_storage(directory, session)  # type: ignore[arg-type]
     talks = sys.stderr.isatty()
-    with LongWork("reading", None, shows_bytes=True) as work:
+    with ProgressBar("reading", None, shows_bytes=True) as work:
         return verified(
             session,  # type: ignore[arg-type]
             storage,
             address,
             scope,
             require_broker=require_broker,
-            tell=lambda text: note(text) if talks else None,
+            tell=lambda text: print_note(text) if talks else None,
             advance=work.advance,
         )
 
@@ -135,21 +137,21 @@ def _scope(topics: Sequence[str], dates: Sequence[str], start: str | None, end: 
     bounds = [None if text is None else _bound(text) for text in (start, end)]
     kinds = {bound[0] for bound in bounds if bound is not None}
     if len(kinds) > 1:
-        raise usage("--from and --to must both be offsets, or both be times")
+        raise usage_error("--from and --to must both be offsets, or both be times")
     first, last = (
         bound[1] if bound is not None else open_end for bound, open_end in zip(bounds, (-_OPEN, _OPEN), strict=True)
     )
     if first >= last:
-        raise usage(f"there is nothing from {start} to {end}")
+        raise usage_error(f"there is nothing from {start} to {end}")
     span = OffsetSpan(first, last)
-    days = frozenset(map(day, dates))
+    days = frozenset(map(parse_date, dates))
     return Scope(frozenset(topics), days, span if "offset" in kinds else None, span if "time" in kinds else None)
 
 
 def _bound(text: str) -> tuple[str, int]:
     if text.isascii() and text.isdigit():
-        return "offset", integer(text, "an offset")
-    return "time", moment_ms(text.removeprefix("@"), time.time_ns() // 1_000_000)
+        return "offset", parse_integer(text, "an offset")
+    return "time", parse_time_ms(text.removeprefix("@"), time.time_ns() // 1_000_000)
 
 
 def _write(path: str, text: str) -> None:
@@ -172,10 +174,10 @@ def _print(found: "Report", file: str | None) -> None:
     if len(found.findings) > TOLD:
         where = f"; all are in {file}" if file else "; --report FILE has all"
         print(f"and {len(found.findings) - TOLD} more{where}")
-    what = f"{counted(found.rows, 'row')} in {counted(found.files, 'file')}, {size_text(found.bytes)}"
+    what = f"{count_text(found.rows, 'row')} in {count_text(found.files, 'file')}, {format_size(found.bytes)}"
     print(f"{found.archive}: commit {found.number}, {what}, read in {found.seconds:.1f} s")
     print(_comparison(found))
-    print(counted(len(found.differences), "difference") if found.differences else "no difference")
+    print(count_text(len(found.differences), "difference") if found.differences else "no difference")
 
 
 def _comparison(found: "Report") -> str:
@@ -184,6 +186,8 @@ def _comparison(found: "Report") -> str:
     if not found.compared:
         return f"nothing to compare at {found.bootstrap}: it has none of the archived offsets any longer"
     unequal = sum(not compared.equal for compared in found.compared)
-    partitions = counted(len(found.compared), "partition")
+    partitions = count_text(len(found.compared), "partition")
     verdict = f"{unequal} of them differ" if unequal else "all equal"
-    return f"compared with {counted(found.records_compared, 'record')} of {partitions} at {found.bootstrap}: {verdict}"
+    return (
+        f"compared with {count_text(found.records_compared, 'record')} of {partitions} at {found.bootstrap}: {verdict}"
+    )

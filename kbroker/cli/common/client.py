@@ -1,57 +1,38 @@
-"""Connections to a broker through kafka-python, whose failures leave here as CliError."""
+"""Access to brokers through kafka-python. Its exceptions leave this module as CliError.
+
+kafka-python is imported where it is used: loading it takes longer than most commands run.
+"""
 
 import logging
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
-import typer
-
-from kbroker.cli.common.errors import CliError, explain
-from kbroker.cli.common.values import host_port
+from kbroker.cli.common.errors import CliError, exception_text, usage_error
+from kbroker.cli.common.parsing import parse_host_port
 from protocol.errors import ErrorCode
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_S = 5.0
 BOOTSTRAP_TIMEOUT_MS = 10_000
 REQUEST_TIMEOUT_MS = 30_000
 
+Item = TypeVar("Item")
+
 _CLIENT_ERROR = re.compile(r"\[Error (-?\d+)\] \w+(?:: (.*))?", re.DOTALL)
 
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap",
-        "-b",
-        envvar="KBROKER_BOOTSTRAP",
-        metavar="HOST:PORT",
-        help="A broker of the cluster, or several: A:9092,B:9092.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+def client_settings(bootstrap: str) -> dict[str, Any]:
+    """Return settings for kafka-python's clients; raises CliError if no bootstrap broker accepts a connection.
 
-def common(bootstrap: str) -> dict[str, Any]:
-    """The settings of all three clients, after making sure that somebody listens.
-
-    kafka-python itself would retry a refused connection until its timeout, without a word.
+    Without that check kafka-python would retry a refused connection silently until its timeout.
     """
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
     servers = [server.strip() for server in bootstrap.split(",") if server.strip()]
     if not servers:
-        raise CliError("--bootstrap is empty", status=2)
-    refusals = []
-    for server in servers:
-        host, port = host_port(server, "--bootstrap")
-        try:
-            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
-            break
-        except OSError as error:
-            refusals.append(f"{server}: {explain(error)}")
-    else:
-        raise CliError(f"cannot connect to {'; '.join(refusals)} (start a broker with: kbroker start)")
+        raise usage_error("--bootstrap is empty")
+    _require_reachable(servers)
     return {
         "bootstrap_servers": servers,
         "client_id": "kbroker-cli",
@@ -60,10 +41,22 @@ def common(bootstrap: str) -> dict[str, Any]:
     }
 
 
+def _require_reachable(servers: Sequence[str]) -> None:
+    errors = []
+    for server in servers:
+        host, port = parse_host_port(server, "--bootstrap")
+        try:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+            return
+        except OSError as error:
+            errors.append(f"{server}: {exception_text(error)}")
+    raise CliError(f"cannot connect to {'; '.join(errors)} (start a broker with: kbroker start)")
+
+
 @contextmanager
-def admin(bootstrap: str) -> Iterator[Any]:
-    """A kafka.admin.KafkaAdminClient, closed at the end."""
-    settings = common(bootstrap)
+def admin_client(bootstrap: str) -> Iterator[Any]:
+    """Open a kafka.admin.KafkaAdminClient and close it at the end."""
+    settings = client_settings(bootstrap)
     from kafka.admin import KafkaAdminClient
 
     with client_errors():
@@ -76,34 +69,30 @@ def admin(bootstrap: str) -> Iterator[Any]:
 
 @contextmanager
 def client_errors() -> Iterator[None]:
-    """Turns what kafka-python raises into a CliError that a user can act on."""
+    """Raise exceptions of kafka-python as CliError."""
     from kafka.errors import KafkaError
 
     try:
         yield
-    except (
-        KafkaError,
-        AssertionError,
-        TypeError,
-        ValueError,
-    ) as error:  # the latter: how it checks arguments
-        raise CliError(told(error)) from error
+    except (KafkaError, AssertionError, TypeError, ValueError) as error:
+        # kafka-python validates arguments with assertions and with the built-in exceptions.
+        raise CliError(client_error_text(error)) from error
 
 
-def told(error: BaseException) -> str:
-    """A failure of kafka-python in words, without its class names where there are better ones."""
+def client_error_text(error: BaseException) -> str:
+    """Return the message of an exception of kafka-python, without class names where there is something better."""
     from kafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError
 
     detail = ": ".join(str(arg) for arg in error.args if arg is not None)
     if isinstance(error, BrokerResponseError):
-        return refusal(error.errno, detail)
+        return error_code_text(error.errno, detail)
     if isinstance(error, KafkaTimeoutError):
-        return f"no answer in time: {detail}"
-    return detail if detail and not isinstance(error, KafkaError) else explain(error)
+        return f"timed out: {detail}"
+    return detail if detail and not isinstance(error, KafkaError) else exception_text(error)
 
 
-def refusal(code: int, message: str | None = None) -> str:
-    """A broker's error in words: what it wrote, or what the code stands for, and the code's name."""
+def error_code_text(code: int, message: str | None = None) -> str:
+    """Return the broker's error message, or the meaning of its code, followed by the code's name."""
     try:
         name = ErrorCode(code).name
     except ValueError:
@@ -111,42 +100,50 @@ def refusal(code: int, message: str | None = None) -> str:
     return f"{message.rstrip('.')} ({name})" if message else name.replace("_", " ").capitalize() + f" ({name})"
 
 
-def reworded(text: str) -> str:
-    """A broker's error that kafka-python gives as text, `[Error 40] InvalidConfigurationError: reason`."""
+def topic_error_text(topic: str, code: int, message: str | None = None) -> str:
+    """Return the text of an error about a topic."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return f"topic {topic} does not exist"
+    return f"topic {topic}: {error_code_text(code, message)}"
+
+
+def rephrase_client_error(text: str) -> str:
+    """Rewrite an error that kafka-python returns as text, `[Error 40] InvalidConfigurationError: reason`."""
     match = _CLIENT_ERROR.fullmatch(text)
-    return refusal(int(match[1]), match[2]) if match else text
+    return error_code_text(int(match[1]), match[2]) if match else text
 
 
-def send(client: Any, request: Any, node: int | None = None) -> Any:
-    """The answer to a request that kafka-python's admin client has no (good) method for; from any broker, or one."""
+def send_request(client: Any, request: Any, broker_id: int | None = None) -> Any:
+    """Send a request that kafka-python's admin client has no method for and return its response.
+
+    Without `broker_id` any broker may respond. kafka-python has no public method for this.
+    """
     from kafka.errors import UnknownBrokerIdError
 
-    async def answer() -> Any:
-        return await client._manager.send(request, node_id=node)
+    async def send() -> Any:
+        return await client._manager.send(request, node_id=broker_id)
 
     try:
-        return client._manager.run(answer)
+        return client._manager.run(send)
     except UnknownBrokerIdError:
-        raise CliError(f"there is no broker {node}") from None
+        raise CliError(f"there is no broker {broker_id}") from None
 
 
 def partitions_of(client: Any, topics: list[str]) -> dict[str, list[int]]:
-    """The partitions of existing topics; raises CliError for one that does not exist."""
-    found: dict[str, list[int]] = {}
+    """Return the partitions of topics; raises CliError for a topic that does not exist."""
+    partitions: dict[str, list[int]] = {}
     for topic in client.describe_topics(topics) if topics else []:
         if topic["error_code"]:
-            raise CliError(topic_refusal(topic["name"], topic["error_code"]))
-        found[topic["name"]] = sorted(partition["partition_index"] for partition in topic["partitions"])
-    return found
+            raise CliError(topic_error_text(topic["name"], topic["error_code"]))
+        partitions[topic["name"]] = sorted(partition["partition_index"] for partition in topic["partitions"])
+    return partitions
 
 
 def committed_offsets(client: Any, group: str) -> dict[Any, int]:
-    """What a group has committed, by kafka.TopicPartition."""
+    """Return the committed offsets of a group by kafka.TopicPartition."""
     return {tp: at.offset for tp, at in client.list_group_offsets(group)[group].items() if at.offset >= 0}
 
 
-def topic_refusal(topic: str, code: int, message: str | None = None) -> str:
-    """As `refusal`, with the topic's name, and plain words for the one that people meet most."""
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return f"topic {topic} does not exist"
-    return f"topic {topic}: {refusal(code, message)}"
+def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """Split items into sequences of at most `size`, for several requests."""
+    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -1,127 +1,127 @@
-"""What the shell offers on TAB: names that a broker knows. No broker, or a slow one: nothing, and no word of it."""
+"""Shell completion: names that a broker knows. Without a broker, or with a slow one, nothing is offered."""
 
 import re
 import socket
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import typer
 
-from kbroker.cli.common.values import host_port
+from kbroker.cli.common.parsing import parse_host_port
 
 TIMEOUT_S = 0.5
 KINDS = ("topic", "broker", "group", "client-metrics", "logger")
 
 
 def complete_kinds(incomplete: str) -> list[str]:
-    """Kinds of resources that have configs."""
-    return _starting(KINDS, incomplete)
+    """Complete kinds of resources that have configs."""
+    return _with_prefix(KINDS, incomplete)
 
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topics; internal ones when somebody begins to write their underscores."""
-    names = _asked(ctx, lambda client: client.list_topics())
-    return _starting((name for name in names if incomplete or not name.startswith("__")), incomplete)
+    """Complete topics; internal ones only after the first character."""
+    topics = _query(ctx, lambda client: client.list_topics())
+    return _with_prefix((name for name in topics if incomplete or not name.startswith("__")), incomplete)
 
 
 def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Groups."""
-    names = _asked(ctx, lambda client: [group["group_id"] for group in client.list_groups()])
-    return _starting(names, incomplete)
+    """Complete group ids."""
+    groups = _query(ctx, lambda client: [group["group_id"] for group in client.list_groups()])
+    return _with_prefix(groups, incomplete)
 
 
 def complete_transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Transactional ids."""
+    """Complete transactional ids."""
 
-    def ids(client: Any) -> list[str]:
-        listed = client.list_transactions().values()
-        return [row.transactional_id for rows in listed for row in rows]
+    def transactional_ids(client: Any) -> list[str]:
+        listings = client.list_transactions().values()
+        return [listing.transactional_id for of_broker in listings for listing in of_broker]
 
-    return _starting(_asked(ctx, ids), incomplete)
+    return _with_prefix(_query(ctx, transactional_ids), incomplete)
 
 
 def complete_topic_configs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topic configs, as `NAME=`; the tables in this package know them without a broker."""
+    """Complete topic configs as `NAME=`, without asking a broker."""
     from kbroker.config.rows.topic import TOPIC_CONFIGS
 
-    return _starting((f"{name}=" for name in TOPIC_CONFIGS), incomplete)
+    return _with_prefix((f"{name}=" for name in TOPIC_CONFIGS), incomplete)
 
 
 def complete_topic_config_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topic configs by name alone."""
+    """Complete names of topic configs."""
     return [text.removesuffix("=") for text in complete_topic_configs(ctx, incomplete)]
 
 
 def complete_config_words(ctx: typer.Context, incomplete: str) -> list[str]:
-    """After `kbroker configs get|set|unset KIND`: the resource's name, then names of configs."""
+    """Complete what follows `kbroker configs get|set|unset KIND`: the resource's name, then names of configs."""
     kind = str(ctx.params.get("kind") or "").lower().removesuffix("s") or "topic"
     words = ctx.params.get("words") or ()
     if words or ctx.params.get("default"):
-        return _starting(_config_names(kind, "=" if ctx.info_name == "set" else ""), incomplete)
+        return _with_prefix(_config_names(kind, "=" if ctx.info_name == "set" else ""), incomplete)
     if kind == "topic":
         return complete_topics(ctx, incomplete)
     if kind == "group":
         return complete_groups(ctx, incomplete)
-    nodes = _asked(ctx, lambda client: [str(broker["broker_id"]) for broker in client.describe_cluster()["brokers"]])
-    return _starting(nodes if kind in ("broker", "logger") else (), incomplete)
+    brokers = _query(ctx, lambda client: [str(broker["broker_id"]) for broker in client.describe_cluster()["brokers"]])
+    return _with_prefix(brokers if kind in ("broker", "logger") else (), incomplete)
 
 
 def rejoin_words(environ: MutableMapping[str, str]) -> None:
-    """bash takes words apart at `:` and `=` (COMP_WORDBREAKS); here `--bootstrap host:9092` becomes whole again."""
+    """Rejoin words that bash has split at `:` and `=` (COMP_WORDBREAKS), such as `--bootstrap host:9092`."""
     words = environ.get("COMP_WORDS", "").split("\n")
     cursor = environ.get("COMP_CWORD", "")
     if environ.get("_KBROKER_COMPLETE") != "complete_bash" or not cursor.isdecimal():
         return
     joined: list[str] = []
-    place = int(cursor)
+    joined_cursor = int(cursor)
     for index, word in enumerate(words):
-        breaks = re.fullmatch("[:=]+", word) is not None
-        if joined and word and (breaks or re.search("[:=]$", words[index - 1])):
+        is_break = re.fullmatch("[:=]+", word) is not None
+        if joined and word and (is_break or re.search("[:=]$", words[index - 1])):
             joined[-1] += word
-            place -= index <= int(cursor)
+            joined_cursor -= index <= int(cursor)
         else:
             joined.append(word)
-    environ.update(COMP_WORDS="\n".join(joined), COMP_CWORD=str(place))
+    environ.update(COMP_WORDS="\n".join(joined), COMP_CWORD=str(joined_cursor))
 
 
-def _config_names(kind: str, end: str) -> list[str]:
+def _config_names(kind: str, suffix: str) -> list[str]:
     from kbroker.config.rows.broker import BROKER_CONFIGS
     from kbroker.config.rows.client_metrics import CLIENT_METRICS_CONFIGS
     from kbroker.config.rows.group import GROUP_CONFIGS
     from kbroker.config.rows.topic import TOPIC_CONFIGS
 
-    tables: dict[str, Any] = {
+    configs: dict[str, Mapping[str, Any]] = {
         "topic": TOPIC_CONFIGS,
         "broker": BROKER_CONFIGS,
         "group": GROUP_CONFIGS,
         "client-metric": CLIENT_METRICS_CONFIGS,
     }
-    return [name + end for name in tables.get(kind, ())]
+    return [name + suffix for name in configs.get(kind, ())]
 
 
-def _starting(names: Any, incomplete: str) -> list[str]:
-    return sorted(name for name in names if name.startswith(incomplete))
+def _with_prefix(names: Iterable[str], prefix: str) -> list[str]:
+    return sorted(name for name in names if name.startswith(prefix))
 
 
-def _asked(ctx: typer.Context, question: Callable[[Any], list[str]]) -> list[str]:
-    """The answer of the broker that the command line names so far, [] without one."""
+def _query(ctx: typer.Context, query: Callable[[Any], list[str]]) -> list[str]:
+    """Run a query on the broker that the incomplete command line names; [] if it fails in any way."""
     try:
         bootstrap = str(ctx.params.get("bootstrap"))
         server = bootstrap.split(",")[0].strip()
-        socket.create_connection(host_port(server, "--bootstrap"), TIMEOUT_S).close()
-        return question(_client(server))
-    except Exception:  # a completion has nobody to tell
+        socket.create_connection(parse_host_port(server, "--bootstrap"), TIMEOUT_S).close()
+        return query(_open_client(server))
+    except Exception:  # an error message would end up in the user's half-written command line
         return []
 
 
-def _client(server: str) -> Any:
+def _open_client(server: str) -> Any:
     import logging
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
     from kafka.admin import KafkaAdminClient
 
     timeout_ms = round(TIMEOUT_S * 1000)
-    # never closed: the process ends with the answer
+    # Never closed: the process exits after the completion.
     return KafkaAdminClient(
         bootstrap_servers=server,
         client_id="kbroker-cli",

@@ -1,11 +1,11 @@
-"""The locks of other processes."""
+"""File locks that other processes hold."""
 
 import fcntl
 import os
 
 
 def is_locked(path: str) -> bool:
-    """Whether a process holds a broker's lock on this file, which need not exist. Another may take it at any time."""
+    """Whether a process holds a broker's lock on this file, which need not exist. Outdated as soon as it returns."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,40 +1,26 @@
-"""What the reading commands print: tables for eyes, aligned columns for pipes, JSON for programs."""
+"""Standard output of the commands: tables on a terminal, aligned columns in a pipe, JSON with --json."""
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from time import monotonic
-from types import TracebackType
-from typing import TYPE_CHECKING, TextIO, TypeVar
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+from collections.abc import Iterable, Sequence
 
 Cell = str | int | None
-Item = TypeVar("Item")
 
-SHOW_PROGRESS_AFTER_S = 1.0
 MISSING = "-"
 
 
 def print_json(value: object) -> None:
-    """One JSON document; indented, since somebody may read it and no program minds."""
+    """Print one indented JSON document."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """A table on a terminal; elsewhere aligned text that awk and grep can take apart."""
-    listed = [list(row) for row in rows]
-    numeric = [_is_numeric(row[i] for row in listed) for i in range(len(columns))]
-    texts = [[_text(cell) for cell in row] for row in listed]
-    if sys.stdout.isatty():
-        _print_rich(columns, texts, numeric)
-    else:
-        print(align([[column.upper().replace(" ", "_") for column in columns], *texts], numeric))
+def print_note(message: str) -> None:
+    """Print a remark on standard error, so that standard output holds results only."""
+    print(message, file=sys.stderr, flush=True)
 
 
-def heading(text: str, detail: str = "") -> None:
-    """A line above a table, bold on a terminal."""
+def print_heading(text: str, detail: str = "") -> None:
+    """Print a line above a table, bold on a terminal."""
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.text import Text
@@ -44,8 +30,19 @@ def heading(text: str, detail: str = "") -> None:
         print(f"{text}  {detail}" if detail else text)
 
 
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print a table on a terminal; elsewhere aligned columns that awk and grep can parse."""
+    cells = [list(row) for row in rows]
+    numeric = [_is_numeric(row[i] for row in cells) for i in range(len(columns))]
+    texts = [[_cell_text(cell) for cell in row] for row in cells]
+    if sys.stdout.isatty():
+        _print_rich_table(columns, texts, numeric)
+    else:
+        print(align([[column.upper().replace(" ", "_") for column in columns], *texts], numeric))
+
+
 def align(rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    """Columns of equal width, two spaces apart, no trailing blanks."""
+    """Return columns of equal width, two spaces apart, numbers to the right, without trailing blanks."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(numeric))]
     return "\n".join(
         "  ".join(
@@ -56,7 +53,7 @@ def align(rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
     )
 
 
-def _text(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
     return MISSING if cell is None or cell == "" else str(cell)
 
 
@@ -65,7 +62,7 @@ def _is_numeric(cells: Iterable[Cell]) -> bool:
     return bool(present) and all(isinstance(cell, int) for cell in present)
 
 
-def _print_rich(columns: Sequence[str], texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+def _print_rich_table(columns: Sequence[str], texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -77,103 +74,3 @@ def _print_rich(columns: Sequence[str], texts: Sequence[Sequence[str]], numeric:
     for row in texts:
         table.add_row(*(Text(cell, style="dim" if cell == MISSING else "") for cell in row))
     Console().print(table)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 partition`, `2 partitions`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def size_text(size: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    """The items in their order, so many at a time."""
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def note(message: str) -> None:
-    """A remark for the person at the terminal, on standard error, so that output stays clean."""
-    print(message, file=sys.stderr, flush=True)
-
-
-class LongWork:
-    """A progress bar on standard error for work that has taken longer than a second, and only on a terminal.
-
-    `total` is in the unit of `advance`, None when nobody knows; with `shows_bytes` it is written as a size.
-    """
-
-    def __init__(
-        self,
-        description: str,
-        total: int | None,
-        *,
-        shows_bytes: bool = False,
-        wanted: bool = True,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self._stream = stream or sys.stderr
-        self._description = description
-        self._total = total
-        self._shows_bytes = shows_bytes
-        self._clock = clock
-        self._done = 0
-        self._bar: tuple[Progress, TaskID] | None = None
-        self._show_at = clock() + SHOW_PROGRESS_AFTER_S if wanted and self._stream.isatty() else None
-
-    def __enter__(self) -> "LongWork":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar[0].stop()
-
-    @property
-    def shown(self) -> bool:
-        """True once the bar is on the screen."""
-        return self._bar is not None
-
-    def advance(self, amount: int) -> None:
-        """So much more is done."""
-        self._done += amount
-        if self._show_at is None:
-            return
-        if self._bar is None:
-            if self._clock() < self._show_at:
-                return
-            self._bar = self._show()
-        progress, task = self._bar
-        progress.update(task, completed=self._done)
-
-    def _show(self) -> "tuple[Progress, TaskID]":
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        amount = (DownloadColumn(), TransferSpeedColumn()) if self._shows_bytes else (MofNCompleteColumn(),)
-        progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            *amount,
-            TimeRemainingColumn(),
-            console=Console(file=self._stream),
-            transient=True,
-        )
-        progress.start()
-        return progress, progress.add_task(self._description, total=self._total)

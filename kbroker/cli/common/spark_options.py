@@ -1,4 +1,4 @@
-"""Options of the commands that run on Spark, and its session as they use it: failures leave as CliError."""
+"""Options of the commands that run on Spark, and their Spark session."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.common.errors import CliError, usage
-from kbroker.cli.common.output import note
+from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.output import print_note
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Master = Annotated[
     str | None,
-    typer.Option("--master", metavar="URL", help="Where Spark runs, as spark-submit has it.", show_default="local[*]"),
+    typer.Option("--master", metavar="URL", help="Spark master, as for spark-submit.", show_default="local[*]"),
 ]
 Jars = Annotated[
     str | None,
@@ -22,25 +22,24 @@ Jars = Annotated[
         "--spark-jars",
         metavar="DIR",
         envvar="KBROKER_SPARK_JARS",
-        help="A directory with Spark's Kafka connector, as `kbroker pipeline fetch` makes it.",
-        show_default="fetched once",
+        help="Directory with Spark's Kafka connector, made by `kbroker pipeline fetch`.",
+        show_default="downloaded once",
     ),
 ]
 SparkConf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="One of Spark's settings, several times."),
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="Set a Spark property; repeatable.")
 ]
-
 BrokerWait = Annotated[
-    str, typer.Option("--broker-wait", metavar="DURATION", help="How long to wait for a broker that has gone.")
+    str,
+    typer.Option("--broker-wait", metavar="DURATION", help="Wait this long for a broker that cannot be reached."),
 ]
 
 
 @contextmanager
-def spark(
+def spark_session_for(
     name: str, master: str | None, jars: str | None, conf: Sequence[str] | None, *, prints: bool = False
 ) -> "Iterator[SparkSession]":
-    """A session for one command. What Spark or the pipeline raises within leaves as a CliError of one sentence."""
+    """Open a Spark session for one command. Errors of Spark and of the pipeline are raised as CliError."""
     from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.spark.session import spark_session
     from kbroker.pipeline.spark.settings import parse_conf
@@ -49,14 +48,14 @@ def spark(
         try:
             settings = parse_conf(conf or [])
         except PipelineError as error:
-            raise usage(str(error)) from None
-        with spark_session(name, master=master, jars=jars, conf=settings, note=note, prints=prints) as session:
+            raise usage_error(str(error)) from None
+        with spark_session(name, master=master, jars=jars, conf=settings, note=print_note, prints=prints) as session:
             yield session
 
 
 @contextmanager
 def pipeline_errors() -> Iterator[None]:
-    """Turns what the pipeline, Spark and py4j raise into a CliError."""
+    """Raise errors of the pipeline, Spark and py4j as CliError."""
     from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.spark.explain import explain, is_sparks
 

@@ -1,4 +1,4 @@
-"""`kbroker config show`: every broker config with its value and where that comes from."""
+"""`kbroker config show`: every broker config with its value and origin."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -6,27 +6,31 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from kbroker.cli.common.client import AsJson, admin
-from kbroker.cli.common.errors import CliError, usage
+from kbroker.cli.common.client import admin_client
+from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.options import AsJson
 from kbroker.cli.common.output import print_json, print_table
-from kbroker.cli.start.start import UNSET, StartOptions, origins, sourced
+from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
+from kbroker.cli.start.options import DEFAULT_ORIGIN, StartOptions, load_properties, origins_text
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.broker import find_row
 from kbroker.config.describe import describe_broker
 from kbroker.config.sources import TWINS, Given
 from kbroker.config.values import HIDDEN
 
-app = typer.Typer(help="Show what a broker is configured with, and by whom.", no_args_is_help=True)
+app = typer.Typer()
 
-DYNAMIC = {
+# Origins of dynamic configs, by Kafka's name of their source.
+DYNAMIC_ORIGINS = {
     "DYNAMIC_BROKER_CONFIG": "altered, this broker",
     "DYNAMIC_DEFAULT_BROKER_CONFIG": "altered, all brokers",
 }
-STARTED_WITH = "the broker's start"
+# The origin of a static config of a running broker that these options do not explain.
+STATIC_ORIGIN = "the broker's start"
 
 
-class Shown(NamedTuple):
-    """One config. `origin` is "default", a file and line, a variable, an option, or how it was altered."""
+class ConfigValue(NamedTuple):
+    """A config's value. `origin` is "default", a file and line, a variable, an option, or how it was altered."""
 
     name: str
     value: str | None
@@ -40,101 +44,95 @@ def _root() -> None:
 
 @app.command("show")
 def show(
-    config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="As kbroker start: TOML, or Kafka's server.properties.")
-    ] = None,
-    data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="As kbroker start.")] = None,
-    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="As kbroker start.")] = None,
-    advertise: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="As kbroker start.")] = None,
-    properties: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="As kbroker start.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Defaults as well.")] = False,
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    listen: Listen = None,
+    advertise: Advertise = None,
+    properties: Properties = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show configs at their defaults as well.")] = False,
     bootstrap: Annotated[
         str | None,
-        typer.Option(
-            "--bootstrap", "-b", metavar="HOST:PORT", help="Ask this running broker, and tell what was altered."
-        ),
+        typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Show the configs of this running broker."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what `kbroker start` with the same options, files and environment would run with.
+    """Show the configuration that `kbroker start` would run with, given the same options, file and environment.
 
-    With --bootstrap: what a running broker has, those of its configs included that were altered since.
+    With --bootstrap, show the configuration of a running broker, with configs that were altered since it started.
     """
     options = StartOptions(config, data_dir, listen, advertise, properties or [])
-    given, _ = sourced(options, os.environ)
-    found = local(given) if bootstrap is None else running(bootstrap, given)
-    listed = [one for one in found if everything or one.origin != UNSET]
+    static, _ = load_properties(options, os.environ)
+    configs = start_configs(static) if bootstrap is None else running_configs(bootstrap, static)
+    selected = [config for config in configs if everything or config.origin != DEFAULT_ORIGIN]
     if as_json:
-        print_json([{"name": one.name, "value": one.value, "from": one.origin} for one in listed])
+        print_json([{"name": config.name, "value": config.value, "from": config.origin} for config in selected])
     else:
-        print_table(("config", "value", "from"), listed)
+        print_table(("config", "value", "from"), selected)
 
 
-def local(given: Given) -> list[Shown]:
-    """What a broker would start with. Raises CliError for what it would not start with."""
+def start_configs(static: Given) -> list[ConfigValue]:
+    """Return the configs that a broker would start with. Raises CliError if it would not start."""
     try:
-        config = BrokerConfig.load({name: one.text for name, one in given.items()})
-    except ConfigError as wrong:
-        raise CliError(f"{wrong}{origins(str(wrong), given)}") from None
+        config = BrokerConfig.load({name: source.text for name, source in static.items()})
+    except ConfigError as error:
+        raise CliError(f"{error}{origins_text(str(error), static)}") from None
     return [
-        Shown(entry.row.name, _value(entry.value, entry.row.sensitive), _origin(entry.row.name, given))
+        ConfigValue(entry.row.name, _value(entry.value, entry.row.sensitive), _static_origin(entry.row.name, static))
         for entry in describe_broker(config)
     ]
 
 
-def running(bootstrap: str, given: Given) -> list[Shown]:
-    """What a running broker answers. Where it was started with a value, `given` may tell from where that came."""
-    from kbroker.cli.configs.requests import Resource, describe
+def running_configs(bootstrap: str, static: Given) -> list[ConfigValue]:
+    """Return the configs of a running broker, with origins from `static` where the values agree."""
+    from kbroker.cli.configs.requests import Resource, describe_configs
 
-    with admin(bootstrap) as client:
-        node = _node((broker["broker_id"] for broker in client.describe_cluster()["brokers"]), given)
-        resource = Resource("broker", str(node))
-        configs = describe(client, [resource])[resource]
+    with admin_client(bootstrap) as client:
+        broker_id = _broker_id((broker["broker_id"] for broker in client.describe_cluster()["brokers"]), static)
+        resource = Resource("broker", str(broker_id))
+        configs = describe_configs(client, [resource])[resource]
     return [
-        Shown(config["name"], _value(config["value"], config["sensitive"]), _source(config, given))
+        ConfigValue(config["name"], _value(config["value"], config["sensitive"]), _running_origin(config, static))
         for config in configs
     ]
 
 
-def _node(nodes: Iterable[int], given: Given) -> int:
-    known = sorted(nodes)
-    wanted = given.get("node.id") or given.get("broker.id")
-    if wanted is None:
+def _broker_id(broker_ids: Iterable[int], static: Given) -> int:
+    known = sorted(broker_ids)
+    node_id = static.get("node.id") or static.get("broker.id")
+    if node_id is None:
         if len(known) != 1:
-            raise usage(f"the cluster has the brokers {known}: --set node.id=N chooses one")
+            raise usage_error(f"the cluster has the brokers {known}: choose one with --set node.id=N")
         return known[0]
-    if not wanted.text.strip().isdecimal() or int(wanted.text) not in known:
-        raise CliError(f"no broker has the node.id {wanted.text}; there are {known}")
-    return int(wanted.text)
+    if not node_id.text.strip().isdecimal() or int(node_id.text) not in known:
+        raise CliError(f"no broker has node.id {node_id.text}; the cluster has {known}")
+    return int(node_id.text)
 
 
-def _source(config: Mapping[str, str], given: Given) -> str:
+def _running_origin(config: Mapping[str, str], static: Given) -> str:
     source = config["source"]
     if source == "STATIC_BROKER_CONFIG":
         name = config["name"]
-        origin = _origin(name, given)
-        return origin if origin != UNSET and _same(name, config["value"], given) else STARTED_WITH
-    return DYNAMIC.get(source, UNSET)
+        origin = _static_origin(name, static)
+        return origin if origin != DEFAULT_ORIGIN and _agrees(name, config["value"], static) else STATIC_ORIGIN
+    return DYNAMIC_ORIGINS.get(source, DEFAULT_ORIGIN)
 
 
-def _same(name: str, value: str | None, given: Given) -> bool:
-    """Secrets are not told, so nothing speaks against them."""
-    one = given.get(name) or given.get(TWINS.get(name, ""))
-    if one is None or value is None:
-        return one is not None
+def _agrees(name: str, value: str | None, static: Given) -> bool:
+    """Whether `static` sets the value that the broker runs with. Brokers hide passwords, which count as equal."""
+    source = static.get(name) or static.get(TWINS.get(name, ""))
+    if source is None or value is None:
+        return source is not None
     try:
         row = find_row(name)
-        return row.parse(one.text) == row.parse(value)
+        return row.parse(source.text) == row.parse(value)
     except ConfigError:
-        return one.text == value
+        return source.text == value
 
 
-def _origin(name: str, given: Given) -> str:
-    """Of node.id and broker.id, which are one, either may have been given."""
-    one = given.get(name) or (given.get(TWINS[name]) if name in ("node.id", "broker.id") else None)
-    return UNSET if one is None else one.origin
+def _static_origin(name: str, static: Given) -> str:
+    # node.id and broker.id are two names of one config.
+    source = static.get(name) or (static.get(TWINS[name]) if name in ("node.id", "broker.id") else None)
+    return DEFAULT_ORIGIN if source is None else source.origin
 
 
 def _value(value: str | None, sensitive: bool) -> str | None:

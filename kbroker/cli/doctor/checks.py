@@ -6,8 +6,8 @@ A check asks its machine and its disk, both passed in, and decides nothing else.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from kbroker.cli.common.output import counted, size_text
-from kbroker.cli.doctor.machine import Machine
+from kbroker.cli.common.formatting import count_text, format_size
+from kbroker.cli.doctor.host import Machine
 from kbroker.common import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.acting import BROKER, without_effect
@@ -175,13 +175,13 @@ def check_data_directory(patient: Patient) -> Iterator[Verdict]:
         return
     used = "used by a running broker" if patient.is_used else "free"
     yield Verdict(
-        "data directory", OK, f"{path} is writable, with {counted(len(patient.partitions()), 'partition')}; {used}"
+        "data directory", OK, f"{path} is writable, with {count_text(len(patient.partitions()), 'partition')}; {used}"
     )
 
 
 def check_disk_space(patient: Patient) -> Iterator[Verdict]:
     total, free = patient.disk.usage(patient.existing())
-    found = f"{size_text(free)} of {size_text(total)} are free"
+    found = f"{format_size(free)} of {format_size(total)} are free"
     if free < LEAST_FREE:
         yield Verdict("disk space", PROBLEM, found, "Make room: a full disk takes partitions offline.")
         return
@@ -192,11 +192,11 @@ def check_disk_space(patient: Patient) -> Iterator[Verdict]:
     partitions = patient.partitions()
     stored = sum(_log_size(patient.disk, path) for path in partitions.values())
     if isinstance(limit, int) and limit >= 0 and limit * len(partitions) > free + stored:
-        allowed = f"{size_text(limit * len(partitions))} in {counted(len(partitions), 'partition')}"
+        allowed = f"{format_size(limit * len(partitions))} in {count_text(len(partitions), 'partition')}"
         found += f"; log.retention.bytes allows {allowed}"
         yield Verdict("disk space", WARNING, found, "Lower log.retention.bytes: the disk is full before it acts.")
         return
-    yield Verdict("disk space", OK, f"{found}; the logs take {size_text(stored)}")
+    yield Verdict("disk space", OK, f"{found}; the logs take {format_size(stored)}")
 
 
 def _log_size(disk: Disk, path: str) -> int:

@@ -3,26 +3,28 @@
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from kbroker.cli.common.client import AsJson
-from kbroker.cli.common.output import counted, print_json
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.options import AsJson
+from kbroker.cli.common.output import print_json
+from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
 
 if TYPE_CHECKING:
     from kbroker.cli.doctor.checks import Verdict
-    from kbroker.cli.doctor.machine import Machine
-    from kbroker.cli.start.start import StartOptions
+    from kbroker.cli.doctor.host import Machine
+    from kbroker.cli.start.options import StartOptions
     from kbroker.runtime.disk import Disk
 
 
 def doctor(
-    config: Annotated[str | None, typer.Option(metavar="FILE", help="As for start.")] = None,
-    data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="As for start.")] = None,
-    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="As for start.")] = None,
-    advertise: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="As for start.")] = None,
-    properties: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="As for start.")] = None,
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    listen: Listen = None,
+    advertise: Advertise = None,
+    properties: Properties = None,
     as_json: AsJson = False,
 ) -> None:
     """Check what `kbroker start` with the same options would meet: configuration, network, disk, clock, limits.
@@ -30,8 +32,8 @@ def doctor(
     Changes nothing. With a broker running on the data directory, that is asked as well. The exit status is 1 when there
     is a problem; warnings leave it at 0.
     """
-    from kbroker.cli.doctor.machine import Machine
-    from kbroker.cli.start.start import StartOptions
+    from kbroker.cli.doctor.host import Machine
+    from kbroker.cli.start.options import StartOptions
     from kbroker.runtime.disk import RealDisk
 
     options = StartOptions(config, data_dir, listen, advertise, properties or [])
@@ -48,11 +50,11 @@ def examine(options: "StartOptions", machine: "Machine", disk: "Disk") -> Iterat
     from kbroker.cli.common.errors import CliError
     from kbroker.cli.doctor.checks import PROBLEM, Patient, Verdict
     from kbroker.cli.doctor.host_checks import CHECKS, check_programs
-    from kbroker.cli.start.start import sourced
+    from kbroker.cli.start.options import load_properties
     from kbroker.config import BrokerConfig, ConfigError
 
     try:
-        given, sentences = sourced(options, os.environ)
+        given, sentences = load_properties(options, os.environ)
         patient = Patient(machine, disk, BrokerConfig.load({name: one.text for name, one in given.items()}))
     except (CliError, ConfigError) as error:
         yield Verdict("configuration", PROBLEM, str(error), "Mend it: the broker does not start so.")
@@ -80,4 +82,4 @@ def show(verdicts: list["Verdict"]) -> None:
             print(f"{'':7}  {'':{width}}  -> {verdict.advice}")
     problems = sum(verdict.status == "problem" for verdict in verdicts)
     warnings = sum(verdict.status == "warning" for verdict in verdicts)
-    print(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}")
+    print(f"{count_text(problems, 'problem')}, {count_text(warnings, 'warning')}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kbroker.cli.common.output import counted, size_text
+from kbroker.cli.common.formatting import count_text, format_size
 from kbroker.cli.doctor.checks import (
     CLOCK_SLACK_MS,
     FILES_PER_PARTITION,
@@ -22,7 +22,7 @@ from kbroker.cli.doctor.checks import (
     check_file_system,
     check_listener,
 )
-from kbroker.cli.doctor.machine import Machine
+from kbroker.cli.doctor.host import Machine
 from kbroker.storage import checkpoint_files, file_names
 
 
@@ -42,8 +42,8 @@ def check_last_stop(patient: Patient) -> Iterator[Verdict]:
         advice = "Nothing to mend: the next start reads the logs from their beginning."
         yield Verdict("last stop", WARNING, f"{file_names.RECOVERY_POINTS} is damaged: {error}", advice)
     unread = [_unread(patient, directory, points.get(tp, 0)) for tp, directory in partitions.items()]
-    where = counted(sum(map(bool, unread)), "partition")
-    found = f"not clean: the next start reads up to {size_text(sum(unread))} in {where}"
+    where = count_text(sum(map(bool, unread)), "partition")
+    found = f"not clean: the next start reads up to {format_size(sum(unread))} in {where}"
     yield Verdict("last stop", WARNING, found, f"kbroker log verify {path} shows first whether anything is amiss.")
 
 
@@ -86,7 +86,9 @@ def check_clock(patient: Patient) -> Iterator[Verdict]:
 def check_open_files(patient: Patient) -> Iterator[Verdict]:
     limit, partitions = patient.machine.file_limit(), len(patient.partitions())
     wanted = partitions * FILES_PER_PARTITION + OTHER_FILES
-    found = f"at most {'unlimited' if limit < 0 else limit}, for {counted(partitions, 'partition')} and the connections"
+    found = (
+        f"at most {'unlimited' if limit < 0 else limit}, for {count_text(partitions, 'partition')} and the connections"
+    )
     if 0 <= limit < wanted:
         advice = f"Raise the hard limit to {wanted} or more (ulimit -Hn, LimitNOFILE=)."
         yield Verdict("open files", WARNING, found, advice)
@@ -100,9 +102,9 @@ def check_memory(patient: Patient) -> Iterator[Verdict]:
         yield Verdict("memory", OK, "unknown: this system does not tell")
         return
     available = min(memory.get("MemAvailable", 0), memory.get("limit", 1 << 62))
-    found = f"{size_text(available)} available"
+    found = f"{format_size(available)} available"
     if "limit" in memory:
-        found += f", the container's limit is {size_text(memory['limit'])}"
+        found += f", the container's limit is {format_size(memory['limit'])}"
     swap = memory.get("SwapTotal", 0)
     swapped = swap - memory.get("SwapFree", 0)
     if available < LITTLE_MEMORY:
@@ -110,7 +112,9 @@ def check_memory(patient: Patient) -> Iterator[Verdict]:
         yield Verdict("memory", WARNING, found, advice)
     elif swap and swapped > MUCH_SWAPPED * swap:
         advice = "Find what takes the memory: a broker that is swapped out answers late."
-        yield Verdict("memory", WARNING, f"{found}; {size_text(swapped)} of {size_text(swap)} swap are used", advice)
+        yield Verdict(
+            "memory", WARNING, f"{found}; {format_size(swapped)} of {format_size(swap)} swap are used", advice
+        )
     else:
         yield Verdict("memory", OK, found)
 

@@ -6,19 +6,13 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from kbroker.cli.common.client import (
-    DEFAULT_BOOTSTRAP,
-    AsJson,
-    Bootstrap,
-    admin,
-    committed_offsets,
-    partitions_of,
-    refusal,
-)
+from kbroker.cli.common.client import admin_client, chunks, committed_offsets, error_code_text, partitions_of
 from kbroker.cli.common.completion import complete_groups, complete_topics
-from kbroker.cli.common.errors import CliError, complain, usage
-from kbroker.cli.common.output import Cell, LongWork, chunks, note, print_json, print_table
-from kbroker.cli.common.values import INT64, duration_ms, moment_ms, topic_choice
+from kbroker.cli.common.errors import CliError, print_error, usage_error
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.output import Cell, print_json, print_note, print_table
+from kbroker.cli.common.parsing import INT64, parse_duration_ms, parse_time_ms, parse_topic_partitions
+from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.groups.reset_plan import Bounds, Line, Move, Target, plan_reset, read_plan, write_plan
 
 INACTIVE = ("Empty", "Dead")
@@ -68,31 +62,31 @@ def reset_offsets(
         Target("latest") if to_latest else None,
         Target("current") if to_current else None,
         Target("offset", to_offset) if to_offset is not None else None,
-        Target("time", moment_ms(to_datetime, now_ms)) if to_datetime is not None else None,
-        Target("time", now_ms - duration_ms(by_duration)) if by_duration is not None else None,
+        Target("time", parse_time_ms(to_datetime, now_ms)) if to_datetime is not None else None,
+        Target("time", now_ms - parse_duration_ms(by_duration)) if by_duration is not None else None,
         Target("shift", shift_by) if shift_by is not None else None,
         Target("file") if from_file is not None else None,
     )
     given = [target for target in choices if target is not None]
     if len(given) != 1:
-        raise usage(
+        raise usage_error(
             "say where to, once: --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, "
             "--by-duration, --shift-by or --from-file"
         )
     if execute and dry_run:
-        raise usage("--execute and --dry-run exclude each other")
+        raise usage_error("--execute and --dry-run exclude each other")
     if export and as_json:
-        raise usage("--export and --json exclude each other")
+        raise usage_error("--export and --json exclude each other")
     if from_file is not None and (topic or all_topics):
-        raise usage("the file says which topics: --from-file goes with neither --topic nor --all-topics")
+        raise usage_error("the file says which topics: --from-file goes with neither --topic nor --all-topics")
     if from_file is None and bool(topic) == all_topics:
-        raise usage("say which topics: --topic TOPIC[:PARTITION,...] or --all-topics")
+        raise usage_error("say which topics: --topic TOPIC[:PARTITION,...] or --all-topics")
     lines = _read(from_file) if from_file is not None else []
     named = _groups_of(groups or [], lines)
     if bool(named) == all_groups or "" in named:
-        raise usage("say which groups: GROUP... or --all-groups")
+        raise usage_error("say which groups: GROUP... or --all-groups")
 
-    with admin(bootstrap) as client:
+    with admin_client(bootstrap) as client:
         wanted = Wanted(given[0], topic or [], lines)
         if all_groups:
             named = sorted(group["group_id"] for group in client.list_groups())
@@ -134,7 +128,7 @@ def _groups_of(named: Sequence[str], lines: Sequence[Line]) -> list[str]:
     """The groups to be reset: those that are named, or else those of the file, each once."""
     in_file = [line.group for line in lines if line.group is not None]
     if lines and not in_file and len(set(named)) != 1:
-        raise usage("the file names no groups: name the one that it is for")
+        raise usage_error("the file names no groups: name the one that it is for")
     return list(dict.fromkeys(named or in_file))
 
 
@@ -146,7 +140,7 @@ def _plans(client: Any, groups: Sequence[str], wanted: Wanted) -> Plans:
     states = {group: client.describe_groups([group])[group]["group_state"] for group in groups}
     for group in groups:
         if states[group] not in INACTIVE:
-            complain(
+            print_error(
                 f"Assignments can only be reset if the group '{group}' is inactive, "
                 f"but the current state is {states[group]}."
             )
@@ -155,7 +149,7 @@ def _plans(client: Any, groups: Sequence[str], wanted: Wanted) -> Plans:
         try:
             done.append((group, _plan(client, group, wanted, chosen)))
         except CliError as error:
-            complain(f"group {group}: {error}")
+            print_error(f"group {group}: {error}")
             refused += 1
     return Plans(done, refused)
 
@@ -174,7 +168,7 @@ def _plan(client: Any, group: str, wanted: Wanted, chosen: Sequence[Any]) -> lis
     plan = plan_reset(partitions, wanted.target, committed, first, end, found or at_time)
     for move in plan:
         if move.note is not None:
-            note(f"{group}, {move.topic}-{move.partition}: goes to {move.new}: {move.note}")
+            print_note(f"{group}, {move.topic}-{move.partition}: goes to {move.new}: {move.note}")
     return plan
 
 
@@ -185,7 +179,7 @@ def _in_file(group: str, lines: Sequence[Line]) -> dict[tuple[str, int], int]:
 def _chosen(client: Any, texts: Sequence[str]) -> list[Any]:
     from kafka import TopicPartition
 
-    choices = [topic_choice(text) for text in texts]
+    choices = [parse_topic_partitions(text) for text in texts]
     known = partitions_of(client, sorted({choice.topic for choice in choices}))
     chosen = set()
     for choice in choices:
@@ -201,7 +195,7 @@ def _bounds(client: Any, partitions: Sequence[Any], target: Target) -> tuple[Bou
     from kafka.admin import OffsetSpec
 
     specs = [OffsetSpec.EARLIEST, OffsetSpec.LATEST, *([target.number] if target.kind == "time" else [])]
-    with LongWork("looking up offsets", len(specs) * len(partitions)) as work:
+    with ProgressBar("looking up offsets", len(specs) * len(partitions)) as work:
 
         def offsets(spec: Any) -> Bounds:
             found = {}
@@ -218,14 +212,14 @@ def _bounds(client: Any, partitions: Sequence[Any], target: Target) -> tuple[Bou
 def _commit(client: Any, group: str, plan: Sequence[Move]) -> None:
     from kafka import OffsetAndMetadata, TopicPartition
 
-    with LongWork("committing", len(plan)) as work:
+    with ProgressBar("committing", len(plan)) as work:
         for part in chunks(plan, MOST_PARTITIONS):
             offsets = {
                 TopicPartition(move.topic, move.partition): OffsetAndMetadata(move.new, "", None) for move in part
             }
             for tp, error in client.alter_group_offsets(group, offsets).items():
                 if error.errno:
-                    raise CliError(f"group {group}, {tp.topic}-{tp.partition}: {refusal(error.errno)}")
+                    raise CliError(f"group {group}, {tp.topic}-{tp.partition}: {error_code_text(error.errno)}")
             work.advance(len(part))
 
 
@@ -245,7 +239,7 @@ def _print(
         rows: list[list[Cell]] = [_row(group, move) for group, plan in plans for move in plan]
         print_table(("group", "topic", "partition", "old", "new", "change"), rows)
     if not executed and plans:
-        note("a plan only: nothing has changed (--execute does it)")
+        print_note("a plan only: nothing has changed (--execute does it)")
 
 
 def _row(group: str, move: Move) -> list[Cell]:

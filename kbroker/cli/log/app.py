@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.common.client import AsJson
+from kbroker.cli.common.options import AsJson
 
-app = typer.Typer(help="Look at the files of a data directory, and check them.", no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("dump")

@@ -5,12 +5,12 @@ import os
 import sys
 from collections.abc import Iterator
 
-from kbroker.cli.common.errors import CliError, complain, explain, usage
-from kbroker.cli.common.output import LongWork
-from kbroker.cli.common.values import integer
-from kbroker.cli.log.files import Reader, find_reader
+from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
+from kbroker.cli.common.parsing import parse_integer
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.log.file_readers import Reader, find_reader
+from kbroker.cli.log.formatting import line_of
 from kbroker.cli.log.segments import Item, Source, Wanted
-from kbroker.cli.log.text import line_of
 from kbroker.runtime.disk import Disk
 
 File = tuple[str, Reader, Source]
@@ -20,11 +20,11 @@ def offset_range(text: str) -> tuple[int, int]:
     """`A..B`, `A..`, `..B` or `A`, both ends included."""
     first, dots, last = text.partition("..")
     if not first and not last:
-        raise usage(f"--offsets must be A..B, not {text!r}")
-    low = integer(first, "the first offset") if first else 0
-    high = integer(last, "the last offset") if last else (low if not dots else 1 << 63)
+        raise usage_error(f"--offsets must be A..B, not {text!r}")
+    low = parse_integer(first, "the first offset") if first else 0
+    high = parse_integer(last, "the last offset") if last else (low if not dots else 1 << 63)
     if high < low:
-        raise usage(f"--offsets ends before it begins: {text!r}")
+        raise usage_error(f"--offsets ends before it begins: {text!r}")
     return low, high
 
 
@@ -44,7 +44,7 @@ class Dump:
         files = [file for path in paths for file in self._files(path)]
         total = sum(self._size(source) for _, _, source in files)
         # Between the lines of a dump on the same terminal, a bar would be in the way.
-        with LongWork("reading", total, shows_bytes=True, wanted=not sys.stdout.isatty()) as work:
+        with ProgressBar("reading", total, shows_bytes=True, enabled=not sys.stdout.isatty()) as work:
             for number, (kind, reader, source) in enumerate(files):
                 if number and not self._json:
                     print()
@@ -75,7 +75,7 @@ class Dump:
         except FileNotFoundError:
             return 0
 
-    def _one(self, kind: str, reader: Reader, source: Source, work: LongWork) -> None:
+    def _one(self, kind: str, reader: Reader, source: Source, work: ProgressBar) -> None:
         size = self._size(source)
         self._head(kind, source, size)
         shown = done = 0
@@ -93,9 +93,9 @@ class Dump:
         except BrokenPipeError:
             raise
         except FileNotFoundError:
-            complain(f"{source.path} is gone: a broker runs here and has removed it")
+            print_error(f"{source.path} is gone: a broker runs here and has removed it")
         except OSError as error:
-            complain(f"{source.path}: {explain(error)}")
+            print_error(f"{source.path}: {exception_text(error)}")
             self._damaged = True
         work.advance(max(size - done, 0))
 

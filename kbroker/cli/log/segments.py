@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kbroker.cli.log.internal_topics import decode_internal, is_internal
-from kbroker.cli.records.text import text_field
+from kbroker.cli.records.formats import text_field
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage.inspect.batches import BatchAt, Damage, batches, records_of
 from protocol.errors import MalformedError

@@ -9,10 +9,12 @@ from random import Random
 from struct import error as StructError
 from typing import Any, NamedTuple
 
-from kbroker.cli.common.errors import CliError, complain
+from kbroker.cli.common.errors import CliError, print_error
+from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.locks import is_locked
-from kbroker.cli.common.output import LongWork, counted, print_json
-from kbroker.cli.log.files import find_reader
+from kbroker.cli.common.output import print_json
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.log.file_readers import find_reader
 from kbroker.cli.log.segments import Wanted
 from kbroker.common import TopicPartition
 from kbroker.metadata.store.coordination import CoordinationError
@@ -70,13 +72,13 @@ class Verification:
         used = is_locked(f"{data_dir}/{file_names.LOCK}")
         clean = self._disk.exists(f"{data_dir}/{file_names.CLEAN_SHUTDOWN}")
         if used:
-            complain(f"a broker runs on {data_dir}: the ends of its logs move, and what is amiss there is not told")
+            print_error(f"a broker runs on {data_dir}: the ends of its logs move, and what is amiss there is not told")
         marks, damaged = self._marks(data_dir)
         if self._path not in partitions:
             self._directory(used, marks, set(partitions.values()))
         clean = clean and not damaged
         total = sum(self._size(path) for path in partitions)
-        with LongWork("checking", total, shows_bytes=True) as work:
+        with ProgressBar("checking", total, shows_bytes=True) as work:
             for path, tp in partitions.items():
                 known = CheckpointedState(
                     marks.points.get(tp, 0), marks.starts.get(tp, 0), marks.cleaned.get(tp, 0), clean or used, used
@@ -160,7 +162,7 @@ class Verification:
 
     # One partition.
 
-    def _partition(self, path: str, tp: TopicPartition, known: CheckpointedState, work: LongWork) -> None:
+    def _partition(self, path: str, tp: TopicPartition, known: CheckpointedState, work: ProgressBar) -> None:
         check = PartitionCheck(self._disk, path, known, work.advance)
         before = self.problems
         try:
@@ -226,13 +228,13 @@ class Verification:
         for line in self._lines:
             print(line)
         for path, count in untold.items():
-            print(f"and {counted(count, 'more finding')} in {path}")
+            print(f"and {count_text(count, 'more finding')} in {path}")
         for line in self._repairs:
             print(f"next start: {line}")
         if not used and not clean:
-            size = counted(self._unchecked, "byte")
+            size = count_text(self._unchecked, "byte")
             print(f"next start: the last stop was not clean, so up to {size} of the logs are read and checked")
         elif self.problems and not used and not self._repairs:
             print("next start: it would not notice any of this, and repair nothing")
-        checked = f"{counted(partitions, 'partition')}, {self._batches} batches, {counted(self._bytes, 'byte')}"
-        print(f"{checked}: {counted(self.problems, 'problem')}, {counted(self._notes, 'note')}")
+        checked = f"{count_text(partitions, 'partition')}, {self._batches} batches, {count_text(self._bytes, 'byte')}"
+        print(f"{checked}: {count_text(self.problems, 'problem')}, {count_text(self._notes, 'note')}")

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.completion import complete_topics
-from kbroker.cli.common.errors import CliError, usage
-from kbroker.cli.common.output import counted, note, print_json
-from kbroker.cli.common.signals import StopSignals
-from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
-from kbroker.cli.common.values import duration_ms
+from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.output import print_json, print_note
+from kbroker.cli.common.parsing import parse_duration_ms
+from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark_session_for
+from kbroker.cli.common.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from kbroker.pipeline.aggregate.definition import Definition
@@ -103,36 +104,36 @@ def aggregate(
     from kbroker.pipeline.aggregate.query import How, Target, require_topics
 
     if from_ not in ("earliest", "latest"):
-        raise usage(f"--from is earliest or latest, not {from_!r}")
+        raise usage_error(f"--from is earliest or latest, not {from_!r}")
     if once and every is not None:
-        raise usage("--once does what there is now, and --every goes on: one of them")
+        raise usage_error("--once does what there is now, and --every goes on: one of them")
     if bool(to_topic) == bool(to_parquet):
-        raise usage("say where results go: --to-topic TOPIC or --to-parquet DIR")
+        raise usage_error("say where results go: --to-topic TOPIC or --to-parquet DIR")
     if to_topic and not checkpoint:
-        raise usage("--to-topic needs --checkpoint DIR, which keeps what a later run goes on from")
-    window_ms = duration_ms(window)
+        raise usage_error("--to-topic needs --checkpoint DIR, which keeps what a later run goes on from")
+    window_ms = parse_duration_ms(window)
     with _misuse():
         definition = _checked(
             plot,
             topics=tuple(dict.fromkeys(topics)),
             window_ms=window_ms,
-            slide_ms=window_ms if slide is None else duration_ms(slide),
-            offset_ms=duration_ms(offset),
+            slide_ms=window_ms if slide is None else parse_duration_ms(slide),
+            offset_ms=parse_duration_ms(offset),
             keys=tuple(key_of(text) for text in key or ()),
             value=value,
             time=time,
             compute=names(compute) if compute else default_compute(value),
             approximate=approximate,
-            watermark_ms=duration_ms(watermark),
-            max_ahead_ms=duration_ms(max_ahead),
+            watermark_ms=parse_duration_ms(watermark),
+            max_ahead_ms=parse_duration_ms(max_ahead),
             committed_only=committed_only,
         )
-    how = How(once, duration_ms(every or "10s"), from_ == "earliest", max_records, accept_loss)
+    how = How(once, parse_duration_ms(every or "10s"), from_ == "earliest", max_records, accept_loss)
     target = Target(to_topic, to_parquet)
     with pipeline_errors():
         # Before Spark takes its seconds to start.
         require_topics(bootstrap, definition, target)
-    with spark("kbroker pipeline aggregate", master, jars, conf) as session:
+    with spark_session_for("kbroker pipeline aggregate", master, jars, conf) as session:
         summary = _run(session, bootstrap, definition, target, checkpoint, how)
         if as_json:
             print_json(_as_json(summary))
@@ -150,7 +151,7 @@ def _misuse() -> Iterator[None]:
     try:
         yield
     except PipelineError as error:
-        raise usage(str(error)) from None
+        raise usage_error(str(error)) from None
 
 
 def _checked(plot: str, **values: Any) -> "Definition":
@@ -170,7 +171,7 @@ def _run(
 
     aggregation = Aggregation(session, bootstrap, definition, target, checkpoint)
     for remark in aggregation.remarks:
-        note(remark)
+        print_note(remark)
     stopping = threading.Event()
     with StopSignals(partial(_answer, stopping)):
         return aggregation.run(how, lambda batch: _tell(batch, once=how.once), stopping)
@@ -187,30 +188,30 @@ def _tell(batch: "Batch", *, once: bool) -> None:
     """What a batch left out, always; of one that left out nothing only where it goes on for long."""
     left_out = _left_out(batch.problems, batch.late)
     if left_out:
-        note(f"batch {batch.number}: left out {left_out}")
+        print_note(f"batch {batch.number}: left out {left_out}")
     if not once and batch.records:
-        note(
-            f"batch {batch.number}: {counted(batch.records, 'record')} in {batch.milliseconds / 1000:.1f} s, "
-            f"{counted(batch.updated, 'row')} changed"
+        print_note(
+            f"batch {batch.number}: {count_text(batch.records, 'record')} in {batch.milliseconds / 1000:.1f} s, "
+            f"{count_text(batch.updated, 'row')} changed"
         )
 
 
 def _left_out(problems: Mapping[str, int], late: int) -> str:
     from kbroker.pipeline.aggregate.sql import PROBLEMS
 
-    parts = [f"{counted(count, 'record')} {PROBLEMS[name]}" for name, count in problems.items() if count]
+    parts = [f"{count_text(count, 'record')} {PROBLEMS[name]}" for name, count in problems.items() if count]
     if late:
-        parts.append(f"{counted(late, 'record')} that came after the window was closed (--watermark)")
+        parts.append(f"{count_text(late, 'record')} that came after the window was closed (--watermark)")
     return ", ".join(parts)
 
 
 def _in_words(summary: "Summary", definition: "Definition", target: "Target") -> str:
     where = target.topic or target.directory
     left_out = _left_out(summary.problems, summary.late)
-    batches = "1 batch" if summary.batches == 1 else f"{summary.batches} batches"
+    batches = count_text(summary.batches, "batch", "batches")
     return (
-        f"{counted(summary.records, 'record')} of {', '.join(definition.topics)} in {batches}: "
-        f"{counted(summary.updated, 'row')} of {where} changed" + (f"; left out {left_out}" if left_out else "")
+        f"{count_text(summary.records, 'record')} of {', '.join(definition.topics)} in {batches}: "
+        f"{count_text(summary.updated, 'row')} of {where} changed" + (f"; left out {left_out}" if left_out else "")
     )
 
 
@@ -234,7 +235,7 @@ def _plot(session: Any, bootstrap: str, definition: "Definition", target: "Targe
     else:
         results = aggregate_plot.results_in(session, open_storage(target.directory, session))
     aggregate_plot.draw(path, definition, aggregate_plot.rows_of(definition, results))
-    note(f"plot: {path}")
+    print_note(f"plot: {path}")
 
 
 def template(

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, Bootstrap
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.output import note
-from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
+from kbroker.cli.common.output import print_note
+from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark_session_for
 from kbroker.cli.pipeline.aggregate import aggregate, template
 
-app = typer.Typer(help="Run jobs on Spark against a broker.", no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("run")
@@ -35,7 +35,7 @@ def run(
         raise CliError(f"{file}: there is no such file")
     os.environ["KBROKER_BOOTSTRAP"] = bootstrap
     settings = [f"spark.kbroker.bootstrap={bootstrap}", *(conf or [])]
-    with spark(os.path.basename(file), master, jars, settings, prints=True) as session:
+    with spark_session_for(os.path.basename(file), master, jars, settings, prints=True) as session:
         status = run_file(file, args or [], session)
     raise typer.Exit(status)
 
@@ -60,7 +60,7 @@ def fetch(
         ivy = parse_conf(conf or []).get("spark.jars.ivySettings")
         installed, java = require_spark(os.environ), require_java(os.environ)
         target = Path(directory) if directory is not None else connector.cache_directory(os.environ)
-        note(f"fetching Spark's Kafka connector {connector.VERSION}")
+        print_note(f"fetching Spark's Kafka connector {connector.VERSION}")
         connector.fetch(target, installed, java, os.environ, Path(ivy) if ivy else None)
         for jar in connector.connector_jars(target, installed):
             print(jar)

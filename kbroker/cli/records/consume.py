@@ -10,12 +10,13 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, Bootstrap, client_errors, common
+from kbroker.cli.common.client import client_errors, client_settings
 from kbroker.cli.common.completion import complete_groups, complete_topics
-from kbroker.cli.common.errors import CliError, usage
-from kbroker.cli.common.output import LongWork
-from kbroker.cli.common.values import INT32, Place, place
-from kbroker.cli.records.text import to_json, to_plain, to_terminal
+from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
+from kbroker.cli.common.parsing import INT32, Position, parse_position
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.records.formats import to_json, to_plain, to_terminal
 
 POLL_MS = 500
 MAX_POLL_RECORDS = 5000
@@ -74,10 +75,10 @@ def consume(
     TIME is ISO 8601, milliseconds since the epoch, or as 15m: so long ago.
     """
     now_ms = round(time.time() * 1000)
-    start = place(from_, now_ms) if from_ is not None else Place("earliest")
-    stop = place(to, now_ms) if to is not None else None
+    start = parse_position(from_, now_ms) if from_ is not None else Position("earliest")
+    stop = parse_position(to, now_ms) if to is not None else None
     if group is not None and (partition or stop is not None or start.kind not in ("earliest", "latest")):
-        raise usage(
+        raise usage_error(
             "with --group the group decides where to read: "
             "no --partition, no --to, and --from only as earliest or latest"
         )
@@ -97,7 +98,7 @@ def consume(
     separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
     printer = Printer(as_json=as_json, separator=separator, pretty=not values and sys.stdout.isatty())
     try:
-        with _consumer(common(bootstrap) | settings) as consumer:
+        with _consumer(client_settings(bootstrap) | settings) as consumer:
             known = _partitions(consumer, topics, partition)
             if group is not None:
                 _consume_as_member(consumer, topics, printer, count, follow, stop_signals)
@@ -199,14 +200,14 @@ def _partitions(consumer: Any, topics: list[str], chosen: list[int] | None) -> l
     return found
 
 
-def _span(consumer: Any, partitions: list[Any], start: Place, stop: Place | None, follow: bool) -> Span:
+def _span(consumer: Any, partitions: list[Any], start: Position, stop: Position | None, follow: bool) -> Span:
     first: Offsets = consumer.beginning_offsets(partitions)
     last: Offsets = consumer.end_offsets(partitions)
 
-    def times(wanted: Place) -> dict[Any, int | None]:
+    def times(wanted: Position) -> dict[Any, int | None]:
         if wanted.kind != "time":
             return {}
-        found = consumer.offsets_for_times(dict.fromkeys(partitions, wanted.number))
+        found = consumer.offsets_for_times(dict.fromkeys(partitions, wanted.value))
         return {tp: at.offset if at is not None else None for tp, at in found.items()}
 
     begin = resolve(start, first, last, times(start))
@@ -220,7 +221,7 @@ def _span(consumer: Any, partitions: list[Any], start: Place, stop: Place | None
 
 
 def resolve(
-    wanted: Place,
+    wanted: Position,
     first: Offsets,
     last: Offsets,
     times: Mapping[Any, int | None],
@@ -232,10 +233,10 @@ def resolve(
     def at(tp: Any) -> int:
         if wanted.kind == "earliest":
             return first[tp]
-        if wanted.kind == "back":
-            return last[tp] - wanted.number
+        if wanted.kind == "last":
+            return last[tp] - wanted.value
         if wanted.kind == "offset":
-            return wanted.number
+            return wanted.value
         found = times.get(tp)
         return last[tp] if found is None else found
 
@@ -252,7 +253,7 @@ def _consume_alone(
     for tp in waiting:
         consumer.seek(tp, begin[tp])
     left = count
-    with LongWork("consuming", _expected(begin, end, count, waiting), wanted=not sys.stdout.isatty()) as work:
+    with ProgressBar("consuming", _expected(begin, end, count, waiting), enabled=not sys.stdout.isatty()) as work:
         while waiting:
             with stop_signals.later():
                 polled = consumer.poll(POLL_MS, max_records=_poll_size(left))

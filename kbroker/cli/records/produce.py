@@ -10,12 +10,15 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, Bootstrap, client_errors, common, told
+from kbroker.cli.common.client import client_error_text, client_errors, client_settings
 from kbroker.cli.common.completion import complete_topics
-from kbroker.cli.common.errors import CliError, usage
-from kbroker.cli.common.output import LongWork, counted, note
-from kbroker.cli.common.values import INT32
-from kbroker.cli.records.text import Draft, Header, from_json, from_line, headers_of
+from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
+from kbroker.cli.common.output import print_note
+from kbroker.cli.common.parsing import INT32
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.records.formats import Draft, Header, from_json, from_line, headers_of
 
 MAX_IN_FLIGHT_BYTES = 32 << 20
 MAX_REQUEST_BYTES = 64 << 20
@@ -64,11 +67,11 @@ def produce(
     With --json it reads what `kbroker consume --json` prints. A null value (a tombstone) can only be said so.
     """
     if as_json and (key_separator is not None or values):
-        raise usage("--json describes whole records: it goes with neither --key-separator nor VALUE arguments")
+        raise usage_error("--json describes whole records: it goes with neither --key-separator nor VALUE arguments")
     if values and file is not None:
-        raise usage("give VALUE arguments or --file, not both")
+        raise usage_error("give VALUE arguments or --file, not both")
     if key_separator == "":
-        raise usage("--key-separator is empty")
+        raise usage_error("--key-separator is empty")
     separator = _unescaped(key_separator)
     headers = headers_of(header or [])
 
@@ -84,7 +87,7 @@ def produce(
                 delivery.send(_completed(read(line), key, headers, partition), number)
         delivery.finish()
     if not quiet:
-        note(f"produced {counted(delivery.acknowledged, 'record')} to {topic}")
+        print_note(f"produced {count_text(delivery.acknowledged, 'record')} to {topic}")
 
 
 @contextmanager
@@ -101,10 +104,10 @@ def settings(bootstrap: str, acks: str, compression: str | None) -> dict[str, An
     """The producer's settings; idempotent wherever acks allows."""
     waits = {"0": 0, "1": 1, "all": "all", "-1": "all"}
     if acks not in waits:
-        raise usage(f"--acks must be 0, 1 or all, not {acks!r}")
+        raise usage_error(f"--acks must be 0, 1 or all, not {acks!r}")
     if compression not in (None, "none", "gzip", "snappy", "lz4", "zstd"):
-        raise usage(f"--compression must be gzip, snappy, lz4, zstd or none, not {compression!r}")
-    return common(bootstrap) | {
+        raise usage_error(f"--compression must be gzip, snappy, lz4, zstd or none, not {compression!r}")
+    return client_settings(bootstrap) | {
         "acks": waits[acks],
         "enable_idempotence": waits[acks] == "all",
         "compression_type": None if compression == "none" else compression,
@@ -141,8 +144,8 @@ def _open(path: str | None) -> BinaryIO:
 def _lines(source: BinaryIO, interactive: bool) -> Iterator[bytes]:
     """Each line is a record, without its end; an empty line is an empty record."""
     if interactive:
-        note("one record a line; Ctrl-D ends")
-    with source, LongWork("producing", _size(source), shows_bytes=True, wanted=not interactive) as work:
+        print_note("one record a line; Ctrl-D ends")
+    with source, ProgressBar("producing", _size(source), shows_bytes=True, enabled=not interactive) as work:
         try:
             for line in source:
                 yield line.removesuffix(b"\n").removesuffix(b"\r")
@@ -215,14 +218,14 @@ class Delivery:
         with self._changed:
             self._in_flight -= size
             if isinstance(outcome, BaseException):
-                self._failure = self._failure or f"record {number}: {told(outcome)}"
+                self._failure = self._failure or f"record {number}: {client_error_text(outcome)}"
             else:
                 self.acknowledged += 1
             self._changed.notify()
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise DeliveryFailed(f"{self._failure} ({counted(self.acknowledged, 'record')} acknowledged)")
+            raise DeliveryFailed(f"{self._failure} ({count_text(self.acknowledged, 'record')} acknowledged)")
 
     def finish(self) -> None:
         """Returns when everything is acknowledged. Raises CliError for the first failure."""

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.completion import complete_groups
-from kbroker.cli.common.errors import usage
-from kbroker.cli.common.output import LongWork, counted, note
-from kbroker.cli.common.spark_options import BrokerWait, Jars, Master, SparkConf, pipeline_errors, spark
-from kbroker.cli.common.values import INT32, assignments, duration_ms, moment_ms
+from kbroker.cli.common.errors import usage_error
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.output import print_note
+from kbroker.cli.common.parsing import INT32, parse_assignments, parse_duration_ms, parse_time_ms
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.common.spark_options import BrokerWait, Jars, Master, SparkConf, pipeline_errors, spark_session_for
 from kbroker.cli.replay.text import show, tell
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def replay(
     from kbroker.pipeline.replay.plan import Request
 
     limit = _limit(rate, speed)
-    patience_s = duration_ms(broker_wait) / 1000
+    patience_s = parse_duration_ms(broker_wait) / 1000
     request = None
     if resume is None:
         names = _targets(topics or [], to, prefix)
@@ -130,11 +132,11 @@ def replay(
         request = Request(selection, names, by_key, origin_headers, append, compression, groups, group_prefix)
     else:
         _check_resume(ctx)
-    configs = assignments(config or [])
+    configs = parse_assignments(config or [])
     with pipeline_errors():
         _look_first(directory, topics or [], bootstrap)
     with (
-        spark("kbroker replay", master, jars, conf) as session,
+        spark_session_for("kbroker replay", master, jars, conf) as session,
         _world(session, directory, bootstrap, patience_s) as (
             world,
             work,
@@ -158,7 +160,7 @@ def _check_resume(ctx: typer.Context) -> None:
         if param.name not in WITH_RESUME and _given(ctx, param.name or "")
     ]
     if given:
-        raise usage(f"--resume goes on with a replay as it was begun: it goes without {', '.join(given)}")
+        raise usage_error(f"--resume goes on with a replay as it was begun: it goes without {', '.join(given)}")
 
 
 def _given(ctx: typer.Context, name: str) -> bool:
@@ -170,10 +172,10 @@ def _limit(rate: float | None, speed: float | None) -> "Limit":
     from kbroker.pipeline.replay.job import Limit
 
     if rate is not None and speed is not None:
-        raise usage("--rate and --speed say different things: give one of them")
+        raise usage_error("--rate and --speed say different things: give one of them")
     for name, number in (("--rate", rate), ("--speed", speed)):
         if number is not None and not 0 < number < float("inf"):
-            raise usage(f"{name} must be more than 0")
+            raise usage_error(f"{name} must be more than 0")
     return Limit(rate, speed)
 
 
@@ -181,22 +183,22 @@ def _targets(topics: Sequence[str], to: str | None, prefix: str | None) -> dict[
     from kbroker.pipeline.replay.routing import target_names
 
     if not topics:
-        raise usage("name the TOPICs to replay")
+        raise usage_error("name the TOPICs to replay")
     if to is not None and prefix is not None:
-        raise usage("--to and --prefix both name the target: give one of them")
+        raise usage_error("--to and --prefix both name the target: give one of them")
     return target_names(dict.fromkeys(topics), to, prefix)
 
 
 def _by_key(text: str) -> bool:
     if text not in ("partition", "key"):
-        raise usage(f"--partitions-by must be partition or key, not {text!r}")
+        raise usage_error(f"--partitions-by must be partition or key, not {text!r}")
     return text == "key"
 
 
 def _times(from_: str | None, until: str | None, now_ms: int) -> tuple[int | None, int | None]:
-    from_ms, until_ms = (None if text is None else moment_ms(text, now_ms) for text in (from_, until))
+    from_ms, until_ms = (None if text is None else parse_time_ms(text, now_ms) for text in (from_, until))
     if from_ms is not None and until_ms is not None and from_ms >= until_ms:
-        raise usage("--from is not before --until: nothing is between them")
+        raise usage_error("--from is not before --until: nothing is between them")
     return from_ms, until_ms
 
 
@@ -215,7 +217,7 @@ def _selection(
     try:
         ranges = tuple(offset_range(text) for text in offsets)
     except PipelineError as error:
-        raise usage(str(error)) from None
+        raise usage_error(str(error)) from None
     named = (text.partition("=") for text in headers)
     wanted = tuple((name, value if sign else None) for name, sign, value in named)
     return Selection(tuple(topics), *times, ranges, tuple(dict.fromkeys(partitions)), key, key_regex, wanted)
@@ -225,7 +227,7 @@ def _groups(wanted: Sequence[str], prefix: str) -> tuple[str, ...]:
     from kbroker.pipeline.replay.groups import ALL
 
     if prefix and not wanted:
-        raise usage("--group-prefix is for --restore-groups")
+        raise usage_error("--group-prefix is for --restore-groups")
     return (ALL,) if ALL_GROUPS in wanted else tuple(wanted)
 
 
@@ -236,7 +238,7 @@ def _check_codec(name: str) -> None:
     try:
         codec(name)
     except PipelineError as error:
-        raise usage(str(error)) from None
+        raise usage_error(str(error)) from None
 
 
 def _look_first(directory: str, topics: Sequence[str], bootstrap: str) -> None:
@@ -264,7 +266,7 @@ def _world(
     from kbroker.pipeline.replay.draft import World
     from kbroker.pipeline.storage.storage import open_storage
 
-    bars: list[tuple[LongWork, list[int]]] = []
+    bars: list[tuple[ProgressBar, list[int]]] = []
 
     def progress(done: int, total: int) -> None:
         for bar, seen in bars:
@@ -273,14 +275,14 @@ def _world(
 
     @contextmanager
     def work(plan: "Plan") -> Iterator[None]:
-        with LongWork("replaying", plan.rows) as bar:
+        with ProgressBar("replaying", plan.rows) as bar:
             bars.append((bar, [0]))
             yield
             bars.clear()
 
     with Brokers(bootstrap) as brokers:
         archive = Archive.open(open_storage(directory, session))
-        yield World(session, archive, brokers, bootstrap, note, progress, patience_s), work
+        yield World(session, archive, brokers, bootstrap, print_note, progress, patience_s), work
 
 
 def _plan(
@@ -294,17 +296,18 @@ def _plan(
         return plan.load(world.archive.storage, resume or "")
     found = None if new else plan.unfinished(world.archive.storage, request, cluster_of(world))
     if found is not None:
-        note(
+        print_note(
             f"going on with replay {found.id}, which the same command began and left unfinished (--new begins another)"
         )
         return found
     draft = drafted(world, request, configs)
     for warning in draft.warnings:
-        note(f"note: {warning}")
+        print_note(f"note: {warning}")
     made = begin(world, draft, new)
     if not quiet:
-        note(
-            f"replay {made.id}: {counted(made.rows, 'record')} (kbroker replay DIR --resume {made.id} goes on with it)"
+        print_note(
+            f"replay {made.id}: {count_text(made.rows, 'record')} "
+            f"(kbroker replay DIR --resume {made.id} goes on with it)"
         )
     return made
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kbroker.cli.common.output import counted, heading, note, print_json, print_table, size_text
-from kbroker.cli.common.values import clock_time
+from kbroker.cli.common.formatting import count_text, format_size, format_timestamp
+from kbroker.cli.common.output import print_heading, print_json, print_note, print_table
 
 if TYPE_CHECKING:
     from kbroker.pipeline.replay.draft import Draft, World
@@ -17,13 +17,13 @@ def show(draft: "Draft", world: "World", as_json: bool) -> None:
     """What a dry run has found."""
     places = draft.places(world)
     for warning in draft.warnings:
-        note(f"note: {warning}")
+        print_note(f"note: {warning}")
     if as_json:
         print_json(_draft_json(draft, places))
         return
     rows = sum(amount.rows for amount in draft.amounts.values())
     size = sum(amount.size for amount in draft.amounts.values())
-    heading("would replay", f"{counted(rows, 'record')}, {size_text(size)}")
+    print_heading("would replay", f"{count_text(rows, 'record')}, {format_size(size)}")
     columns = ("topic", "partition", "records", "size", "first", "last", "at offset")
     print_table(
         columns,
@@ -31,9 +31,9 @@ def show(draft: "Draft", world: "World", as_json: bool) -> None:
             [
                 *target,
                 amount.rows,
-                size_text(amount.size),
-                clock_time(amount.from_ms),
-                clock_time(amount.to_ms),
+                format_size(amount.size),
+                format_timestamp(amount.from_ms),
+                format_timestamp(amount.to_ms),
                 _start(draft, target),
             ]
             for target, amount in draft.amounts.items()
@@ -41,15 +41,15 @@ def show(draft: "Draft", world: "World", as_json: bool) -> None:
     )
     for name, wanted in draft.wanted.items():
         texts = "".join(f" {key}={value}" for key, value in sorted(wanted.configs.items()))
-        note(f"would create topic {name} with {counted(wanted.partitions, 'partition')}{texts}")
+        print_note(f"would create topic {name} with {count_text(wanted.partitions, 'partition')}{texts}")
     if places:
-        heading("groups", "where they would stand")
+        print_heading("groups", "where they would stand")
         named = [
             (draft.request.group_prefix + one.group, *one.target, _start(draft, one.target) + one.position)
             for one in places
         ]
         print_table(("group", "topic", "partition", "offset"), named)
-    note("a dry run: nothing was created or sent")
+    print_note("a dry run: nothing was created or sent")
 
 
 def _start(draft: "Draft", target: "Target") -> int:
@@ -93,7 +93,7 @@ def tell(summary: "Summary", as_json: bool) -> None:
         rest = summary.rows - summary.sent
         before = f" ({rest} were there already)" if rest else ""
         speed = f", {summary.sent / seconds:.0f} records/s" if summary.sent else ""
-        print(f"replay {plan.id}: {counted(summary.sent, 'record')} in {seconds:.1f} s{speed}{before}")
+        print(f"replay {plan.id}: {count_text(summary.sent, 'record')} in {seconds:.1f} s{speed}{before}")
         for group, offsets in summary.groups.items():
             places = ", ".join(f"{topic}-{partition}: {at}" for (topic, partition), at in offsets.items())
             print(f"group {group}: {places}")

@@ -11,12 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, refusal
+from kbroker.cli.common.client import admin_client, error_code_text
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
-from kbroker.cli.common.errors import CliError, usage
-from kbroker.cli.common.output import note, print_json, print_table
-from kbroker.cli.common.values import INT16, INT32, INT64, TopicChoice, clock_time, duration_ms, span_text, topic_choice
-from kbroker.cli.topics.topics import confirm
+from kbroker.cli.common.confirm import confirm
+from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.formatting import format_duration, format_timestamp
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.output import print_json, print_note, print_table
+from kbroker.cli.common.parsing import INT16, INT32, INT64, TopicPartitions, parse_duration_ms, parse_topic_partitions
 from kbroker.cli.transactions.requests import (
     Described,
     Filters,
@@ -60,9 +62,9 @@ def find_hanging(
 
     Looked at are those whose producer has been silent for longer than --max-transaction-timeout.
     """
-    limit_ms = duration_ms(max_transaction_timeout)
-    choices = [topic_choice(text) for text in topic or ()]
-    with admin(bootstrap) as client:
+    limit_ms = parse_duration_ms(max_transaction_timeout)
+    choices = [parse_topic_partitions(text) for text in topic or ()]
+    with admin_client(bootstrap) as client:
         found = _hanging(client, choices, broker, limit_ms)
     now_ms = round(time.time() * 1000)
     if as_json:
@@ -70,7 +72,9 @@ def find_hanging(
         return
     print_table(COLUMNS, [_row(row, now_ms) for row in found])
     if found:
-        note("end one with: kbroker transactions abort TOPIC:PARTITION --start-offset OFFSET (where it is open from)")
+        print_note(
+            "end one with: kbroker transactions abort TOPIC:PARTITION --start-offset OFFSET (where it is open from)"
+        )
 
 
 def _row(row: Producer, now_ms: int) -> list[Any]:
@@ -83,8 +87,8 @@ def _row(row: Producer, now_ms: int) -> list[Any]:
         row.producer_epoch,
         row.coordinator_epoch,
         row.start_offset,
-        None if last is None else clock_time(last),
-        None if silent_ms is None else span_text(silent_ms),
+        None if last is None else format_timestamp(last),
+        None if silent_ms is None else format_duration(silent_ms),
     ]
 
 
@@ -92,7 +96,7 @@ def _silent_ms(row: Producer, now_ms: int) -> int | None:
     return None if row.last_timestamp is None else max(now_ms - row.last_timestamp, 0)
 
 
-def _hanging(client: Any, choices: Sequence[TopicChoice], broker: int | None, limit_ms: int) -> list[Producer]:
+def _hanging(client: Any, choices: Sequence[TopicPartitions], broker: int | None, limit_ms: int) -> list[Producer]:
     known = leaders(client, sorted({choice.topic for choice in choices}) or None)
     known = {tp: node for tp, node in chosen(known, choices).items() if node >= 0 and broker in (None, node)}
     before_ms = round(time.time() * 1000) - limit_ms
@@ -132,14 +136,14 @@ def abort(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """End a hanging transaction: write an abort marker into the one partition that has it open."""
-    choice = topic_choice(partition)
+    choice = parse_topic_partitions(partition)
     if choice.partitions is None or len(choice.partitions) != 1:
-        raise usage(f"expected TOPIC:PARTITION, not {partition!r}")
+        raise usage_error(f"expected TOPIC:PARTITION, not {partition!r}")
     tp = (choice.topic, choice.partitions[0])
     given = [number for number in (producer_id, producer_epoch, coordinator_epoch) if number is not None]
     if len(given) != (3 if start_offset is None else 0):
-        raise usage("say --start-offset, or else --producer-id, --producer-epoch and --coordinator-epoch")
-    with admin(bootstrap) as client:
+        raise usage_error("say --start-offset, or else --producer-id, --producer-epoch and --coordinator-epoch")
+    with admin_client(bootstrap) as client:
         node = chosen(leaders(client, [tp[0]]), [choice])[tp]
         if start_offset is not None:
             marker = marker_of(describe_producers(client, {tp: node}), tp, start_offset)
@@ -147,7 +151,7 @@ def abort(
             marker = (given[0], given[1], max(given[2], 0))
         confirm(f"Abort what producer {marker[0]} has open in {tp[0]}-{tp[1]}?", yes)
         if code := write_abort(client, node, tp, marker):
-            raise CliError(f"{tp[0]}-{tp[1]}, producer {marker[0]}: {refusal(code)}")
+            raise CliError(f"{tp[0]}-{tp[1]}, producer {marker[0]}: {error_code_text(code)}")
     print(f"{tp[0]}-{tp[1]}: aborted the transaction of producer {marker[0]}, epoch {marker[1]}")
 
 
@@ -170,10 +174,10 @@ def terminate(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Fence a producer: its open transaction is aborted, and it cannot begin another."""
-    with admin(bootstrap) as client:
+    with admin_client(bootstrap) as client:
         found = describe_transactions(client, [transactional_id])[transactional_id]
         if isinstance(found, int):
-            raise CliError(f"transactional id {transactional_id}: {refusal(found)}")
+            raise CliError(f"transactional id {transactional_id}: {error_code_text(found)}")
         confirm(f"Fence the producer of {transactional_id} ({found.state})?", yes)
         fence(client, transactional_id, found.timeout_ms)
     print(f"{transactional_id}: its producer is fenced{', its transaction aborted' if found.start_ms else ''}")

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from kbroker.cli.common.client import refusal, send, topic_refusal
+from kbroker.cli.common.client import chunks, error_code_text, send_request, topic_error_text
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.output import LongWork, chunks
-from kbroker.cli.common.values import TopicChoice
+from kbroker.cli.common.parsing import TopicPartitions
+from kbroker.cli.common.progress import ProgressBar
 from protocol.errors import ErrorCode
 
 Answer = TypeVar("Answer")
@@ -109,7 +109,7 @@ def _list_of(client: Any, node: int, filters: Filters) -> Any:
     )
 
     def ask() -> tuple[int, Any]:
-        answer = send(client, request, node)
+        answer = send_request(client, request, node)
         return answer.error_code, answer
 
     return _insist(ask, "")
@@ -131,7 +131,7 @@ def _describe(client: Any, transactional_id: str) -> tuple[int, Described | None
 
     def ask() -> tuple[int, tuple[int, Described | None]]:
         node = _coordinator(client, transactional_id)
-        [row] = send(client, request, node).transaction_states
+        [row] = send_request(client, request, node).transaction_states
         if row.error_code:
             return row.error_code, (row.error_code, None)
         return 0, (0, _described(row, node))
@@ -159,7 +159,7 @@ def _coordinator(client: Any, transactional_id: str) -> int:
     request = FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id], min_version=4)
 
     def ask() -> tuple[int, int]:
-        [found] = send(client, request).coordinators
+        [found] = send_request(client, request).coordinators
         return found.error_code, found.node_id
 
     return _insist(ask, f"transactional id {transactional_id}: ")
@@ -171,7 +171,7 @@ def describe_producers(client: Any, partitions: Mapping[Partition, int]) -> list
     for partition, node in partitions.items():
         by_node.setdefault(node, []).append(partition)
     found: list[Producer] = []
-    with LongWork("asking for producers", len(partitions)) as work:
+    with ProgressBar("asking for producers", len(partitions)) as work:
         for node, wanted in by_node.items():
             for part in chunks(sorted(wanted), MOST_PARTITIONS):
                 found += _producers_of(client, node, part)
@@ -189,11 +189,11 @@ def _producers_of(client: Any, node: int, partitions: Sequence[Partition]) -> It
     request = DescribeProducersRequest(
         topics=[Topic(name=topic, partition_indexes=indexes) for topic, indexes in by_topic.items()]
     )
-    for topic in send(client, request, node).topics:
+    for topic in send_request(client, request, node).topics:
         for row in topic.partitions:
             if row.error_code:
                 name = f"{topic.name}-{row.partition_index}"
-                raise CliError(f"{name}: {refusal(row.error_code, row.error_message)}")
+                raise CliError(f"{name}: {error_code_text(row.error_code, row.error_message)}")
             for producer in row.active_producers:
                 yield _producer(topic.name, row.partition_index, producer)
 
@@ -220,20 +220,20 @@ def leaders(client: Any, topics: Sequence[str] | None) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
     for topic in client.describe_topics(None if topics is None else list(topics)):
         if topic["error_code"]:
-            raise CliError(topic_refusal(topic["name"], topic["error_code"]))
+            raise CliError(topic_error_text(topic["name"], topic["error_code"]))
         for row in topic["partitions"]:
             found[topic["name"], row["partition_index"]] = row["leader_id"]
     return found
 
 
-def chosen(known: dict[Partition, int], choices: Sequence[TopicChoice]) -> dict[Partition, int]:
+def chosen(known: dict[Partition, int], choices: Sequence[TopicPartitions]) -> dict[Partition, int]:
     """Those of the partitions, all where nothing is chosen; CliError for one that its topic does not have."""
     for topic, partitions in choices:
         count = sum(name == topic for name, _ in known)
         for partition in partitions or ():
             if (topic, partition) not in known:
                 raise CliError(f"topic {topic} has no partition {partition}: it has {count}")
-    return {tp: node for tp, node in known.items() if not choices or any(choice.has(*tp) for choice in choices)}
+    return {tp: node for tp, node in known.items() if not choices or any(choice.includes(*tp) for choice in choices)}
 
 
 def write_abort(client: Any, node: int, partition: Partition, producer: tuple[int, int, int]) -> int:
@@ -252,7 +252,7 @@ def write_abort(client: Any, node: int, partition: Partition, producer: tuple[in
         topics=[Marker.WritableTxnMarkerTopic(name=partition[0], partition_indexes=[partition[1]])],
         coordinator_epoch=coordinator_epoch,
     )
-    [answer] = send(client, WriteTxnMarkersRequest(markers=[marker]), node).markers
+    [answer] = send_request(client, WriteTxnMarkersRequest(markers=[marker]), node).markers
     code: int = answer.topics[0].partitions[0].error_code
     return code
 
@@ -269,7 +269,7 @@ def fence(client: Any, transactional_id: str, timeout_ms: int) -> None:
     )
 
     def ask() -> tuple[int, None]:
-        return send(client, request, _coordinator(client, transactional_id)).error_code, None
+        return send_request(client, request, _coordinator(client, transactional_id)).error_code, None
 
     _insist(ask, f"transactional id {transactional_id}: ")
 
@@ -286,5 +286,5 @@ def _insist(ask: Callable[[], tuple[int, Answer]], what: str, *, forgiven: bool 
             time.sleep(RETRY_EVERY_S)
             continue
         if code and not forgiven:
-            raise CliError(what + refusal(code))
+            raise CliError(what + error_code_text(code))
         return answer

@@ -30,4 +30,4 @@ def test_altered_configs_are_shown_with_who_altered_them(
         kbroker("configs", "unset", "broker", node, NAME)
         kbroker("configs", "unset", "broker", "--default", NAME)
     eventually(lambda: shown("--all")[NAME] == ("15000", "default"), "the default")
-    assert "no broker has the node.id 77" in fails("config", "show", "-b", bootstrap, "--set", "node.id=77").err
+    assert "no broker has node.id 77" in fails("config", "show", "-b", bootstrap, "--set", "node.id=77").err

@@ -94,7 +94,10 @@ def test_groups_and_client_metrics(kbroker: Kbroker, kind: str, config: str, gro
 def test_refusals_are_one_line(fails: Kbroker, kbroker: Kbroker, topic: str) -> None:
     for command, reason in (
         (["get", "topic", f"{topic}-missing"], f"topic {topic}-missing does not exist"),
-        (["get", "topic", topic, "retention.m"], f"topic {topic} has no config retention.m (is it retention.ms?)"),
+        (
+            ["get", "topic", topic, "retention.m"],
+            f"topic {topic} has no config retention.m (did you mean retention.ms?)",
+        ),
         (["set", "topic", topic, "retention.ms=soon"], "(INVALID_CONFIG)"),
         (["set", "topic", topic, "no.such.config=1"], "(INVALID_CONFIG)"),
         (["set", "topic", topic, "retention.ms=5", "segment.ms=soon"], "(INVALID_CONFIG)"),

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.cli import main
-from kbroker.cli.common.client import refusal, reworded, topic_refusal
-from kbroker.cli.common.errors import CliError, explain
-from kbroker.cli.common.values import config_changes
+from kbroker.cli.common.client import error_code_text, rephrase_client_error, topic_error_text
+from kbroker.cli.common.errors import CliError, exception_text
+from kbroker.cli.common.parsing import parse_config_changes
 from kbroker.replica.logs.log_manager import ForeignDirectory
 
 
@@ -100,12 +100,12 @@ def test_no_broker_is_one_line(command: list[str], refused: str, capsys: pytest.
         (["consume", "t", "--from", "@" + "9" * 20], "too large"),
         (["configs", "set", "topic", "t", "retention.ms=\udcff"], "not UTF-8"),
         (["configs", "get", "queue", "q"], "expected topic, broker"),
-        (["configs", "get", "topic"], "say which topic"),
+        (["configs", "get", "topic"], "missing the name of the topic"),
         (["configs", "set", "topic", "t"], "nothing to set"),
         (["configs", "set", "topic", "t", "retention.ms"], "NAME=VALUE"),
         (["configs", "set", "topic", "t", "a=b", "--append", "a=c"], "a is changed twice"),
-        (["configs", "unset", "topic", "t"], "say what to unset"),
-        (["configs", "unset", "topic", "t", "a", "--all"], "say what to unset"),
+        (["configs", "unset", "topic", "t"], "name the configs to unset"),
+        (["configs", "unset", "topic", "t", "a", "--all"], "name the configs to unset"),
         (["configs", "list", "loggers"], "loggers always have a level"),
         (["start", "--bogus"], "No such option"),
     ],
@@ -183,29 +183,31 @@ def test_a_reader_that_has_gone_ends_it_without_a_word() -> None:
 
 
 def test_a_config_may_be_changed_once() -> None:
-    assert config_changes(["a=1"], ["b"], ["c=x"], ["d=y"]) == {
+    assert parse_config_changes(["a=1"], ["b"], ["c=x"], ["d=y"]) == {
         "b": ("DELETE", None),
         "a": ("SET", "1"),
         "c": ("APPEND", "x"),
         "d": ("SUBTRACT", "y"),
     }
     with pytest.raises(CliError, match="a is changed twice"):
-        config_changes(["a=1"], ["a"], [], [])
+        parse_config_changes(["a=1"], ["a"], [], [])
 
 
 def test_the_brokers_words_come_before_its_codes() -> None:
-    assert refusal(36, "Topic 't' already exists.") == "Topic 't' already exists (TOPIC_ALREADY_EXISTS)"
-    assert refusal(68) == "Non empty group (NON_EMPTY_GROUP)"
-    assert refusal(9999, "odd") == "odd (error 9999)"
-    assert topic_refusal("t", 3) == "topic t does not exist"
-    assert reworded("[Error 40] InvalidConfigurationError: bad: value\nhere") == ("bad: value\nhere (INVALID_CONFIG)")
-    assert reworded("whatever") == "whatever"
+    assert error_code_text(36, "Topic 't' already exists.") == "Topic 't' already exists (TOPIC_ALREADY_EXISTS)"
+    assert error_code_text(68) == "Non empty group (NON_EMPTY_GROUP)"
+    assert error_code_text(9999, "odd") == "odd (error 9999)"
+    assert topic_error_text("t", 3) == "topic t does not exist"
+    assert rephrase_client_error("[Error 40] InvalidConfigurationError: bad: value\nhere") == (
+        "bad: value\nhere (INVALID_CONFIG)"
+    )
+    assert rephrase_client_error("whatever") == "whatever"
 
 
 def test_exceptions_in_words() -> None:
-    assert explain(FileNotFoundError(2, "No such file or directory", "x")) == "x: No such file or directory"
-    assert explain(OSError(111, "Connection refused")) == "Connection refused"
-    assert explain(RuntimeError()) == "RuntimeError"
-    assert explain(RuntimeError("why")) == "RuntimeError: why"
-    assert explain(CliError("so")) == "so"
-    assert explain(ForeignDirectory("it is another's")) == "it is another's"
+    assert exception_text(FileNotFoundError(2, "No such file or directory", "x")) == "x: No such file or directory"
+    assert exception_text(OSError(111, "Connection refused")) == "Connection refused"
+    assert exception_text(RuntimeError()) == "RuntimeError"
+    assert exception_text(RuntimeError("why")) == "RuntimeError: why"
+    assert exception_text(CliError("so")) == "so"
+    assert exception_text(ForeignDirectory("it is another's")) == "it is another's"

@@ -4,9 +4,9 @@ import json
 from functools import cache, partial
 from random import Random
 
-from kbroker.cli.log.files import find_reader
+from kbroker.cli.log.file_readers import find_reader
+from kbroker.cli.log.formatting import line_of
 from kbroker.cli.log.segments import Wanted
-from kbroker.cli.log.text import line_of
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.record_codec import encode_record
 from kbroker.coordinator.group.records import (

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.log.internal_topics import decode_internal
-from kbroker.cli.records.text import from_json
+from kbroker.cli.records.formats import from_json
 from kbroker.config.files import from_file
 from kbroker.config.values import ConfigError
 from kbroker.metadata.store import znodes

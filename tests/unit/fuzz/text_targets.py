@@ -4,7 +4,7 @@ import json
 from random import Random
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.records.text import from_json, from_line, to_json
+from kbroker.cli.records.formats import from_json, from_line, to_json
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.files import from_file
 from kbroker.config.rows.broker import BROKER_CONFIGS

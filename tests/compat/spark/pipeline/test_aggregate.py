@@ -328,7 +328,7 @@ def test_the_command_writes_results_and_a_picture(spark, bootstrap, topics, tmp_
         ("--to-topic a --to-parquet b", "say where results go: --to-topic TOPIC or --to-parquet DIR"),
         ("--window 1h", "say where results go: --to-topic TOPIC or --to-parquet DIR"),
         ("--to-topic a", "--to-topic needs --checkpoint DIR, which keeps what a later run goes on from"),
-        ("--to-parquet a --window soon", "expected a duration as 90s, 1h30m or P1DT2H, not 'soon'"),
+        ("--to-parquet a --window soon", "expected a duration such as 90s, 1h30m or P1DT2H, not 'soon'"),
         ("--to-parquet a --window 0ms", "a window and its slide are 1 ms or longer"),
         (
             "--to-parquet a --slide 2h",

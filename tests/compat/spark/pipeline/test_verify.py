@@ -278,7 +278,7 @@ def test_the_command_tells_by_its_exit_status(sound: Sound, tmp_path: Path, capf
         (["--offline", "--require-broker"], 2, "--offline is without a broker"),
         (["--offline", "--from", "5", "--to", "@7"], 2, "must both be offsets, or both be times"),
         (["--offline", "--from", "5", "--to", "5"], 2, "there is nothing from 5 to 5"),
-        (["--offline", "--date", "yesterday"], 2, "--date must be a day"),
+        (["--offline", "--date", "yesterday"], 2, "--date must be a date"),
         (["--offline", "--report", f"{tmp_path}/absent/file"], 1, "No such file or directory"),
     ):
         status, _, errors = verified(*arguments)

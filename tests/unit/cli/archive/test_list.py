@@ -140,7 +140,7 @@ def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["compact", "{}/a", "--date", "1999-01-31"], "the archive has no rows of date 1999-01-31"),
         (["compact", "{}/a", "--target-size", "1"], "the target size must be from 4.0 KiB to 1.0 TiB, not 1"),
         (["compact", "{}/a", "--target-size", "big"], "expected a size as 128MiB or 1GiB, not 'big'"),
-        (["compact", "{}/a", "--keep-replaced", "x"], "expected a duration as 90s, 1h30m or P1DT2H, not 'x'"),
+        (["compact", "{}/a", "--keep-replaced", "x"], "expected a duration such as 90s, 1h30m or P1DT2H, not 'x'"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-from kbroker.cli.common.output import LongWork, align, counted, heading, print_json, print_table
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.output import align, print_heading, print_json, print_table
+from kbroker.cli.common.progress import ProgressBar
 
 
 def test_in_a_pipe_a_table_is_aligned_text_with_numbers_to_the_right(
@@ -33,7 +35,7 @@ def test_on_a_terminal_it_is_a_table_for_eyes(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    heading("orders", "3 partitions")
+    print_heading("orders", "3 partitions")
     print_table(("topic", "lag"), [["[red]a[/red]", 5], ["b", None]])
     shown = capsys.readouterr().out
     assert "─" in shown
@@ -48,13 +50,13 @@ def test_json_keeps_letters_as_they_are(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_heading_in_a_pipe_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    heading("a", "b")
-    heading("a")
+    print_heading("a", "b")
+    print_heading("a")
     assert capsys.readouterr().out == "a  b\na\n"
 
 
 def test_counted() -> None:
-    assert [counted(n, "record") for n in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
+    assert [count_text(n, "record") for n in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
 
 
 class Terminal(io.StringIO):
@@ -76,20 +78,20 @@ class Clock:
 
 def test_progress_is_shown_after_a_second() -> None:
     clock, stream = Clock(), Terminal()
-    with LongWork("consuming", 10, stream=stream, clock=clock) as work:
+    with ProgressBar("consuming", 10, stream=stream, clock=clock) as work:
         work.advance(1)
         clock.now += 0.9
         work.advance(1)
-        assert not work.shown
+        assert not work.is_shown
         clock.now += 0.2
         work.advance(1)
-        assert work.shown
+        assert work.is_shown
     assert "consuming" in stream.getvalue()
 
 
 def test_quick_work_shows_nothing() -> None:
     stream = Terminal()
-    with LongWork("consuming", 10, stream=stream, clock=Clock()) as work:
+    with ProgressBar("consuming", 10, stream=stream, clock=Clock()) as work:
         work.advance(10)
     assert stream.getvalue() == ""
 
@@ -97,8 +99,8 @@ def test_quick_work_shows_nothing() -> None:
 @pytest.mark.parametrize(("stream", "wanted"), [(io.StringIO(), True), (Terminal(), False)])
 def test_progress_is_for_terminals_and_where_it_is_wanted(stream: io.StringIO, wanted: bool) -> None:
     clock = Clock()
-    with LongWork("producing", None, wanted=wanted, stream=stream, clock=clock) as work:
+    with ProgressBar("producing", None, enabled=wanted, stream=stream, clock=clock) as work:
         clock.now += 60
         work.advance(1)
-        assert not work.shown
+        assert not work.is_shown
     assert stream.getvalue() == ""

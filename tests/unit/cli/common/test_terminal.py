@@ -14,22 +14,22 @@ LISTING = """
 import sys
 from typing import Annotated
 from kbroker.cli import app
-from kbroker.cli.common.output import heading, print_table
-from kbroker.cli.common.pager import pages
+from kbroker.cli.common.output import print_heading, print_table
+from kbroker.cli.common.pager import paginated
 
 @app.app.command("numbers")
-@pages
+@paginated
 def numbers(count: int) -> None:
-    heading("numbers", "all of them")
+    print_heading("numbers", "all of them")
     print_table(("number",), [[number] for number in range(count)])
 
 sys.exit(app.run(sys.argv[1:]))
 """
 WORK = """
-from kbroker.cli.common.output import LongWork
+from kbroker.cli.common.progress import ProgressBar
 
 moments = iter([0.0, 2.0, 3.0])
-with LongWork("counting", 2, clock=lambda: next(moments)) as work:
+with ProgressBar("counting", 2, clock=lambda: next(moments)) as work:
     work.advance(1)
     work.advance(1)
 print("done")

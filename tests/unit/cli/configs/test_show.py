@@ -12,13 +12,13 @@ import pytest
 from kbroker import cli
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.configs import show as config
-from kbroker.cli.start.start import StartOptions, sourced
+from kbroker.cli.start.options import StartOptions, load_properties
 from kbroker.config.rows.broker import BROKER_CONFIGS
 
 
 def shown(options: StartOptions, **variables: str) -> dict[str, tuple[str | None, str]]:
-    given, _ = sourced(options, variables)
-    return {one.name: (one.value, one.origin) for one in config.local(given)}
+    given, _ = load_properties(options, variables)
+    return {one.name: (one.value, one.origin) for one in config.start_configs(given)}
 
 
 def test_every_config_is_there_with_its_origin(tmp_path: Path) -> None:
@@ -81,10 +81,12 @@ def test_a_running_broker_tells_what_was_altered(monkeypatch: pytest.MonkeyPatch
         assert resources == [requests.Resource("broker", "4")]
         return {resources[0]: configs}
 
-    monkeypatch.setattr(config, "admin", admin)
-    monkeypatch.setattr(requests, "describe", describe)
-    given, _ = sourced(StartOptions(set=["num.partitions= 2", "log.segment.bytes=3000000", "ssl.key.password=x"]), {})
-    assert [(one.name, one.value, one.origin) for one in config.running("h:1", given)] == [
+    monkeypatch.setattr(config, "admin_client", admin)
+    monkeypatch.setattr(requests, "describe_configs", describe)
+    given, _ = load_properties(
+        StartOptions(set=["num.partitions= 2", "log.segment.bytes=3000000", "ssl.key.password=x"]), {}
+    )
+    assert [(one.name, one.value, one.origin) for one in config.running_configs("h:1", given)] == [
         ("num.partitions", "2", "--set"),
         # it was started with another value than this one
         ("log.segment.bytes", "2000000", "the broker's start"),

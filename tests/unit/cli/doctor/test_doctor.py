@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from kbroker.cli import main
-from kbroker.cli.common.output import size_text
+from kbroker.cli.common.formatting import format_size
 from kbroker.cli.doctor.checks import OK, PROBLEM, WARNING, Verdict
 from kbroker.cli.doctor.doctor import examine
-from kbroker.cli.doctor.machine import Cluster, FileSystem, Machine, _caches
-from kbroker.cli.start.start import StartOptions
+from kbroker.cli.doctor.host import Cluster, FileSystem, Machine, _caches
+from kbroker.cli.start.options import StartOptions
 from kbroker.runtime.disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, meta_properties
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
@@ -286,13 +286,13 @@ def test_an_unclean_stop_and_what_recovery_reads(data: Path) -> None:
     (data / file_names.CLEAN_SHUTDOWN).unlink()
     last = max((data / "t-0").glob("*.log")).stat().st_size
     assert ill(data) == (
-        "last stop", WARNING, f"not clean: the next start reads up to {size_text(last)} in 1 partition",
+        "last stop", WARNING, f"not clean: the next start reads up to {format_size(last)} in 1 partition",
     )  # fmt: skip
     (data / file_names.RECOVERY_POINTS).write_text("?")
     whole = sum(path.stat().st_size for path in (data / "t-0").glob("*.log"))
     damaged, unclean = (verdict.found for verdict in verdicts(data) if verdict.check == "last stop")
     assert "is damaged" in damaged
-    assert size_text(whole) in unclean
+    assert format_size(whole) in unclean
 
 
 def test_clocks(data: Path) -> None:

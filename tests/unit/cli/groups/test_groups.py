@@ -1,6 +1,6 @@
 """What is shown of groups: the lag table and members."""
 
-from kbroker.cli.groups.groups import lag_table, member_summary
+from kbroker.cli.groups.app import lag_table, member_summary
 
 A, B = ("t", 0), ("t", 1)
 

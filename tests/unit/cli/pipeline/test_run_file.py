@@ -85,8 +85,11 @@ def test_without_java_there_is_one_sentence(
         (["run", "DIR"], "name the topics to archive, or give --pattern REGEX, and not both"),
         (["run", "DIR", "a", "--pattern", "b"], "name the topics to archive, or give --pattern REGEX, and not both"),
         (["run", "DIR", "a/b"], "'a/b' is not the name of a topic"),
-        (["compact", "DIR", "--date", "today"], "--date must be a day as 2026-01-31, not 'today'"),
-        (["verify", "DIR", "--offline", "--date", "2026-2-3"], "--date must be a day as 2026-01-31, not '2026-2-3'"),
+        (["compact", "DIR", "--date", "today"], "--date must be a date such as 2026-01-31, not 'today'"),
+        (
+            ["verify", "DIR", "--offline", "--date", "2026-2-3"],
+            "a date such as 2026-01-31, not '2026-2-3'",
+        ),
     ],
 )
 def test_wrong_usage_of_archive(args: list[str], told: str, capsys: pytest.CaptureFixture[str]):

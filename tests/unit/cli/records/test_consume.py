@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.cli.common.values import Place
+from kbroker.cli.common.parsing import Position
 from kbroker.cli.records.consume import Printer, StopSignals, resolve
 
 A, B = ("t", 0), ("t", 1)
@@ -21,24 +21,24 @@ LAST = {A: 100, B: 5}
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (Place("earliest"), {A: 10, B: 0}),
-        (Place("latest"), {A: 100, B: 5}),
-        (Place("offset", 50), {A: 50, B: 5}),
-        (Place("offset", 3), {A: 10, B: 3}),
-        (Place("back", 2), {A: 98, B: 3}),
-        (Place("back", 1000), {A: 10, B: 0}),
+        (Position("earliest"), {A: 10, B: 0}),
+        (Position("latest"), {A: 100, B: 5}),
+        (Position("offset", 50), {A: 50, B: 5}),
+        (Position("offset", 3), {A: 10, B: 3}),
+        (Position("last", 2), {A: 98, B: 3}),
+        (Position("last", 1000), {A: 10, B: 0}),
     ],
 )
-def test_a_place_lies_within_the_log(place: Place, expected: dict[object, int]) -> None:
+def test_a_place_lies_within_the_log(place: Position, expected: dict[object, int]) -> None:
     assert resolve(place, FIRST, LAST, {}) == expected
 
 
 def test_a_time_after_the_last_record_is_the_end() -> None:
-    assert resolve(Place("time", 7), FIRST, LAST, {A: 42, B: None}) == {A: 42, B: 5}
+    assert resolve(Position("time", 7), FIRST, LAST, {A: 42, B: None}) == {A: 42, B: 5}
 
 
 def test_what_is_still_to_come_can_be_an_end_when_it_is_waited_for() -> None:
-    assert resolve(Place("offset", 500), FIRST, LAST, {}, clamp_to_end=False) == {A: 500, B: 500}
+    assert resolve(Position("offset", 500), FIRST, LAST, {}, clamp_to_end=False) == {A: 500, B: 500}
 
 
 class Record(NamedTuple):

@@ -10,8 +10,8 @@ from kafka.future import Future
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.records import produce
+from kbroker.cli.records.formats import Draft
 from kbroker.cli.records.produce import Delivery, DeliveryFailed
-from kbroker.cli.records.text import Draft
 
 
 class FakeProducer:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.records.text import (
+from kbroker.cli.records.formats import (
     Draft,
     from_json,
     from_line,

@@ -11,21 +11,26 @@ import pytest
 
 from kbroker import cli
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.start.start import StartOptions, announce, parse_plain, properties, sourced, start
+from kbroker.cli.start.options import StartOptions, load_properties, parse_options
+from kbroker.cli.start.start import print_ready, start
 from kbroker.config import BrokerConfig
+
+
+def properties(options: StartOptions) -> dict[str, str]:
+    return {name: source.text for name, source in load_properties(options, {})[0].items()}
 
 
 def test_plain_options_are_parsed_without_typer() -> None:
     args = ["--config", "a.toml", "--data-dir=d", "--listen", "h:1", "--advertise=h:2", "--set", "a=b=c"]
     expected = StartOptions("a.toml", "d", "h:1", "h:2", ["a=b=c"], "debug", "json", "h:3")
-    assert parse_plain([*args, "--log-level", "debug", "--log-format", "json", "--metrics=h:3"]) == expected
-    assert parse_plain([]) == StartOptions()
-    assert parse_plain(["--set", "a=1", "--set=b=2"]) == StartOptions(set=["a=1", "b=2"])
+    assert parse_options([*args, "--log-level", "debug", "--log-format", "json", "--metrics=h:3"]) == expected
+    assert parse_options([]) == StartOptions()
+    assert parse_options(["--set", "a=1", "--set=b=2"]) == StartOptions(set=["a=1", "b=2"])
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--listen"], ["--bogus", "x"], ["extra"], ["-h"]])
 def test_anything_else_is_left_to_typer(args: list[str]) -> None:
-    assert parse_plain(args) is None
+    assert parse_options(args) is None
 
 
 def test_without_options_it_listens_on_this_machine_only() -> None:
@@ -50,7 +55,7 @@ def test_the_environment_is_stronger_than_the_file_and_weaker_than_options(tmp_p
     file = tmp_path / "server.properties"
     file.write_text("num.partitions=3\nnode.id=7\nlog.dirs=from-file\nlog.retention.ms=9\n")
     variables = {"KBROKER_NUM_PARTITIONS": "4", "KBROKER_NODE_ID": "8", "KBROKER_LOG_DIRS": "from-env"}
-    given, sentences = sourced(StartOptions(config=str(file), set=["node.id=9"], data_dir="d"), variables)
+    given, sentences = load_properties(StartOptions(config=str(file), set=["node.id=9"], data_dir="d"), variables)
     assert sentences == []
     assert {name: tuple(one) for name, one in given.items()} == {
         "num.partitions": ("4", "KBROKER_NUM_PARTITIONS"),
@@ -161,7 +166,7 @@ def test_a_failure_of_the_broker_is_one_line(broker: Callable[[Run], None], caps
 
 
 def test_announce_flushes(capsys: pytest.CaptureFixture[str]) -> None:
-    announce("h:1")
+    print_ready("h:1")
     assert capsys.readouterr().out == "kbroker ready: bootstrap h:1\n"
 
 

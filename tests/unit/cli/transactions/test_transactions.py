@@ -4,10 +4,11 @@ import pytest
 
 from kbroker.cli import main
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.values import duration_ms, span_text, topic_choice
+from kbroker.cli.common.formatting import format_duration
+from kbroker.cli.common.parsing import parse_duration_ms, parse_topic_partitions
+from kbroker.cli.transactions.app import summary
 from kbroker.cli.transactions.hanging import marker_of, open_before, unknown_to_coordinators
 from kbroker.cli.transactions.requests import Described, Filters, Producer, chosen
-from kbroker.cli.transactions.transactions import summary
 
 
 def producer(partition: int = 0, **changes: int | None) -> Producer:
@@ -59,9 +60,9 @@ def test_the_marker_is_of_the_transaction_that_begins_there() -> None:
 def test_partitions_are_chosen_and_must_exist() -> None:
     known = {("a", 0): 1, ("a", 1): 2, ("b", 0): 1}
     assert chosen(known, []) == known
-    assert chosen(known, [topic_choice("a:1"), topic_choice("b")]) == {("a", 1): 2, ("b", 0): 1}
+    assert chosen(known, [parse_topic_partitions("a:1"), parse_topic_partitions("b")]) == {("a", 1): 2, ("b", 0): 1}
     with pytest.raises(CliError, match="topic a has no partition 2: it has 2"):
-        chosen(known, [topic_choice("a:2")])
+        chosen(known, [parse_topic_partitions("a:2")])
 
 
 def test_filters_ask_for_the_version_that_has_them() -> None:
@@ -72,12 +73,12 @@ def test_filters_ask_for_the_version_that_has_them() -> None:
 
 @pytest.mark.parametrize("text", ["0ms", "250ms", "1s", "1s500ms", "1m", "15m", "1h30m", "2d3h", "1h"])
 def test_a_span_is_written_as_it_is_read(text: str) -> None:
-    assert span_text(duration_ms(text)) == text
+    assert format_duration(parse_duration_ms(text)) == text
 
 
 def test_a_span_has_two_units_at_most() -> None:
-    assert span_text(duration_ms("1h2m3s")) == "1h2m"
-    assert span_text(duration_ms("1h3s")) == "1h"
+    assert format_duration(parse_duration_ms("1h2m3s")) == "1h2m"
+    assert format_duration(parse_duration_ms("1h3s")) == "1h"
 
 
 @pytest.mark.parametrize(

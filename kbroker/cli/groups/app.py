@@ -5,29 +5,31 @@ from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, committed_offsets, refusal, reworded
+from kbroker.cli.common.client import admin_client, committed_offsets, error_code_text, rephrase_client_error
 from kbroker.cli.common.completion import complete_groups, complete_topics
-from kbroker.cli.common.errors import CliError, complain, usage
-from kbroker.cli.common.output import Cell, counted, heading, print_json, print_table
-from kbroker.cli.common.pager import pages
-from kbroker.cli.common.values import topic_choice
+from kbroker.cli.common.confirm import confirm
+from kbroker.cli.common.errors import CliError, print_error, usage_error
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
+from kbroker.cli.common.pager import paginated
+from kbroker.cli.common.parsing import parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
-from kbroker.cli.topics.topics import confirm
 
 # Of all kinds of groups that Kafka has.
 STATES = (
     "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling", "NotReady", "Empty", "Dead",
 )  # fmt: skip
 
-app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
+app = typer.Typer()
 
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)]
 
-app.command("reset-offsets")(pages(reset_offsets))
+app.command("reset-offsets")(paginated(reset_offsets))
 
 
 @app.command("list")
-@pages
+@paginated
 def list_groups(
     state: Annotated[
         list[str] | None, typer.Option("--state", help="Only groups in this state; repeat for more.")
@@ -38,8 +40,8 @@ def list_groups(
     """List groups with their states."""
     wanted = {name.lower() for name in state or ()}
     for unknown in sorted(wanted - {name.lower() for name in STATES}):
-        raise usage(f"--state must be one of {', '.join(STATES)}, not {unknown!r}")
-    with admin(bootstrap) as client:
+        raise usage_error(f"--state must be one of {', '.join(STATES)}, not {unknown!r}")
+    with admin_client(bootstrap) as client:
         found = client.list_groups()
     listed = [
         {
@@ -58,7 +60,7 @@ def list_groups(
 
 
 @app.command("describe")
-@pages
+@paginated
 def describe(
     groups: Groups,
     members: Annotated[bool, typer.Option("--members", help="Show the members, not the offsets.")] = False,
@@ -66,12 +68,12 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show committed offsets, lag and members."""
-    with admin(bootstrap) as client:
+    with admin_client(bootstrap) as client:
         described = [_described(client, group) for group in groups]
     found = [group for group in described if group["error"] is None]
     for group in described:
         if group["error"] is not None:
-            complain(f"group {group['group']}: {group['error']}")
+            print_error(f"group {group['group']}: {group['error']}")
     if as_json:
         print_json([{name: value for name, value in group.items() if name != "error"} for group in found])
     else:
@@ -84,7 +86,7 @@ def describe(
 def _described(client: Any, group_id: str) -> dict[str, Any]:
     group = client.describe_groups([group_id])[group_id]
     if group["error"] is not None:
-        return {"group": group_id, "error": reworded(group["error"])}
+        return {"group": group_id, "error": rephrase_client_error(group["error"])}
     committed = committed_offsets(client, group_id)
     members = [member_summary(member) for member in group["members"]]
     owners = {
@@ -157,11 +159,11 @@ def lag_table(
 
 
 def _print_described(group: Mapping[str, Any], members: bool) -> None:
-    facts = [group["state"], counted(len(group["members"]), "member")]
+    facts = [group["state"], count_text(len(group["members"]), "member")]
     facts += [group["assignor"]] if group["assignor"] else []
     lags = [row["lag"] for row in group["offsets"] if row["lag"] is not None]
     facts += [f"lag {sum(lags)}"] if lags else []
-    heading(group["group"], "  ".join(facts))
+    print_heading(group["group"], "  ".join(facts))
     if members:
         print_table(
             ("member", "instance", "client", "host", "partitions"),
@@ -189,12 +191,12 @@ def delete(
 
     confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes)
     failed = False
-    with admin(bootstrap) as client:
+    with admin_client(bootstrap) as client:
         for group, outcome in client.delete_groups(groups).items():
             if outcome == "OK":
                 print(f"{group}: deleted")
                 continue
-            complain(f"group {group}: {refusal(getattr(errors, outcome).errno)}")
+            print_error(f"group {group}: {error_code_text(getattr(errors, outcome).errno)}")
             failed = True
     if failed:
         raise typer.Exit(1)
@@ -211,16 +213,18 @@ def delete_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete what a group has committed for topics that no member of it subscribes to."""
-    choices = [topic_choice(text) for text in topic]
+    choices = [parse_topic_partitions(text) for text in topic]
     failed = False
-    with admin(bootstrap) as client:
-        chosen = [tp for tp in sorted(committed_offsets(client, group)) if any(choice.has(*tp) for choice in choices)]
+    with admin_client(bootstrap) as client:
+        chosen = [
+            tp for tp in sorted(committed_offsets(client, group)) if any(choice.includes(*tp) for choice in choices)
+        ]
         if not chosen:
             raise CliError(f"group {group}: nothing is committed for {', '.join(topic)}")
-        confirm(f"Delete {counted(len(chosen), 'committed offset')} of {group}?", yes)
+        confirm(f"Delete {count_text(len(chosen), 'committed offset')} of {group}?", yes)
         for (name, index), error in client.delete_group_offsets(group, chosen).items():
             if error.errno:
-                complain(f"group {group}, {name}-{index}: {refusal(error.errno)}")
+                print_error(f"group {group}, {name}-{index}: {error_code_text(error.errno)}")
                 failed = True
             else:
                 print(f"{group}, {name}-{index}: deleted")

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 from kbroker.cli.log.segments import Fields, Item, Source, Wanted, damage_item, read_segment
-from kbroker.cli.records.text import text_field
+from kbroker.cli.records.formats import text_field
 from kbroker.metadata.store import journal
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.runtime.disk import Disk

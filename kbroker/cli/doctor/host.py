@@ -67,12 +67,12 @@ class Machine:
 
     def ask(self, host: str, port: int) -> Cluster | None:
         """The broker that listens there; None if what listens is none."""
-        from kbroker.cli.common.client import admin
+        from kbroker.cli.common.client import admin_client
         from kbroker.cli.common.errors import CliError
 
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            with admin(address) as client:
+            with admin_client(address) as client:
                 cluster = client.describe_cluster()
                 topics = client.describe_topics(None)
         except CliError:

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from kbroker.cli.common import signals
-from kbroker.cli.common.signals import SIGNALS, StopSignals
+from kbroker.cli.common import stop_signals as signals
+from kbroker.cli.common.stop_signals import SIGNALS, StopSignals
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_signals_that_somebody_took_are_taken_again_and_given_back(clock: list[f
     before = [signal.getsignal(number) for number in SIGNALS]
     with StopSignals(asked.append) as stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop.take()
+        stop.install()
         os.kill(os.getpid(), signal.SIGINT)
     assert asked == [1]
     assert [signal.getsignal(number) for number in SIGNALS] == before

@@ -5,30 +5,30 @@ from datetime import UTC, datetime
 import pytest
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.values import (
-    Place,
-    TopicChoice,
-    assignments,
-    clock_time,
-    duration_ms,
-    host_port,
-    integer,
-    moment_ms,
-    place,
-    topic_choice,
+from kbroker.cli.common.formatting import format_timestamp
+from kbroker.cli.common.parsing import (
+    Position,
+    TopicPartitions,
+    parse_assignments,
+    parse_duration_ms,
+    parse_host_port,
+    parse_integer,
+    parse_position,
+    parse_time_ms,
+    parse_topic_partitions,
 )
 
 NOW = 1_795_000_000_000
 
 
 def test_an_assignment_may_have_an_empty_value_and_equal_signs_in_it() -> None:
-    assert assignments(["a=1", "b.c=", "d=x=y"]) == {"a": "1", "b.c": "", "d": "x=y"}
+    assert parse_assignments(["a=1", "b.c=", "d=x=y"]) == {"a": "1", "b.c": "", "d": "x=y"}
 
 
 @pytest.mark.parametrize("text", ["a", "=1", ""])
 def test_what_is_no_assignment_is_shown(text: str) -> None:
     with pytest.raises(CliError, match="NAME=VALUE") as refused:
-        assignments([text])
+        parse_assignments([text])
     assert refused.value.status == 2
 
 
@@ -46,13 +46,13 @@ def test_what_is_no_assignment_is_shown(text: str) -> None:
     ],
 )
 def test_durations(text: str, ms: int) -> None:
-    assert duration_ms(text) == ms
+    assert parse_duration_ms(text) == ms
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "1y", "-1h", "P", "PT", "1h 30m"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(CliError, match="duration"):
-        duration_ms(text)
+        parse_duration_ms(text)
 
 
 @pytest.mark.parametrize(
@@ -68,48 +68,48 @@ def test_what_is_no_duration(text: str) -> None:
     ],
 )
 def test_moments(text: str, ms: int) -> None:
-    assert moment_ms(text, NOW) == ms
+    assert parse_time_ms(text, NOW) == ms
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "-5"])
 def test_what_is_no_moment(text: str) -> None:
     with pytest.raises(CliError, match="expected a time"):
-        moment_ms(text, NOW)
+        parse_time_ms(text, NOW)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("earliest", Place("earliest")),
-        ("beginning", Place("earliest")),
-        ("latest", Place("latest")),
-        ("end", Place("latest")),
-        ("0", Place("offset", 0)),
-        ("42", Place("offset", 42)),
-        ("-5", Place("back", 5)),
-        ("@1795000000000", Place("time", NOW)),
-        ("@1h", Place("time", NOW - 3_600_000)),
+        ("earliest", Position("earliest")),
+        ("beginning", Position("earliest")),
+        ("latest", Position("latest")),
+        ("end", Position("latest")),
+        ("0", Position("offset", 0)),
+        ("42", Position("offset", 42)),
+        ("-5", Position("last", 5)),
+        ("@1795000000000", Position("time", NOW)),
+        ("@1h", Position("time", NOW - 3_600_000)),
     ],
 )
-def test_places(text: str, expected: Place) -> None:
-    assert place(text, NOW) == expected
+def test_places(text: str, expected: Position) -> None:
+    assert parse_position(text, NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "first", "-", "--5", "1.5", "@", "²"])
 def test_what_is_no_place(text: str) -> None:
     with pytest.raises(CliError):
-        place(text, NOW)
+        parse_position(text, NOW)
 
 
 def test_a_topic_choice_may_name_partitions() -> None:
-    assert topic_choice("orders") == TopicChoice("orders", None)
-    assert topic_choice("orders:0,2") == TopicChoice("orders", (0, 2))
+    assert parse_topic_partitions("orders") == TopicPartitions("orders", None)
+    assert parse_topic_partitions("orders:0,2") == TopicPartitions("orders", (0, 2))
 
 
 @pytest.mark.parametrize("text", ["", ":1", "orders:", "orders:x", "orders:1,,2"])
 def test_what_is_no_topic_choice(text: str) -> None:
     with pytest.raises(CliError):
-        topic_choice(text)
+        parse_topic_partitions(text)
 
 
 @pytest.mark.parametrize(
@@ -122,28 +122,28 @@ def test_what_is_no_topic_choice(text: str) -> None:
     ],
 )
 def test_addresses(text: str, expected: tuple[str, int]) -> None:
-    assert host_port(text, "--listen") == expected
+    assert parse_host_port(text, "--listen") == expected
 
 
 @pytest.mark.parametrize("text", ["localhost", "localhost:", "localhost:http", "h:70000", "::1:9092"])
 def test_what_is_no_address_is_said_of_its_option(text: str) -> None:
     with pytest.raises(CliError, match="--listen"):
-        host_port(text, "--listen")
+        parse_host_port(text, "--listen")
 
 
 def test_a_timestamp_that_no_calendar_holds_stays_a_number() -> None:
-    assert clock_time(2**62) == str(2**62)
-    assert clock_time(0).endswith("00.000")
+    assert format_timestamp(2**62) == str(2**62)
+    assert format_timestamp(0).endswith("00.000")
 
 
 def test_a_choice_has_its_partitions() -> None:
-    assert [topic_choice("t:0,2").has("t", index) for index in (0, 1, 2)] == [True, False, True]
-    assert topic_choice("t").has("t", 7)
-    assert not topic_choice("t").has("other", 0)
+    assert [parse_topic_partitions("t:0,2").includes("t", index) for index in (0, 1, 2)] == [True, False, True]
+    assert parse_topic_partitions("t").includes("t", 7)
+    assert not parse_topic_partitions("t").includes("other", 0)
 
 
 def test_numbers_that_no_message_holds_are_refused() -> None:
-    assert integer("0" * 30 + "7", "it") == 7
-    assert integer(str(2**63 - 1), "it") == 2**63 - 1
+    assert parse_integer("0" * 30 + "7", "it") == 7
+    assert parse_integer(str(2**63 - 1), "it") == 2**63 - 1
     with pytest.raises(CliError, match="it is too large"):
-        integer(str(2**63), "it")
+        parse_integer(str(2**63), "it")

@@ -5,12 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin, refusal
+from kbroker.cli.common.client import admin_client, error_code_text
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
-from kbroker.cli.common.errors import complain, usage
+from kbroker.cli.common.errors import print_error, usage_error
+from kbroker.cli.common.formatting import format_duration, format_timestamp
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.output import print_json, print_table
-from kbroker.cli.common.pager import pages
-from kbroker.cli.common.values import INT32, INT64, clock_time, duration_ms, span_text, topic_choice
+from kbroker.cli.common.pager import paginated
+from kbroker.cli.common.parsing import INT32, INT64, parse_duration_ms, parse_topic_partitions
 from kbroker.cli.transactions.hanging import abort, find_hanging, terminate
 from kbroker.cli.transactions.requests import (
     Described,
@@ -27,15 +29,15 @@ STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
 )  # fmt: skip
 
-app = typer.Typer(help="List and describe transactions, find and end hanging ones.", no_args_is_help=True)
+app = typer.Typer()
 
-app.command("find-hanging")(pages(find_hanging))
+app.command("find-hanging")(paginated(find_hanging))
 app.command("abort")(abort)
 app.command("terminate")(terminate)
 
 
 @app.command("list")
-@pages
+@paginated
 def list_(
     state: Annotated[
         list[str] | None, typer.Option("--state", help="Only those in this state; repeat for more.")
@@ -57,10 +59,10 @@ def list_(
     filters = Filters(
         [known_state(name) for name in state or ()],
         producer_id or (),
-        None if longer_than is None else duration_ms(longer_than),
+        None if longer_than is None else parse_duration_ms(longer_than),
         pattern,
     )
-    with admin(bootstrap) as client:
+    with admin_client(bootstrap) as client:
         found = list_transactions(client, filters)
     if as_json:
         print_json([row._asdict() for row in found])
@@ -73,11 +75,11 @@ def known_state(text: str) -> str:
     for state in STATES:
         if state.lower() == text.lower():
             return state
-    raise usage(f"--state must be one of {', '.join(STATES)}, not {text!r}")
+    raise usage_error(f"--state must be one of {', '.join(STATES)}, not {text!r}")
 
 
 @app.command("describe")
-@pages
+@paginated
 def describe(
     transactional_ids: Annotated[
         list[str],
@@ -87,13 +89,13 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show what their coordinators know of transactions: producer, timeout, since when open, which partitions."""
-    with admin(bootstrap) as client:
+    with admin_client(bootstrap) as client:
         found = describe_transactions(client, list(dict.fromkeys(transactional_ids)))
     now_ms = round(time.time() * 1000)
     described = [summary(row, now_ms) for row in found.values() if isinstance(row, Described)]
     for name, code in found.items():
         if isinstance(code, int):
-            complain(f"transactional id {name}: {refusal(code)}")
+            print_error(f"transactional id {name}: {error_code_text(code)}")
     if as_json:
         print_json(described)
     elif described:
@@ -132,15 +134,15 @@ def _row(row: dict[str, Any]) -> list[Any]:
         row["state"],
         row["producer_id"],
         row["producer_epoch"],
-        span_text(row["timeout_ms"]),
-        None if open_since is None else clock_time(open_since),
-        None if open_for is None else span_text(open_for),
+        format_duration(row["timeout_ms"]),
+        None if open_since is None else format_timestamp(open_since),
+        None if open_for is None else format_duration(open_for),
         partitions,
     ]
 
 
 @app.command("producers")
-@pages
+@paginated
 def producers(
     choices: Annotated[
         list[str],
@@ -153,8 +155,8 @@ def producers(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show the producers that partitions know, and where each has a transaction open."""
-    wanted = [topic_choice(text) for text in choices]
-    with admin(bootstrap) as client:
+    wanted = [parse_topic_partitions(text) for text in choices]
+    with admin_client(bootstrap) as client:
         known = chosen(leaders(client, list(dict.fromkeys(choice.topic for choice in wanted))), wanted)
         found = describe_producers(client, known if broker is None else dict.fromkeys(known, broker))
     if as_json:
@@ -171,5 +173,5 @@ PRODUCER_COLUMNS = (
 def _producer_row(row: Producer) -> list[Any]:
     shown: list[Any] = list(row)
     if row.last_timestamp is not None:
-        shown[5] = clock_time(row.last_timestamp)
+        shown[5] = format_timestamp(row.last_timestamp)
     return shown

@@ -2,10 +2,9 @@
 
 import json
 
-from kbroker.cli.common.output import counted
-from kbroker.cli.common.values import clock_time
+from kbroker.cli.common.formatting import count_text, format_timestamp
 from kbroker.cli.log.segments import Fields, Item
-from kbroker.cli.records.text import printable
+from kbroker.cli.records.formats import printable
 
 _RED, _OFF = "\x1b[31m", "\x1b[0m"
 
@@ -45,8 +44,8 @@ def _batch(fields: Fields) -> str:
     parts = [
         f"@{fields['position']}",
         f"offsets {fields['base_offset']}..{fields['last_offset']}",
-        counted(fields["count"], "record"),
-        counted(fields["size"], "byte"),
+        count_text(fields["count"], "record"),
+        count_text(fields["size"], "byte"),
         f"epoch {fields['leader_epoch']}",
         _time(fields["max_timestamp"]) + (" (append time)" if fields["timestamp_type"] == "LogAppendTime" else ""),
         fields["codec"],
@@ -65,7 +64,7 @@ def _record(fields: Fields) -> str:
     if "headers" not in fields:
         parts += [f"{name} {_size(fields[f'{name}_size'])}" for name in ("key", "value")]
         if fields["header_count"]:
-            parts.append(counted(fields["header_count"], "header"))
+            parts.append(count_text(fields["header_count"], "header"))
         return "  ".join(parts)
     parts += [f"{name} {_content(fields, name)}" for name in ("key", "value")]
     parts += [f"{_plain(header['key'])}={_content(header, 'value')}" for header in fields["headers"]]
@@ -73,7 +72,7 @@ def _record(fields: Fields) -> str:
 
 
 def _size(size: int | None) -> str:
-    return "null" if size is None else counted(size, "byte")
+    return "null" if size is None else count_text(size, "byte")
 
 
 def _content(fields: Fields, name: str) -> str:
@@ -106,7 +105,7 @@ def _plain(text: str) -> str:
 
 
 def _time(timestamp: int) -> str:
-    return "no time" if timestamp < 0 else clock_time(timestamp)
+    return "no time" if timestamp < 0 else format_timestamp(timestamp)
 
 
 def _value(name: str, value: object) -> str:

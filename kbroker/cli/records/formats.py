@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.values import INT64, clock_time
+from kbroker.cli.common.formatting import format_timestamp
+from kbroker.cli.common.parsing import INT64
 
 Header = tuple[str, bytes | None]
 
@@ -125,7 +126,7 @@ def to_terminal(record: Any, colors: bool) -> bytes:
     dim, cyan, off = ("\x1b[2m", "\x1b[36m", "\x1b[0m") if colors else ("", "", "")
     parts = [f"{dim}{record.topic}-{record.partition}@{record.offset}"]
     if record.timestamp is not None and record.timestamp >= 0:
-        parts[0] += f"  {clock_time(record.timestamp)}"
+        parts[0] += f"  {format_timestamp(record.timestamp)}"
     parts[0] += off
     if record.key is not None:
         parts.append(f"{cyan}{printable(record.key)}{off}")

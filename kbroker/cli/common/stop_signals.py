@@ -1,0 +1,42 @@
+"""SIGINT and SIGTERM as stop requests, for commands that finish a batch before they end."""
+
+import signal
+from collections.abc import Callable
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# timeout(1) and others send the same signal to the process and to its process group.
+SAME_SIGNAL_S = 0.5
+
+
+class StopSignals:
+    """Context manager: calls `on_stop(1)` for the first signal, `on_stop(2)` for the second, and so on."""
+
+    def __init__(self, on_stop: Callable[[int], None]) -> None:
+        self._on_stop = on_stop
+        self._count = 0
+        self._last_s = float("-inf")
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        self._previous = {number: signal.getsignal(number) for number in SIGNALS}
+        self.install()
+        return self
+
+    def install(self) -> None:
+        """Install the handlers, again if a library has replaced them."""
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        now_s = monotonic()
+        if now_s - self._last_s > SAME_SIGNAL_S:
+            self._last_s = now_s
+            self._count += 1
+            self._on_stop(self._count)

@@ -1,0 +1,126 @@
+"""The options of `kbroker start`, and the broker's properties that result from them.
+
+Sources of properties, weakest first: kbroker's defaults for these options, the file, the environment (KBROKER_*),
+--set, the dedicated options.
+This module is loaded before the first accepted connection: it imports only what a start needs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.parsing import parse_assignments, parse_host_port
+from kbroker.config import ConfigError
+from kbroker.config.sources import Given, Sourced, from_environment, layered
+
+DEFAULT_LISTEN = "127.0.0.1:9092"
+DEFAULT_DATA_DIR = "kbroker-data"
+# The origin of a property that no source sets.
+DEFAULT_ORIGIN = "default"
+
+
+@dataclass(slots=True)
+class StartOptions:
+    """The options of `kbroker start`, not yet parsed."""
+
+    config: str | None = None
+    data_dir: str | None = None
+    listen: str | None = None
+    advertise: str | None = None
+    set: list[str] = field(default_factory=list)
+    log_level: str = "info"
+    log_format: str | None = None
+    metrics: str | None = None
+
+
+_ATTRIBUTES = {
+    "--config": "config",
+    "--data-dir": "data_dir",
+    "--listen": "listen",
+    "--advertise": "advertise",
+    "--set": "set",
+    "--log-level": "log_level",
+    "--log-format": "log_format",
+    "--metrics": "metrics",
+}
+
+
+def parse_options(args: Sequence[str]) -> StartOptions | None:
+    """Parse `--name VALUE` and `--name=VALUE`; None for anything else (help, mistakes), which typer handles."""
+    options = StartOptions()
+    remaining = iter(args)
+    for arg in remaining:
+        name, sign, text = arg.partition("=")
+        attribute = _ATTRIBUTES.get(name)
+        value = text if sign else next(remaining, None)
+        if attribute is None or value is None:
+            return None
+        if attribute == "set":
+            options.set.append(value)
+        else:
+            setattr(options, attribute, value)
+    return options
+
+
+def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tuple[Given, list[str]]:
+    """Return the properties with their origins, and warnings about properties that are ignored.
+
+    Raises CliError for options and files that cannot be parsed; property names and values are not validated.
+    """
+    from_file, warnings = ({}, []) if options.config is None else _read_file(options.config)
+    properties = layered(
+        from_file,
+        from_environment(environment),
+        {name: Sourced(text, "--set") for name, text in parse_assignments(options.set).items()},
+        _dedicated(options),
+    )
+    properties.setdefault("listeners", Sourced(f"PLAINTEXT://{DEFAULT_LISTEN}", DEFAULT_ORIGIN))
+    if "log.dir" not in properties:
+        properties.setdefault("log.dirs", Sourced(DEFAULT_DATA_DIR, DEFAULT_ORIGIN))
+    return properties, warnings
+
+
+def _dedicated(options: StartOptions) -> Given:
+    """The properties that have options of their own."""
+    properties = {}
+    if options.data_dir is not None:
+        properties["log.dirs"] = Sourced(options.data_dir, "--data-dir")
+    if options.listen is not None:
+        properties["listeners"] = Sourced(_listener(options.listen, "--listen"), "--listen")
+    if options.advertise is not None:
+        properties["advertised.listeners"] = Sourced(_listener(options.advertise, "--advertise"), "--advertise")
+    if options.metrics is not None:
+        properties["kbroker.metrics.listener"] = Sourced(_address(options.metrics, "--metrics"), "--metrics")
+    if options.log_format is not None:
+        properties["kbroker.log.format"] = Sourced(options.log_format, "--log-format")
+    return properties
+
+
+def _listener(address: str, option: str) -> str:
+    return f"PLAINTEXT://{_address(address, option)}"
+
+
+def _address(address: str, option: str) -> str:
+    host, port = parse_host_port(address, option)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _read_file(path: str) -> tuple[Given, list[str]]:
+    from kbroker.config.files import from_file, without_removed
+
+    try:
+        with open(path, "rb") as file:
+            return without_removed(from_file(path, file.read()))
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror}") from None
+    except ConfigError as error:
+        raise CliError(str(error)) from None
+
+
+def origins_text(message: str, properties: Given) -> str:
+    """Return ` (from FILE:LINE, --set)` for the properties that an error message names, "" if there are none."""
+    words = {word.strip("(),.:;'") for word in message.split()}
+    origins = {
+        source.origin: None for name, source in properties.items() if name in words and source.origin != DEFAULT_ORIGIN
+    }
+    return f" (from {', '.join(origins)})" if origins else ""

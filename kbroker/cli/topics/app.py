@@ -1,0 +1,306 @@
+"""`kbroker topics`: create, list, describe, alter and delete topics."""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from kbroker.cli.common.client import admin_client, chunks, topic_error_text
+from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
+from kbroker.cli.common.confirm import confirm
+from kbroker.cli.common.errors import print_error, usage_error
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
+from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
+from kbroker.cli.common.pager import paginated
+from kbroker.cli.common.parsing import INT16, INT32, parse_assignments, parse_config_changes
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.configs.requests import Resource, alter_configs
+from protocol.errors import ErrorCode
+
+app = typer.Typer()
+
+NewTopics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=complete_topics)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)]
+
+MAX_TOPICS = 50  # per request, so that a progress bar can advance
+
+
+@app.command("create")
+def create(
+    topics: NewTopics,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions",
+            "-p",
+            metavar="N",
+            min=1,
+            max=INT32,
+            help="Number of partitions.",
+            show_default="the broker's num.partitions",
+        ),
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            metavar="N",
+            min=1,
+            max=INT16,
+            help="Number of replicas of each partition.",
+            show_default="the broker's default.replication.factor",
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME=VALUE",
+            help="Set a topic config; repeatable.",
+            autocompletion=complete_topic_configs,
+        ),
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Ignore topics that exist.")] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Validate the request on the broker, but create nothing.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create topics.
+
+    Example: kbroker topics create orders --partitions 6 --config retention.ms=86400000
+    """
+    new_topic = {
+        "num_partitions": partitions or -1,
+        "replication_factor": replication_factor or -1,
+        "configs": parse_assignments(config or []),
+    }
+    action = "could be created" if validate_only else "created"
+    with admin_client(bootstrap) as client:
+
+        def create_chunk(names: Sequence[str]) -> Any:
+            return client.create_topics(
+                dict.fromkeys(names, new_topic), validate_only=validate_only, raise_errors=False
+            )
+
+        results = _in_chunks("creating topics", topics, create_chunk)
+    _print_results(
+        results,
+        lambda result: f"{action} with {count_text(result['num_partitions'], 'partition')}",
+        ignored={ErrorCode.TOPIC_ALREADY_EXISTS} if if_not_exists else set(),
+    )
+
+
+def _in_chunks(description: str, topics: Sequence[str], send: Callable[[Sequence[str]], Any]) -> list[Any]:
+    """Send a request about topics in chunks, with a progress bar; returns the results by topic."""
+    results = []
+    with ProgressBar(description, len(topics)) as progress:
+        for chunk in chunks(list(dict.fromkeys(topics)), MAX_TOPICS):
+            results += send(chunk)["topics"]
+            progress.advance(len(chunk))
+    return results
+
+
+@app.command("list")
+@paginated
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List topics with their partition counts."""
+    with admin_client(bootstrap) as client:
+        topics = client.describe_topics(None)
+    topics = sorted((topic for topic in topics if internal or not topic["is_internal"]), key=lambda t: t["name"])
+    summaries = [topic_summary(topic) for topic in topics]
+    if as_json:
+        print_json(summaries)
+    else:
+        rows = [[topic["name"], topic["partitions"], topic["replication_factor"]] for topic in summaries]
+        print_table(("topic", "partitions", "replicas"), rows)
+
+
+def topic_id_text(topic_id: Any) -> str:
+    """Return a topic id as Kafka's tools print it: URL-safe base64 without padding."""
+    data = topic_id.bytes if isinstance(topic_id, UUID) else UUID(str(topic_id)).bytes
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def topic_summary(topic: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a topic in a Metadata response, without its partitions."""
+    partitions = topic["partitions"]
+    return {
+        "name": topic["name"],
+        "topic_id": topic_id_text(topic["topic_id"]),
+        "internal": topic["is_internal"],
+        "partitions": len(partitions),
+        "replication_factor": max((len(partition["replica_nodes"]) for partition in partitions), default=0),
+    }
+
+
+@app.command("describe")
+@paginated
+def describe(topics: Topics, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Show partitions with leaders, replicas and offsets, and the configs that differ from their defaults."""
+    with admin_client(bootstrap) as client:
+        results = client.describe_topics(topics)
+        missing = [topic for topic in results if topic["error_code"]]
+        for topic in missing:
+            print_error(topic_error_text(topic["name"], topic["error_code"]))
+        descriptions = [_description(client, topic) for topic in results if not topic["error_code"]]
+    if as_json:
+        print_json(descriptions)
+    else:
+        for description in descriptions:
+            _print_description(description)
+    if missing:
+        raise typer.Exit(1)
+
+
+def _description(client: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
+    from kafka import TopicPartition
+    from kafka.admin import ConfigResource, OffsetSpec
+
+    name = topic["name"]
+    with_leader = [p["partition_index"] for p in topic["partitions"] if p["leader_id"] >= 0]
+    offsets = {
+        spec: client.list_partition_offsets({TopicPartition(name, index): spec for index in with_leader})
+        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    }
+    configs = client.describe_configs([ConfigResource("TOPIC", name)])["topic"].get(name, {})
+
+    def offset(spec: object, index: int) -> int | None:
+        return offsets[spec][TopicPartition(name, index)].offset if index in with_leader else None
+
+    return topic_summary(topic) | {
+        "configs": {key: config["value"] for key, config in sorted(configs.items())},
+        "partitions": [
+            {
+                "partition": partition["partition_index"],
+                "leader": partition["leader_id"],
+                "leader_epoch": partition["leader_epoch"],
+                "replicas": partition["replica_nodes"],
+                "isr": partition["isr_nodes"],
+                "earliest_offset": offset(OffsetSpec.EARLIEST, partition["partition_index"]),
+                "latest_offset": offset(OffsetSpec.LATEST, partition["partition_index"]),
+            }
+            for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"])
+        ],
+    }
+
+
+def _print_description(topic: Mapping[str, Any]) -> None:
+    facts = [f"id {topic['topic_id']}", count_text(len(topic["partitions"]), "partition")]
+    facts += ["internal"] if topic["internal"] else []
+    facts += [f"{name}={value}" for name, value in topic["configs"].items()]
+    print_heading(topic["name"], "  ".join(facts))
+    print_table(
+        ("partition", "leader", "epoch", "replicas", "isr", "earliest", "latest"),
+        [_partition_row(partition) for partition in topic["partitions"]],
+    )
+
+
+def _partition_row(partition: Mapping[str, Any]) -> list[Cell]:
+    return [
+        partition["partition"],
+        partition["leader"] if partition["leader"] >= 0 else None,
+        partition["leader_epoch"],
+        ",".join(map(str, partition["replicas"])),
+        ",".join(map(str, partition["isr"])),
+        partition["earliest_offset"],
+        partition["latest_offset"],
+    ]
+
+
+@app.command("alter")
+def alter(
+    topic: Topic,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", "-p", metavar="N", min=1, max=INT32, help="Increase the number of partitions to N."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Set a config; repeatable.",
+            autocompletion=complete_topic_configs,
+        ),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unset",
+            metavar="NAME",
+            help="Reset a config to its default; repeatable.",
+            autocompletion=complete_topic_config_names,
+        ),
+    ] = None,
+    append: Annotated[
+        list[str] | None,
+        typer.Option("--append", metavar="NAME=VALUE", help="Append to a config that is a list; repeatable."),
+    ] = None,
+    subtract: Annotated[
+        list[str] | None,
+        typer.Option("--subtract", metavar="NAME=VALUE", help="Remove from a config that is a list; repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Add partitions to a topic, or change its configs."""
+    changes = parse_config_changes(set_ or [], unset or [], append or [], subtract or [])
+    if not changes and partitions is None:
+        raise usage_error("nothing to alter: use --partitions, --set, --unset, --append or --subtract")
+    with admin_client(bootstrap) as client:
+        if changes:
+            alter_configs(client, Resource("topic", topic), changes)
+            print(f"{topic}: configs altered: {', '.join(changes)}")
+        if partitions is not None:
+            _print_results(
+                client.create_partitions({topic: partitions}, raise_errors=False).to_dict()["results"],
+                lambda _: f"now has {count_text(partitions, 'partition')}",
+            )
+
+
+@app.command("delete")
+def delete(
+    topics: Topics,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")] = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete topics and their records. Asks for confirmation when run in a terminal."""
+    confirm(f"Delete {', '.join(topics)} with all records?", yes)
+    with admin_client(bootstrap) as client:
+        results = _in_chunks("deleting topics", topics, lambda chunk: client.delete_topics(chunk, raise_errors=False))
+    _print_results(
+        results,
+        lambda _: "deleted",
+        ignored={ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} if if_exists else set(),
+    )
+
+
+def _print_results(
+    results: Sequence[Mapping[str, Any]],
+    success_text: Callable[[Mapping[str, Any]], str],
+    ignored: set[ErrorCode] | None = None,
+) -> None:
+    """Print one line per topic; exits with status 1 if one of them failed."""
+    failed = False
+    for result in results:
+        code = result["error_code"]
+        if not code:
+            print(f"{result['name']}: {success_text(result)}")
+        elif code not in (ignored or ()):
+            print_error(topic_error_text(result["name"], code, result["error_message"]))
+            failed = True
+    if failed:
+        raise typer.Exit(1)

@@ -21,7 +21,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.acting import without_effect
 from kbroker.config.values import ConfigError
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.transaction.marker_router import MarkerRouter
+from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.metadata.image import BROKER_RESOURCE, BrokerNode, ConfigResource, MetadataDelta
 from kbroker.metadata.membership import ClusterMember, join
@@ -132,7 +132,7 @@ class Broker:
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
         slots = self.config.max_incremental_fetch_session_cache_slots
         groups = GroupCoordinator(self.environment, replicas, member.image, lambda: self.config)
-        markers = MarkerRouter(replicas, groups)
+        markers = TransactionMarkerWriter(replicas, groups)
         return Services(
             node_id=self.config.node_id,
             config=self.config,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kbroker.api.dispatch import ApiHandler
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-    from kbroker.coordinator.transaction.marker_router import MarkerRouter
+    from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.metadata.controller import Controller
     from kbroker.metadata.image import MetadataImage
@@ -36,7 +36,7 @@ class Services:
     fetching: FetchManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    markers: MarkerRouter
+    markers: TransactionMarkerWriter
     producer_ids: ProducerIds
     # Bytes of records given to consumers, by the topic's name or id as they ask with.
     bytes_out: dict[str | bytes, int] = field(default_factory=dict)

@@ -9,7 +9,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.records import NO_TIMESTAMP, CommittedOffset
+from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetAndMetadata
 from kbroker.metadata.image import MetadataImage, TopicImage
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
@@ -25,7 +25,7 @@ TOPIC_ID_VERSION = 10
 GROUP_NOT_FOUND_VERSION = 9
 BROKERS_RETENTION = -1
 
-Offsets = list[tuple[str, int, CommittedOffset]]
+Offsets = list[tuple[str, int, OffsetAndMetadata]]
 # Answered partitions; those that wait for the commit's own result have NONE.
 Answer = list[OffsetCommitResponsePartition]
 
@@ -73,8 +73,8 @@ def _refusal(image: TopicImage | None, one: OffsetCommitRequestPartition, limit:
     return ErrorCode.NONE
 
 
-def _committed(one: OffsetCommitRequestPartition, topic_id: bytes, now_ms: int, expire_ms: int) -> CommittedOffset:
-    return CommittedOffset(
+def _committed(one: OffsetCommitRequestPartition, topic_id: bytes, now_ms: int, expire_ms: int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(
         offset=one.committed_offset,
         leader_epoch=one.committed_leader_epoch,
         metadata=one.committed_metadata or "",

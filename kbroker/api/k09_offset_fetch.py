@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import UNKNOWN_OFFSET, KafkaError
 from kbroker.coordinator.group.offsets.group_offsets import GroupOffsets
-from kbroker.coordinator.group.records import NO_EPOCH, ZERO_TOPIC_ID, CommittedOffset
+from kbroker.coordinator.group.records import NO_EPOCH, ZERO_TOPIC_ID, OffsetAndMetadata
 from kbroker.metadata.image import MetadataImage
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import (
@@ -34,7 +34,7 @@ GROUP_ERROR_VERSION = 2
 SEVERAL_GROUPS_VERSION = 8
 TOPIC_ID_VERSION = 10
 
-NEVER_COMMITTED = CommittedOffset(UNKNOWN_OFFSET)
+NEVER_COMMITTED = OffsetAndMetadata(UNKNOWN_OFFSET)
 
 
 async def handle(services: Services, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -115,13 +115,13 @@ def _topic_by_id(metadata: MetadataImage, known: _Known, topic: OffsetFetchReque
     return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=_partitions(known, image.name, wanted))
 
 
-def _of_topic(offset: CommittedOffset, topic_id: bytes) -> CommittedOffset:
+def _of_topic(offset: OffsetAndMetadata, topic_id: bytes) -> OffsetAndMetadata:
     """An offset that was committed to an earlier topic of the same name says nothing of this one."""
     return offset if offset.topic_id in (ZERO_TOPIC_ID, topic_id) else NEVER_COMMITTED
 
 
 def _partitions(
-    known: _Known, topic: str, wanted: Iterable[tuple[int, CommittedOffset]]
+    known: _Known, topic: str, wanted: Iterable[tuple[int, OffsetAndMetadata]]
 ) -> list[OffsetFetchResponsePartitions]:
     unstable = known.unstable
     return [
@@ -132,7 +132,7 @@ def _partitions(
     ]
 
 
-def _partition(index: int, offset: CommittedOffset, error: ErrorCode) -> OffsetFetchResponsePartitions:
+def _partition(index: int, offset: OffsetAndMetadata, error: ErrorCode) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=offset.offset,

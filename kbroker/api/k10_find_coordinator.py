@@ -8,7 +8,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.interfaces import GROUP_TOPIC, TRANSACTION_TOPIC
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -50,7 +50,9 @@ async def _find(services: Services, key_type: int, key: str, no_error: str) -> C
 
 async def _leader(services: Services, key_type: int, key: str) -> int:
     topic, coordinator = (
-        (GROUP_TOPIC, services.groups) if key_type == GROUP else (TRANSACTION_TOPIC, services.transactions)
+        (GROUP_METADATA_TOPIC, services.groups)
+        if key_type == GROUP
+        else (TRANSACTION_STATE_TOPIC, services.transactions)
     )
     if topic not in services.metadata.topics:
         await services.controller.ensure_internal_topic(topic)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.requests import JoinAnswer, JoinRequest, Protocols
+from kbroker.coordinator.group.classic.requests import JoinRequest, JoinResponse, Protocols
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
@@ -27,17 +27,17 @@ async def handle(services: Services, context: RequestContext, request: JoinGroup
         try:
             answer = await services.groups.join(_join_request(services, context, request))
         except KafkaError as refusal:
-            answer = JoinAnswer(refusal.code, request.member_id)
+            answer = JoinResponse(refusal.code, request.member_id)
     return _response(answer, context.version)
 
 
-def _refusal(services: Services, request: JoinGroupRequest) -> JoinAnswer | None:
+def _refusal(services: Services, request: JoinGroupRequest) -> JoinResponse | None:
     config = services.config
     if not request.group_id:
-        return JoinAnswer(ErrorCode.INVALID_GROUP_ID, request.member_id)
+        return JoinResponse(ErrorCode.INVALID_GROUP_ID, request.member_id)
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not shortest <= request.session_timeout_ms <= longest:
-        return JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+        return JoinResponse(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
     return None
 
 
@@ -74,7 +74,7 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
     return tuple(protocols.items())
 
 
-def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+def _response(answer: JoinResponse, version: int) -> JoinGroupResponse:
     protocol = answer.protocol
     if protocol is None and version < NULLABLE_PROTOCOL_VERSION:
         protocol = ""

@@ -6,7 +6,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.requests import Leaver
+from kbroker.coordinator.group.classic.requests import LeavingMember
 from protocol.errors import ErrorCode
 from protocol.messages.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
@@ -16,9 +16,9 @@ SEVERAL_MEMBERS_VERSION = 3
 async def handle(services: Services, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    leavers = [Leaver(member.member_id, member.group_instance_id, member.reason) for member in request.members]
+    leavers = [LeavingMember(member.member_id, member.group_instance_id, member.reason) for member in request.members]
     if context.version < SEVERAL_MEMBERS_VERSION:
-        leavers = [Leaver(request.member_id)]
+        leavers = [LeavingMember(request.member_id)]
     try:
         errors = await services.groups.leave(request.group_id, leavers)
     except KafkaError as refusal:

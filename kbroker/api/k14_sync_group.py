@@ -5,7 +5,7 @@ A follower's answer waits for the leader. Version 5 has to name protocol type an
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.requests import SyncAnswer, SyncRequest
+from kbroker.coordinator.group.classic.requests import SyncRequest, SyncResponse
 from protocol.errors import ErrorCode
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -21,7 +21,7 @@ async def handle(services: Services, context: RequestContext, request: SyncGroup
     try:
         answer = await services.groups.sync(_sync_request(request))
     except KafkaError as refusal:
-        answer = SyncAnswer(refusal.code)
+        answer = SyncResponse(refusal.code)
     return SyncGroupResponse(
         error_code=answer.error,
         protocol_type=answer.protocol_type,

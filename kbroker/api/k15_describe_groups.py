@@ -8,7 +8,7 @@ from kbroker.api.authorized_operations import NOT_ASKED
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.group.classic.states import GroupState
+from kbroker.coordinator.group.classic.group_state import GroupState
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import (
     DescribedGroup,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import TopicPartition
-from kbroker.coordinator.interfaces import TransactionMarker
+from kbroker.coordinator.internal_log import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.batching import Producer
-from kbroker.coordinator.group.records import CommittedOffset
-from kbroker.coordinator.interfaces import GROUP_TOPIC
-from kbroker.coordinator.runtime import coordinator_error
+from kbroker.coordinator.group.records import OffsetAndMetadata
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.coordinator.runtime.batches import Producer
+from kbroker.coordinator.runtime.coordinator_context import coordinator_error
 from kbroker.metadata.image import TopicImage
 from protocol.errors import ErrorCode
 from protocol.messages.k28_txn_offset_commit import (
@@ -31,7 +31,7 @@ FIRST_OF_VERSION_2 = 5
 FIRST_WITH_ABORTABLE = 4
 FIRST_WITH_LOADING = 2
 
-Offsets = list[tuple[str, int, CommittedOffset]]
+Offsets = list[tuple[str, int, OffsetAndMetadata]]
 
 
 async def handle(
@@ -73,8 +73,8 @@ def _refusal(image: TopicImage | None, one: TxnOffsetCommitRequestPartition, lim
     return ErrorCode.NONE
 
 
-def _written(one: TxnOffsetCommitRequestPartition, now_ms: int) -> CommittedOffset:
-    return CommittedOffset(
+def _written(one: TxnOffsetCommitRequestPartition, now_ms: int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(
         offset=one.committed_offset,
         leader_epoch=one.committed_leader_epoch,
         metadata=one.committed_metadata or "",
@@ -102,7 +102,7 @@ async def _verified(services: Services, version: int, request: TxnOffsetCommitRe
     verify = services.config.transaction_partition_verification_enable
     guard = groups.begin_verification(request.group_id, request.producer_id, request.producer_epoch)
     if guard is not None:
-        tp = TopicPartition(GROUP_TOPIC, groups.partition_for(request.group_id))
+        tp = TopicPartition(GROUP_METADATA_TOPIC, groups.partition_for(request.group_id))
         identity = request.transactional_id, request.producer_id, request.producer_epoch
         if version >= FIRST_OF_VERSION_2:
             await transactions.add_partitions(*identity, [tp], 2)

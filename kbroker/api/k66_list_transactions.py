@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.re2_pattern import Re2Pattern
-from kbroker.coordinator.transaction.states import LABELS
-from kbroker.coordinator.transaction.transaction_metadata import Transaction
+from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
+from kbroker.coordinator.transaction.transaction_state import LABELS
 from protocol.messages.k66_list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -47,12 +47,12 @@ async def handle(
     )
 
 
-def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[Transaction], bool]:
+def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[TransactionMetadata], bool]:
     """The filters of a request besides the pattern."""
     states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
     duration_ms = request.duration_filter
 
-    def passes(transaction: Transaction) -> bool:
+    def passes(transaction: TransactionMetadata) -> bool:
         return (
             (not states or transaction.state.label in states)
             and (not producer_ids or transaction.producer_id in producer_ids)
@@ -62,9 +62,11 @@ def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[Transact
     return passes
 
 
-async def _matching(services: Services, pattern: Re2Pattern, transactions: Sequence[Transaction]) -> list[Transaction]:
+async def _matching(
+    services: Services, pattern: Re2Pattern, transactions: Sequence[TransactionMetadata]
+) -> list[TransactionMetadata]:
     by_id = {transaction.transactional_id: transaction for transaction in transactions}
-    matching: list[Transaction] = []
+    matching: list[TransactionMetadata] = []
     for ids in _chunks(by_id):
         matching += [by_id[id] for id in await services.environment.offload(pattern.select_blocking, ids)]
     return matching

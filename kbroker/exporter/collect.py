@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.api.k00_produce import DelayedProduce
-from kbroker.coordinator.group.classic.states import GroupState
+from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.exporter.page import Page, labels
 from kbroker.runtime.metrics import Histogram
 from kbroker.server.error_reporter import api_name

@@ -13,8 +13,8 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group import operations
 from kbroker.coordinator.group.classic.sync import heartbeat
 from kbroker.coordinator.group.group_shard import GroupShard
-from kbroker.coordinator.interfaces import GROUP_TOPIC
-from kbroker.coordinator.partitions import CoordinatorPartitions, answer_to
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime, answer_to
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.timer import DeadlineTimer
 from protocol.errors import ErrorCode
@@ -22,12 +22,18 @@ from protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
 
-    from kbroker.coordinator.batching import Producer
     from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-    from kbroker.coordinator.group.classic.requests import JoinAnswer, JoinRequest, Leaver, SyncAnswer, SyncRequest
+    from kbroker.coordinator.group.classic.requests import (
+        JoinRequest,
+        JoinResponse,
+        LeavingMember,
+        SyncRequest,
+        SyncResponse,
+    )
     from kbroker.coordinator.group.offsets.group_offsets import GroupOffsets
-    from kbroker.coordinator.group.records import CommittedOffset
-    from kbroker.coordinator.interfaces import Config, InternalLog, TransactionMarker
+    from kbroker.coordinator.group.records import OffsetAndMetadata
+    from kbroker.coordinator.internal_log import Config, InternalLog, TransactionMarker
+    from kbroker.coordinator.runtime.batches import Producer
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
     from kbroker.storage.producers.verification import VerificationGuard
@@ -55,10 +61,10 @@ class GroupCoordinator:
         self._log = replicas
         self._metadata = metadata
         self._config = config
-        self._owned = CoordinatorPartitions(
+        self._owned = CoordinatorRuntime(
             environment,
             metadata,
-            GROUP_TOPIC,
+            GROUP_METADATA_TOPIC,
             lambda: config().node_id,
             lambda: config().offsets_topic_num_partitions,
             self._make,
@@ -99,18 +105,18 @@ class GroupCoordinator:
 
     # Members.
 
-    async def join(self, request: JoinRequest) -> JoinAnswer:
+    async def join(self, request: JoinRequest) -> JoinResponse:
         config = self._config()
         if request.reason is not None:
             log.info("member joins", group=request.group_id, member=request.member_id or None, reason=request.reason)
-        answer: Future[JoinAnswer] = self._environment.loop.create_future()
+        answer: Future[JoinResponse] = self._environment.loop.create_future()
         shard = self._owned.active(request.group_id)
         shard.enter(request.group_id, partial(operations.run_join, shard, config, request, partial(answer_to, answer)))
         return await answer
 
-    async def sync(self, request: SyncRequest) -> SyncAnswer:
+    async def sync(self, request: SyncRequest) -> SyncResponse:
         config = self._config()
-        answer: Future[SyncAnswer] = self._environment.loop.create_future()
+        answer: Future[SyncResponse] = self._environment.loop.create_future()
         shard = self._owned.active(request.group_id)
         shard.enter(request.group_id, partial(operations.run_sync, shard, config, request, partial(answer_to, answer)))
         return await answer
@@ -130,7 +136,7 @@ class GroupCoordinator:
         self._moved(group)
         return error
 
-    async def leave(self, group_id: str, leavers: list[Leaver]) -> list[ErrorCode]:
+    async def leave(self, group_id: str, leavers: list[LeavingMember]) -> list[ErrorCode]:
         """Each leaver's result."""
         config = self._config()
         for leaver in leavers:
@@ -151,7 +157,7 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        offsets: Sequence[tuple[str, int, CommittedOffset]],
+        offsets: Sequence[tuple[str, int, OffsetAndMetadata]],
     ) -> None:
         """Commit offsets, given as (topic, partition, offset)."""
         done: Future[ErrorCode] = self._environment.loop.create_future()
@@ -178,7 +184,7 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         producer: Producer,
-        offsets: Sequence[tuple[str, int, CommittedOffset]],
+        offsets: Sequence[tuple[str, int, OffsetAndMetadata]],
     ) -> None:
         """Write offsets, given as (topic, partition, offset), that count when the producer's transaction commits."""
         done: Future[ErrorCode] = self._environment.loop.create_future()

@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.batching import NOBODY, Producer
 from kbroker.coordinator.group import replay as applying
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.rebalance import prepare
-from kbroker.coordinator.group.classic.requests import JoinAnswer, Now, SyncAnswer, Write
-from kbroker.coordinator.group.group_lock import GroupLock
+from kbroker.coordinator.group.classic.requests import JoinResponse, Now, SyncResponse, Write
 from kbroker.coordinator.group.offsets.group_offsets import GroupOffsets
 from kbroker.coordinator.group.offsets.pending_offsets import Partition, PendingOffset, PendingOffsets
 from kbroker.coordinator.group.record_codec import decode_record, encode_record
 from kbroker.coordinator.group.records import GroupRecord, GroupTombstone, OffsetRecord, Record
-from kbroker.coordinator.interfaces import Config, InternalLog, TransactionMarker
-from kbroker.coordinator.partitions import inactive
-from kbroker.coordinator.runtime import Ended, Limits, Loaded, Runtime, Status
+from kbroker.coordinator.internal_log import Config, InternalLog, TransactionMarker
+from kbroker.coordinator.runtime.batches import NOBODY, Producer
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, Ended, Limits, Loaded, Status
+from kbroker.coordinator.runtime.coordinator_runtime import inactive
+from kbroker.coordinator.runtime.key_lock import KeyLock
 from kbroker.coordinator.timeouts import ResponseTimeouts
 from kbroker.runtime.environment import Environment
 from protocol.errors import ErrorCode
@@ -60,10 +60,10 @@ class GroupShard:
         self._environment = environment
         self._config = config
         self.moved = moved
-        self._gates: dict[str, GroupLock] = {}
+        self._gates: dict[str, KeyLock] = {}
         self._when_active: list[Callable[[], None]] = []
         self._commits = ResponseTimeouts(environment.loop, lambda: config().offsets_commit_timeout_ms)
-        self.runtime: Runtime[Record] = Runtime(environment, log, tp, self, self._limits)
+        self.runtime: CoordinatorContext[Record] = CoordinatorContext(environment, log, tp, self, self._limits)
 
     def _limits(self) -> Limits:
         config = self._config()
@@ -144,13 +144,13 @@ class GroupShard:
         """
         self.runtime.write_marker(marker, done)
 
-    def _gate(self, group_id: str) -> GroupLock:
+    def _gate(self, group_id: str) -> KeyLock:
         gate = self._gates.get(group_id)
         if gate is None:
-            gate = self._gates[group_id] = GroupLock()
+            gate = self._gates[group_id] = KeyLock()
         return gate
 
-    def _close_gate(self, group_id: str, gate: GroupLock) -> None:
+    def _close_gate(self, group_id: str, gate: KeyLock) -> None:
         if gate.is_idle and self._gates.get(group_id) is gate:
             del self._gates[group_id]
 
@@ -252,8 +252,8 @@ class GroupShard:
 
     def _bury(self, group: ClassicGroup, error: ErrorCode) -> None:
         for member in list(group.members.values()):
-            group.answer_join(member, JoinAnswer(error, member.member_id))
-            group.answer_sync(member, SyncAnswer(error))
+            group.answer_join(member, JoinResponse(error, member.member_id))
+            group.answer_sync(member, SyncResponse(error))
         applying.bury(group)
         self.moved(group)
 

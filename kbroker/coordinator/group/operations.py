@@ -6,35 +6,35 @@ An operation may have waited for its turn, so it looks at the shard and the grou
 from collections.abc import Callable, Sequence
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.batching import Producer
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.classic.join import join
 from kbroker.coordinator.group.classic.leave import expire_one, leave
 from kbroker.coordinator.group.classic.requests import (
     UNKNOWN_MEMBER,
-    JoinAnswer,
     JoinReply,
     JoinRequest,
-    Leaver,
+    JoinResponse,
+    LeavingMember,
     Settings,
-    SyncAnswer,
     SyncReply,
     SyncRequest,
+    SyncResponse,
     Write,
 )
-from kbroker.coordinator.group.classic.states import GroupState
 from kbroker.coordinator.group.classic.sync import sync
 from kbroker.coordinator.group.group_shard import GroupShard, ignore
 from kbroker.coordinator.group.offsets import commit_validation as commits
 from kbroker.coordinator.group.offsets.group_offsets import GroupOffsets, expired
 from kbroker.coordinator.group.records import (
-    CommittedOffset,
     GroupRecord,
     GroupTombstone,
+    OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
     Record,
 )
+from kbroker.coordinator.runtime.batches import Producer
 from protocol.errors import ErrorCode
 
 Partitions = Sequence[tuple[str, int]]
@@ -47,7 +47,7 @@ def run_join(shard: GroupShard, settings: Settings, request: JoinRequest, reply:
     if error is ErrorCode.NONE and group is None:
         error = _no_group_for(request)
     if error is not ErrorCode.NONE:
-        reply(JoinAnswer(error, request.member_id))
+        reply(JoinResponse(error, request.member_id))
     elif group is None:
         group = shard.groups.by_id[request.group_id] = ClassicGroup(request.group_id)
         join(group, request, reply, shard.now(), settings)
@@ -82,9 +82,9 @@ def run_sync(shard: GroupShard, settings: Settings, request: SyncRequest, reply:
     error = shard.inactive()
     group = shard.get(request.group_id)
     if error is not ErrorCode.NONE:
-        reply(SyncAnswer(error))
+        reply(SyncResponse(error))
     elif group is None:
-        reply(SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+        reply(SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID))
     else:
         shard.change(group, sync(group, request, reply, shard.now(), settings))
 
@@ -93,7 +93,7 @@ def run_leave(
     shard: GroupShard,
     settings: Settings,
     group_id: str,
-    leavers: list[Leaver],
+    leavers: list[LeavingMember],
     reply: Callable[[list[ErrorCode]], None],
     fail: Done,
 ) -> None:
@@ -126,7 +126,7 @@ def run_commit(
     member_id: str,
     instance_id: str | None,
     generation: int,
-    offsets: Sequence[tuple[str, int, CommittedOffset]],
+    offsets: Sequence[tuple[str, int, OffsetAndMetadata]],
     done: Done,
 ) -> None:
     error = shard.inactive()
@@ -152,7 +152,7 @@ def run_commit_in_transaction(
     instance_id: str | None,
     generation: int,
     producer: Producer,
-    offsets: Sequence[tuple[str, int, CommittedOffset]],
+    offsets: Sequence[tuple[str, int, OffsetAndMetadata]],
     done: Done,
 ) -> None:
     error = shard.inactive()
@@ -167,7 +167,7 @@ def run_commit_in_transaction(
     shard.write_shared(group_id, _offset_records(group_id, offsets), done, producer)
 
 
-def _offset_records(group_id: str, offsets: Sequence[tuple[str, int, CommittedOffset]]) -> list[OffsetRecord]:
+def _offset_records(group_id: str, offsets: Sequence[tuple[str, int, OffsetAndMetadata]]) -> list[OffsetRecord]:
     return [OffsetRecord(OffsetKey(group_id, topic, partition), offset) for topic, partition, offset in offsets]
 
 

@@ -4,10 +4,10 @@ from struct import Struct
 
 from kbroker.coordinator.group.records import (
     NO_TIMESTAMP,
-    CommittedOffset,
     GroupRecord,
     GroupTombstone,
     MemberRecord,
+    OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
     Record,
@@ -80,7 +80,7 @@ def _offset_key(key: OffsetKey) -> bytes:
     return _versioned(message, OFFSET_KEY_VERSION)
 
 
-def _offset_value(offset: CommittedOffset) -> bytes:
+def _offset_value(offset: OffsetAndMetadata) -> bytes:
     message = OffsetCommitValue(
         offset=offset.offset,
         leader_epoch=offset.leader_epoch,
@@ -93,9 +93,9 @@ def _offset_value(offset: CommittedOffset) -> bytes:
     return _versioned(message, OFFSET_VALUE_VERSION if offset.expire_ms == NO_TIMESTAMP else 1)
 
 
-def _read_offset(value: bytes) -> CommittedOffset:
+def _read_offset(value: bytes) -> OffsetAndMetadata:
     found = decode(OffsetCommitValue, value, _known_version(value, OffsetCommitValue), _VERSION.size)
-    return CommittedOffset(
+    return OffsetAndMetadata(
         offset=found.offset,
         leader_epoch=found.leader_epoch,
         metadata=found.metadata,

@@ -54,7 +54,7 @@ class OffsetKey:
 
 
 @dataclass(slots=True, frozen=True)
-class CommittedOffset:
+class OffsetAndMetadata:
     """A committed position. `commit_ms` and `expire_ms` are wall clock; without `expire_ms` (-1) the broker's
     retention holds.
 
@@ -74,7 +74,7 @@ class OffsetRecord:
     """`value` None is a tombstone."""
 
     key: OffsetKey
-    value: CommittedOffset | None
+    value: OffsetAndMetadata | None
 
 
 Record = GroupRecord | GroupTombstone | OffsetRecord

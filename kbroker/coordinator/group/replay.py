@@ -1,8 +1,8 @@
 """The one place where a committed record changes a group, in operation and while loading."""
 
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.group.classic.member import loaded
-from kbroker.coordinator.group.classic.states import GroupState
+from kbroker.coordinator.group.classic.classic_group_member import loaded
+from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.records import GroupRecord
 from kbroker.runtime.deadlines import Deadlines
 

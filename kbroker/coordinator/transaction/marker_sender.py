@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.coordinator.transaction.end import marker
+from kbroker.coordinator.transaction.end_transaction import marker
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kbroker.common import TopicPartition
-    from kbroker.coordinator.interfaces import MarkerWriter, TransactionMarker
-    from kbroker.coordinator.transaction.transaction_metadata import Transaction
+    from kbroker.coordinator.internal_log import MarkerWriter, TransactionMarker
+    from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
 
@@ -37,7 +37,7 @@ class TransactionMarkerSender:
     __slots__ = ("_again", "_all_written", "_completions", "_marker", "_pause_s", "remaining", "transaction")
 
     def __init__(
-        self, completions: MarkerSenders, transaction: Transaction, epoch: int, all_written: Callable[[], None]
+        self, completions: MarkerSenders, transaction: TransactionMetadata, epoch: int, all_written: Callable[[], None]
     ) -> None:
         self.transaction = transaction
         self.remaining = set(transaction.partitions)
@@ -128,7 +128,7 @@ class MarkerSenders:
         self._by_id: dict[str, TransactionMarkerSender] = {}
 
     def begin(
-        self, transaction: Transaction, epoch: int, all_written: Callable[[TransactionMarkerSender], None]
+        self, transaction: TransactionMetadata, epoch: int, all_written: Callable[[TransactionMarkerSender], None]
     ) -> None:
         """A transaction is prepared, and that is committed. `epoch` is the coordinator's."""
         completion = TransactionMarkerSender(self, transaction, epoch, lambda: all_written(completion))

@@ -3,8 +3,8 @@
 from struct import Struct
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.transaction.states import TransactionState
-from kbroker.coordinator.transaction.transaction_metadata import Record, Transaction, TransactionTombstone
+from kbroker.coordinator.transaction.transaction_metadata import Record, TransactionMetadata, TransactionTombstone
+from kbroker.coordinator.transaction.transaction_state import TransactionState
 from protocol.errors import MalformedError
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from protocol.schema.message import decode, encode
@@ -53,7 +53,7 @@ def _version(buf: bytes) -> int:
     return version
 
 
-def _value(transaction: Transaction, version: int) -> TransactionLogValue:
+def _value(transaction: TransactionMetadata, version: int) -> TransactionLogValue:
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
@@ -71,7 +71,7 @@ def _value(transaction: Transaction, version: int) -> TransactionLogValue:
     return value
 
 
-def _by_topic(transaction: Transaction) -> list[TransactionPartitions]:
+def _by_topic(transaction: TransactionMetadata) -> list[TransactionPartitions]:
     """Sorted: the bytes must not depend on a set's order."""
     found: dict[str, list[int]] = {}
     for topic, partition in sorted(transaction.partitions):
@@ -79,11 +79,11 @@ def _by_topic(transaction: Transaction) -> list[TransactionPartitions]:
     return [TransactionPartitions(topic=topic, partition_ids=indexes) for topic, indexes in found.items()]
 
 
-def _read(transactional_id: str, value: TransactionLogValue) -> Transaction:
+def _read(transactional_id: str, value: TransactionLogValue) -> TransactionMetadata:
     state = _STATES.get(value.transaction_status)
     if state is None:
         raise MalformedError(f"transaction status {value.transaction_status}")
-    return Transaction(
+    return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,

@@ -14,28 +14,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
-from kbroker.coordinator.interfaces import TRANSACTION_TOPIC
-from kbroker.coordinator.partitions import CoordinatorPartitions, answer_to, inactive
-from kbroker.coordinator.transaction import begin as beginning
-from kbroker.coordinator.transaction import end as ending
+from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
+from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime, answer_to, inactive
+from kbroker.coordinator.transaction import end_transaction as ending
+from kbroker.coordinator.transaction import init_producer_id as beginning
 from kbroker.coordinator.transaction.marker_sender import MarkerSenders
-from kbroker.coordinator.transaction.states import TransactionState
 from kbroker.coordinator.transaction.transaction_metadata import (
     EPOCH_BUMP_VERSION,
     NO_EPOCH,
-    Entry,
     ProducerId,
     ProducerIdNeeded,
-    Transaction,
+    TransactionEntry,
+    TransactionMetadata,
 )
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
+from kbroker.coordinator.transaction.transaction_state import TransactionState
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from asyncio import Future, Task, TimerHandle
 
-    from kbroker.coordinator.interfaces import InternalLog, MarkerWriter, TransactionConfig
+    from kbroker.coordinator.internal_log import InternalLog, MarkerWriter, TransactionConfig
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
@@ -70,10 +70,10 @@ class TransactionCoordinator:
         self._config = config
         self._producer_ids = producer_ids
         self._markers = markers
-        self._owned = CoordinatorPartitions(
+        self._owned = CoordinatorRuntime(
             environment,
             metadata,
-            TRANSACTION_TOPIC,
+            TRANSACTION_STATE_TOPIC,
             lambda: config().node_id,
             lambda: config().transaction_state_log_num_partitions,
             self._make,
@@ -146,13 +146,13 @@ class TransactionCoordinator:
 
     def _init(
         self, transactional_id: str, timeout_ms: int, expected: ProducerId | None, spare: int
-    ) -> tuple[TransactionShard, Entry, Transaction]:
+    ) -> tuple[TransactionShard, TransactionEntry, TransactionMetadata]:
         shard = self._shard(transactional_id)
         now_ms = self._environment.clock.now_ms()
         entry = shard.entries.get(transactional_id)
         if entry is None:
             new = beginning.new_transactional_id(transactional_id, spare, timeout_ms, now_ms)
-            entry = shard.entries[transactional_id] = Entry(new)
+            entry = shard.entries[transactional_id] = TransactionEntry(new)
         return shard, entry, beginning.init(entry, timeout_ms, expected, spare, self._server_version(), now_ms)
 
     async def add_partitions(
@@ -195,7 +195,7 @@ class TransactionCoordinator:
 
     def _end(
         self, transactional_id: str, producer: ProducerId, committed: bool, version: int, spare: int
-    ) -> tuple[TransactionShard, Entry, Transaction | None]:
+    ) -> tuple[TransactionShard, TransactionEntry, TransactionMetadata | None]:
         shard = self._shard(transactional_id)
         entry = shard.entries.get(transactional_id)
         if entry is None:
@@ -210,7 +210,7 @@ class TransactionCoordinator:
         except ProducerIdNeeded:
             return decision(await self._producer_ids.next())
 
-    async def _write(self, shard: TransactionShard, entry: Entry, to: Transaction) -> None:
+    async def _write(self, shard: TransactionShard, entry: TransactionEntry, to: TransactionMetadata) -> None:
         done: Future[ErrorCode] = self._environment.loop.create_future()
         shard.change(entry, to, partial(answer_to, done))
         error = await done
@@ -219,7 +219,7 @@ class TransactionCoordinator:
 
     # Administration.
 
-    def describe(self, transactional_id: str) -> Transaction:
+    def describe(self, transactional_id: str) -> TransactionMetadata:
         """Raises TRANSACTIONAL_ID_NOT_FOUND. Partitions that have their marker already are left out."""
         shard = self._shard(transactional_id)
         entry = shard.entries.get(transactional_id)
@@ -227,7 +227,7 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return shard.seen(entry)
 
-    def list(self) -> Sequence[Transaction]:
+    def list(self) -> Sequence[TransactionMetadata]:
         """All of this broker's. Raises COORDINATOR_LOAD_IN_PROGRESS while not all are known."""
         shards = self._owned.all()
         if any(inactive(shard) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for shard in shards):
@@ -267,7 +267,7 @@ class TransactionCoordinator:
                 task.add_done_callback(self._tasks.discard)
         self._later("abort", 0, partial(self._abort_timed_out, left))
 
-    async def _abort(self, entry: Entry) -> None:
+    async def _abort(self, entry: TransactionEntry) -> None:
         """Fence the producer of a transaction that has timed out."""
         transaction = entry.transaction
         subject = {"transactional_id": transaction.transactional_id, "producer_id": transaction.producer_id}
@@ -279,7 +279,7 @@ class TransactionCoordinator:
         except KafkaError as error:
             log.warning("a transaction that timed out cannot be aborted yet", **subject, reason=error)
 
-    def _fence(self, entry: Entry, spare: int) -> tuple[TransactionShard, Transaction | None]:
+    def _fence(self, entry: TransactionEntry, spare: int) -> tuple[TransactionShard, TransactionMetadata | None]:
         now_ms = self._environment.clock.now_ms()
         shard = self._shard(entry.transaction.transactional_id)
         if shard.entries.get(entry.transaction.transactional_id) is not entry or not ending.is_timed_out(entry, now_ms):

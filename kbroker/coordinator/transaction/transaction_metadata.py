@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
-from kbroker.coordinator.transaction.states import PREVIOUS, TransactionState
+from kbroker.coordinator.transaction.transaction_state import PREVIOUS, TransactionState
 from protocol.errors import ErrorCode
 
 NO_EPOCH = -1
@@ -16,7 +16,7 @@ NO_TIMEOUT_MS = 2**31 - 1
 EPOCH_BUMP_VERSION = 2
 
 
-class Transaction(NamedTuple):
+class TransactionMetadata(NamedTuple):
     """A transactional id with its last or open transaction (Kafka's TransactionMetadata), as it is written down.
 
     `last_epoch` is what `producer_epoch` was before the last bump, if its producer asked for that one; it is not in
@@ -47,7 +47,7 @@ class Transaction(NamedTuple):
     def is_committing(self) -> bool:
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
-    def to(self, state: TransactionState, now_ms: int, **changes: object) -> "Transaction":
+    def to(self, state: TransactionState, now_ms: int, **changes: object) -> "TransactionMetadata":
         """The next record."""
         if self.state not in PREVIOUS[state]:
             raise AssertionError(f"{state.label} does not follow {self.state.label}")
@@ -61,15 +61,15 @@ class TransactionTombstone(NamedTuple):
     transactional_id: str
 
 
-Record = Transaction | TransactionTombstone
+Record = TransactionMetadata | TransactionTombstone
 
 
 @dataclass(slots=True)
-class Entry:
+class TransactionEntry:
     """A transactional id of a coordinator. One change at a time: `pending` is the state that is being written, or
     that the markers' last answer will lead to."""
 
-    transaction: Transaction
+    transaction: TransactionMetadata
     pending: TransactionState | None = None
 
 
@@ -94,7 +94,7 @@ def fresh(producer_id: int) -> int:
     return producer_id
 
 
-def check_producer(entry: Entry | None, producer_id: int, epoch: int) -> Transaction:
+def check_producer(entry: TransactionEntry | None, producer_id: int, epoch: int) -> TransactionMetadata:
     """That it is the transactional id's producer. Raises KafkaError: another id, or another epoch."""
     if entry is None or entry.transaction.producer_id != producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)

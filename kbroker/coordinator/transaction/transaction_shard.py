@@ -6,22 +6,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.coordinator.runtime import Ended, Limits, Loaded, Runtime, Status
-from kbroker.coordinator.transaction import end as ending
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, Ended, Limits, Loaded, Status
+from kbroker.coordinator.transaction import end_transaction as ending
 from kbroker.coordinator.transaction.record_codec import decode_record, encode_record
-from kbroker.coordinator.transaction.states import PREPARED, TransactionState
 from kbroker.coordinator.transaction.transaction_metadata import (
     NO_EPOCH,
-    Entry,
     Record,
-    Transaction,
+    TransactionEntry,
+    TransactionMetadata,
     TransactionTombstone,
 )
+from kbroker.coordinator.transaction.transaction_state import PREPARED, TransactionState
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kbroker.common import TopicPartition
-    from kbroker.coordinator.interfaces import InternalLog, TransactionConfig
+    from kbroker.coordinator.internal_log import InternalLog, TransactionConfig
     from kbroker.coordinator.transaction.marker_sender import MarkerSenders, TransactionMarkerSender
     from kbroker.runtime.environment import Environment
 
@@ -45,12 +45,12 @@ class TransactionShard:
         transaction.version.
         """
         self.epoch = epoch
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, TransactionEntry] = {}
         self.completions = completions
         self._environment = environment
         self._config = config
         self._server_version = server_version
-        self.runtime: Runtime[Record] = Runtime(environment, internal_log, tp, self, self._limits)
+        self.runtime: CoordinatorContext[Record] = CoordinatorContext(environment, internal_log, tp, self, self._limits)
 
     def _limits(self) -> Limits:
         config = self._config()
@@ -58,12 +58,12 @@ class TransactionShard:
 
     # Changes.
 
-    def change(self, entry: Entry, to: Transaction, done: Done) -> None:
+    def change(self, entry: TransactionEntry, to: TransactionMetadata, done: Done) -> None:
         """Write a decision down. Until `done` nothing else happens to the transactional id."""
         entry.pending = to.state
         self.runtime.write([to], partial(self._changed, entry, to, done))
 
-    def _changed(self, entry: Entry, to: Transaction, done: Done, error: ErrorCode) -> None:
+    def _changed(self, entry: TransactionEntry, to: TransactionMetadata, done: Done, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             entry.pending = None
             if entry.transaction.producer_epoch == NO_EPOCH:
@@ -73,7 +73,7 @@ class TransactionShard:
             self._complete(entry)
         done(error)
 
-    def _complete(self, entry: Entry) -> None:
+    def _complete(self, entry: TransactionEntry) -> None:
         """The prepare is committed: whatever happens, the transaction will end so."""
         transaction = entry.transaction
         entry.pending = ending.completed(transaction, transaction.last_update_ms).state
@@ -92,17 +92,17 @@ class TransactionShard:
             # The disk may be full; the markers are written, so only this is left to do.
             completion.later(partial(self._all_marked, completion))
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: TransactionEntry) -> None:
         """A transactional id that nobody has used for long."""
         entry.pending = TransactionState.DEAD
         tombstone = TransactionTombstone(entry.transaction.transactional_id)
         self.runtime.write([tombstone], partial(self._forgotten, entry))
 
-    def _forgotten(self, entry: Entry, error: ErrorCode) -> None:
+    def _forgotten(self, entry: TransactionEntry, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             entry.pending = None
 
-    def seen(self, entry: Entry) -> Transaction:
+    def seen(self, entry: TransactionEntry) -> TransactionMetadata:
         """As others see it: of a transaction that is being completed, the partitions that have no marker yet."""
         completion = self.completions.get(entry.transaction.transactional_id)
         if completion is None or entry.transaction is not completion.transaction:
@@ -124,7 +124,7 @@ class TransactionShard:
             return
         entry = self.entries.get(record.transactional_id)
         if entry is None:
-            self.entries[record.transactional_id] = Entry(record)
+            self.entries[record.transactional_id] = TransactionEntry(record)
         else:
             entry.transaction = record
             entry.pending = None

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from kbroker.coordinator.group.record_codec import decode_record
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.transaction import record_codec as transaction_records
-from kbroker.coordinator.transaction.states import TransactionState
-from kbroker.coordinator.transaction.transaction_metadata import Transaction
+from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
+from kbroker.coordinator.transaction.transaction_state import TransactionState
 from kbroker.simulation.checker.history import Place
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage.file_names import LOG, SWAP, parse_partition_dir, parse_segment_file
@@ -128,13 +128,13 @@ def _commits(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytear
 
 def _prepared(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> list[int]:
     """The producers whose transactions will be committed whatever happens, as __transaction_state has it."""
-    last: dict[str, Transaction] = {}
+    last: dict[str, TransactionMetadata] = {}
     for place, path in partitions(disk, directory).items():
         if place[0] == TRANSACTIONS_TOPIC:
             for _, records in _batches_of(disk, path, read):
                 for record in records:
                     said = transaction_records.decode_record(record.key, record.value)
-                    if isinstance(said, Transaction):
+                    if isinstance(said, TransactionMetadata):
                         last[said.transactional_id] = said
     return [one.producer_id for one in last.values() if one.state is TransactionState.PREPARE_COMMIT]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from kbroker.coordinator.interfaces import GROUP_TOPIC
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -74,7 +74,7 @@ def test_a_group_without_a_commit_is_checked_all_the_same(group_broker: Harness)
     answer = group_broker.call(request_for(group_broker, 9, 0, metadata="m" * 5000), 9)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert group_broker.log.count() == before
-    assert GROUP_TOPIC in group_broker.metadata.topics
+    assert GROUP_METADATA_TOPIC in group_broker.metadata.topics
 
 
 def test_a_commit_that_is_not_replicated_in_time_is_to_be_repeated(group_broker: Harness) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from kbroker.coordinator.group.records import CommittedOffset
+from kbroker.coordinator.group.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -13,7 +13,7 @@ from tests.unit.support.group_coordinator import NODE, Harness
 
 def keep(broker: Harness, group_id: str, offset: int, topic: str = "t") -> None:
     topic_id = broker.metadata.topics[topic].topic_id
-    committed = CommittedOffset(offset, 3, "meta", commit_ms=1, topic_id=topic_id)
+    committed = OffsetAndMetadata(offset, 3, "meta", commit_ms=1, topic_id=topic_id)
     broker.run(broker.groups.commit(group_id, "", None, -1, [(topic, 0, committed)]))
 
 
@@ -64,7 +64,7 @@ def test_each_of_several_groups_has_its_own_answer(group_broker: Harness) -> Non
 
 
 def test_an_offset_of_an_earlier_topic_of_the_name_is_not_this_ones(group_broker: Harness) -> None:
-    old = CommittedOffset(5, commit_ms=1, topic_id=b"\1" * 16)
+    old = OffsetAndMetadata(5, commit_ms=1, topic_id=b"\1" * 16)
     group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, old)]))
     by_id = group_broker.call(request_for(group_broker, 10), 10)
     assert by_id.groups[0].topics[0].partitions[0].committed_offset == -1
@@ -73,7 +73,7 @@ def test_an_offset_of_an_earlier_topic_of_the_name_is_not_this_ones(group_broker
 
 
 def test_all_by_id_leaves_out_topics_that_have_none(group_broker: Harness) -> None:
-    gone = CommittedOffset(5, commit_ms=1)
+    gone = OffsetAndMetadata(5, commit_ms=1)
     group_broker.run(group_broker.groups.commit("g", "", None, -1, [("gone", 0, gone)]))
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
     assert [topic.name for topic in group_broker.call(request, 9).groups[0].topics] == ["gone"]

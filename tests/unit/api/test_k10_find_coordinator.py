@@ -1,7 +1,7 @@
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.interfaces import GROUP_TOPIC
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -57,9 +57,9 @@ def test_several_keys_are_answered_in_order(group_broker: Harness) -> None:
 
 def test_the_first_request_makes_the_topic_and_the_group_can_be_joined_at_once() -> None:
     broker = Harness(with_topic=False)
-    assert GROUP_TOPIC not in broker.metadata.topics
+    assert GROUP_METADATA_TOPIC not in broker.metadata.topics
     assert find(broker, 4)[:2] == (0, NODE)
-    assert len(broker.metadata.topics[GROUP_TOPIC].partitions) == broker.config.offsets_topic_num_partitions
+    assert len(broker.metadata.topics[GROUP_METADATA_TOPIC].partitions) == broker.config.offsets_topic_num_partitions
     join = JoinGroupRequest(
         group_id="g", session_timeout_ms=1000, protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="p")]
     )

@@ -1,6 +1,6 @@
 import pytest
 
-from kbroker.coordinator.group.records import CommittedOffset
+from kbroker.coordinator.group.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from tests.unit.support.group_coordinator import NODE, Harness
@@ -8,7 +8,7 @@ from tests.unit.support.group_coordinator import NODE, Harness
 
 @pytest.mark.parametrize("version", range(7))
 def test_every_version_describes(group_broker: Harness, version: int) -> None:
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, CommittedOffset(1))]))
+    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, OffsetAndMetadata(1))]))
     request = DescribeGroupsRequest(groups=["g", "none"], include_authorized_operations=version >= 3)
     there, none = group_broker.call(request, version).groups
     assert (there.error_code, there.group_state, there.members) == (0, "Empty", [])

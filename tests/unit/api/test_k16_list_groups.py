@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.group.records import CommittedOffset
+from kbroker.coordinator.group.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.k16_list_groups import ListGroupsRequest
 from tests.unit.support.group_coordinator import NODE, Harness
@@ -11,7 +11,7 @@ from tests.unit.support.group_coordinator import NODE, Harness
 @pytest.mark.parametrize("version", range(6))
 def test_every_version_lists(group_broker: Harness, version: int) -> None:
     for name in ("a", "b", "c"):
-        group_broker.run(group_broker.groups.commit(name, "", None, -1, [("t", 0, CommittedOffset(1))]))
+        group_broker.run(group_broker.groups.commit(name, "", None, -1, [("t", 0, OffsetAndMetadata(1))]))
     answer = group_broker.call(ListGroupsRequest(), version)
     assert answer.error_code == 0
     assert sorted(group.group_id for group in answer.groups) == ["a", "b", "c"]

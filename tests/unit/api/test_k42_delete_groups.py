@@ -1,6 +1,6 @@
 import pytest
 
-from kbroker.coordinator.group.records import CommittedOffset
+from kbroker.coordinator.group.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from tests.unit.support.group_coordinator import NODE, Harness
@@ -8,7 +8,7 @@ from tests.unit.support.group_coordinator import NODE, Harness
 
 @pytest.mark.parametrize("version", range(3))
 def test_every_version_deletes(group_broker: Harness, version: int) -> None:
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, CommittedOffset(1))]))
+    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, OffsetAndMetadata(1))]))
     answer = group_broker.call(DeleteGroupsRequest(groups_names=["g", "none", "g"]), version)
     results = {one.group_id: one.error_code for one in answer.results}
     assert results == {"g": 0, "none": ErrorCode.GROUP_ID_NOT_FOUND}
@@ -24,7 +24,7 @@ def test_another_brokers_group(group_broker: Harness, version: int) -> None:
 
 
 def test_a_deletion_that_cannot_be_written_deletes_nothing(group_broker: Harness) -> None:
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, CommittedOffset(1))]))
+    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, OffsetAndMetadata(1))]))
     group_broker.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     (result,) = group_broker.call(DeleteGroupsRequest(groups_names=["g"]), 2).results
     assert result.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-from kbroker.coordinator.group.records import CommittedOffset
+from kbroker.coordinator.group.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
@@ -14,7 +14,7 @@ def request_for(*partitions: int) -> OffsetDeleteRequest:
 
 
 def test_offsets_are_deleted_one_by_one(group_broker: Harness) -> None:
-    commit = [("t", 0, CommittedOffset(1)), ("t", 1, CommittedOffset(2))]
+    commit = [("t", 0, OffsetAndMetadata(1)), ("t", 1, OffsetAndMetadata(2))]
     group_broker.run(group_broker.groups.commit("g", "", None, -1, commit))
     answer = group_broker.call(request_for(1, 7), 0)
     assert answer.error_code == 0
@@ -37,6 +37,6 @@ def test_refusals_are_the_whole_answers(group_broker: Harness) -> None:
 
 
 def test_a_deletion_that_cannot_be_written(group_broker: Harness) -> None:
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, CommittedOffset(1))]))
+    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, OffsetAndMetadata(1))]))
     group_broker.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
     assert group_broker.call(request_for(0), 0).error_code == ErrorCode.NOT_COORDINATOR

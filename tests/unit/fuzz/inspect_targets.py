@@ -10,9 +10,9 @@ from kbroker.cli.log.segments import Wanted
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.record_codec import encode_record
 from kbroker.coordinator.group.records import (
-    CommittedOffset,
     GroupRecord,
     MemberRecord,
+    OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
     Record,
@@ -113,7 +113,7 @@ def _dump_internal(rng: Random) -> Case:
         group_id="g", protocol_type=rng.choice(("consumer", "connect")), generation=3, protocol="range", leader="m",
         state_timestamp_ms=NOW, members=(member,),
     )  # fmt: skip
-    kept: list[Record] = [group, OffsetRecord(OffsetKey("g", "t", 0), CommittedOffset(7, 1, "note", NOW))]
+    kept: list[Record] = [group, OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(7, 1, "note", NOW))]
     new: list[NewRecord] = [(NOW, *encode_record(record), ()) for record in kept]
     # Its CRC is made right after the damage, so that what is within is met.
     data = bytes(build_batch(new)) + bytes(build_end_marker(EndMarker(True, 2), 7, 1, NOW))

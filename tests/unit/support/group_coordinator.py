@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from kbroker.api.dispatch import message_classes
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.interfaces import GROUP_TOPIC, TRANSACTION_TOPIC, TransactionMarker
-from kbroker.coordinator.transaction.marker_router import MarkerRouter
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TransactionMarker
+from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.metadata.features import TRANSACTION_VERSION, Features
 from kbroker.metadata.image import BrokerNode, MetadataDelta, MetadataImage, PartitionChange, PartitionImage, TopicImage
@@ -248,7 +248,7 @@ class Harness:
             self.metadata,
             lambda: self.config,
             self.producer_ids,
-            MarkerRouter(self.log, self.groups),
+            TransactionMarkerWriter(self.log, self.groups),
         )
         self.controller = FakeController(self)
         self.services: Any = SimpleNamespace(
@@ -265,8 +265,8 @@ class Harness:
         self.run(self.groups.start())
         self.run(self.transactions.start())
         if with_topic:
-            self.run(self.add_topic(GROUP_TOPIC, self.config.offsets_topic_num_partitions))
-            self.run(self.add_topic(TRANSACTION_TOPIC, self.config.transaction_state_log_num_partitions))
+            self.run(self.add_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions))
+            self.run(self.add_topic(TRANSACTION_STATE_TOPIC, self.config.transaction_state_log_num_partitions))
             self.loop.settle()
 
     def close(self) -> None:
@@ -306,10 +306,12 @@ class Harness:
 
     async def move_group_partition(self, index: int, leader: int) -> None:
         """Another broker (or again this one) leads a partition of __consumer_offsets."""
-        topic = self.metadata.topics[GROUP_TOPIC]
+        topic = self.metadata.topics[GROUP_METADATA_TOPIC]
         old = topic.partitions[index]
         topic.partitions[index] = PartitionImage(leader, old.leader_epoch + 1, old.replicas, old.isr)
-        change = PartitionChange(TopicPartition(GROUP_TOPIC, index), topic.topic_id, old, topic.partitions[index])
+        change = PartitionChange(
+            TopicPartition(GROUP_METADATA_TOPIC, index), topic.topic_id, old, topic.partitions[index]
+        )
         await self.follow(MetadataDelta(updated=[topic], partitions=[change]))
 
     async def follow(self, delta: MetadataDelta) -> None:

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.interfaces import TRANSACTION_TOPIC, TransactionMarker
+from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC, TransactionMarker
 from kbroker.coordinator.transaction.record_codec import decode_record
-from kbroker.coordinator.transaction.states import TransactionState
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_metadata import Record
+from kbroker.coordinator.transaction.transaction_state import TransactionState
 from kbroker.metadata.features import TRANSACTION_VERSION, Features
 from kbroker.metadata.image import BrokerNode, MetadataDelta, MetadataImage, PartitionChange, PartitionImage, TopicImage
 from protocol.errors import ErrorCode
@@ -96,7 +96,11 @@ class Harness:
             self.environment, self.log, self.metadata, lambda: self.config, self.producer_ids, self.markers
         )
         self.run(self.transactions.start())
-        for name, count in ((TRANSACTION_TOPIC, self.config.transaction_state_log_num_partitions), ("a", 2), ("b", 1)):
+        for name, count in (
+            (TRANSACTION_STATE_TOPIC, self.config.transaction_state_log_num_partitions),
+            ("a", 2),
+            ("b", 1),
+        ):
             self.run(self.add_topic(name, count))
         self.loop.settle()
 
@@ -140,10 +144,10 @@ class Harness:
 
     def elect(self, leader: int, index: int = 0) -> None:
         """Another broker (or again this one) leads a partition of __transaction_state."""
-        topic = self.metadata.topics[TRANSACTION_TOPIC]
+        topic = self.metadata.topics[TRANSACTION_STATE_TOPIC]
         old = topic.partitions[index]
         new = topic.partitions[index] = PartitionImage(leader, old.leader_epoch + 1, old.replicas, old.isr)
-        change = PartitionChange(TopicPartition(TRANSACTION_TOPIC, index), topic.topic_id, old, new)
+        change = PartitionChange(TopicPartition(TRANSACTION_STATE_TOPIC, index), topic.topic_id, old, new)
         self.run(self.follow(MetadataDelta(updated=[topic], partitions=[change])))
         self.loop.settle()
 

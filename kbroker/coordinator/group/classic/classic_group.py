@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.member import Member
-from kbroker.coordinator.group.classic.requests import JoinAnswer, JoinedMember, Protocols, SyncAnswer
-from kbroker.coordinator.group.classic.states import ENTERED_FROM, GroupState
+from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
+from kbroker.coordinator.group.classic.group_state import ENTERED_FROM, GroupState
+from kbroker.coordinator.group.classic.requests import JoinedMember, JoinResponse, Protocols, SyncResponse
 from kbroker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL, topics_of
 from kbroker.coordinator.group.records import NO_TIMESTAMP, GroupRecord
 from kbroker.runtime.deadlines import Deadlines
@@ -52,7 +52,7 @@ class ClassicGroup:
         self.generation = 0
         self.leader: str | None = None
         self.state_timestamp_ms = NO_TIMESTAMP
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicGroupMember] = {}
         # Member ids by instance id.
         self.static: dict[str, str] = {}
         # Ids that were given out (KIP-394) and have not joined with them yet.
@@ -84,7 +84,7 @@ class ClassicGroup:
 
     # Members.
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicGroupMember) -> None:
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         self.members[member.member_id] = member
@@ -108,7 +108,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
         self.end_session(member_id)
 
-    def replace(self, old_id: str, member: Member) -> None:
+    def replace(self, old_id: str, member: ClassicGroupMember) -> None:
         """Put a static member's new incarnation in the old one's place, leadership included."""
         was_leader = self.leader == old_id
         self._count(self.members[old_id].protocols, -1)
@@ -124,7 +124,7 @@ class ClassicGroup:
         self.pending_syncs.discard(old_id)
         self.end_session(old_id)
 
-    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+    def set_protocols(self, member: ClassicGroupMember, protocols: Protocols) -> None:
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
@@ -135,7 +135,7 @@ class ClassicGroup:
             if not self._supporters[name]:
                 del self._supporters[name]
 
-    def check_member(self, member_id: str, instance_id: str | None) -> Member:
+    def check_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
         """The member. Raises KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the instance id is
         another's.
         """
@@ -161,7 +161,7 @@ class ClassicGroup:
     def start_session(self, member_id: str, timeout_ms: int, now_ms: int) -> None:
         self.deadlines.set(("session", member_id), now_ms + timeout_ms)
 
-    def keep_session(self, member: Member, now_ms: int) -> None:
+    def keep_session(self, member: ClassicGroupMember, now_ms: int) -> None:
         """What a heartbeat does."""
         self.start_session(member.member_id, member.session_timeout_ms, now_ms)
 
@@ -170,14 +170,14 @@ class ClassicGroup:
 
     # Waiting requests.
 
-    def answer_join(self, member: Member, answer: JoinAnswer) -> None:
+    def answer_join(self, member: ClassicGroupMember, answer: JoinResponse) -> None:
         """Answer a member's join, if one waits."""
         reply, member.joining = member.joining, None
         if reply is not None:
             self.joining -= 1
             reply(answer)
 
-    def answer_sync(self, member: Member, answer: SyncAnswer) -> bool:
+    def answer_sync(self, member: ClassicGroupMember, answer: SyncResponse) -> bool:
         """Answer a member's sync; False when none waits."""
         reply, member.syncing = member.syncing, None
         if reply is not None:
@@ -227,13 +227,13 @@ class ClassicGroup:
         """The group as it is to be written."""
         return self._record(self.leader, self.members.values(), wall_ms)
 
-    def record_with(self, old_id: str, member: Member, wall_ms: int) -> GroupRecord:
+    def record_with(self, old_id: str, member: ClassicGroupMember, wall_ms: int) -> GroupRecord:
         """The group as it would be with a member in another's place."""
         leader = member.member_id if self.leader == old_id else self.leader
         members = [member if known == old_id else one for known, one in self.members.items()]
         return self._record(leader, members, wall_ms)
 
-    def _record(self, leader: str | None, members: Iterable[Member], wall_ms: int) -> GroupRecord:
+    def _record(self, leader: str | None, members: Iterable[ClassicGroupMember], wall_ms: int) -> GroupRecord:
         return GroupRecord(
             group_id=self.group_id,
             protocol_type=self.protocol_type or "",

@@ -10,20 +10,20 @@ from dataclasses import replace
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.group.classic.member import Member
+from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
+from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.classic.rebalance import end_if_all_joined, generation_answer, prepare, rebalance
 from kbroker.coordinator.group.classic.requests import (
     UNKNOWN_MEMBER,
-    JoinAnswer,
     JoinReply,
     JoinRequest,
+    JoinResponse,
     Now,
     Protocols,
     Settings,
-    SyncAnswer,
+    SyncResponse,
     Write,
 )
-from kbroker.coordinator.group.classic.states import GroupState
 from protocol.errors import ErrorCode
 
 # A member that does not know its id yet cannot send heartbeats, and its connection is silent while the join
@@ -37,9 +37,9 @@ def join(group: ClassicGroup, request: JoinRequest, reply: JoinReply, now: Now, 
     known = member_id != UNKNOWN_MEMBER
     if not has_room(group, member_id, settings.group_max_size):
         group.remove(member_id)
-        reply(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        reply(JoinResponse(ErrorCode.GROUP_MAX_SIZE_REACHED))
     elif not group.supports(request.protocol_type, [name for name, _ in request.protocols]):
-        reply(JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+        reply(JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
     elif known:
         return _join_again(group, request, reply, now, settings)
     elif request.instance_id is not None:
@@ -50,7 +50,7 @@ def join(group: ClassicGroup, request: JoinRequest, reply: JoinReply, now: Now, 
     elif request.requires_member_id:
         group.pending_joins.add(request.member_id_of_new)
         group.start_session(request.member_id_of_new, request.session_timeout_ms, now.mono_ms)
-        reply(JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, request.member_id_of_new))
+        reply(JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.member_id_of_new))
     else:
         return _add(group, request, request.member_id_of_new, reply, now, settings)
     return None
@@ -77,13 +77,13 @@ def _join_again(
     if member_id in group.pending_joins:
         if request.instance_id is not None:
             # An id is never pending for a static member; Kafka trips over this and answers the same.
-            reply(JoinAnswer(ErrorCode.UNKNOWN_SERVER_ERROR))
+            reply(JoinResponse(ErrorCode.UNKNOWN_SERVER_ERROR))
             return None
         return _add(group, request, member_id, reply, now, settings)
     try:
         member = group.check_member(member_id, request.instance_id)
     except KafkaError as error:
-        reply(JoinAnswer(error.code, member_id))
+        reply(JoinResponse(error.code, member_id))
         return None
     unchanged = member.protocols == request.protocols
     if unchanged and (
@@ -96,12 +96,12 @@ def _join_again(
     return rebalance(group, now, settings)
 
 
-def _update(group: ClassicGroup, member: Member, request: JoinRequest, reply: JoinReply) -> None:
+def _update(group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, reply: JoinReply) -> None:
     group.set_protocols(member, request.protocols)
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
     # A repeated join takes the place of the one that waits, which the client has given up.
-    group.answer_join(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+    group.answer_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
     member.joining = reply
     group.joining += 1
 
@@ -118,8 +118,8 @@ def _add(
     return rebalance(group, now, settings)
 
 
-def _member(request: JoinRequest, member_id: str, reply: JoinReply) -> Member:
-    return Member(
+def _member(request: JoinRequest, member_id: str, reply: JoinReply) -> ClassicGroupMember:
+    return ClassicGroupMember(
         member_id=member_id,
         instance_id=request.instance_id,
         client_id=request.client_id,
@@ -143,8 +143,8 @@ def _replace_static(
     if group.state is GroupState.STABLE and _keeps_protocol(group, group.members[old_id], request.protocols):
         return _write_replacement(group, old_id, request, reply, now)
     old = group.members[old_id]
-    group.answer_join(old, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
-    group.answer_sync(old, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
+    group.answer_join(old, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old_id))
+    group.answer_sync(old, SyncResponse(ErrorCode.FENCED_INSTANCE_ID))
     _take_place(group, old_id, request, now)
     _update(group, group.members[request.member_id_of_new], request, reply)
     if group.state is GroupState.PREPARING_REBALANCE:
@@ -159,7 +159,7 @@ def _take_place(group: ClassicGroup, old_id: str, request: JoinRequest, now: Now
     group.keep_session(member, now.mono_ms)
 
 
-def _keeps_protocol(group: ClassicGroup, member: Member, protocols: Protocols) -> bool:
+def _keeps_protocol(group: ClassicGroup, member: ClassicGroupMember, protocols: Protocols) -> bool:
     """Would the group choose the same protocol if the member had these?"""
     kept = member.protocols
     group.set_protocols(member, protocols)

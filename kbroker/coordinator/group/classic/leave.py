@@ -2,23 +2,23 @@
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup
+from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.classic.rebalance import complete_join, end_if_all_joined, on_join_deadline, rebalance
 from kbroker.coordinator.group.classic.requests import (
     UNKNOWN_MEMBER,
-    JoinAnswer,
-    Leaver,
+    JoinResponse,
+    LeavingMember,
     Now,
     Settings,
-    SyncAnswer,
+    SyncResponse,
     Write,
 )
-from kbroker.coordinator.group.classic.states import GroupState
 from kbroker.coordinator.group.classic.sync import on_sync_deadline
 from protocol.errors import ErrorCode
 
 
 def leave(
-    group: ClassicGroup, leavers: list[Leaver], now: Now, settings: Settings
+    group: ClassicGroup, leavers: list[LeavingMember], now: Now, settings: Settings
 ) -> tuple[list[ErrorCode], Write | None]:
     """Let members go, each with its own result; one rebalance for all of them."""
     errors = [_leave(group, leaver) for leaver in leavers]
@@ -31,7 +31,7 @@ def leave(
     return errors, rebalance(group, now, settings)
 
 
-def _leave(group: ClassicGroup, leaver: Leaver) -> ErrorCode:
+def _leave(group: ClassicGroup, leaver: LeavingMember) -> ErrorCode:
     member_id = leaver.member_id
     if member_id == UNKNOWN_MEMBER:
         # By instance id alone: an administrator's tool does not know the member id.
@@ -51,8 +51,8 @@ def _remove(group: ClassicGroup, member_id: str) -> None:
     member = group.members.get(member_id)
     if member is not None:
         # It may come again when it is still there: with a new id.
-        group.answer_join(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
-        group.answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+        group.answer_join(member, JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+        group.answer_sync(member, SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID))
     group.remove(member_id)
 
 

@@ -4,8 +4,8 @@ Functions give what is to be written first, or None.
 """
 
 from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup
-from kbroker.coordinator.group.classic.requests import JoinAnswer, Now, Settings, SyncAnswer, Write
-from kbroker.coordinator.group.classic.states import GroupState
+from kbroker.coordinator.group.classic.group_state import GroupState
+from kbroker.coordinator.group.classic.requests import JoinResponse, Now, Settings, SyncResponse, Write
 from protocol.errors import ErrorCode
 
 
@@ -109,9 +109,9 @@ def _answer_joins(group: ClassicGroup, now: Now) -> None:
         group.pending_syncs.add(member.member_id)
 
 
-def generation_answer(group: ClassicGroup, member_id: str) -> JoinAnswer:
+def generation_answer(group: ClassicGroup, member_id: str) -> JoinResponse:
     """The current generation as a join is answered; the leader gets the members."""
-    return JoinAnswer(
+    return JoinResponse(
         member_id=member_id,
         generation=group.generation,
         protocol_type=group.protocol_type,
@@ -125,5 +125,5 @@ def drop_assignment(group: ClassicGroup, error: ErrorCode, now: Now) -> None:
     """No assignment comes of this generation: tell those who wait for it."""
     for member in group.members.values():
         member.assignment = b""
-        if group.answer_sync(member, SyncAnswer(error)):
+        if group.answer_sync(member, SyncResponse(error)):
             group.keep_session(member, now.mono_ms)

@@ -66,7 +66,7 @@ class JoinedMember(NamedTuple):
 
 
 @dataclass(slots=True, frozen=True)
-class JoinAnswer:
+class JoinResponse:
     """Only the leader gets `members`, unless it is to skip the assignment."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -93,14 +93,14 @@ class SyncRequest:
 
 
 @dataclass(slots=True, frozen=True)
-class SyncAnswer:
+class SyncResponse:
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
 
 
-class Leaver(NamedTuple):
+class LeavingMember(NamedTuple):
     """Who is to leave: by member id, or by instance id alone (an administrator, LeaveGroup v3).
 
     `reason` is for the log (v5, KIP-800).
@@ -111,8 +111,8 @@ class Leaver(NamedTuple):
     reason: str | None = None
 
 
-JoinReply = Callable[[JoinAnswer], None]
-SyncReply = Callable[[SyncAnswer], None]
+JoinReply = Callable[[JoinResponse], None]
+SyncReply = Callable[[SyncResponse], None]
 
 
 def nothing(*_: object) -> None:

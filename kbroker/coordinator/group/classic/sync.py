@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import SYNC_DEADLINE, ClassicGroup
+from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.classic.rebalance import drop_assignment, prepare, rebalance
-from kbroker.coordinator.group.classic.requests import Now, Settings, SyncAnswer, SyncReply, SyncRequest, Write
-from kbroker.coordinator.group.classic.states import GroupState
+from kbroker.coordinator.group.classic.requests import Now, Settings, SyncReply, SyncRequest, SyncResponse, Write
 from protocol.errors import ErrorCode
 
 
@@ -19,7 +19,7 @@ def sync(group: ClassicGroup, request: SyncRequest, reply: SyncReply, now: Now, 
     """Take a SyncGroup in. `reply` is called now, or when the leader's assignment is committed."""
     error = _refusal(group, request)
     if error is not ErrorCode.NONE:
-        reply(SyncAnswer(error))
+        reply(SyncResponse(error))
         return None
     member = group.members[request.member_id]
     _synced(group, request.member_id)
@@ -27,7 +27,7 @@ def sync(group: ClassicGroup, request: SyncRequest, reply: SyncReply, now: Now, 
         reply(assignment_answer(group, member.assignment))
         return None
     # A repeated sync takes the place of the one that waits, which the client has given up.
-    group.answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
+    group.answer_sync(member, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS))
     member.syncing = reply
     if group.leader != request.member_id:
         return None
@@ -75,8 +75,8 @@ def _write_assignment(group: ClassicGroup, request: SyncRequest, now: Now, setti
     return Write(replace(record, members=members), committed, failed)
 
 
-def assignment_answer(group: ClassicGroup, assignment: bytes) -> SyncAnswer:
-    return SyncAnswer(ErrorCode.NONE, group.protocol_type, group.protocol, assignment)
+def assignment_answer(group: ClassicGroup, assignment: bytes) -> SyncResponse:
+    return SyncResponse(ErrorCode.NONE, group.protocol_type, group.protocol, assignment)
 
 
 def on_sync_deadline(group: ClassicGroup, now: Now, settings: Settings) -> Write | None:

@@ -2,8 +2,8 @@
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.classic.requests import UNKNOWN_MEMBER, Now
-from kbroker.coordinator.group.classic.states import GroupState
 from protocol.errors import ErrorCode
 
 

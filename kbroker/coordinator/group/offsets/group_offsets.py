@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.group.classic.states import GroupState
-from kbroker.coordinator.group.records import NO_TIMESTAMP, CommittedOffset
+from kbroker.coordinator.group.classic.group_state import GroupState
+from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetAndMetadata
 
 
 class GroupOffsets:
@@ -13,16 +13,16 @@ class GroupOffsets:
     __slots__ = ("topics",)
 
     def __init__(self) -> None:
-        self.topics: dict[str, dict[int, CommittedOffset]] = {}
+        self.topics: dict[str, dict[int, OffsetAndMetadata]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.topics)
 
-    def get(self, topic: str, partition: int) -> CommittedOffset | None:
+    def get(self, topic: str, partition: int) -> OffsetAndMetadata | None:
         found = self.topics.get(topic)
         return None if found is None else found.get(partition)
 
-    def put(self, topic: str, partition: int, offset: CommittedOffset) -> None:
+    def put(self, topic: str, partition: int, offset: OffsetAndMetadata) -> None:
         found = self.topics.get(topic)
         if found is None:
             found = self.topics[topic] = {}
@@ -35,7 +35,7 @@ class GroupOffsets:
             if not found:
                 del self.topics[topic]
 
-    def __iter__(self) -> Iterator[tuple[str, int, CommittedOffset]]:
+    def __iter__(self) -> Iterator[tuple[str, int, OffsetAndMetadata]]:
         for topic, partitions in self.topics.items():
             for partition, offset in partitions.items():
                 yield topic, partition, offset
@@ -64,7 +64,7 @@ def expired(group: ClassicGroup, offsets: GroupOffsets, retention_ms: int, now_w
     ]
 
 
-def _is_over(offset: CommittedOffset, since_empty: int, retention_ms: int, now_wall_ms: int) -> bool:
+def _is_over(offset: OffsetAndMetadata, since_empty: int, retention_ms: int, now_wall_ms: int) -> bool:
     if offset.expire_ms != NO_TIMESTAMP:
         # OffsetCommit v2 to v4 could bring their own retention.
         return now_wall_ms >= offset.expire_ms

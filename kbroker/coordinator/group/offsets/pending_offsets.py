@@ -8,7 +8,7 @@ pending, since who reads only what is stable has to wait for the end of the tran
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kbroker.coordinator.group.records import CommittedOffset, OffsetKey
+from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey
 
 Partition = tuple[str, int]
 
@@ -17,7 +17,7 @@ class PendingOffset(NamedTuple):
     """`place`: where its record is, as an offset in the partition of __consumer_offsets."""
 
     key: OffsetKey
-    offset: CommittedOffset
+    offset: OffsetAndMetadata
     place: int
 
 

@@ -13,7 +13,7 @@ from kbroker.cli.log.dump import offset_range
 from kbroker.cli.log.internal_topics import decode_internal
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.record_codec import encode_record
-from kbroker.coordinator.group.records import CommittedOffset, GroupTombstone, OffsetKey, OffsetRecord
+from kbroker.coordinator.group.records import GroupTombstone, OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.metadata.store.coordination import Create, Delete, Set
 from kbroker.metadata.store.journal import Journal, encode_snapshot
 from kbroker.runtime.disk import RealDisk
@@ -217,7 +217,7 @@ def test_the_coordination_journal(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    offset = CommittedOffset(
+    offset = OffsetAndMetadata(
         offset=42, leader_epoch=1, metadata="m", commit_ms=NOW, expire_ms=-1, topic_id=bytes(range(16))
     )
     records = [
@@ -241,7 +241,7 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_offsets_that_a_transaction_commits_are_named_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    key, value = encode_record(OffsetRecord(OffsetKey("g", "t", 3), CommittedOffset(42)))
+    key, value = encode_record(OffsetRecord(OffsetKey("g", "t", 3), OffsetAndMetadata(42)))
     data = build_batch(
         [(NOW, key, value, ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0
     )

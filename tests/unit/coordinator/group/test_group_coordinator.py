@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.interfaces import GROUP_TOPIC
-from kbroker.coordinator.partitions import java_hash
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.coordinator.runtime.coordinator_runtime import java_hash
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -108,7 +108,7 @@ def heartbeat(broker: Harness, member_id: str, generation: int = 1) -> ErrorCode
 
 
 def partition_of(broker: Harness, group_id: str = "g") -> TopicPartition:
-    return TopicPartition(GROUP_TOPIC, broker.groups.partition_for(group_id))
+    return TopicPartition(GROUP_METADATA_TOPIC, broker.groups.partition_for(group_id))
 
 
 # Where a group lives.
@@ -182,7 +182,7 @@ def test_what_apache_kafka_wrote_is_loaded(make: Make) -> None:
     log = MemoryLog()
     for index, name in enumerate(("a", "b")):
         data = (Path(__file__).parents[1] / "data" / f"kafka-4.3.1-{name}.log").read_bytes()
-        log.batches[TopicPartition(GROUP_TOPIC, index)] = [bytearray(data)]
+        log.batches[TopicPartition(GROUP_METADATA_TOPIC, index)] = [bytearray(data)]
     broker = make(log, offsets_topic_num_partitions=2)
     groups = {group.group_id: group for group in broker.groups.all_groups()}
     assert {"txg"} <= set(groups) <= {"txg", "newg"}

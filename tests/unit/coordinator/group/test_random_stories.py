@@ -9,10 +9,10 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup
-from kbroker.coordinator.group.classic.states import GroupState
+from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.record_codec import decode_record
 from kbroker.coordinator.group.records import OffsetKey, OffsetRecord
-from kbroker.coordinator.interfaces import GROUP_TOPIC
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -260,7 +260,7 @@ def by_the_log(broker: Harness) -> list[Any]:
     transaction brings those that stand behind the ones they replace."""
     offsets: dict[OffsetKey, tuple[int, int]] = {}
     pending: dict[int, dict[OffsetKey, tuple[int, int]]] = {}
-    data = b"".join(broker.log.batches[TopicPartition(GROUP_TOPIC, broker.groups.partition_for("g"))])
+    data = b"".join(broker.log.batches[TopicPartition(GROUP_METADATA_TOPIC, broker.groups.partition_for("g"))])
     for pos, header in iter_headers(data):
         for found in iter_records(body_of(data, pos, header.size), header.count, header.base_timestamp):
             if header.is_control:

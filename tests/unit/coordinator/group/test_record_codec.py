@@ -6,10 +6,10 @@ import pytest
 
 from kbroker.coordinator.group.record_codec import decode_record, encode_record
 from kbroker.coordinator.group.records import (
-    CommittedOffset,
     GroupRecord,
     GroupTombstone,
     MemberRecord,
+    OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
     Record,
@@ -26,19 +26,19 @@ MEMBER_ID = b"b-984c6b8c-6a25-4244-a709-c7885c2df7c7"
 WRITTEN: dict[str, tuple[Record, bytes, bytes | None]] = {
     "offset": (
         OffsetRecord(
-            OffsetKey("s", "t", 0), CommittedOffset(5, -1, "meta", commit_ms=1795255032775, topic_id=TOPIC_ID)
+            OffsetKey("s", "t", 0), OffsetAndMetadata(5, -1, "meta", commit_ms=1795255032775, topic_id=TOPIC_ID)
         ),
         b"\0\1\0\1s\0\1t\0\0\0\0",
         b"\0\4\0\0\0\0\0\0\0\5\xff\xff\xff\xff\5meta\0\0\1\xa1\xfd\x89\xdb\xc7\1\0\x10" + TOPIC_ID,
     ),
     "offset without topic id": (
-        OffsetRecord(OffsetKey("txg", "t", 0), CommittedOffset(1, commit_ms=1795256817965)),
+        OffsetRecord(OffsetKey("txg", "t", 0), OffsetAndMetadata(1, commit_ms=1795256817965)),
         b"\0\1\0\3txg\0\1t\0\0\0\0",
         b"\0\4\0\0\0\0\0\0\0\1\xff\xff\xff\xff\1\0\0\1\xa1\xfd\xa5\x19-\0",
     ),
     "offset with its own retention": (
         OffsetRecord(
-            OffsetKey("gone", "t", 0), CommittedOffset(1, commit_ms=1795255033119, expire_ms=1795255034119)
+            OffsetKey("gone", "t", 0), OffsetAndMetadata(1, commit_ms=1795255033119, expire_ms=1795255034119)
         ),
         b"\0\1\0\4gone\0\1t\0\0\0\0",
         b"\0\1\0\0\0\0\0\0\0\1\0\0\0\0\1\xa1\xfd\x89\xdd\x1f\0\0\1\xa1\xfd\x89\xe1\7",
@@ -101,13 +101,13 @@ OLD_OFFSET = b"\0\0\0\0\0\0\0\7\0\1m\0\0\0\0\0\0\0\x09"
 @pytest.mark.parametrize(
     ("value", "offset"),
     [
-        (b"\0\0" + OLD_OFFSET, CommittedOffset(7, -1, "m", commit_ms=9)),
-        (b"\0\1" + OLD_OFFSET + bytes(7) + b"\x0a", CommittedOffset(7, -1, "m", commit_ms=9, expire_ms=10)),
-        (b"\0\2" + OLD_OFFSET, CommittedOffset(7, -1, "m", commit_ms=9)),
-        (b"\0\3" + OLD_OFFSET[:8] + b"\0\0\0\3" + OLD_OFFSET[8:], CommittedOffset(7, 3, "m", commit_ms=9)),
+        (b"\0\0" + OLD_OFFSET, OffsetAndMetadata(7, -1, "m", commit_ms=9)),
+        (b"\0\1" + OLD_OFFSET + bytes(7) + b"\x0a", OffsetAndMetadata(7, -1, "m", commit_ms=9, expire_ms=10)),
+        (b"\0\2" + OLD_OFFSET, OffsetAndMetadata(7, -1, "m", commit_ms=9)),
+        (b"\0\3" + OLD_OFFSET[:8] + b"\0\0\0\3" + OLD_OFFSET[8:], OffsetAndMetadata(7, 3, "m", commit_ms=9)),
     ],
 )
-def test_older_versions_of_offsets_are_read(value: bytes, offset: CommittedOffset) -> None:
+def test_older_versions_of_offsets_are_read(value: bytes, offset: OffsetAndMetadata) -> None:
     key = b"\0\0\0\1g\0\1t\0\0\0\2"
     assert decode_record(key, value) == OffsetRecord(OffsetKey("g", "t", 2), offset)
 

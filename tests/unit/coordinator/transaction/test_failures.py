@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.interfaces import TRANSACTION_TOPIC, TransactionMarker
+from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC, TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.support.group_coordinator import MemoryLog
@@ -199,7 +199,7 @@ def test_what_kafka_wrote_is_gone_on_with(make: Callable[..., Harness]):
     """The log of Apache Kafka 4.3.1; "gone" had expired there."""
     log = MemoryLog()
     data = LOG.read_bytes()
-    log.batches[TopicPartition(TRANSACTION_TOPIC, 0)] = [
+    log.batches[TopicPartition(TRANSACTION_STATE_TOPIC, 0)] = [
         bytearray(data[pos : pos + header.size]) for pos, header in iter_headers(data)
     ]
     h = make(Harness(log))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.interfaces import TransactionMarker
-from kbroker.coordinator.transaction.states import IDLE, PREPARED, PREVIOUS, TransactionState
-from kbroker.coordinator.transaction.transaction_metadata import Transaction
+from kbroker.coordinator.internal_log import TransactionMarker
+from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
+from kbroker.coordinator.transaction.transaction_state import IDLE, PREPARED, PREVIOUS, TransactionState
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness
 
@@ -146,7 +146,7 @@ class World:
 
 
 def judge(environment: World) -> None:
-    records = [record for record in environment.h.records() if isinstance(record, Transaction)]
+    records = [record for record in environment.h.records() if isinstance(record, TransactionMetadata)]
     prepared = [record for record in records if record.state in PREPARED]
     _judge_order(records)
     _judge_markers(prepared, environment.markers)
@@ -161,8 +161,8 @@ def judge(environment: World) -> None:
         assert transaction.state in IDLE, f"{transaction} does not end"
 
 
-def _judge_order(records: list[Transaction]) -> None:
-    last: dict[str, Transaction] = {}
+def _judge_order(records: list[TransactionMetadata]) -> None:
+    last: dict[str, TransactionMetadata] = {}
     for record in records:
         before = last.get(record.transactional_id)
         if before is not None:
@@ -172,7 +172,9 @@ def _judge_order(records: list[Transaction]) -> None:
         last[record.transactional_id] = record
 
 
-def _judge_markers(prepared: list[Transaction], markers: list[tuple[TopicPartition, TransactionMarker]]) -> None:
+def _judge_markers(
+    prepared: list[TransactionMetadata], markers: list[tuple[TopicPartition, TransactionMarker]]
+) -> None:
     wanted: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
     for one in prepared:
         for tp in one.partitions:

@@ -6,8 +6,8 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.coordinator.transaction.record_codec import decode_record, encode_record
-from kbroker.coordinator.transaction.states import TransactionState
-from kbroker.coordinator.transaction.transaction_metadata import Record, Transaction, TransactionTombstone
+from kbroker.coordinator.transaction.transaction_metadata import Record, TransactionMetadata, TransactionTombstone
+from kbroker.coordinator.transaction.transaction_state import TransactionState
 from protocol.errors import MalformedError
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records
@@ -21,12 +21,12 @@ NEXT, PREVIOUS = b"\1\x08\0\0\0\0\0\0\0=", b"\0\x08\0\0\0\0\0\0\0<"
 WRITTEN: dict[str, tuple[int, Record, bytes | None]] = {
     "new": (
         2,
-        Transaction("t", 0, 0, 30000, last_update_ms=1795295458428, previous_producer_id=0),
+        TransactionMetadata("t", 0, 0, 30000, last_update_ms=1795295458428, previous_producer_id=0),
         b"\0\1\0\0\0\0\0\0\0\0\0\0\0\0u0\0\0\0\0\1\xa1\xff\xf2\xb4|\xff\xff\xff\xff\xff\xff\xff\xff\1\0\x08\0\0\0\0\0\0\0\0",
     ),
     "open": (
         2,
-        Transaction(
+        TransactionMetadata(
             "t", 0, 1, 30000, TransactionState.ONGOING, frozenset({A0}), 1795295458508, 1795295458508, 0, version=2
         ),
         b"\0\1\0\0\0\0\0\0\0\0\0\1\0\0u0\1\2\2a\2\0\0\0\0\0\0\0\1\xa1\xff\xf2\xb4\xcc\0\0\1\xa1\xff\xf2\xb4\xcc\2\0\x08"
@@ -34,13 +34,15 @@ WRITTEN: dict[str, tuple[int, Record, bytes | None]] = {
     ),
     "open, of an older client": (
         2,
-        Transaction("t", 0, 5, 30000, TransactionState.ONGOING, frozenset({A0}), 1795295458857, 1795295458857, 0),
+        TransactionMetadata(
+            "t", 0, 5, 30000, TransactionState.ONGOING, frozenset({A0}), 1795295458857, 1795295458857, 0
+        ),
         b"\0\1\0\0\0\0\0\0\0\0\0\5\0\0u0\1\2\2a\2\0\0\0\0\0\0\0\1\xa1\xff\xf2\xb6)\0\0\1\xa1\xff\xf2\xb6)\1\0\x08\0\0\0\0"
         b"\0\0\0\0",
     ),
     "an abort of nothing": (
         2,
-        Transaction(
+        TransactionMetadata(
             "t", 0, 12, 60000, TransactionState.PREPARE_ABORT, frozenset(), 1795295459250, 1795295459250, 0, version=2
         ),
         b"\0\1\0\0\0\0\0\0\0\0\0\x0c\0\0\xea`\3\1\0\0\1\xa1\xff\xf2\xb7\xb2\0\0\1\xa1\xff\xf2\xb7\xb2\2\0\x08\0\0\0\0\0\0"
@@ -48,7 +50,7 @@ WRITTEN: dict[str, tuple[int, Record, bytes | None]] = {
     ),
     "prepared with the last epoch": (
         2,
-        Transaction(
+        TransactionMetadata(
             "t", 60, 32767, 60000, TransactionState.PREPARE_COMMIT, frozenset({A0}), 1795295505822, 1795295505826, 60,
             61, version=2,
         ),
@@ -57,7 +59,7 @@ WRITTEN: dict[str, tuple[int, Record, bytes | None]] = {
     ),
     "completed with a new producer id": (
         2,
-        Transaction(
+        TransactionMetadata(
             "t", 61, 0, 60000, TransactionState.COMPLETE_COMMIT, frozenset(), 1795295505822, 1795295505827, 60,
             version=2,
         ),
@@ -98,7 +100,7 @@ def test_all_that_kafka_wrote_is_written_so_here():
 
 def test_partitions_are_written_in_order():
     partitions = frozenset(TopicPartition(topic, index) for topic in "cab" for index in range(20))
-    record = Transaction("t", 1, 0, 1, TransactionState.ONGOING, partitions)
+    record = TransactionMetadata("t", 1, 0, 1, TransactionState.ONGOING, partitions)
     found = decode_record(*encode_record(record, 2))
     assert found == record
     _, value = encode_record(record, 2)
@@ -110,7 +112,7 @@ def test_partitions_are_written_in_order():
 def test_without_the_flexible_version_the_next_producer_id_is_lost_as_in_kafka():
     record = WRITTEN["prepared with the last epoch"][1]
     found = decode_record(*encode_record(record, 0))
-    assert isinstance(record, Transaction)
+    assert isinstance(record, TransactionMetadata)
     assert found == record._replace(previous_producer_id=-1, next_producer_id=-1, version=0)
 
 

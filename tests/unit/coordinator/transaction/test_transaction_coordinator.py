@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from kbroker.coordinator.interfaces import TransactionMarker
-from kbroker.coordinator.transaction.transaction_metadata import Transaction
+from kbroker.coordinator.internal_log import TransactionMarker
+from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness, opened
 
@@ -240,7 +240,7 @@ def test_an_abort_of_an_empty_transaction_bumps_the_epoch(h: Harness):
     assert h.states() == ["Empty", "PrepareAbort", "CompleteAbort"]
     assert h.markers.written == []
     prepared = h.records()[1]
-    assert isinstance(prepared, Transaction)
+    assert isinstance(prepared, TransactionMetadata)
     assert prepared.start_ms == prepared.last_update_ms > 0
     assert h.abort((1000, 1)) == (1000, 2)
     h.add((1000, 2), A0)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.coordinator.interfaces import TransactionMarker
-from kbroker.coordinator.transaction.states import TransactionState
+from kbroker.coordinator.internal_log import TransactionMarker
+from kbroker.coordinator.transaction.transaction_state import TransactionState
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, B0, TIMEOUT_MS, Harness, at_epoch, opened
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.batching import Producer
-from kbroker.coordinator.group.records import CommittedOffset
-from kbroker.coordinator.interfaces import GROUP_TOPIC, TransactionMarker
+from kbroker.coordinator.group.records import OffsetAndMetadata
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TransactionMarker
+from kbroker.coordinator.runtime.batches import Producer
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from protocol.messages.k16_list_groups import ListGroupsRequest
@@ -97,7 +97,7 @@ def committed_as(answer: Any) -> ErrorCode:
 
 
 def place_of(broker: Harness, group: str = "g") -> TopicPartition:
-    return TopicPartition(GROUP_TOPIC, broker.groups.partition_for(group))
+    return TopicPartition(GROUP_METADATA_TOPIC, broker.groups.partition_for(group))
 
 
 def mark(broker: Harness, marker: TransactionMarker, group: str = "g") -> list[ErrorCode]:
@@ -154,7 +154,7 @@ def test_what_apache_kafka_wrote_is_loaded_as_kafka_has_it(make: Make) -> None:
         header = parse_header(data, pos)
         pos += header.size
         log = MemoryLog()
-        log.batches[TopicPartition(GROUP_TOPIC, 0)] = [bytearray(data[:pos])]
+        log.batches[TopicPartition(GROUP_METADATA_TOPIC, 0)] = [bytearray(data[:pos])]
         answered[header.last_offset] = fetched(make(log, offsets_topic_num_partitions=1))
     assert answered == {
         1: [UNSTABLE, UNSTABLE, -1],
@@ -241,7 +241,9 @@ def test_while_a_partition_is_loaded_markers_come_too_early(broker: Harness) -> 
 
 def test_a_marker_for_a_partition_that_does_not_exist(broker: Harness) -> None:
     told: list[ErrorCode] = []
-    broker.groups.write_marker(TopicPartition(GROUP_TOPIC, 77), TransactionMarker(1, 1, True, 0, 2), told.append)
+    broker.groups.write_marker(
+        TopicPartition(GROUP_METADATA_TOPIC, 77), TransactionMarker(1, 1, True, 0, 2), told.append
+    )
     assert told == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
@@ -305,7 +307,7 @@ def test_a_guard_is_worth_nothing_after_the_transaction_it_was_given_for(broker:
     writer = Writer(broker)
     guard = broker.groups.begin_verification("g", *writer.producer)
     assert mark(broker, TransactionMarker(*writer.producer, False, 0, 1)) == [ErrorCode.NONE]
-    offsets = [("t", 0, CommittedOffset(5))]
+    offsets = [("t", 0, OffsetAndMetadata(5))]
     with pytest.raises(KafkaError) as refused:
         broker.run(
             broker.groups.commit_in_transaction("g", "", None, -1, Producer(*writer.producer, guard, True), offsets)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.interfaces import TransactionMarker
+from kbroker.coordinator.internal_log import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
 from protocol.records.batch import body_of, iter_headers

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.coordinator import runtime
 from kbroker.coordinator.group import replay as applying
 from kbroker.coordinator.group.classic import leave as leaving
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.group.offsets import commit_validation as commits
-from kbroker.coordinator.runtime import Runtime
+from kbroker.coordinator.runtime import coordinator_context as runtime
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
 from kbroker.storage.cleaner import cleaner as compactor
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
@@ -60,13 +60,13 @@ def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
     shape=only("full", "kill", troubles=3, members=3),
 )
 def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
-    def refused(self: Runtime[Any], writes: Any, codec: int, error: ErrorCode) -> None:
+    def refused(self: CoordinatorContext[Any], writes: Any, codec: int, error: ErrorCode) -> None:
         for write in writes:
             for record in write.records:
                 self._machine.apply(record)
             write.done(ErrorCode.NONE)
 
-    patch.setattr(Runtime, "_refused", refused)
+    patch.setattr(CoordinatorContext, "_refused", refused)
 
 
 @mutation(

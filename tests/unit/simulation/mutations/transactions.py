@@ -11,11 +11,11 @@ from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.group.offsets import commit_validation as commits
 from kbroker.coordinator.group.offsets.pending_offsets import PendingOffsets
 from kbroker.coordinator.group.records import OffsetRecord
-from kbroker.coordinator.transaction import begin as beginning
-from kbroker.coordinator.transaction import end as ending
+from kbroker.coordinator.transaction import end_transaction as ending
+from kbroker.coordinator.transaction import init_producer_id as beginning
 from kbroker.coordinator.transaction.marker_sender import MarkerSenders, TransactionMarkerSender
-from kbroker.coordinator.transaction.states import PREPARED
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
+from kbroker.coordinator.transaction.transaction_state import PREPARED
 from kbroker.metadata.producer_ids import BLOCK, ProducerIds
 from kbroker.replica.fetch import log_reads as fetch_reads
 from kbroker.simulation.scenarios.plan import Plan

@@ -2,13 +2,13 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.group.classic.member import Member
-from kbroker.coordinator.group.classic.states import ENTERED_FROM, GroupState
+from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
+from kbroker.coordinator.group.classic.group_state import ENTERED_FROM, GroupState
 from protocol.errors import ErrorCode
 
 
-def member(member_id: str, *names: str, instance_id: str | None = None) -> Member:
-    return Member(
+def member(member_id: str, *names: str, instance_id: str | None = None) -> ClassicGroupMember:
+    return ClassicGroupMember(
         member_id=member_id,
         instance_id=instance_id,
         client_id="c",
@@ -19,7 +19,7 @@ def member(member_id: str, *names: str, instance_id: str | None = None) -> Membe
     )
 
 
-def group_of(*members: Member) -> ClassicGroup:
+def group_of(*members: ClassicGroupMember) -> ClassicGroup:
     group = ClassicGroup("g")
     group.protocol_type = "consumer"
     for one in members:

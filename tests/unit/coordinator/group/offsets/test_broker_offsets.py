@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.interfaces import GROUP_TOPIC
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -45,7 +45,7 @@ def story(function: Any = None, **configs: object) -> Any:
 
 
 def size(m: Machine) -> int:
-    return sum(segment.size for segment in m.partition(GROUP_TOPIC).log.segments)
+    return sum(segment.size for segment in m.partition(GROUP_METADATA_TOPIC).log.segments)
 
 
 class User:
@@ -196,7 +196,7 @@ async def test_a_decision_that_was_made_before_a_kill_reaches_the_group_after_it
 
 async def fill(one: User, m: Machine) -> None:
     """Close a segment of the log."""
-    log = m.partition(GROUP_TOPIC).log
+    log = m.partition(GROUP_METADATA_TOPIC).log
     before = len(log.segments)
     number = 0
     while len(log.segments) == before:

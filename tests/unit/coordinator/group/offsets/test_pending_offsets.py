@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from kbroker.coordinator.group.offsets.pending_offsets import PendingOffset, PendingOffsets
-from kbroker.coordinator.group.records import CommittedOffset, OffsetKey
+from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey
 
 A, B = 1, 2
 KEY = OffsetKey("g", "t", 0)
@@ -13,7 +13,7 @@ KEY = OffsetKey("g", "t", 0)
 
 def pending_at(place: int, key: OffsetKey = KEY) -> PendingOffset:
     """An offset that says where it stands."""
-    return PendingOffset(key, CommittedOffset(place), place)
+    return PendingOffset(key, OffsetAndMetadata(place), place)
 
 
 def ended(offsets: PendingOffsets, producer_id: int) -> list[int]:

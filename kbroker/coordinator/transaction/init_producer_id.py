@@ -9,31 +9,31 @@ NO_PRODUCER_ID (see ProducerIdNeeded).
 from collections.abc import Iterable
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.transaction.end import fence
-from kbroker.coordinator.transaction.states import PREPARED, TransactionState
+from kbroker.coordinator.transaction.end_transaction import fence
 from kbroker.coordinator.transaction.transaction_metadata import (
     NO_EPOCH,
     NO_TIMESTAMP,
-    Entry,
     ProducerId,
-    Transaction,
+    TransactionEntry,
+    TransactionMetadata,
     check_producer,
     fresh,
     is_exhausted,
 )
+from kbroker.coordinator.transaction.transaction_state import PREPARED, TransactionState
 from protocol.errors import ErrorCode
 
 _NOTHING: frozenset[TopicPartition] = frozenset()
 
 
-def new_transactional_id(transactional_id: str, spare: int, timeout_ms: int, now_ms: int) -> Transaction:
+def new_transactional_id(transactional_id: str, spare: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
     """As it is before its first record, which has epoch 0."""
-    return Transaction(transactional_id, fresh(spare), NO_EPOCH, timeout_ms, last_update_ms=now_ms)
+    return TransactionMetadata(transactional_id, fresh(spare), NO_EPOCH, timeout_ms, last_update_ms=now_ms)
 
 
 def init(
-    entry: Entry, timeout_ms: int, expected: ProducerId | None, spare: int, server_version: int, now_ms: int
-) -> Transaction:
+    entry: TransactionEntry, timeout_ms: int, expected: ProducerId | None, spare: int, server_version: int, now_ms: int
+) -> TransactionMetadata:
     """InitProducerId. `expected`: what the producer has, to go on with a bumped epoch (KIP-360).
 
     A record in PREPARE_ABORT means that an open transaction of a former producer is aborted first, and the client is
@@ -56,7 +56,7 @@ def init(
     return _idle(transaction, transaction.producer_id, epoch, last_epoch, timeout_ms, now_ms)
 
 
-def _may_go_on(transaction: Transaction, expected: ProducerId) -> bool:
+def _may_go_on(transaction: TransactionMetadata, expected: ProducerId) -> bool:
     """With a new id the transactional id had been forgotten, so it is nobody else's. With the previous one it repeats
     a request that was answered with a new id."""
     return (
@@ -66,7 +66,7 @@ def _may_go_on(transaction: Transaction, expected: ProducerId) -> bool:
     )
 
 
-def _next_epoch(transaction: Transaction, expected: ProducerId | None) -> tuple[int, int]:
+def _next_epoch(transaction: TransactionMetadata, expected: ProducerId | None) -> tuple[int, int]:
     """(epoch, last epoch). Without the last one nobody can take the epoch again: a new producer has come."""
     epoch, last_epoch = transaction.producer_epoch, transaction.last_epoch
     if expected is None:
@@ -81,8 +81,8 @@ def _next_epoch(transaction: Transaction, expected: ProducerId | None) -> tuple[
 
 
 def _idle(
-    transaction: Transaction, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
-) -> Transaction:
+    transaction: TransactionMetadata, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
+) -> TransactionMetadata:
     return transaction.to(
         TransactionState.EMPTY,
         now_ms,
@@ -96,13 +96,13 @@ def _idle(
 
 
 def add_partitions(
-    entry: Entry | None,
+    entry: TransactionEntry | None,
     producer_id: int,
     epoch: int,
     partitions: Iterable[TopicPartition],
     version: int,
     now_ms: int,
-) -> Transaction | None:
+) -> TransactionMetadata | None:
     """Make partitions part of the transaction, which the first ones begin. None: they are already."""
     if entry is not None and entry.pending is not None:
         # First of all: a producer may use the id and epoch that are being written.
@@ -119,7 +119,7 @@ def add_partitions(
 
 
 def verify(
-    entry: Entry | None, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
+    entry: TransactionEntry | None, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
     """Whether the partitions are part of the transaction (KIP-890). What is under way is not looked at: the log checks
     again when it appends."""

@@ -4,18 +4,18 @@ Decisions as in beginning.py.
 """
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
-from kbroker.coordinator.transaction.states import COMPLETED, IDLE, PREPARED, TransactionState
 from kbroker.coordinator.transaction.transaction_metadata import (
     EPOCH_BUMP_VERSION,
     MAX_EPOCH,
     NO_EPOCH,
     NO_TIMEOUT_MS,
-    Entry,
     ProducerId,
-    Transaction,
+    TransactionEntry,
+    TransactionMetadata,
     check_producer,
     fresh,
 )
+from kbroker.coordinator.transaction.transaction_state import COMPLETED, IDLE, PREPARED, TransactionState
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 
@@ -23,8 +23,8 @@ _NOTHING: frozenset[TopicPartition] = frozenset()
 
 
 def end(
-    entry: Entry | None, producer_id: int, epoch: int, committed: bool, version: int, spare: int, now_ms: int
-) -> Transaction | None:
+    entry: TransactionEntry | None, producer_id: int, epoch: int, committed: bool, version: int, spare: int, now_ms: int
+) -> TransactionMetadata | None:
     """EndTxn: the record that prepares it. None: it is ended so already, the request came again."""
     if version >= EPOCH_BUMP_VERSION:
         return _end(entry, ProducerId(producer_id, epoch), committed, spare, now_ms)
@@ -38,7 +38,9 @@ def end(
     return None
 
 
-def _end(entry: Entry | None, producer: ProducerId, committed: bool, spare: int, now_ms: int) -> Transaction | None:
+def _end(
+    entry: TransactionEntry | None, producer: ProducerId, committed: bool, spare: int, now_ms: int
+) -> TransactionMetadata | None:
     """Of transactions v2. The epoch tells a repeated request from the next transaction's."""
     if entry is None:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -64,7 +66,7 @@ def _end(entry: Entry | None, producer: ProducerId, committed: bool, spare: int,
     return _prepare(transaction, TransactionState.PREPARE_ABORT, now_ms, spare, now_ms)
 
 
-def _is_rotated(transaction: Transaction, producer: ProducerId) -> bool:
+def _is_rotated(transaction: TransactionMetadata, producer: ProducerId) -> bool:
     """The producer has the id that the last end has replaced."""
     return (
         transaction.previous_producer_id == producer.producer_id
@@ -73,15 +75,15 @@ def _is_rotated(transaction: Transaction, producer: ProducerId) -> bool:
     )
 
 
-def _may_repeat(transaction: Transaction, again: bool) -> bool:
+def _may_repeat(transaction: TransactionMetadata, again: bool) -> bool:
     return again and transaction.state in PREPARED | COMPLETED
 
 
-def _may_end(transaction: Transaction, epoch: int) -> bool:
+def _may_end(transaction: TransactionMetadata, epoch: int) -> bool:
     return transaction.state not in PREPARED and transaction.producer_epoch == epoch
 
 
-def _check_same_end(transaction: Transaction, committed: bool) -> None:
+def _check_same_end(transaction: TransactionMetadata, committed: bool) -> None:
     """The request repeats one that was answered, or is being carried out; if it asks for the other end, it is wrong."""
     if transaction.state not in PREPARED | COMPLETED or transaction.is_committing is not committed:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -93,7 +95,9 @@ def _prepared(committed: bool) -> TransactionState:
     return TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
 
 
-def _prepare(transaction: Transaction, state: TransactionState, start_ms: int, spare: int, now_ms: int) -> Transaction:
+def _prepare(
+    transaction: TransactionMetadata, state: TransactionState, start_ms: int, spare: int, now_ms: int
+) -> TransactionMetadata:
     """Of transactions v2: the markers have the next epoch. With the highest one the producer goes on with a new id."""
     return transaction.to(
         state,
@@ -106,7 +110,7 @@ def _prepare(transaction: Transaction, state: TransactionState, start_ms: int, s
     )
 
 
-def fence(transaction: Transaction, spare: int, server_version: int, now_ms: int) -> Transaction:
+def fence(transaction: TransactionMetadata, spare: int, server_version: int, now_ms: int) -> TransactionMetadata:
     """Abort an open transaction in place of its producer, which finds itself fenced. `server_version` is the finalized
     transaction.version."""
     if server_version >= EPOCH_BUMP_VERSION:
@@ -121,7 +125,7 @@ def fence(transaction: Transaction, spare: int, server_version: int, now_ms: int
     )
 
 
-def completed(transaction: Transaction, now_ms: int) -> Transaction:
+def completed(transaction: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """All markers are written."""
     state = TransactionState.COMPLETE_COMMIT if transaction.is_committing else TransactionState.COMPLETE_ABORT
     if transaction.version >= EPOCH_BUMP_VERSION and transaction.next_producer_id != NO_PRODUCER_ID:
@@ -136,14 +140,14 @@ def completed(transaction: Transaction, now_ms: int) -> Transaction:
     return transaction.to(state, now_ms, partitions=_NOTHING, next_producer_id=NO_PRODUCER_ID)
 
 
-def after(transaction: Transaction) -> ProducerId:
+def after(transaction: TransactionMetadata) -> ProducerId:
     """What the producer of a transaction goes on with once it is prepared, or ended."""
     if transaction.version >= EPOCH_BUMP_VERSION and transaction.next_producer_id != NO_PRODUCER_ID:
         return ProducerId(transaction.next_producer_id, 0)
     return ProducerId(transaction.producer_id, transaction.producer_epoch)
 
 
-def marker(transaction: Transaction, coordinator_epoch: int) -> TransactionMarker:
+def marker(transaction: TransactionMetadata, coordinator_epoch: int) -> TransactionMarker:
     """What its partitions are told once it is prepared."""
     return TransactionMarker(
         transaction.producer_id,
@@ -154,7 +158,7 @@ def marker(transaction: Transaction, coordinator_epoch: int) -> TransactionMarke
     )
 
 
-def is_timed_out(entry: Entry, now_ms: int) -> bool:
+def is_timed_out(entry: TransactionEntry, now_ms: int) -> bool:
     transaction = entry.transaction
     return (
         transaction.state is TransactionState.ONGOING
@@ -164,7 +168,7 @@ def is_timed_out(entry: Entry, now_ms: int) -> bool:
     )
 
 
-def is_expired(entry: Entry, expiration_ms: int, now_ms: int) -> bool:
+def is_expired(entry: TransactionEntry, expiration_ms: int, now_ms: int) -> bool:
     """Nothing has happened to it for transactional.id.expiration.ms: it is to be forgotten."""
     transaction = entry.transaction
     return entry.pending is None and transaction.state in IDLE and transaction.last_update_ms + expiration_ms <= now_ms

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class GroupLock:
+class KeyLock:
     """One group's gate; it exists while something is under way."""
 
     __slots__ = ("_exclusive", "_shared", "_waiting")

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.interfaces import GROUP_TOPIC, MarkerWriter, TransactionMarker
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, MarkerWriter, TransactionMarker
 from protocol.errors import ErrorCode
 
 
-class MarkerRouter:
+class TransactionMarkerWriter:
     """The MarkerWriter of a whole broker."""
 
     def __init__(self, replicas: MarkerWriter, groups: MarkerWriter) -> None:
@@ -15,5 +15,5 @@ class MarkerRouter:
         self._groups = groups
 
     def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
-        writer = self._groups if tp.topic == GROUP_TOPIC else self._replicas
+        writer = self._groups if tp.topic == GROUP_METADATA_TOPIC else self._replicas
         writer.write_marker(tp, marker, done)

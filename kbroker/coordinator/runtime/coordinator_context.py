@@ -17,8 +17,8 @@ from enum import Enum, auto
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.batching import NOBODY, Done, Producer, Write, build, gather
-from kbroker.coordinator.interfaces import InternalLog, TransactionMarker
+from kbroker.coordinator.internal_log import InternalLog, TransactionMarker
+from kbroker.coordinator.runtime.batches import NOBODY, Done, Producer, Write, build, gather
 from kbroker.runtime.environment import Environment
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import body_of, iter_headers
@@ -91,7 +91,7 @@ class Limits(NamedTuple):
     load_bytes: int = 5 << 20
 
 
-class Runtime(Generic[R]):
+class CoordinatorContext(Generic[R]):
     """The log's side of one coordinator partition."""
 
     def __init__(

@@ -9,12 +9,12 @@ from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 
 __all__ = [
-    "GROUP_TOPIC", "TRANSACTION_TOPIC", "Config", "InternalLog", "MarkerWriter", "TransactionConfig",
+    "GROUP_METADATA_TOPIC", "TRANSACTION_STATE_TOPIC", "Config", "InternalLog", "MarkerWriter", "TransactionConfig",
     "TransactionMarker",
 ]  # fmt: skip
 
-GROUP_TOPIC = "__consumer_offsets"
-TRANSACTION_TOPIC = "__transaction_state"
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
 
 
 class InternalLog(Protocol):

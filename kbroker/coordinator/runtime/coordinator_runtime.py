@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.runtime import Status
+from kbroker.coordinator.runtime.coordinator_context import Status
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, MalformedError
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
 
-    from kbroker.coordinator.runtime import Runtime
+    from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
@@ -43,7 +43,7 @@ class Shard(Protocol):
     epoch: int
 
     @property
-    def runtime(self) -> Runtime[Any]: ...
+    def runtime(self) -> CoordinatorContext[Any]: ...
 
     def start(self) -> None:
         """Loading is done."""
@@ -68,7 +68,7 @@ def answer_to(future: Future[T], value: T) -> None:
         future.set_result(value)
 
 
-class CoordinatorPartitions(Generic[S]):
+class CoordinatorRuntime(Generic[S]):
     """The shards of the partitions that this broker leads."""
 
     def __init__(

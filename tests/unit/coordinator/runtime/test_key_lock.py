@@ -1,11 +1,11 @@
 from collections.abc import Callable
 
-from kbroker.coordinator.group.group_lock import GroupLock
+from kbroker.coordinator.runtime.key_lock import KeyLock
 
 
 class Story:
     def __init__(self) -> None:
-        self.gate = GroupLock()
+        self.gate = KeyLock()
         self.done: list[str] = []
 
     def does(self, name: str, then: Callable[[], None] = lambda: None) -> Callable[[], None]:

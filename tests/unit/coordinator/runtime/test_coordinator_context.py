@@ -5,9 +5,16 @@ import asyncio
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.batching import NOBODY, Producer
-from kbroker.coordinator.interfaces import TransactionMarker
-from kbroker.coordinator.runtime import LOADED_A_TURN, Ended, Limits, Loaded, Runtime, Status
+from kbroker.coordinator.internal_log import TransactionMarker
+from kbroker.coordinator.runtime.batches import NOBODY, Producer
+from kbroker.coordinator.runtime.coordinator_context import (
+    LOADED_A_TURN,
+    CoordinatorContext,
+    Ended,
+    Limits,
+    Loaded,
+    Status,
+)
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from protocol.records.compression import ZSTD
@@ -49,7 +56,7 @@ class Stage:
         self.toy = Toy()
         self.answers: list[tuple[str, ErrorCode]] = []
         self.limits = Limits(max_bytes)
-        self.runtime: Runtime[str] = Runtime(
+        self.runtime: CoordinatorContext[str] = CoordinatorContext(
             virtual_environment(self.loop), self.log, TP, self.toy, lambda: self.limits
         )
         if active:

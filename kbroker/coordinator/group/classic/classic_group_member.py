@@ -8,7 +8,7 @@ from kbroker.coordinator.group.records import MemberRecord
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class ClassicGroupMember:
     """Timeouts in ms. `joining` and `syncing` answer a request that waits.
 
     `is_new`: its first join has not been answered, so that it cannot send heartbeats.
@@ -37,7 +37,7 @@ class Member:
     def waits(self) -> bool:
         return self.joining is not None or self.syncing is not None
 
-    def renamed(self, member_id: str) -> "Member":
+    def renamed(self, member_id: str) -> "ClassicGroupMember":
         """The same static member under the id that its restart was given; nothing waits on it yet."""
         return replace(self, member_id=member_id, is_new=False, joining=None, syncing=None)
 
@@ -57,9 +57,9 @@ class Member:
         )
 
 
-def loaded(record: MemberRecord, protocol: str | None) -> Member:
+def loaded(record: MemberRecord, protocol: str | None) -> ClassicGroupMember:
     """A member as the log knows it: with the chosen protocol only."""
-    return Member(
+    return ClassicGroupMember(
         member_id=record.member_id,
         instance_id=record.instance_id,
         client_id=record.client_id,

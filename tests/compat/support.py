@@ -39,6 +39,25 @@ def eventually(condition: Callable[[], T], what: str, timeout: float = 20.0, int
         _PAUSE.wait(interval)
 
 
+def while_moving(
+    condition: Callable[[], T], what: str, progress: Callable[[], object], stalled: float, interval: float = 0.05
+) -> T:
+    """Call `condition` until its result is true, and return that result; on a slow machine this takes longer.
+
+    Fails with `what` when `progress` has returned the same value for `stalled` seconds.
+    """
+    last, since = progress(), time.monotonic()
+    while True:
+        result = condition()
+        if result:
+            return result
+        if (now := progress()) != last:
+            last, since = now, time.monotonic()
+        elif time.monotonic() - since > stalled:
+            raise AssertionError(f"no progress for {stalled:g} s: {what}; last seen: {result!r}, {last!r}")
+        _PAUSE.wait(interval)
+
+
 def raises_eventually(
     attempt: Callable[[], object], error: type[BaseException], what: str, timeout: float = 20.0
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.compat.support import eventually, unique
+from tests.compat.support import unique, while_moving
 from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
 
 TIMEOUT = 30.0
@@ -115,7 +115,7 @@ class ConfluentClient:
             return len(ended) == partitions
 
         try:
-            eventually(read, f"the ends of {topic}", TIMEOUT, interval=0)
+            while_moving(read, f"the ends of {topic}", lambda: sum(map(len, values)), TIMEOUT, interval=0)
         finally:
             consumer.close()
         return values

@@ -1,10 +1,5 @@
-"""Programs that consume, transform and produce, as processes that are killed, frozen and started again."""
+"""Consume-transform-produce programs of each client, two in a group, and the topic that they read."""
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,128 +7,20 @@ from pathlib import Path
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient
+from kafka.admin import MemberToRemove
+from kafka.errors import NoError
 
-from scripts.benchmark.peers import QUIET, kafka_classpath
-from tests.compat.support import eventually, unique
-from tests.compat.transactions.programs.stages import GIVEN_UP
+from tests.compat.support import eventually, unique, while_moving
+from tests.compat.transactions.processes import Program, transactions
 
-PROGRAMS = Path(__file__).with_name("programs")
 PARTITIONS = 4
-# A slow machine, and a broker that is killed and starts again on the way.
-LONG = 60.0
-
-
-def commands(directory: Path) -> dict[str, list[str]]:
-    """How each client's program is started; compiles what is Java into `directory`."""
-    found = {
-        "confluent_kafka": [sys.executable, str(PROGRAMS / "flow_confluent.py")],
-        "kafka_python": [sys.executable, str(PROGRAMS / "flow_python.py")],
-    }
-    if shutil.which("java") and shutil.which("mvn"):
-        compiled(PROGRAMS / "Flow.java", directory, kafka_classpath())
-        found["kafka_tools"] = java("Flow", f"{directory}:{kafka_classpath()}")
-    return found
-
-
-def compiled(source: Path, directory: Path, classpath: str) -> None:
-    command = ["javac", "-proc:none", "-nowarn", "-d", str(directory), "-cp", classpath, str(source)]
-    subprocess.run(command, check=True)
-
-
-def java(main: str, classpath: str) -> list[str]:
-    quick = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", QUIET.replace("warn", "off")]
-    return ["java", *quick, "-cp", classpath, main]
-
-
-class Program:
-    """One process after another with the same arguments."""
-
-    def __init__(self, command: Sequence[str], directory: Path) -> None:
-        self._command = list(command)
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starts = 0
-        self._stop_at = ""
-        self.name = directory.name
-        directory.mkdir()
-
-    def start(self) -> None:
-        self._starts += 1
-        with self._output().open("wb") as output, (self._directory / f"errors-{self._starts}").open("wb") as errors:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=output, stderr=errors)
-
-    def revive(self) -> None:
-        """Starts it again when it has given up; any other end is a failure."""
-        if self._process is not None and (code := self._process.poll()) is not None:
-            assert code == GIVEN_UP, f"ended with {code}: {self.tail()}"
-            self.start()
-            if self._stop_at:
-                self.stop_at(self._stop_at)
-
-    def count(self, stage: str) -> int:
-        """How often a stage was reached, over all starts."""
-        return sum(path.read_bytes().count(b"\n%s\n" % stage.encode()) for path in self._outputs())
-
-    def seen(self) -> Counter[str]:
-        return Counter(line.partition(":")[0] for line in self.lines())
-
-    def failures(self) -> int:
-        """How often it was told that a transaction is not to be."""
-        seen = self.seen()
-        return seen["aborted"] + seen["gave up"]
-
-    def lines(self) -> list[str]:
-        return [line for path in self._outputs() for line in path.read_text().splitlines()]
-
-    def stop_at(self, stage: str) -> None:
-        """It waits when it gets there next."""
-        self._stop_at = stage
-        self._say(stage)
-
-    def stopped(self, stage: str) -> bool:
-        return f"stopped {stage}\n" in self._output().read_text()
-
-    def go_on(self) -> None:
-        self._stop_at = ""
-        self._say("")
-
-    def freeze(self) -> None:
-        self._signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """kill -9."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process = None
-            self._stop_at = ""
-
-    def _say(self, line: str) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-        self._process.stdin.flush()
-
-    def _signal(self, which: signal.Signals) -> None:
-        assert self._process is not None
-        os.kill(self._process.pid, which)
-
-    def _outputs(self) -> list[Path]:
-        return [self._directory / f"output-{start}" for start in range(1, self._starts + 1)]
-
-    def _output(self) -> Path:
-        return self._directory / f"output-{self._starts}"
-
-    def tail(self) -> str:
-        """What it said last."""
-        output = self._output().read_text().splitlines()[-5:]
-        errors = (self._directory / f"errors-{self._starts}").read_text()[-3000:]
-        return f"{self.name}: {' '.join(output)}\n{errors}"
+# Seconds without any progress after which a test fails. A slow machine may take any time, as long as it goes on.
+STALLED = 120.0
+# The source writes less while a program has this many inputs of a partition left, so that the end comes soon anywhere:
+BACKLOG = 1000
+# in one of this many rounds, which are a second.
+ROUNDS = 20
 
 
 class Flow:
@@ -149,7 +36,7 @@ class Flow:
         for number in range(2):
             named = [bootstrap, self.group, source, self.target, f"{self.group}-{number}"]
             timeouts = [str(session_timeout_ms), str(3 * session_timeout_ms)]
-            self.programs.append(Program([*command, *named, *timeouts], directory / f"{client}-{number}"))
+            self.programs.append(Program([*command, *named, *timeouts], directory / f"{client}-{number}", named[-1]))
 
     def start(self) -> None:
         for program in self.programs:
@@ -159,6 +46,25 @@ class Flow:
         for program in self.programs:
             program.kill()
 
+    def done(self) -> list[int]:
+        """By partition, the offset after the last input of an acknowledged transaction."""
+        ends = [0] * PARTITIONS
+        for program in self.programs:
+            for transaction in transactions(program.lines()):
+                if transaction.outcome == "committed":
+                    for partition, taken in transaction.inputs.items():
+                        ends[partition] = max(ends[partition], taken.stop)
+        return ends
+
+    def story(self, partition: int, offset: int) -> list[str]:
+        """What was done with an input."""
+        return [
+            f"{program.name}: {transaction}"
+            for program in self.programs
+            for transaction in transactions(program.lines())
+            if offset in transaction.inputs.get(partition, ())
+        ]
+
     def report(self) -> str:
         seen = sum((program.seen() for program in self.programs), Counter())
         return (
@@ -167,8 +73,9 @@ class Flow:
         )
 
 
-def meanwhile(flows: Sequence[Flow], condition: Callable[[], bool], what: str) -> None:
-    """Waits for the condition; programs that give up are started again, and failures tell how far each has come."""
+def meanwhile(flows: Sequence[Flow], condition: Callable[[], bool], what: str, progress: Callable[[], object]) -> None:
+    """Wait for the condition as long as there is progress; programs that give up are started again, and failures say
+    how far each has come."""
 
     def met() -> bool:
         for flow in flows:
@@ -177,21 +84,25 @@ def meanwhile(flows: Sequence[Flow], condition: Callable[[], bool], what: str) -
         return condition()
 
     try:
-        eventually(met, what, LONG, interval=0.2)
+        while_moving(met, what, progress, STALLED, interval=0.2)
     except AssertionError as error:
         told = [program.tail() for flow in flows for program in flow.programs]
         raise AssertionError("\n".join([str(error), *told])) from error
 
 
+def commits(programs: Sequence[Program]) -> list[int]:
+    return [program.count("committed") for program in programs]
+
+
 def progress(flows: Sequence[Flow], by: int = 1, programs: Sequence[int] = (0, 1)) -> None:
     """Every program, or only these of each flow, has committed so many more transactions."""
     waited = [flow.programs[number] for flow in flows for number in programs]
-    wanted = {program: program.count("committed") + by for program in waited}
+    wanted = [count + by for count in commits(waited)]
 
     def reached() -> bool:
-        return all(program.count("committed") >= count for program, count in wanted.items())
+        return all(count >= enough for count, enough in zip(commits(waited), wanted, strict=True))
 
-    meanwhile(flows, reached, f"{by} more transactions of every program")
+    meanwhile(flows, reached, f"{by} more transactions of every program", lambda: commits(waited))
 
 
 def stop_all(flows: Sequence[Flow], stage: str, number: int) -> list[Program]:
@@ -199,45 +110,69 @@ def stop_all(flows: Sequence[Flow], stage: str, number: int) -> list[Program]:
     stopped = [flow.programs[number] for flow in flows]
     for program in stopped:
         program.stop_at(stage)
-    meanwhile(flows, lambda: all(program.stopped(stage) for program in stopped), f"every program at {stage}")
+    meanwhile(
+        flows,
+        lambda: all(program.stopped() for program in stopped),
+        f"every program at {stage}",
+        lambda: [program.stopped() or program.count("committed") for program in stopped],
+    )
     return stopped
 
 
 class Source:
-    """A topic that an idempotent producer writes to, some hundred records a second, until `stop`."""
+    """A topic that an idempotent producer writes to until `stop`: some hundred records a second, and few while a
+    program is far behind."""
 
     def __init__(self, bootstrap: str) -> None:
         self.topic = unique("source")
         self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
         self._stopping = threading.Event()
+        self._flows: Sequence[Flow] = ()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
+    def start(self, flows: Sequence[Flow]) -> None:
+        self._flows = flows
         self._thread.start()
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(10)
-        assert self._producer.flush(LONG) == 0
+        self._thread.join(STALLED)
+        assert not self._thread.is_alive(), "the source did not stop"
+        while_moving(
+            lambda: self._producer.flush(1) == 0, "the source's last records", lambda: len(self._producer), STALLED
+        )
 
     def abandon(self) -> None:
         self._stopping.set()
 
     def _run(self) -> None:
+        rounds, behind = 0, False
         while not self._stopping.wait(0.05):
-            for partition, part in enumerate(self.written):
-                for _ in range(5):
-                    value = b"%d %d" % (partition, len(part))
-                    part.append(value)
-                    self._producer.produce(self.topic, value, partition=partition)
+            rounds += 1
+            if rounds % ROUNDS == 0:
+                behind = any(
+                    len(part) - done > BACKLOG
+                    for flow in self._flows
+                    for part, done in zip(self.written, flow.done(), strict=True)
+                )
+            # Never nothing: a program may wait for its next input while another one waits for the test.
+            if not behind or rounds % ROUNDS == 0:
+                self._write()
             self._producer.poll(0)
+
+    def _write(self) -> None:
+        for partition, part in enumerate(self.written):
+            for _ in range(5):
+                value = b"%d %d" % (partition, len(part))
+                part.append(value)
+                self._producer.produce(self.topic, value, partition=partition)
 
 
 def create(bootstrap: str, topics: Sequence[str], configs: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(name, PARTITIONS, 1, config=configs or {}) for name in topics]).values():
-        made.result(20)
+        made.result(STALLED)
 
 
 def committed(bootstrap: str, group: str, topic: str) -> list[int]:
@@ -252,9 +187,39 @@ def committed(bootstrap: str, group: str, topic: str) -> list[int]:
     return [tp.offset for tp in found]
 
 
-def members(bootstrap: str, group: str) -> int:
+def members(bootstrap: str, group: str) -> dict[str, str]:
+    """The member ids of a group by client id; empty while they are not known."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    return len(admin.describe_consumer_groups([group])[group].result(20).members)
+    try:
+        found = admin.describe_consumer_groups([group])[group].result(20).members
+    except KafkaException:
+        return {}
+    return {member.client_id: member.member_id for member in found}
+
+
+def only_member(bootstrap: str, flows: Sequence[Flow], number: int) -> None:
+    """Wait until the other program of each flow has been removed from its group."""
+
+    def alone() -> list[bool]:
+        return [list(members(bootstrap, flow.group)) == [flow.programs[number].client_id] for flow in flows]
+
+    eventually(lambda: all(alone()), f"only programs {number} in their groups", STALLED)
+
+
+def remove_member(bootstrap: str, group: str, client_id: str) -> None:
+    """Remove a member from its group, as the end of its session does, unless that has come first."""
+
+    def removed() -> bool:
+        known = members(bootstrap, group)
+        if member_id := known.get(client_id):
+            admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+            try:
+                return admin.remove_group_members(group, [MemberToRemove(member_id=member_id)]) == {member_id: NoError}
+            finally:
+                admin.close()
+        return bool(known)
+
+    eventually(removed, f"{client_id} removed from {group}", STALLED)
 
 
 def drained(flows: Sequence[Flow], bootstrap: str, source: Source) -> None:
@@ -264,4 +229,5 @@ def drained(flows: Sequence[Flow], bootstrap: str, source: Source) -> None:
         flows,
         lambda: all(committed(bootstrap, flow.group, source.topic) == wanted for flow in flows),
         f"every group at {wanted}",
+        lambda: [flow.done() for flow in flows],
     )

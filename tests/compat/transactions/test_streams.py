@@ -10,8 +10,9 @@ from tests.compat.support import OUTSIDE, eventually, running_broker, unique
 from tests.compat.transactions.clients import COMMITTED, UNCOMMITTED
 from tests.compat.transactions.confluent import ConfluentClient
 from tests.compat.transactions.conftest import PROMPT
-from tests.compat.transactions.flows import PARTITIONS, PROGRAMS, Program, compiled, create, java
+from tests.compat.transactions.flows import PARTITIONS, create
 from tests.compat.transactions.java import jar
+from tests.compat.transactions.processes import PROGRAMS, Program, compiled, java
 
 pytestmark = [pytest.mark.feature("Kafka Streams"), pytest.mark.client("kafka_tools")]
 

@@ -7,6 +7,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.Future;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -29,6 +30,7 @@ public class Flow {
     public static void main(String[] given) throws Exception {
         Properties common = new Properties();
         common.put("bootstrap.servers", given[0]);
+        common.put("client.id", given[4]);
         common.put("reconnect.backoff.ms", "20");
         common.put("reconnect.backoff.max.ms", "200");
         common.put("retry.backoff.ms", "20");
@@ -76,7 +78,9 @@ public class Flow {
 
     private static void transact(KafkaProducer<String, String> producer, KafkaConsumer<String, String> consumer,
             String target, ConsumerRecords<String, String> records) throws Exception {
+        ConsumerGroupMetadata member = consumer.groupMetadata();
         producer.beginTransaction();
+        System.out.println("took as " + member.generationId() + ":" + taken(records));
         Map<TopicPartition, OffsetAndMetadata> positions = new HashMap<>();
         List<Future<?>> sent = new ArrayList<>();
         for (ConsumerRecord<String, String> record : records) {
@@ -86,10 +90,20 @@ public class Flow {
         reach("sent");
         producer.flush();
         reach("produced");
-        producer.sendOffsetsToTransaction(positions, consumer.groupMetadata());
+        producer.sendOffsetsToTransaction(positions, member);
         reach("offsets");
         producer.commitTransaction();
         reach("committed");
+    }
+
+    private static String taken(ConsumerRecords<String, String> records) {
+        StringBuilder ranges = new StringBuilder();
+        for (TopicPartition tp : records.partitions()) {
+            List<ConsumerRecord<String, String>> part = records.records(tp);
+            ranges.append(" ").append(tp.partition()).append(":").append(part.get(0).offset())
+                .append("-").append(part.get(part.size() - 1).offset());
+        }
+        return ranges.toString();
     }
 
     /** Back to what the group has committed. */

@@ -1,4 +1,4 @@
-"""Consume, transform, produce with confluent-kafka, as its documentation says."""
+"""Consume, transform, produce with confluent-kafka, as docs/exactly-once.md says."""
 
 import threading
 
@@ -12,7 +12,12 @@ HANGS = 3.0
 
 def main() -> None:
     given, stages = Arguments(), Stages()
-    common = {"bootstrap.servers": given.bootstrap, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+    common = {
+        "bootstrap.servers": given.bootstrap,
+        "client.id": given.transactional_id,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 200,
+    }
     producer = Producer(
         {
             **common,
@@ -55,19 +60,27 @@ def main() -> None:
 
 
 def transact(producer: Producer, consumer: Consumer, target: str, records: list[Message], stages: Stages) -> None:
+    member = consumer.consumer_group_metadata()
     producer.begin_transaction()
+    taken: dict[int, tuple[int, int]] = {}
     ends: dict[tuple[str, int], int] = {}
     for record in records:
-        producer.produce(target, b"done " + record.value(), partition=record.partition())
+        first, _ = taken.get(record.partition(), (record.offset(), -1))
+        taken[record.partition()] = first, record.offset()
         ends[record.topic(), record.partition()] = record.offset() + 1
+    stages.take(consumer.memberid(), taken)
+    for record in records:
+        producer.produce(target, b"done " + record.value(), partition=record.partition())
     stages.reach("sent")
     producer.flush(TIMEOUT)
     stages.reach("produced")
     positions = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
     watchdog = threading.Timer(HANGS, give_up, ["send_offsets_to_transaction hangs"])
     watchdog.start()
-    producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), HANGS / 2)
-    watchdog.cancel()
+    try:
+        producer.send_offsets_to_transaction(positions, member, HANGS / 2)
+    finally:
+        watchdog.cancel()
     stages.reach("offsets")
     retried(producer.commit_transaction)
     stages.reach("committed")

@@ -1,4 +1,4 @@
-"""Consume, transform, produce with kafka-python, as its documentation says."""
+"""Consume, transform, produce with kafka-python, as docs/exactly-once.md says."""
 
 import time
 
@@ -7,6 +7,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, RetriableError
 from kafka.structs import OffsetAndMetadata
 from stages import Arguments, Stages, give_up
+from transactional_consumer import Batch, TransactionalConsumer
 
 TIMEOUT = 30
 
@@ -15,6 +16,7 @@ def main() -> None:
     given, stages = Arguments(), Stages()
     common = {
         "bootstrap_servers": given.bootstrap,
+        "client_id": given.transactional_id,
         "reconnect_backoff_ms": 20,
         "reconnect_backoff_max_ms": 200,
         "retry_backoff_ms": 20,
@@ -40,14 +42,15 @@ def main() -> None:
     producer = started(producing)
     consumer.subscribe([given.source])
     stages.reach("started")
+    inputs = TransactionalConsumer(consumer)
     while True:
-        polled = poll(consumer)
-        if not polled:
+        batch = poll(inputs)
+        if not batch.records:
             continue
         try:
-            transact(producer, consumer, given.target, polled, stages)
+            transact(producer, batch, given.target, stages)
         except KafkaError as error:
-            abort(producer, consumer, error)
+            abort(producer, inputs, error)
             # kafka-python 3.0.12 sends the offsets of an aborted transaction along with those of the next.
             producer.close()
             producer = started(producing)
@@ -62,17 +65,19 @@ def started(producing: dict) -> KafkaProducer:
     return producer
 
 
-def poll(consumer: KafkaConsumer) -> dict:
-    try:
-        # A poll that ends in the middle of a rejoin can leave kafka-python waiting for ever.
-        return consumer.poll(timeout_ms=350)
-    except RetriableError:  # the broker is away
-        time.sleep(0.05)
-        return {}
+def poll(inputs: TransactionalConsumer) -> Batch:
+    while True:
+        try:
+            # A poll that ends in the middle of a rejoin can leave kafka-python waiting for ever.
+            return inputs.poll(timeout_ms=350)
+        except RetriableError:  # the broker is away
+            time.sleep(0.05)
 
 
-def transact(producer: KafkaProducer, consumer: KafkaConsumer, target: str, polled: dict, stages: Stages) -> None:
+def transact(producer: KafkaProducer, batch: Batch, target: str, stages: Stages) -> None:
+    polled, member = batch
     producer.begin_transaction()
+    stages.take(member.generation_id, {tp.partition: (part[0].offset, part[-1].offset) for tp, part in polled.items()})
     sent = []
     for tp, records in polled.items():
         sent += [producer.send(target, b"done " + record.value, partition=tp.partition) for record in records]
@@ -82,22 +87,20 @@ def transact(producer: KafkaProducer, consumer: KafkaConsumer, target: str, poll
         future.get(TIMEOUT)
     stages.reach("produced")
     positions = {tp: OffsetAndMetadata(records[-1].offset + 1, "", -1) for tp, records in polled.items()}
-    producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+    producer.send_offsets_to_transaction(positions, member)
     stages.reach("offsets")
     producer.commit_transaction()
     stages.reach("committed")
 
 
-def abort(producer: KafkaProducer, consumer: KafkaConsumer, why: KafkaError) -> None:
+def abort(producer: KafkaProducer, inputs: TransactionalConsumer, why: KafkaError) -> None:
     """Back to what the group has committed."""
     try:
         producer.abort_transaction()
-        found = {tp: consumer.committed(tp) for tp in consumer.assignment()}
+        inputs.rewind()
     except KafkaError as error:
         give_up(f"{why!r}, and then {error!r}")
     print(f"aborted: {why!r}", flush=True)
-    for tp, offset in found.items():
-        consumer.seek(tp, offset or 0)
 
 
 main()

@@ -22,6 +22,12 @@ class Stages:
     def __init__(self) -> None:
         self._stop_at = ""
 
+    def take(self, member: object, offsets: dict[int, tuple[int, int]]) -> None:
+        """Print which inputs the transaction has: of each partition, the first and the last offset. `member`: as what
+        member of the group."""
+        ranges = " ".join(f"{partition}:{first}-{last}" for partition, (first, last) in offsets.items())
+        print(f"took as {member}: {ranges}", flush=True)
+
     def reach(self, stage: str) -> None:
         if select.select([sys.stdin], [], [], 0)[0]:
             self._stop_at = sys.stdin.readline().strip()

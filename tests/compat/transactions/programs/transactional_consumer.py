@@ -1,0 +1,51 @@
+"""A kafka-python consumer whose polls are safe to process within transactions.
+
+kafka-python 3.0.12 lets a member that has lost its partitions process their records a second time, in three ways:
+
+- `group_metadata()` of a member that was removed from its group has generation -1 and no member id. Offsets with that
+  are accepted from anybody, since clients older than KIP-447 commit so. The membership is therefore taken together
+  with the records, and records without one are dropped.
+- A member that is removed while it rejoins keeps the positions that it had, although others have read on from there.
+- The response to an OffsetFetch that a poll no longer waited for is used in a later generation.
+
+For the last two, each generation begins at committed offsets that are read in it.
+"""
+
+from typing import NamedTuple
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.structs import ConsumerGroupMetadata
+
+
+class Batch(NamedTuple):
+    records: dict[TopicPartition, list[ConsumerRecord]]
+    member: ConsumerGroupMetadata  # commit the offsets of the records with this
+
+
+class TransactionalConsumer:
+    """`consumer` has isolation_level="read_committed" and enable_auto_commit=False, and is subscribed."""
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self._consumer = consumer
+        self._joined: tuple[int, str] | None = None
+
+    def poll(self, timeout_ms: int) -> Batch:
+        """Return the next records; none during a rebalance. May raise RetriableError."""
+        records = self._consumer.poll(timeout_ms=timeout_ms)
+        member = self._consumer.group_metadata()
+        if not records or member.generation_id < 0:
+            return Batch({}, member)
+        joined = member.generation_id, member.member_id
+        if joined != self._joined:
+            self.rewind()
+            self._joined = joined
+            return Batch({}, member)
+        return Batch(records, member)
+
+    def rewind(self) -> None:
+        """Return to the committed offsets: after a rebalance, and after a transaction was aborted."""
+        for tp in self._consumer.assignment():
+            # The first response may be that of an older request, which no poll waited for.
+            self._consumer.committed(tp)
+            self._consumer.seek(tp, self._consumer.committed(tp) or 0)

@@ -18,6 +18,9 @@ from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.coordinator.transaction.transaction_state import PREPARED
 from kbroker.metadata.producer_ids import BLOCK, ProducerIds
 from kbroker.replica.fetch import log_reads as fetch_reads
+from kbroker.simulation.clients.consumer.group_offsets import Membership
+from kbroker.simulation.clients.consumer.member import Member
+from kbroker.simulation.clients.producer import transactional_offsets
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.stage import Stage
 from kbroker.storage.producers import producer_state as producers
@@ -336,6 +339,29 @@ def stale_members_commit_in_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commits, "check_commit_in_transaction", lambda *_: None)
 
 
+@mutation(
+    "A program that has learned of its removal from its group commits as no member, which brokers accept.",
+    scenario="exactly-once",
+    signs=("stale commit", "transformed twice", "offset without its result", "result without its offset"),
+    shape=transforming(only(transformer_stalls, seconds=30.0, pause_s=1.0, troubles=3), pause_between_sends_s=0.2),
+)
+def removed_members_commit_as_nobody(patch: pytest.MonkeyPatch) -> None:
+    """The group metadata of kafka-python 3.0.12, where it is taken at the end of a transaction."""
+    removed: set[str] = set()
+    heed, request = Member._heed, transactional_offsets._request
+
+    def remember(member: Member, code: ErrorCode) -> None:
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            removed.add(member.member_id)
+        heed(member, code)
+
+    def forgetful(producer: Any, group: str, who: Membership, positions: Any) -> Any:
+        return request(producer, group, Membership() if who.member_id in removed else who, positions)
+
+    patch.setattr(Member, "_heed", remember)
+    patch.setattr(transactional_offsets, "_request", forgetful)
+
+
 TRANSACTIONS = (
     markers_come_before_the_prepare,
     completed_with_the_first_marker,
@@ -354,4 +380,5 @@ TRANSACTIONS = (
     offsets_count_before_the_marker,
     unstable_offsets_are_told,
     stale_members_commit_in_transactions,
+    removed_members_commit_as_nobody,
 )

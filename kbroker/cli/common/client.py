@@ -6,12 +6,12 @@ kafka-python is imported where it is used: loading it takes longer than most com
 import logging
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
-from kbroker.cli.common.parsing import parse_host_port
+from kbroker.cli.common.parsing import TopicPartitions, parse_host_port
 from protocol.errors import ErrorCode
 
 CONNECT_TIMEOUT_S = 5.0
@@ -129,14 +129,36 @@ def send_request(client: Any, request: Any, broker_id: int | None = None) -> Any
         raise CliError(f"there is no broker {broker_id}") from None
 
 
-def partitions_of(client: Any, topics: list[str]) -> dict[str, list[int]]:
-    """Return the partitions of topics; raises CliError for a topic that does not exist."""
-    partitions: dict[str, list[int]] = {}
-    for topic in client.describe_topics(topics) if topics else []:
+def partition_leaders(client: Any, topics: Sequence[str] | None) -> dict[tuple[str, int], int]:
+    """Return leader ids (-1 for none) by partition, of these topics or of all. Raises CliError for a missing topic."""
+    if topics is not None and not topics:
+        return {}
+    leaders: dict[tuple[str, int], int] = {}
+    for topic in client.describe_topics(None if topics is None else list(topics)):
         if topic["error_code"]:
             raise CliError(topic_error_text(topic["name"], topic["error_code"]))
-        partitions[topic["name"]] = sorted(partition["partition_index"] for partition in topic["partitions"])
-    return partitions
+        for row in topic["partitions"]:
+            leaders[topic["name"], row["partition_index"]] = row["leader_id"]
+    return leaders
+
+
+def select_partitions(
+    leaders: Mapping[tuple[str, int], int], selections: Sequence[TopicPartitions]
+) -> dict[tuple[str, int], int]:
+    """Return the selected partitions with their leaders, all of them without a selection.
+
+    Raises CliError for a partition that its topic does not have.
+    """
+    for topic, partitions in selections:
+        for partition in partitions or ():
+            if (topic, partition) not in leaders:
+                count = sum(name == topic for name, _ in leaders)
+                raise CliError(f"topic {topic} has no partition {partition}: it has {count}")
+    return {
+        partition: leader
+        for partition, leader in leaders.items()
+        if not selections or any(selection.includes(*partition) for selection in selections)
+    }
 
 
 def committed_offsets(client: Any, group: str) -> dict[Any, int]:

@@ -1,4 +1,4 @@
-"""`kbroker groups`: list, describe, delete, delete-offsets; reset-offsets is in reset.py."""
+"""`kbroker groups`: list, describe and delete consumer groups, delete and reset their offsets."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -10,20 +10,20 @@ from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.formatting import count_text
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
 from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
 from kbroker.cli.common.pager import paginated
 from kbroker.cli.common.parsing import parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
 
-# Of all kinds of groups that Kafka has.
+# The states of classic, consumer, share and streams groups.
 STATES = (
     "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling", "NotReady", "Empty", "Dead",
 )  # fmt: skip
 
 app = typer.Typer()
 
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False, autocompletion=complete_groups)]
 
 app.command("reset-offsets")(paginated(reset_offsets))
 
@@ -32,58 +32,58 @@ app.command("reset-offsets")(paginated(reset_offsets))
 @paginated
 def list_groups(
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only groups in this state; repeat for more.")
+        list[str] | None, typer.Option("--state", metavar="STATE", help="List groups in this state only; repeatable.")
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List groups with their states."""
-    wanted = {name.lower() for name in state or ()}
-    for unknown in sorted(wanted - {name.lower() for name in STATES}):
+    states = {name.lower() for name in state or ()}
+    for unknown in sorted(states - {name.lower() for name in STATES}):
         raise usage_error(f"--state must be one of {', '.join(STATES)}, not {unknown!r}")
     with admin_client(bootstrap) as client:
-        found = client.list_groups()
-    listed = [
+        groups = client.list_groups()
+    rows = [
         {
             "group": group["group_id"],
             "state": group.get("group_state") or None,
             "type": group.get("group_type") or None,
             "protocol": group["protocol_type"] or None,
         }
-        for group in sorted(found, key=lambda group: group["group_id"])
-        if not wanted or str(group.get("group_state")).lower() in wanted
+        for group in sorted(groups, key=lambda group: group["group_id"])
+        if not states or str(group.get("group_state")).lower() in states
     ]
     if as_json:
-        print_json(listed)
+        print_json(rows)
     else:
-        print_table(("group", "state", "type", "protocol"), [list(group.values()) for group in listed])
+        print_table(("group", "state", "type", "protocol"), [list(row.values()) for row in rows])
 
 
 @app.command("describe")
 @paginated
 def describe(
     groups: Groups,
-    members: Annotated[bool, typer.Option("--members", help="Show the members, not the offsets.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Show members in place of offsets.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show committed offsets, lag and members."""
+    """Show committed offsets, lag and members of groups."""
     with admin_client(bootstrap) as client:
-        described = [_described(client, group) for group in groups]
-    found = [group for group in described if group["error"] is None]
-    for group in described:
+        results = [_description(client, group) for group in groups]
+    descriptions = [group for group in results if group["error"] is None]
+    for group in results:
         if group["error"] is not None:
             print_error(f"group {group['group']}: {group['error']}")
     if as_json:
-        print_json([{name: value for name, value in group.items() if name != "error"} for group in found])
+        print_json([{name: value for name, value in group.items() if name != "error"} for group in descriptions])
     else:
-        for group in found:
-            _print_described(group, members)
-    if len(found) < len(described):
+        for group in descriptions:
+            _print_description(group, members)
+    if len(descriptions) < len(results):
         raise typer.Exit(1)
 
 
-def _described(client: Any, group_id: str) -> dict[str, Any]:
+def _description(client: Any, group_id: str) -> dict[str, Any]:
     group = client.describe_groups([group_id])[group_id]
     if group["error"] is not None:
         return {"group": group_id, "error": rephrase_client_error(group["error"])}
@@ -95,54 +95,53 @@ def _described(client: Any, group_id: str) -> dict[str, Any]:
         for topic, indexes in member["assignment"].items()
         for index in indexes
     }
-    ends = _end_offsets(client, set(committed) | set(owners))
+    log_ends = _log_end_offsets(client, set(committed) | set(owners))
     return {
         "group": group_id,
         "state": group["group_state"],
         "protocol": group["protocol_type"] or None,
         "assignor": group["protocol_data"] or None,
-        "offsets": lag_table(committed, ends, owners),
+        "offsets": lag_table(committed, log_ends, owners),
         "members": members,
         "error": None,
     }
 
 
 def member_summary(member: Mapping[str, Any]) -> dict[str, Any]:
-    """A member of a DescribeGroups answer; its assignment is partitions by topic, {} if it cannot be read."""
+    """Return the JSON of a member; its assignment is partitions by topic, {} if it cannot be decoded."""
     assignment = member["member_assignment"]
-    parts = assignment.get("assigned_partitions", []) if isinstance(assignment, dict) else []
+    assigned = assignment.get("assigned_partitions", []) if isinstance(assignment, dict) else []
     return {
         "member_id": member["member_id"],
         "instance_id": member["group_instance_id"],
         "client_id": member["client_id"],
         "host": member["client_host"].removeprefix("/"),
-        "assignment": {part["topic"]: sorted(part["partitions"]) for part in parts},
+        "assignment": {topic["topic"]: sorted(topic["partitions"]) for topic in assigned},
     }
 
 
-def _end_offsets(client: Any, partitions: set[Any]) -> dict[Any, int]:
-    """Where the logs end; deleted topics are left out."""
+def _log_end_offsets(client: Any, partitions: set[Any]) -> dict[Any, int]:
+    """Return log end offsets by partition, without deleted topics and partitions that have no leader."""
     from kafka import TopicPartition
     from kafka.admin import OffsetSpec
 
     topics = sorted({topic for topic, _ in partitions})
-    found = client.describe_topics(topics) if topics else []
-    led = {
+    specs = {
         TopicPartition(topic["name"], partition["partition_index"]): OffsetSpec.LATEST
-        for topic in found
+        for topic in (client.describe_topics(topics) if topics else [])
         for partition in topic["partitions"]
         if partition["leader_id"] >= 0 and (topic["name"], partition["partition_index"]) in partitions
     }
-    return {tp: at.offset for tp, at in client.list_partition_offsets(led).items()} if led else {}
+    return {tp: at.offset for tp, at in client.list_partition_offsets(specs).items()} if specs else {}
 
 
 def lag_table(
-    committed: Mapping[Any, int], ends: Mapping[Any, int], owners: Mapping[Any, Mapping[str, Any]]
+    committed: Mapping[Any, int], log_ends: Mapping[Any, int], owners: Mapping[Any, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A row for each partition that is committed or assigned; the lag is None where one side is unknown."""
+    """Return one row per committed or assigned partition; the lag is None if either offset is unknown."""
     rows = []
     for tp in sorted(set(committed) | set(owners)):
-        offset, end, owner = committed.get(tp), ends.get(tp), owners.get(tp)
+        offset, end, owner = committed.get(tp), log_ends.get(tp), owners.get(tp)
         rows.append(
             {
                 "topic": tp[0],
@@ -158,7 +157,7 @@ def lag_table(
     return rows
 
 
-def _print_described(group: Mapping[str, Any], members: bool) -> None:
+def _print_description(group: Mapping[str, Any], members: bool) -> None:
     facts = [group["state"], count_text(len(group["members"]), "member")]
     facts += [group["assignor"]] if group["assignor"] else []
     lags = [row["lag"] for row in group["offsets"] if row["lag"] is not None]
@@ -176,27 +175,23 @@ def _print_described(group: Mapping[str, Any], members: bool) -> None:
 
 
 def _member_row(member: Mapping[str, Any]) -> list[Cell]:
-    assignment = " ".join(f"{topic}:{','.join(map(str, parts))}" for topic, parts in member["assignment"].items())
+    assignment = " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in member["assignment"].items())
     return [member["member_id"], member["instance_id"], member["client_id"], member["host"], assignment]
 
 
 @app.command("delete")
-def delete(
-    groups: Groups,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
+def delete(groups: Groups, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Delete groups that have no members, with their committed offsets."""
     from kafka import errors
 
     confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes)
     failed = False
     with admin_client(bootstrap) as client:
-        for group, outcome in client.delete_groups(groups).items():
-            if outcome == "OK":
+        for group, result in client.delete_groups(groups).items():
+            if result == "OK":
                 print(f"{group}: deleted")
                 continue
-            print_error(f"group {group}: {error_code_text(getattr(errors, outcome).errno)}")
+            print_error(f"group {group}: {error_code_text(getattr(errors, result).errno)}")
             failed = True
     if failed:
         raise typer.Exit(1)
@@ -207,22 +202,27 @@ def delete_offsets(
     group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)],
     topic: Annotated[
         list[str],
-        typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="Repeat for more.", autocompletion=complete_topics),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITION,...]",
+            help="A topic, or some of its partitions; repeatable.",
+            autocompletion=complete_topics,
+        ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete what a group has committed for topics that no member of it subscribes to."""
-    choices = [parse_topic_partitions(text) for text in topic]
+    """Delete committed offsets of a group for topics that no member of it is subscribed to."""
+    selections = [parse_topic_partitions(text) for text in topic]
     failed = False
     with admin_client(bootstrap) as client:
-        chosen = [
-            tp for tp in sorted(committed_offsets(client, group)) if any(choice.includes(*tp) for choice in choices)
-        ]
-        if not chosen:
+        committed = sorted(committed_offsets(client, group))
+        selected = [tp for tp in committed if any(selection.includes(*tp) for selection in selections)]
+        if not selected:
             raise CliError(f"group {group}: nothing is committed for {', '.join(topic)}")
-        confirm(f"Delete {count_text(len(chosen), 'committed offset')} of {group}?", yes)
-        for (name, index), error in client.delete_group_offsets(group, chosen).items():
+        confirm(f"Delete {count_text(len(selected), 'committed offset')} of {group}?", yes)
+        for (name, index), error in client.delete_group_offsets(group, selected).items():
             if error.errno:
                 print_error(f"group {group}, {name}-{index}: {error_code_text(error.errno)}")
                 failed = True

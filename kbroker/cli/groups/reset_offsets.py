@@ -1,4 +1,4 @@
-"""`kbroker groups reset-offsets`: a plan of where committed offsets go, and its execution."""
+"""`kbroker groups reset-offsets`: plan new committed offsets of groups, and commit them with --execute."""
 
 import time
 from collections.abc import Sequence
@@ -6,71 +6,113 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from kbroker.cli.common.client import admin_client, chunks, committed_offsets, error_code_text, partitions_of
+from kbroker.cli.common.client import (
+    admin_client,
+    chunks,
+    committed_offsets,
+    error_code_text,
+    partition_leaders,
+    select_partitions,
+)
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.output import Cell, print_json, print_note, print_table
 from kbroker.cli.common.parsing import INT64, parse_duration_ms, parse_time_ms, parse_topic_partitions
 from kbroker.cli.common.progress import ProgressBar
-from kbroker.cli.groups.reset_plan import Bounds, Line, Move, Target, plan_reset, read_plan, write_plan
+from kbroker.cli.groups.reset_plan import (
+    OffsetReset,
+    Offsets,
+    PlanLine,
+    ResetTarget,
+    format_plan,
+    parse_plan,
+    plan_reset,
+)
 
-INACTIVE = ("Empty", "Dead")
-MOST_PARTITIONS = 500  # in one request
+INACTIVE_STATES = ("Empty", "Dead")
+MAX_PARTITIONS = 500  # per request
+
+GroupPlan = tuple[str, list[OffsetReset]]
+
+
+class ResetSelection(NamedTuple):
+    """What to reset: a target for TOPIC[:PARTITION,...] texts (none: all topics with commits), or lines of a file."""
+
+    target: ResetTarget
+    topics: Sequence[str]
+    lines: Sequence[PlanLine]
 
 
 def reset_offsets(
     groups: Annotated[
-        list[str] | None, typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)
+        list[str] | None, typer.Argument(metavar="[GROUP...]", show_default=False, autocompletion=complete_groups)
     ] = None,
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group that there is.")] = False,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Reset every group.")] = False,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="Repeat for more.", autocompletion=complete_topics),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITION,...]",
+            help="Reset this topic, or some of its partitions; repeatable.",
+            autocompletion=complete_topics,
+        ),
     ] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic with committed offsets.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="Reset every topic that the group has committed offsets for.")
+    ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="To what is committed now.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, max=INT64, help="To this offset.")] = None,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset.")] = False,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="OFFSET", min=0, max=INT64, help="To this offset.")
+    ] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option("--to-datetime", metavar="TIME", help="To the first record at or after it (ISO 8601, UTC)."),
+        typer.Option(
+            "--to-datetime", metavar="TIME", help="To the first record at or after this time (ISO 8601, default UTC)."
+        ),
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option("--by-duration", metavar="DURATION", help="To the first record since so long ago: 1h30m."),
+        typer.Option("--by-duration", metavar="DURATION", help="To the first record of the last DURATION, e.g. 1h30m."),
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", min=-INT64, max=INT64, metavar="N", help="Forward, or back when negative."),
+        typer.Option(
+            "--shift-by", metavar="N", min=-INT64, max=INT64, help="Forward by N offsets, backward if negative."
+        ),
     ] = None,
     from_file: Annotated[
         str | None,
-        typer.Option("--from-file", metavar="FILE", help="To those in lines of [GROUP,]TOPIC,PARTITION,OFFSET."),
+        typer.Option("--from-file", metavar="FILE", help="To the offsets in lines of [GROUP,]TOPIC,PARTITION,OFFSET."),
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without it the plan is only shown.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan (the default).")] = False,
-    export: Annotated[bool, typer.Option("--export", help="Print the plan as --from-file reads it.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Commit the offsets; without it, only plan.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan (the default).")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print the plan as a file for --from-file.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move committed offsets of groups, which must have no members."""
+    """Reset committed offsets of groups without members. Prints the plan; --execute commits it.
+
+    Example: kbroker groups reset-offsets billing --topic orders --to-earliest --execute
+    """
     now_ms = round(time.time() * 1000)
-    choices = (
-        Target("earliest") if to_earliest else None,
-        Target("latest") if to_latest else None,
-        Target("current") if to_current else None,
-        Target("offset", to_offset) if to_offset is not None else None,
-        Target("time", parse_time_ms(to_datetime, now_ms)) if to_datetime is not None else None,
-        Target("time", now_ms - parse_duration_ms(by_duration)) if by_duration is not None else None,
-        Target("shift", shift_by) if shift_by is not None else None,
-        Target("file") if from_file is not None else None,
+    options = (
+        ResetTarget("earliest") if to_earliest else None,
+        ResetTarget("latest") if to_latest else None,
+        ResetTarget("current") if to_current else None,
+        ResetTarget("offset", to_offset) if to_offset is not None else None,
+        ResetTarget("time", parse_time_ms(to_datetime, now_ms)) if to_datetime is not None else None,
+        ResetTarget("time", now_ms - parse_duration_ms(by_duration)) if by_duration is not None else None,
+        ResetTarget("shift", shift_by) if shift_by is not None else None,
+        ResetTarget("file") if from_file is not None else None,
     )
-    given = [target for target in choices if target is not None]
-    if len(given) != 1:
+    targets = [target for target in options if target is not None]
+    if len(targets) != 1:
         raise usage_error(
-            "say where to, once: --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, "
+            "choose one target: --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, "
             "--by-duration, --shift-by or --from-file"
         )
     if execute and dry_run:
@@ -78,170 +120,142 @@ def reset_offsets(
     if export and as_json:
         raise usage_error("--export and --json exclude each other")
     if from_file is not None and (topic or all_topics):
-        raise usage_error("the file says which topics: --from-file goes with neither --topic nor --all-topics")
+        raise usage_error("--from-file names the topics: it excludes --topic and --all-topics")
     if from_file is None and bool(topic) == all_topics:
-        raise usage_error("say which topics: --topic TOPIC[:PARTITION,...] or --all-topics")
-    lines = _read(from_file) if from_file is not None else []
-    named = _groups_of(groups or [], lines)
-    if bool(named) == all_groups or "" in named:
-        raise usage_error("say which groups: GROUP... or --all-groups")
+        raise usage_error("choose topics: --topic TOPIC[:PARTITION,...] or --all-topics")
+    lines = _read_plan_file(from_file) if from_file is not None else []
+    selected = _select_groups(groups or [], lines)
+    if bool(selected) == all_groups or "" in selected:
+        raise usage_error("choose groups: GROUP... or --all-groups")
 
     with admin_client(bootstrap) as client:
-        wanted = Wanted(given[0], topic or [], lines)
         if all_groups:
-            named = sorted(group["group_id"] for group in client.list_groups())
-        plans = _plans(client, named, wanted)
+            selected = sorted(group["group_id"] for group in client.list_groups())
+        plans = _plan_groups(client, selected, ResetSelection(targets[0], topic or [], lines))
         if execute:
-            for group, plan in plans.done:
+            for group, plan in plans:
                 _commit(client, group, plan)
-    _print(plans.done, execute, export, as_json, several=all_groups or len(named) > 1)
-    if plans.refused:
+    _print_plans(plans, execute, export, as_json, with_groups=all_groups or len(selected) > 1)
+    if len(plans) < len(selected):
         raise typer.Exit(1)
 
 
-class Wanted(NamedTuple):
-    """What the options ask for: no topics are all with committed offsets; lines are those of a file."""
-
-    target: Target
-    topics: Sequence[str]
-    lines: Sequence[Line]
-
-
-class Plans(NamedTuple):
-    """Plans by group, and how many groups could not have one, which has been told."""
-
-    done: list[tuple[str, list[Move]]]
-    refused: int
-
-
-def _read(path: str) -> list[Line]:
+def _read_plan_file(path: str) -> list[PlanLine]:
     try:
         with open(path, encoding="utf-8") as file:
-            return read_plan(file.read(), path)
+            return parse_plan(file.read(), path)
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise CliError(f"{path} is not UTF-8 text") from None
 
 
-def _groups_of(named: Sequence[str], lines: Sequence[Line]) -> list[str]:
-    """The groups to be reset: those that are named, or else those of the file, each once."""
+def _select_groups(groups: Sequence[str], lines: Sequence[PlanLine]) -> list[str]:
+    """Return the groups of the command line or else those of the file, without duplicates."""
     in_file = [line.group for line in lines if line.group is not None]
-    if lines and not in_file and len(set(named)) != 1:
-        raise usage_error("the file names no groups: name the one that it is for")
-    return list(dict.fromkeys(named or in_file))
+    if lines and not in_file and len(set(groups)) != 1:
+        raise usage_error("the file names no groups: name one GROUP")
+    return list(dict.fromkeys(groups or in_file))
 
 
-def _plans(client: Any, groups: Sequence[str], wanted: Wanted) -> Plans:
-    """One group that cannot be reset does not keep the others from it."""
-    done, refused = [], 0
-    lines = [line for line in wanted.lines if line.group is None or line.group in groups]
-    chosen = _chosen(client, wanted.topics or [f"{line.topic}:{line.partition}" for line in lines])
+def _plan_groups(client: Any, groups: Sequence[str], selection: ResetSelection) -> list[GroupPlan]:
+    """Plan each group. A group that cannot be reset is reported and left out."""
+    lines = [line for line in selection.lines if line.group is None or line.group in groups]
+    texts = selection.topics or [f"{line.topic}:{line.partition}" for line in lines]
+    partitions = _existing_partitions(client, texts)
     states = {group: client.describe_groups([group])[group]["group_state"] for group in groups}
+    plans = []
     for group in groups:
-        if states[group] not in INACTIVE:
+        if states[group] not in INACTIVE_STATES:
+            # The words of kafka-consumer-groups.
             print_error(
                 f"Assignments can only be reset if the group '{group}' is inactive, "
                 f"but the current state is {states[group]}."
             )
-            refused += 1
             continue
         try:
-            done.append((group, _plan(client, group, wanted, chosen)))
+            plans.append((group, _plan_group(client, group, selection, partitions)))
         except CliError as error:
             print_error(f"group {group}: {error}")
-            refused += 1
-    return Plans(done, refused)
+    return plans
 
 
-def _plan(client: Any, group: str, wanted: Wanted, chosen: Sequence[Any]) -> list[Move]:
-    """The plan of one group; `chosen` are the partitions of the options, or those of the file for any group."""
+def _plan_group(client: Any, group: str, selection: ResetSelection, selected: Sequence[Any]) -> list[OffsetReset]:
+    """Plan one group; `selected` are the partitions of --topic, or those that the file has for any group."""
     committed = committed_offsets(client, group)
-    found = _in_file(group, wanted.lines)
-    if wanted.lines:
-        partitions = [tp for tp in chosen if tp in found]
+    in_file = {(line.topic, line.partition): line.offset for line in selection.lines if line.group in (None, group)}
+    if selection.lines:
+        partitions = [tp for tp in selected if tp in in_file]
     else:
-        partitions = list(chosen) if wanted.topics else sorted(committed)
+        partitions = list(selected) if selection.topics else sorted(committed)
     if not partitions:
-        raise CliError("the file says nothing of it" if wanted.lines else "nothing is committed")
-    first, end, at_time = _bounds(client, partitions, wanted.target)
-    plan = plan_reset(partitions, wanted.target, committed, first, end, found or at_time)
-    for move in plan:
-        if move.note is not None:
-            print_note(f"{group}, {move.topic}-{move.partition}: goes to {move.new}: {move.note}")
+        raise CliError("the file has no offsets for it" if selection.lines else "nothing is committed")
+    log_start, log_end, at_time = _look_up_offsets(client, partitions, selection.target)
+    plan = plan_reset(partitions, selection.target, committed, log_start, log_end, in_file or at_time)
+    for reset in plan:
+        if reset.note is not None:
+            print_note(f"{group}, {reset.topic}-{reset.partition}: reset to {reset.new}: {reset.note}")
     return plan
 
 
-def _in_file(group: str, lines: Sequence[Line]) -> dict[tuple[str, int], int]:
-    return {(line.topic, line.partition): line.offset for line in lines if line.group in (None, group)}
-
-
-def _chosen(client: Any, texts: Sequence[str]) -> list[Any]:
+def _existing_partitions(client: Any, texts: Sequence[str]) -> list[Any]:
     from kafka import TopicPartition
 
-    choices = [parse_topic_partitions(text) for text in texts]
-    known = partitions_of(client, sorted({choice.topic for choice in choices}))
-    chosen = set()
-    for choice in choices:
-        for index in known[choice.topic] if choice.partitions is None else choice.partitions:
-            if index not in known[choice.topic]:
-                raise CliError(f"topic {choice.topic} has no partition {index}: it has {len(known[choice.topic])}")
-            chosen.add(TopicPartition(choice.topic, index))
-    return sorted(chosen)
+    selections = [parse_topic_partitions(text) for text in texts]
+    leaders = partition_leaders(client, sorted({selection.topic for selection in selections}))
+    return sorted(TopicPartition(*partition) for partition in select_partitions(leaders, selections))
 
 
-def _bounds(client: Any, partitions: Sequence[Any], target: Target) -> tuple[Bounds, Bounds, Bounds]:
-    """First offsets, end offsets, and for a time the offsets found (negative: no record that late)."""
+def _look_up_offsets(client: Any, partitions: Sequence[Any], target: ResetTarget) -> tuple[Offsets, Offsets, Offsets]:
+    """Return log start offsets, log end offsets, and for a time its offsets (negative if no record is that late)."""
     from kafka.admin import OffsetSpec
 
-    specs = [OffsetSpec.EARLIEST, OffsetSpec.LATEST, *([target.number] if target.kind == "time" else [])]
-    with ProgressBar("looking up offsets", len(specs) * len(partitions)) as work:
+    specs = [OffsetSpec.EARLIEST, OffsetSpec.LATEST, *([target.value] if target.kind == "time" else [])]
+    with ProgressBar("looking up offsets", len(specs) * len(partitions)) as progress:
 
-        def offsets(spec: Any) -> Bounds:
-            found = {}
-            for part in chunks(partitions, MOST_PARTITIONS):
-                answer = client.list_partition_offsets(dict.fromkeys(part, spec))
-                found.update({tp: at.offset for tp, at in answer.items()})
-                work.advance(len(part))
-            return found
+        def look_up(spec: Any) -> Offsets:
+            offsets = {}
+            for chunk in chunks(partitions, MAX_PARTITIONS):
+                response = client.list_partition_offsets(dict.fromkeys(chunk, spec))
+                offsets.update({tp: at.offset for tp, at in response.items()})
+                progress.advance(len(chunk))
+            return offsets
 
-        first, end, *rest = map(offsets, specs)
-    return first, end, rest[0] if rest else {}
+        log_start, log_end, *at_time = map(look_up, specs)
+    return log_start, log_end, at_time[0] if at_time else {}
 
 
-def _commit(client: Any, group: str, plan: Sequence[Move]) -> None:
+def _commit(client: Any, group: str, plan: Sequence[OffsetReset]) -> None:
     from kafka import OffsetAndMetadata, TopicPartition
 
-    with ProgressBar("committing", len(plan)) as work:
-        for part in chunks(plan, MOST_PARTITIONS):
+    with ProgressBar("committing", len(plan)) as progress:
+        for chunk in chunks(plan, MAX_PARTITIONS):
             offsets = {
-                TopicPartition(move.topic, move.partition): OffsetAndMetadata(move.new, "", None) for move in part
+                TopicPartition(reset.topic, reset.partition): OffsetAndMetadata(reset.new, "", None) for reset in chunk
             }
             for tp, error in client.alter_group_offsets(group, offsets).items():
                 if error.errno:
                     raise CliError(f"group {group}, {tp.topic}-{tp.partition}: {error_code_text(error.errno)}")
-            work.advance(len(part))
+            progress.advance(len(chunk))
 
 
-def _print(
-    plans: Sequence[tuple[str, Sequence[Move]]], executed: bool, export: bool, as_json: bool, *, several: bool
-) -> None:
+def _print_plans(plans: Sequence[GroupPlan], executed: bool, export: bool, as_json: bool, *, with_groups: bool) -> None:
     if export:
-        print(write_plan(plans, with_groups=several), end="")
+        print(format_plan(plans, with_groups), end="")
     elif as_json:
         print_json(
             [
-                {"group": group, "executed": executed, "offsets": [move._asdict() for move in plan]}
+                {"group": group, "executed": executed, "offsets": [reset._asdict() for reset in plan]}
                 for group, plan in plans
             ]
         )
     elif plans:
-        rows: list[list[Cell]] = [_row(group, move) for group, plan in plans for move in plan]
+        rows = [_row(group, reset) for group, plan in plans for reset in plan]
         print_table(("group", "topic", "partition", "old", "new", "change"), rows)
     if not executed and plans:
-        print_note("a plan only: nothing has changed (--execute does it)")
+        print_note("nothing was changed: use --execute to commit these offsets")
 
 
-def _row(group: str, move: Move) -> list[Cell]:
-    change = None if move.old is None else f"{move.new - move.old:+d}"
-    return [group, move.topic, move.partition, move.old, move.new, change]
+def _row(group: str, reset: OffsetReset) -> list[Cell]:
+    change = None if reset.old is None else f"{reset.new - reset.old:+d}"
+    return [group, reset.topic, reset.partition, reset.old, reset.new, change]

@@ -1,4 +1,4 @@
-"""Where reset-offsets moves committed offsets, and plans as files in the form of kafka-consumer-groups."""
+"""Plans of `kbroker groups reset-offsets`: new offsets, and plan files in the form of kafka-consumer-groups."""
 
 import csv
 import io
@@ -7,18 +7,21 @@ from typing import Any, Literal, NamedTuple
 
 from kbroker.cli.common.errors import CliError
 
-Bounds = Mapping[Any, int]  # by kafka.TopicPartition, or any (topic, partition)
+Offsets = Mapping[Any, int]  # by kafka.TopicPartition or any (topic, partition)
 
 
-class Target(NamedTuple):
-    """Where to; `number` is an offset, a distance, or ms since the epoch. "file": each partition has its own."""
+class ResetTarget(NamedTuple):
+    """Where to move committed offsets. `value` is an offset, a distance, or milliseconds since the epoch.
+
+    With "file" each partition has an offset of its own.
+    """
 
     kind: Literal["earliest", "latest", "current", "offset", "shift", "time", "file"]
-    number: int = 0
+    value: int = 0
 
 
-class Move(NamedTuple):
-    """One partition's move; `old` is None when nothing is committed, `note` says why it goes elsewhere."""
+class OffsetReset(NamedTuple):
+    """The reset of one partition. `old` is None if nothing is committed; `note` says why `new` is not the target."""
 
     topic: str
     partition: int
@@ -29,49 +32,53 @@ class Move(NamedTuple):
 
 def plan_reset(
     partitions: Sequence[Any],
-    target: Target,
-    committed: Bounds,
-    first: Bounds,
-    end: Bounds,
-    found: Bounds,
-) -> list[Move]:
-    """Where each partition's committed offset goes. Offsets that somebody wrote stay within the log, as in Kafka.
+    target: ResetTarget,
+    committed: Offsets,
+    log_start: Offsets,
+    log_end: Offsets,
+    targets: Offsets,
+) -> list[OffsetReset]:
+    """Return the reset of each partition. Offsets are clamped to the log, as in Kafka.
 
-    `found` has the offsets of a time (negative: no record that late), or those of a file.
+    `targets` are the offsets of a time (negative if no record is that late), or those of a file.
     """
-    return [_move(tp, target, committed.get(tp), first[tp], end[tp], found.get(tp, -1)) for tp in partitions]
+    return [_reset(tp, target, committed.get(tp), log_start[tp], log_end[tp], targets.get(tp, -1)) for tp in partitions]
 
 
-def _move(tp: Any, target: Target, old: int | None, first: int, end: int, found: int) -> Move:
-    def to(new: int, note: str | None = None) -> Move:
-        return Move(tp[0], tp[1], old, new, note)
+def _reset(
+    tp: Any, target: ResetTarget, old: int | None, log_start: int, log_end: int, target_offset: int
+) -> OffsetReset:
+    def reset(new: int, note: str | None = None) -> OffsetReset:
+        return OffsetReset(tp[0], tp[1], old, new, note)
 
     match target.kind:
         case "earliest":
-            return to(first)
+            return reset(log_start)
         case "latest":
-            return to(end)
+            return reset(log_end)
         case "current":
-            return to(end if old is None else old, "nothing is committed: the end" if old is None else None)
+            return reset(old) if old is not None else reset(log_end, "nothing is committed, so the log end offset")
         case "time":
-            return to(found) if found >= 0 else to(end, "no record at or after that time: the end")
-        case "shift" if old is None:
-            raise CliError(f"cannot shift {tp[0]}-{tp[1]}: nothing is committed for it")
+            if target_offset < 0:
+                return reset(log_end, "no record at or after that time, so the log end offset")
+            return reset(target_offset)
         case "shift":
-            wanted = (old or 0) + target.number
+            if old is None:
+                raise CliError(f"cannot shift {tp[0]}-{tp[1]}: nothing is committed for it")
+            offset = old + target.value
         case "offset":
-            wanted = target.number
+            offset = target.value
         case "file":
-            wanted = found
-    if wanted > end:
-        return to(end, f"{wanted} is higher than the log's end, {end}")
-    if wanted < first:
-        return to(first, f"{wanted} is lower than the log's start, {first}")
-    return to(wanted)
+            offset = target_offset
+    if offset > log_end:
+        return reset(log_end, f"{offset} is after the log end offset {log_end}")
+    if offset < log_start:
+        return reset(log_start, f"{offset} is before the log start offset {log_start}")
+    return reset(offset)
 
 
-class Line(NamedTuple):
-    """One line of a plan in a file; without a group it is the one group's that is reset."""
+class PlanLine(NamedTuple):
+    """One line of a plan file. Without a group it applies to the one group of the command line."""
 
     group: str | None
     topic: str
@@ -79,30 +86,30 @@ class Line(NamedTuple):
     offset: int
 
 
-def read_plan(text: str, where: str) -> list[Line]:
-    """Lines of `topic,partition,offset` or `group,topic,partition,offset`; one form in one file."""
-    lines: list[Line] = []
+def parse_plan(text: str, path: str) -> list[PlanLine]:
+    """Parse lines of `topic,partition,offset` or of `group,topic,partition,offset`; `path` is for error messages."""
+    lines: list[PlanLine] = []
     for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
         if not any(cell.strip() for cell in row):
             continue
         cells = [cell.strip() for cell in row]
-        whole = cells[-2:]
-        if len(cells) not in (3, 4) or not all(cell.isascii() and cell.isdigit() for cell in whole):
-            raise CliError(f"{where}, line {number}: expected [GROUP,]TOPIC,PARTITION,OFFSET, not {','.join(row)!r}")
+        numbers = cells[-2:]
+        if len(cells) not in (3, 4) or not all(cell.isascii() and cell.isdigit() for cell in numbers):
+            raise CliError(f"{path}, line {number}: expected [GROUP,]TOPIC,PARTITION,OFFSET, not {','.join(row)!r}")
         group = cells[0] if len(cells) == 4 else None
         if lines and (lines[0].group is None) != (group is None):
-            raise CliError(f"{where}, line {number}: either all lines name their group or none does")
-        lines.append(Line(group, cells[-3], int(whole[0]), int(whole[1])))
+            raise CliError(f"{path}, line {number}: either all lines have a group or none has")
+        lines.append(PlanLine(group, cells[-3], int(numbers[0]), int(numbers[1])))
     if not lines:
-        raise CliError(f"{where} has no offsets")
+        raise CliError(f"{path} has no offsets")
     return lines
 
 
-def write_plan(plans: Iterable[tuple[str, Sequence[Move]]], with_groups: bool) -> str:
-    """Plans by group as `read_plan` and Kafka's tool read them; the group stands there when there are several."""
+def format_plan(plans: Iterable[tuple[str, Sequence[OffsetReset]]], with_groups: bool) -> str:
+    """Return plans by group as a file that `parse_plan` and Kafka's tool read."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for group, plan in plans:
-        for move in plan:
-            writer.writerow([*([group] if with_groups else []), move.topic, move.partition, move.new])
+        for reset in plan:
+            writer.writerow([*([group] if with_groups else []), reset.topic, reset.partition, reset.new])
     return text.getvalue()

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 from kbroker.cli.log.segments import Fields, Item, Source, Wanted, damage_item, read_segment
-from kbroker.cli.records.formats import text_field
+from kbroker.cli.records.formats import bytes_to_json
 from kbroker.metadata.store import journal
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.runtime.disk import Disk
@@ -187,9 +187,9 @@ def _journal(source: Source, wanted: Wanted) -> Iterator[Item]:
 def _op(op: Op) -> Fields:
     match op:
         case Create(path=path, data=data):
-            return {"op": "create", "path": path, **text_field("data", data)}
+            return {"op": "create", "path": path, **bytes_to_json("data", data)}
         case Set(path=path, data=data):
-            return {"op": "set", "path": path, **text_field("data", data)}
+            return {"op": "set", "path": path, **bytes_to_json("data", data)}
         case Delete(path=path):
             return {"op": "delete", "path": path}
     return {"op": type(op).__name__.lower(), "path": op.path}
@@ -206,7 +206,9 @@ def _coordination_snapshot(source: Source, wanted: Wanted) -> Iterator[Item]:
         yield damage_item(Damage(0, len(data), None, str(error)))
         return
     for path, node in tree.persistent():
-        yield Item("node", {"number": number, "path": path, "version": node.version, **text_field("data", node.data)})
+        yield Item(
+            "node", {"number": number, "path": path, "version": node.version, **bytes_to_json("data", node.data)}
+        )
 
 
 _CHECKPOINT: tuple[str, Reader] = ("offset checkpoint", _small(_offset_checkpoint))

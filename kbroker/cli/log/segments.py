@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kbroker.cli.log.internal_topics import decode_internal, is_internal
-from kbroker.cli.records.formats import text_field
+from kbroker.cli.records.formats import bytes_to_json
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage.inspect.batches import BatchAt, Damage, batches, records_of
 from protocol.errors import MalformedError
@@ -123,10 +123,10 @@ def _record(record: Record, values: bool) -> Fields:
         "header_count": len(record.headers),
     }
     if values:
-        fields.update(text_field("key", record.key))
-        fields.update(text_field("value", record.value))
+        fields.update(bytes_to_json("key", record.key))
+        fields.update(bytes_to_json("value", record.value))
         fields["headers"] = [
-            {"key": name.decode(errors="backslashreplace"), **text_field("value", value)}
+            {"key": name.decode(errors="backslashreplace"), **bytes_to_json("value", value)}
             for name, value in record.headers
         ]
     return fields

@@ -1,8 +1,8 @@
-"""Records as lines: what `produce` reads and what `consume` prints.
+"""Records as lines: the formats that `kbroker produce` reads and `kbroker consume` prints.
 
-As JSON a record is one object a line, `{"key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}],
-"partition": 0, "timestamp": 1767225600000}`; `consume --json` adds topic, offset and timestamp_type. Bytes
-that are no UTF-8 text stand in `key_base64` and `value_base64`: what one command prints the other can read.
+In JSON a record is one object per line, `{"key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}],
+"partition": 0, "timestamp": 1767225600000}`; `consume --json` adds topic, offset and timestamp_type. Bytes that are
+not UTF-8 are in `key_base64` and `value_base64`, so that `produce` reads everything that `consume` prints.
 """
 
 import base64
@@ -11,17 +11,18 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.formatting import format_timestamp
 from kbroker.cli.common.parsing import INT64
 
 Header = tuple[str, bytes | None]
 
 TIMESTAMP_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
+OVERHEAD_BYTES = 64
 
 
-class Draft(NamedTuple):
-    """A record to be produced; a partition or timestamp of None leaves the choice to the producer."""
+class ProducerRecord(NamedTuple):
+    """A record to produce; the producer chooses a partition or timestamp that is None."""
 
     key: bytes | None
     value: bytes | None
@@ -30,51 +31,51 @@ class Draft(NamedTuple):
     timestamp: int | None = None
 
     def size(self) -> int:
-        """Bytes of key, value and headers, roughly what it takes in memory and on the wire."""
+        """The approximate bytes of the record in memory and on the wire."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers)
-        return len(self.key or b"") + len(self.value or b"") + headers + 64
+        return len(self.key or b"") + len(self.value or b"") + headers + OVERHEAD_BYTES
 
 
-def from_line(line: bytes, separator: bytes | None) -> Draft:
-    """A value, or key and value divided by the first separator; a line without the separator is a mistake."""
+def record_from_line(line: bytes, separator: bytes | None) -> ProducerRecord:
+    """Parse a value, or a key and a value split at the first separator; raises CliError without a separator."""
     if separator is None:
-        return Draft(None, line, [])
+        return ProducerRecord(None, line, [])
     key, found, value = line.partition(separator)
     if not found:
         raise CliError(f"no key separator {separator.decode(errors='replace')!r}")
-    return Draft(key, value, [])
+    return ProducerRecord(key, value, [])
 
 
-def from_json(line: bytes) -> Draft:
-    """The object described above. A key or value that is neither string nor null is written as JSON."""
+def record_from_json(line: bytes) -> ProducerRecord:
+    """Parse the JSON format. A key or value that is neither a string nor null is produced as JSON text."""
     try:
-        given = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise CliError(f"not valid JSON: {error}") from None
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         raise CliError("not a JSON object")
-    headers = given.get("headers") or []
+    headers = fields.get("headers") or []
     if isinstance(headers, dict):
         headers = [{"key": name, "value": value} for name, value in headers.items()]
     if not isinstance(headers, list) or not all(isinstance(h, dict) and isinstance(h.get("key"), str) for h in headers):
         raise CliError('headers must be [{"key": ..., "value": ...}, ...] or {key: value, ...}')
-    return Draft(
-        _bytes(given, "key"),
-        _bytes(given, "value"),
-        [(header["key"], _bytes(header, "value")) for header in headers],
-        _integer(given, "partition"),
-        _integer(given, "timestamp"),
+    return ProducerRecord(
+        _bytes_field(fields, "key"),
+        _bytes_field(fields, "value"),
+        [(header["key"], _bytes_field(header, "value")) for header in headers],
+        _integer_field(fields, "partition"),
+        _integer_field(fields, "timestamp"),
     )
 
 
-def _bytes(given: dict[str, Any], name: str) -> bytes | None:
-    encoded = given.get(f"{name}_base64")
+def _bytes_field(fields: dict[str, Any], name: str) -> bytes | None:
+    encoded = fields.get(f"{name}_base64")
     if encoded is not None:
         try:
             return base64.b64decode(encoded, validate=True)
         except (binascii.Error, TypeError, ValueError):
             raise CliError(f"{name}_base64 is not base64") from None
-    value = given.get(name)
+    value = fields.get(name)
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -84,8 +85,8 @@ def _bytes(given: dict[str, Any], name: str) -> bytes | None:
         raise CliError(f"{name} has half of a surrogate pair") from None
 
 
-def _integer(given: dict[str, Any], name: str) -> int | None:
-    value = given.get(name)
+def _integer_field(fields: dict[str, Any], name: str) -> int | None:
+    value = fields.get(name)
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= INT64:
@@ -93,20 +94,31 @@ def _integer(given: dict[str, Any], name: str) -> int | None:
     return value
 
 
+def parse_headers(texts: Sequence[str]) -> list[Header]:
+    """Parse `NAME=VALUE` texts in order; names may repeat."""
+    headers: list[Header] = []
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise usage_error(f"expected a header as NAME=VALUE, not {text!r}")
+        headers.append((name, value.encode()))
+    return headers
+
+
 def to_json(record: Any) -> bytes:
-    """A consumed record as one line, without its end."""
-    shown: dict[str, object] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+    """Return a consumed record as one line of JSON, without the line end."""
+    fields: dict[str, object] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     if record.timestamp is not None and record.timestamp >= 0:
-        shown["timestamp"] = record.timestamp
-        shown["timestamp_type"] = TIMESTAMP_TYPES.get(record.timestamp_type, str(record.timestamp_type))
-    shown.update(text_field("key", record.key))
-    shown.update(text_field("value", record.value))
-    shown["headers"] = [{"key": name, **text_field("value", value)} for name, value in record.headers or ()]
-    return json.dumps(shown, ensure_ascii=False).encode()
+        fields["timestamp"] = record.timestamp
+        fields["timestamp_type"] = TIMESTAMP_TYPES.get(record.timestamp_type, str(record.timestamp_type))
+    fields.update(bytes_to_json("key", record.key))
+    fields.update(bytes_to_json("value", record.value))
+    fields["headers"] = [{"key": name, **bytes_to_json("value", value)} for name, value in record.headers or ()]
+    return json.dumps(fields, ensure_ascii=False).encode()
 
 
-def text_field(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Bytes as JSON has them: text under the name, or base64 under a name that says so."""
+def bytes_to_json(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Return a JSON field with bytes as text, or as base64 with `_base64` after the name if they are not UTF-8."""
     if data is None:
         return {name: None}
     try:
@@ -116,13 +128,13 @@ def text_field(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def to_plain(record: Any, separator: bytes | None) -> bytes:
-    """The value as it is, after the key when a separator is given; nothing for a null."""
+    """Return the value, after the key if there is a separator; null is printed as nothing."""
     value: bytes = record.value or b""
     return value if separator is None else (record.key or b"") + separator + value
 
 
 def to_terminal(record: Any, colors: bool) -> bytes:
-    """One line for eyes: where, when, key, value, headers; control characters are escaped."""
+    """Return a line for people: position, time, key, value and headers, with control characters escaped."""
     dim, cyan, off = ("\x1b[2m", "\x1b[36m", "\x1b[0m") if colors else ("", "", "")
     parts = [f"{dim}{record.topic}-{record.partition}@{record.offset}"]
     if record.timestamp is not None and record.timestamp >= 0:
@@ -132,26 +144,16 @@ def to_terminal(record: Any, colors: bool) -> bytes:
         parts.append(f"{cyan}{printable(record.key)}{off}")
     parts.append(f"{dim}null{off}" if record.value is None else printable(record.value))
     if record.headers:
-        parts.append(dim + " ".join(f"{printable(n.encode())}={printable(v or b'')}" for n, v in record.headers) + off)
+        headers = (f"{printable(name.encode())}={printable(value or b'')}" for name, value in record.headers)
+        parts.append(dim + " ".join(headers) + off)
     return "  ".join(parts).encode()
 
 
 def printable(data: bytes) -> str:
-    """Text that does nothing to a terminal."""
+    """Return text in which every character that could control a terminal is escaped."""
     text = data.decode(errors="backslashreplace")
-    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\t" else _escaped(c) for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\t" else _escape(c) for c in text)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
-
-
-def headers_of(texts: Sequence[str]) -> list[Header]:
-    """`NAME=VALUE` each, in order; names may repeat."""
-    headers: list[Header] = []
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise CliError(f"expected a header as NAME=VALUE, not {text!r}", status=2)
-        headers.append((name, value.encode()))
-    return headers

@@ -1,11 +1,11 @@
-"""`kbroker transactions`: list, describe, producers; hanging ones are found and ended in transactions_hanging.py."""
+"""`kbroker transactions`: list and describe transactions and producers, find and end hanging transactions."""
 
 import time
 from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client, error_code_text
+from kbroker.cli.common.client import admin_client, error_code_text, partition_leaders, select_partitions
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.formatting import format_duration, format_timestamp
@@ -15,13 +15,11 @@ from kbroker.cli.common.pager import paginated
 from kbroker.cli.common.parsing import INT32, INT64, parse_duration_ms, parse_topic_partitions
 from kbroker.cli.transactions.hanging import abort, find_hanging, terminate
 from kbroker.cli.transactions.requests import (
-    Described,
-    Filters,
-    Producer,
-    chosen,
+    PartitionProducer,
+    TransactionDescription,
+    TransactionFilter,
     describe_producers,
     describe_transactions,
-    leaders,
     list_transactions,
 )
 
@@ -40,38 +38,43 @@ app.command("terminate")(terminate)
 @paginated
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only those in this state; repeat for more.")
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help="List transactions in this state only; repeatable."),
     ] = None,
     producer_id: Annotated[
         list[int] | None,
-        typer.Option("--producer-id", min=0, max=INT64, help="Only this producer's; repeat for more."),
+        typer.Option(
+            "--producer-id", metavar="ID", min=0, max=INT64, help="List this producer's transactions only; repeatable."
+        ),
     ] = None,
     longer_than: Annotated[
-        str | None, typer.Option("--longer-than", metavar="DURATION", help="Only those open for longer, as 15m or 1h.")
+        str | None,
+        typer.Option("--longer-than", metavar="DURATION", help="List transactions open for longer, e.g. 15m or 1h."),
     ] = None,
     pattern: Annotated[
-        str | None, typer.Option("--pattern", metavar="REGEX", help="Only transactional ids that match as a whole.")
+        str | None,
+        typer.Option("--pattern", metavar="REGEX", help="List transactional ids that match this RE2 pattern entirely."),
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List transactional ids with the states of their transactions."""
-    filters = Filters(
-        [known_state(name) for name in state or ()],
+    selection = TransactionFilter(
+        [parse_state(name) for name in state or ()],
         producer_id or (),
         None if longer_than is None else parse_duration_ms(longer_than),
         pattern,
     )
     with admin_client(bootstrap) as client:
-        found = list_transactions(client, filters)
+        listings = list_transactions(client, selection)
     if as_json:
-        print_json([row._asdict() for row in found])
+        print_json([listing._asdict() for listing in listings])
     else:
-        print_table(("transactional id", "state", "producer id", "coordinator"), found)
+        print_table(("transactional id", "state", "producer id", "coordinator"), listings)
 
 
-def known_state(text: str) -> str:
-    """A state as Kafka writes it."""
+def parse_state(text: str) -> str:
+    """Parse the name of a state, in any case."""
     for state in STATES:
         if state.lower() == text.lower():
             return state
@@ -83,22 +86,24 @@ def known_state(text: str) -> str:
 def describe(
     transactional_ids: Annotated[
         list[str],
-        typer.Argument(metavar="TRANSACTIONAL_ID", show_default=False, autocompletion=complete_transactional_ids),
+        typer.Argument(metavar="TRANSACTIONAL_ID...", show_default=False, autocompletion=complete_transactional_ids),
     ],
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show what their coordinators know of transactions: producer, timeout, since when open, which partitions."""
+    """Show the producer, timeout, start time and partitions of transactions, as their coordinators know them."""
     with admin_client(bootstrap) as client:
-        found = describe_transactions(client, list(dict.fromkeys(transactional_ids)))
+        results = describe_transactions(client, list(dict.fromkeys(transactional_ids)))
     now_ms = round(time.time() * 1000)
-    described = [summary(row, now_ms) for row in found.values() if isinstance(row, Described)]
-    for name, code in found.items():
-        if isinstance(code, int):
-            print_error(f"transactional id {name}: {error_code_text(code)}")
+    descriptions = [
+        description_json(result, now_ms) for result in results.values() if isinstance(result, TransactionDescription)
+    ]
+    for transactional_id, result in results.items():
+        if isinstance(result, int):
+            print_error(f"transactional id {transactional_id}: {error_code_text(result)}")
     if as_json:
-        print_json(described)
-    elif described:
+        print_json(descriptions)
+    elif descriptions:
         columns = (
             "transactional id",
             "state",
@@ -109,25 +114,25 @@ def describe(
             "open for",
             "partitions",
         )
-        print_table(columns, [_row(row) for row in described])
-    if len(described) < len(found):
+        print_table(columns, [_description_row(description) for description in descriptions])
+    if len(descriptions) < len(results):
         raise typer.Exit(1)
 
 
-def summary(found: Described, now_ms: int) -> dict[str, Any]:
-    """A transaction as JSON has it; its partitions by topic, times in milliseconds, None where none is open."""
+def description_json(description: TransactionDescription, now_ms: int) -> dict[str, Any]:
+    """Return the JSON of a transaction: partitions by topic, times in milliseconds, None if none is open."""
     partitions: dict[str, list[int]] = {}
-    for topic, partition in sorted(found.partitions):
+    for topic, partition in sorted(description.partitions):
         partitions.setdefault(topic, []).append(partition)
     return {
-        **found._asdict(),
-        "duration_ms": None if found.start_ms is None else max(now_ms - found.start_ms, 0),
+        **description._asdict(),
+        "duration_ms": None if description.start_ms is None else max(now_ms - description.start_ms, 0),
         "partitions": partitions,
     }
 
 
-def _row(row: dict[str, Any]) -> list[Any]:
-    open_since, open_for = row["start_ms"], row["duration_ms"]
+def _description_row(row: dict[str, Any]) -> list[Any]:
+    start_ms, duration_ms = row["start_ms"], row["duration_ms"]
     partitions = " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in row["partitions"].items())
     return [
         row["transactional_id"],
@@ -135,43 +140,43 @@ def _row(row: dict[str, Any]) -> list[Any]:
         row["producer_id"],
         row["producer_epoch"],
         format_duration(row["timeout_ms"]),
-        None if open_since is None else format_timestamp(open_since),
-        None if open_for is None else format_duration(open_for),
+        None if start_ms is None else format_timestamp(start_ms),
+        None if duration_ms is None else format_duration(duration_ms),
         partitions,
     ]
+
+
+PRODUCER_COLUMNS = (
+    "topic", "partition", "producer id", "epoch", "last sequence", "last time", "coordinator epoch", "start offset",
+)  # fmt: skip
 
 
 @app.command("producers")
 @paginated
 def producers(
-    choices: Annotated[
+    topics: Annotated[
         list[str],
-        typer.Argument(metavar="TOPIC[:PARTITION,...]", show_default=False, autocompletion=complete_topics),
+        typer.Argument(metavar="TOPIC[:PARTITION,...]...", show_default=False, autocompletion=complete_topics),
     ],
     broker: Annotated[
-        int | None, typer.Option("--broker", min=0, max=INT32, help="Ask this replica, not the leaders.")
+        int | None,
+        typer.Option("--broker", metavar="ID", min=0, max=INT32, help="Ask this replica in place of the leaders."),
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show the producers that partitions know, and where each has a transaction open."""
-    wanted = [parse_topic_partitions(text) for text in choices]
+    """Show the producers of partitions, with the first offset of an open transaction."""
+    selections = [parse_topic_partitions(text) for text in topics]
     with admin_client(bootstrap) as client:
-        known = chosen(leaders(client, list(dict.fromkeys(choice.topic for choice in wanted))), wanted)
-        found = describe_producers(client, known if broker is None else dict.fromkeys(known, broker))
+        leaders = partition_leaders(client, list(dict.fromkeys(selection.topic for selection in selections)))
+        selected = select_partitions(leaders, selections)
+        rows = describe_producers(client, selected if broker is None else dict.fromkeys(selected, broker))
     if as_json:
-        print_json([row._asdict() for row in found])
+        print_json([row._asdict() for row in rows])
     else:
-        print_table(PRODUCER_COLUMNS, [_producer_row(row) for row in found])
+        print_table(PRODUCER_COLUMNS, [_producer_row(row) for row in rows])
 
 
-PRODUCER_COLUMNS = (
-    "topic", "partition", "producer id", "epoch", "last sequence", "last time", "coordinator epoch", "open from",
-)  # fmt: skip
-
-
-def _producer_row(row: Producer) -> list[Any]:
-    shown: list[Any] = list(row)
-    if row.last_timestamp is not None:
-        shown[5] = format_timestamp(row.last_timestamp)
-    return shown
+def _producer_row(row: PartitionProducer) -> list[Any]:
+    timestamp = None if row.last_timestamp is None else format_timestamp(row.last_timestamp)
+    return [*row[:5], timestamp, *row[6:]]

@@ -1,30 +1,29 @@
-"""What brokers know of transactions, and ending one, on Apache Kafka as well (KIP-664).
+"""Requests about transactions and their producers, to Apache Kafka as well (KIP-664).
 
-A transaction is known in two places: its coordinator says which producer has which partitions in it, and each
-partition's leader knows which producers have one open. A hanging one is open in a partition, and its coordinator
-does not know of that.
+Two places know a transaction: its coordinator knows the producer and the partitions in it, and the leader of each
+partition knows which producers have a transaction open there. A transaction hangs if it is open in a partition and
+unknown to its coordinator.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from kbroker.cli.common.client import chunks, error_code_text, send_request, topic_error_text
+from kbroker.cli.common.client import chunks, error_code_text, send_request
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.parsing import TopicPartitions
 from kbroker.cli.common.progress import ProgressBar
 from protocol.errors import ErrorCode
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 Partition = tuple[str, int]
 
-MOST_PARTITIONS = 1000  # in one request
+MAX_PARTITIONS = 1000  # per request
 RETRY_FOR_S = 30.0
 RETRY_EVERY_S = 0.1
-# In these a transaction is neither open nor being completed.
-IDLE = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
-# What passes by itself: a coordinator that is loading or moving, a transaction that is being completed.
-PASSING = frozenset(
+# States in which a transaction is neither open nor being completed.
+IDLE_STATES = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+# A coordinator is loading or moving, or a transaction is being completed.
+RETRIABLE_ERRORS = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -34,21 +33,21 @@ PASSING = frozenset(
 )
 
 
-class Filters(NamedTuple):
-    """Which transactions are wanted: of any of the states, any of the producer ids, older, and like the pattern."""
+class TransactionFilter(NamedTuple):
+    """Which transactions to list: in one of the states, of one of the producer ids, old enough, matching a pattern."""
 
     states: Sequence[str] = ()
     producer_ids: Sequence[int] = ()
     longer_than_ms: int | None = None
     pattern: str | None = None
 
-    def version(self) -> int:
-        """The first version of ListTransactions that has them: durations came with KIP-994, patterns with KIP-1152."""
+    def min_version(self) -> int:
+        """The first version of ListTransactions with these fields: durations since KIP-994, patterns since KIP-1152."""
         return 2 if self.pattern is not None else 1 if self.longer_than_ms is not None else 0
 
 
-class Listed(NamedTuple):
-    """One line of a listing; `coordinator` is a broker's id."""
+class TransactionListing(NamedTuple):
+    """A transaction in a ListTransactions response; `coordinator` is a broker id."""
 
     transactional_id: str
     state: str
@@ -56,8 +55,8 @@ class Listed(NamedTuple):
     coordinator: int
 
 
-class Described(NamedTuple):
-    """A transaction as its coordinator has it. `start_ms` is None where none is open."""
+class TransactionDescription(NamedTuple):
+    """A transaction in a DescribeTransactions response; `start_ms` is None if no transaction is open."""
 
     transactional_id: str
     state: str
@@ -69,8 +68,8 @@ class Described(NamedTuple):
     coordinator: int
 
 
-class Producer(NamedTuple):
-    """A producer as a partition's leader has it; None is what it has not done: no record, no marker, none open."""
+class PartitionProducer(NamedTuple):
+    """A producer in a DescribeProducers response; None where it has no record, no marker or no open transaction."""
 
     topic: str
     partition: int
@@ -82,104 +81,99 @@ class Producer(NamedTuple):
     start_offset: int | None
 
 
-def list_transactions(client: Any, filters: Filters) -> list[Listed]:
-    """Those of all coordinators, by transactional id."""
-    found = []
-    for node in sorted(broker["broker_id"] for broker in client.describe_cluster()["brokers"]):
-        answer = _list_of(client, node, filters)
-        found += [
-            Listed(row.transactional_id, row.transaction_state, row.producer_id, node)
-            for row in answer.transaction_states
+def list_transactions(client: Any, selection: TransactionFilter) -> list[TransactionListing]:
+    """Return the transactions of all coordinators, sorted by transactional id."""
+    listings = []
+    for broker_id in sorted(broker["broker_id"] for broker in client.describe_cluster()["brokers"]):
+        response = _list_transactions_of(client, broker_id, selection)
+        listings += [
+            TransactionListing(row.transactional_id, row.transaction_state, row.producer_id, broker_id)
+            for row in response.transaction_states
         ]
-    if filters.longer_than_ms is not None:
-        # For a coordinator a transaction that never began is older than any: it counts from the time -1.
-        found = [row for row in found if row.state not in IDLE]
-    return sorted(found)
+    if selection.longer_than_ms is not None:
+        # The start time of a transaction that never began is -1, so it passes any duration filter.
+        listings = [listing for listing in listings if listing.state not in IDLE_STATES]
+    return sorted(listings)
 
 
-def _list_of(client: Any, node: int, filters: Filters) -> Any:
+def _list_transactions_of(client: Any, broker_id: int, selection: TransactionFilter) -> Any:
     from kafka.protocol.admin import ListTransactionsRequest
 
     request = ListTransactionsRequest(
-        state_filters=list(filters.states),
-        producer_id_filters=list(filters.producer_ids),
-        duration_filter=-1 if filters.longer_than_ms is None else filters.longer_than_ms,
-        transactional_id_pattern=filters.pattern,
-        min_version=filters.version(),
+        state_filters=list(selection.states),
+        producer_id_filters=list(selection.producer_ids),
+        duration_filter=-1 if selection.longer_than_ms is None else selection.longer_than_ms,
+        transactional_id_pattern=selection.pattern,
+        min_version=selection.min_version(),
     )
 
-    def ask() -> tuple[int, Any]:
-        answer = send_request(client, request, node)
-        return answer.error_code, answer
+    def send() -> tuple[int, Any]:
+        response = send_request(client, request, broker_id)
+        return response.error_code, response
 
-    return _insist(ask, "")
-
-
-def describe_transactions(client: Any, transactional_ids: Sequence[str]) -> dict[str, Described | int]:
-    """Each of them, or the error code that there is in its place."""
-    found: dict[str, Described | int] = {}
-    for transactional_id in transactional_ids:
-        code, described = _describe(client, transactional_id)
-        found[transactional_id] = code if described is None else described
-    return found
+    return _raise_error(*_retry(send))
 
 
-def _describe(client: Any, transactional_id: str) -> tuple[int, Described | None]:
+def describe_transactions(client: Any, transactional_ids: Sequence[str]) -> dict[str, TransactionDescription | int]:
+    """Return descriptions by transactional id, or an error code in place of a description."""
+    return {transactional_id: _describe_transaction(client, transactional_id) for transactional_id in transactional_ids}
+
+
+def _describe_transaction(client: Any, transactional_id: str) -> TransactionDescription | int:
     from kafka.protocol.admin import DescribeTransactionsRequest
 
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
-    def ask() -> tuple[int, tuple[int, Described | None]]:
-        node = _coordinator(client, transactional_id)
-        [row] = send_request(client, request, node).transaction_states
-        if row.error_code:
-            return row.error_code, (row.error_code, None)
-        return 0, (0, _described(row, node))
+    def send() -> tuple[int, TransactionDescription | None]:
+        coordinator = _find_coordinator(client, transactional_id)
+        [row] = send_request(client, request, coordinator).transaction_states
+        return row.error_code, None if row.error_code else _description(row, coordinator)
 
-    return _insist(ask, f"transactional id {transactional_id}: ", forgiven=True)
+    code, description = _retry(send)
+    return code if description is None else description
 
 
-def _described(row: Any, node: int) -> Described:
-    return Described(
+def _description(row: Any, coordinator: int) -> TransactionDescription:
+    return TransactionDescription(
         row.transactional_id,
         row.transaction_state,
         row.producer_id,
         row.producer_epoch,
         row.transaction_timeout_ms,
-        _known(row.transaction_start_time_ms),
+        _none_if_negative(row.transaction_start_time_ms),
         frozenset((topic.topic, partition) for topic in row.topics for partition in topic.partitions),
-        node,
+        coordinator,
     )
 
 
-def _coordinator(client: Any, transactional_id: str) -> int:
-    """The broker that answers for it. Kafka creates the coordinators' topic when it is asked for the first time."""
+def _find_coordinator(client: Any, transactional_id: str) -> int:
+    """Return the broker id of the coordinator. Kafka creates __transaction_state on the first such request."""
     from kafka.protocol.metadata import FindCoordinatorRequest
 
     request = FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id], min_version=4)
 
-    def ask() -> tuple[int, int]:
-        [found] = send_request(client, request).coordinators
-        return found.error_code, found.node_id
+    def send() -> tuple[int, int]:
+        [coordinator] = send_request(client, request).coordinators
+        return coordinator.error_code, coordinator.node_id
 
-    return _insist(ask, f"transactional id {transactional_id}: ")
-
-
-def describe_producers(client: Any, partitions: Mapping[Partition, int]) -> list[Producer]:
-    """The producers of partitions, each asked of the broker whose id stands there; by partition and producer id."""
-    by_node: dict[int, list[Partition]] = {}
-    for partition, node in partitions.items():
-        by_node.setdefault(node, []).append(partition)
-    found: list[Producer] = []
-    with ProgressBar("asking for producers", len(partitions)) as work:
-        for node, wanted in by_node.items():
-            for part in chunks(sorted(wanted), MOST_PARTITIONS):
-                found += _producers_of(client, node, part)
-                work.advance(len(part))
-    return sorted(found)
+    return _raise_error(*_retry(send), f"transactional id {transactional_id}: ")
 
 
-def _producers_of(client: Any, node: int, partitions: Sequence[Partition]) -> Iterable[Producer]:
+def describe_producers(client: Any, partitions: Mapping[Partition, int]) -> list[PartitionProducer]:
+    """Return the producers of partitions, sorted; `partitions` maps each to the broker to ask."""
+    by_broker: dict[int, list[Partition]] = {}
+    for partition, broker_id in partitions.items():
+        by_broker.setdefault(broker_id, []).append(partition)
+    producers: list[PartitionProducer] = []
+    with ProgressBar("describing producers", len(partitions)) as progress:
+        for broker_id, of_broker in by_broker.items():
+            for chunk in chunks(sorted(of_broker), MAX_PARTITIONS):
+                producers += _describe_producers_of(client, broker_id, chunk)
+                progress.advance(len(chunk))
+    return sorted(producers)
+
+
+def _describe_producers_of(client: Any, broker_id: int, partitions: Sequence[Partition]) -> Iterable[PartitionProducer]:
     from kafka.protocol.admin import DescribeProducersRequest
 
     by_topic: dict[str, list[int]] = {}
@@ -189,78 +183,61 @@ def _producers_of(client: Any, node: int, partitions: Sequence[Partition]) -> It
     request = DescribeProducersRequest(
         topics=[Topic(name=topic, partition_indexes=indexes) for topic, indexes in by_topic.items()]
     )
-    for topic in send_request(client, request, node).topics:
+    for topic in send_request(client, request, broker_id).topics:
         for row in topic.partitions:
             if row.error_code:
                 name = f"{topic.name}-{row.partition_index}"
                 raise CliError(f"{name}: {error_code_text(row.error_code, row.error_message)}")
             for producer in row.active_producers:
-                yield _producer(topic.name, row.partition_index, producer)
+                yield _partition_producer(topic.name, row.partition_index, producer)
 
 
-def _producer(topic: str, partition: int, row: Any) -> Producer:
-    return Producer(
+def _partition_producer(topic: str, partition: int, row: Any) -> PartitionProducer:
+    return PartitionProducer(
         topic,
         partition,
         row.producer_id,
         row.producer_epoch,
-        _known(row.last_sequence),
-        _known(row.last_timestamp),
-        _known(row.coordinator_epoch),
-        _known(row.current_txn_start_offset),
+        _none_if_negative(row.last_sequence),
+        _none_if_negative(row.last_timestamp),
+        _none_if_negative(row.coordinator_epoch),
+        _none_if_negative(row.current_txn_start_offset),
     )
 
 
-def _known(number: int) -> int | None:
+def _none_if_negative(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def leaders(client: Any, topics: Sequence[str] | None) -> dict[Partition, int]:
-    """The leaders of the partitions of these topics, or of all. Raises CliError for a topic that does not exist."""
-    found: dict[Partition, int] = {}
-    for topic in client.describe_topics(None if topics is None else list(topics)):
-        if topic["error_code"]:
-            raise CliError(topic_error_text(topic["name"], topic["error_code"]))
-        for row in topic["partitions"]:
-            found[topic["name"], row["partition_index"]] = row["leader_id"]
-    return found
+class AbortMarker(NamedTuple):
+    """The fields of a transaction marker that aborts a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
 
 
-def chosen(known: dict[Partition, int], choices: Sequence[TopicPartitions]) -> dict[Partition, int]:
-    """Those of the partitions, all where nothing is chosen; CliError for one that its topic does not have."""
-    for topic, partitions in choices:
-        count = sum(name == topic for name, _ in known)
-        for partition in partitions or ():
-            if (topic, partition) not in known:
-                raise CliError(f"topic {topic} has no partition {partition}: it has {count}")
-    return {tp: node for tp, node in known.items() if not choices or any(choice.includes(*tp) for choice in choices)}
-
-
-def write_abort(client: Any, node: int, partition: Partition, producer: tuple[int, int, int]) -> int:
-    """Have an abort marker written into one partition; gives the error code, 0 when it is written.
-
-    `producer`: its id, its epoch, and the coordinator epoch of the marker.
-    """
+def write_abort_marker(client: Any, leader: int, partition: Partition, marker: AbortMarker) -> int:
+    """Write an abort marker into one partition; returns the error code, 0 for success."""
     from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
     Marker = WriteTxnMarkersRequest.WritableTxnMarker
-    producer_id, producer_epoch, coordinator_epoch = producer
-    marker = Marker(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
+    writable = Marker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
         transaction_result=False,
         topics=[Marker.WritableTxnMarkerTopic(name=partition[0], partition_indexes=[partition[1]])],
-        coordinator_epoch=coordinator_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
     )
-    [answer] = send_request(client, WriteTxnMarkersRequest(markers=[marker]), node).markers
-    code: int = answer.topics[0].partitions[0].error_code
+    [result] = send_request(client, WriteTxnMarkersRequest(markers=[writable]), leader).markers
+    code: int = result.topics[0].partitions[0].error_code
     return code
 
 
-def fence(client: Any, transactional_id: str, timeout_ms: int) -> None:
-    """Take the transactional id away from its producer, whose open transaction is aborted.
+def fence_producer(client: Any, transactional_id: str, timeout_ms: int) -> None:
+    """Fence the producer of a transactional id and abort its open transaction.
 
-    As a new producer of that id does it: InitProducerId, until nothing is being completed any more.
+    Sends InitProducerId as a new producer does, until no transaction is being completed.
     """
     from kafka.protocol.producer.transaction import InitProducerIdRequest
 
@@ -268,23 +245,24 @@ def fence(client: Any, transactional_id: str, timeout_ms: int) -> None:
         transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
     )
 
-    def ask() -> tuple[int, None]:
-        return send_request(client, request, _coordinator(client, transactional_id)).error_code, None
+    def send() -> tuple[int, None]:
+        return send_request(client, request, _find_coordinator(client, transactional_id)).error_code, None
 
-    _insist(ask, f"transactional id {transactional_id}: ")
+    _raise_error(*_retry(send), f"transactional id {transactional_id}: ")
 
 
-def _insist(ask: Callable[[], tuple[int, Answer]], what: str, *, forgiven: bool = False) -> Answer:
-    """The answer, asked for again while its error is one that passes.
-
-    Any other error is a CliError that begins with `what`; `forgiven`: the answer tells it.
-    """
+def _retry(send: Callable[[], tuple[int, Response]]) -> tuple[int, Response]:
+    """Send until the error code is not retriable, for at most RETRY_FOR_S seconds."""
     deadline = time.monotonic() + RETRY_FOR_S
     while True:
-        code, answer = ask()
-        if code in PASSING and time.monotonic() < deadline:
-            time.sleep(RETRY_EVERY_S)
-            continue
-        if code and not forgiven:
-            raise CliError(what + error_code_text(code))
-        return answer
+        code, response = send()
+        if code not in RETRIABLE_ERRORS or time.monotonic() >= deadline:
+            return code, response
+        time.sleep(RETRY_EVERY_S)
+
+
+def _raise_error(code: int, response: Response, subject: str = "") -> Response:
+    """Return the response of a request without an error; otherwise raise CliError."""
+    if code:
+        raise CliError(subject + error_code_text(code))
+    return response

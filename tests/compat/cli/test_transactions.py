@@ -127,7 +127,7 @@ def test_a_producer_is_fenced_and_its_transaction_aborted(
     producer = transactional(name)
     begun(producer, name)
     done = kbroker("transactions", "terminate", name)
-    assert done.out == f"{name}: its producer is fenced, its transaction aborted\n"
+    assert done.out == f"{name}: producer fenced, transaction aborted\n"
     [described] = kbroker("transactions", "describe", name, "--json").json()
     assert described["partitions"] == {}
     assert kbroker("consume", name, "--read-committed").out == ""

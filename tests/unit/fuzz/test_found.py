@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.log.internal_topics import decode_internal
-from kbroker.cli.records.formats import from_json
+from kbroker.cli.records.formats import record_from_json
 from kbroker.config.files import from_file
 from kbroker.config.values import ConfigError
 from kbroker.metadata.store import znodes
@@ -58,7 +58,7 @@ ONE = NUMBER.pack(1)
         (lambda data: znodes.decode_chunk(0, data), b'{"00": {"0": [1]}}', znodes.Unreadable),
         (lambda data: znodes.decode_chunk(0, data), b"[]", znodes.Unreadable),
         (znodes.decode_changes, b'{"number": 1}', znodes.Unreadable),
-        (from_json, b'{"a":' * 50_000, CliError),
+        (record_from_json, b'{"a":' * 50_000, CliError),
         (lambda data: from_file("x.toml", data), b"a = " + b"[" * 50_000, ConfigError),
         (lambda data: from_file("x.toml", data), b"a." * 5000 + b"b = 1", ConfigError),
         (lambda data: from_file("x.toml", data), b"'a'." * 5000 + b"b = 1", ConfigError),

@@ -4,7 +4,7 @@ import json
 from random import Random
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.records.formats import from_json, from_line, to_json
+from kbroker.cli.records.formats import record_from_json, record_from_line, to_json
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.files import from_file
 from kbroker.config.rows.broker import BROKER_CONFIGS
@@ -91,10 +91,10 @@ def _json_line(rng: Random) -> Case:
     data = json.dumps(given, ensure_ascii=rng.random() < 0.5).encode()
 
     def run(data: bytes) -> None:
-        draft = from_json(data)
+        draft = record_from_json(data)
         assert draft.size() >= 0
         line = to_json(_Consumed(draft.key, draft.value, draft.headers, draft.timestamp))
-        again = from_json(line)
+        again = record_from_json(line)
         assert (again.key, again.value, again.headers) == (draft.key, draft.value, draft.headers)
 
     return Case(data, run, text_spots(data))
@@ -113,7 +113,7 @@ def _line(rng: Random) -> Case:
     separator = rng.choice((None, b":", b"\xff"))
 
     def run(data: bytes) -> None:
-        draft = from_line(data, separator)
+        draft = record_from_line(data, separator)
         whole = draft.value if separator is None else (draft.key or b"") + separator + (draft.value or b"")
         assert whole == data
 

@@ -5,7 +5,7 @@ from kbroker.cli.groups.app import lag_table, member_summary
 A, B = ("t", 0), ("t", 1)
 
 
-def test_lag_is_unknown_where_one_side_is() -> None:
+def test_lag_is_none_if_either_offset_is_unknown() -> None:
     owner = {"member_id": "m", "client_id": "c", "host": "h"}
     deleted, overrun = ("gone", 0), ("t", 2)
     rows = lag_table({A: 40, deleted: 7, overrun: 9}, {A: 100, B: 5, overrun: 8}, {A: owner, B: owner})
@@ -17,7 +17,7 @@ def test_lag_is_unknown_where_one_side_is() -> None:
     ]
 
 
-def test_a_member_whose_assignment_cannot_be_read_has_none() -> None:
+def test_a_member_whose_assignment_cannot_be_decoded_has_none() -> None:
     member = {
         "member_id": "m",
         "group_instance_id": None,

@@ -1,4 +1,4 @@
-"""Where a consume begins and ends."""
+"""`kbroker consume`: offset ranges, output and signals."""
 
 import io
 import os
@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from kbroker.cli.common.parsing import Position
-from kbroker.cli.records.consume import Printer, StopSignals, resolve
+from kbroker.cli.records.offset_range import resolve_position
+from kbroker.cli.records.polling import InterruptGuard, Printer
 
 A, B = ("t", 0), ("t", 1)
-FIRST = {A: 10, B: 0}
-LAST = {A: 100, B: 5}
+LOG_START = {A: 10, B: 0}
+LOG_END = {A: 100, B: 5}
 
 
 @pytest.mark.parametrize(
-    ("place", "expected"),
+    ("position", "expected"),
     [
         (Position("earliest"), {A: 10, B: 0}),
         (Position("latest"), {A: 100, B: 5}),
@@ -29,62 +30,64 @@ LAST = {A: 100, B: 5}
         (Position("last", 1000), {A: 10, B: 0}),
     ],
 )
-def test_a_place_lies_within_the_log(place: Position, expected: dict[object, int]) -> None:
-    assert resolve(place, FIRST, LAST, {}) == expected
+def test_positions_are_clamped_to_the_log(position: Position, expected: dict[object, int]) -> None:
+    assert resolve_position(position, LOG_START, LOG_END, {}) == expected
 
 
-def test_a_time_after_the_last_record_is_the_end() -> None:
-    assert resolve(Position("time", 7), FIRST, LAST, {A: 42, B: None}) == {A: 42, B: 5}
+def test_a_time_after_the_last_record_is_the_log_end() -> None:
+    assert resolve_position(Position("time", 7), LOG_START, LOG_END, {A: 42, B: None}) == {A: 42, B: 5}
 
 
-def test_what_is_still_to_come_can_be_an_end_when_it_is_waited_for() -> None:
-    assert resolve(Position("offset", 500), FIRST, LAST, {}, clamp_to_end=False) == {A: 500, B: 500}
+def test_with_follow_the_end_may_be_a_future_offset() -> None:
+    assert resolve_position(Position("offset", 500), LOG_START, LOG_END, {}, clamp_to_end=False) == {A: 500, B: 500}
 
 
 class Record(NamedTuple):
-    """As much of a consumed record as plain output needs."""
+    """The fields of a consumed record that plain output needs."""
 
     value: bytes
     key: bytes | None = None
 
 
-class Dribble(io.BytesIO):
-    """Takes three bytes at a time, as a pipe without a buffer may."""
+class PartialWriter(io.BytesIO):
+    """Writes at most three bytes per call, as an unbuffered pipe may."""
 
     def write(self, data: Any) -> int:
         return super().write(bytes(data[:3]))
 
 
-def test_output_is_whole_where_a_write_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = Dribble()
+def test_partial_writes_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = PartialWriter()
     monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(buffer=out))
-    Printer(as_json=False, separator=None, pretty=False).print([Record(b"one"), Record(b""), Record(b"three")])
+    Printer(as_json=False, separator=None, for_terminal=False).print([Record(b"one"), Record(b""), Record(b"three")])
     assert out.getvalue() == b"one\n\nthree\n"
 
 
 @pytest.fixture
-def stop_signals() -> Iterator[StopSignals]:
+def guard() -> Iterator[InterruptGuard]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield StopSignals()
+    yield InterruptGuard()
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
-def poll(stop_signals: StopSignals, number: int, times: int, steps: list[str]) -> None:
-    with stop_signals.later():
+def poll(guard: InterruptGuard, number: int, times: int, steps: list[str]) -> None:
+    with guard.deferred():
         for _ in range(times):
             os.kill(os.getpid(), number)
-        steps.append("the poll ends")
+        steps.append("end of poll")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_is_heeded_when_the_poll_is_over_a_second_one_at_once(stop_signals: StopSignals, number: int) -> None:
+def test_a_signal_is_deferred_to_the_end_of_the_poll_and_a_second_one_interrupts_it(
+    guard: InterruptGuard, number: int
+) -> None:
     steps: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        poll(stop_signals, number, 1, steps)
-    assert steps == ["the poll ends"]
+        poll(guard, number, 1, steps)
+    assert steps == ["end of poll"]
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), number)
     with pytest.raises(KeyboardInterrupt):
-        poll(stop_signals, number, 2, steps)
-    assert steps == ["the poll ends"]
+        poll(guard, number, 2, steps)
+    assert steps == ["end of poll"]

@@ -1,4 +1,4 @@
-"""Delivery: what is in flight is bounded, the first failure ends it, what is acknowledged is counted."""
+"""Delivery: bytes in flight are bounded, the first failure ends it, acknowledged records are counted."""
 
 import threading
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from kafka.errors import MessageSizeTooLargeError
 from kafka.future import Future
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.records import produce
-from kbroker.cli.records.formats import Draft
-from kbroker.cli.records.produce import Delivery, DeliveryFailed
+from kbroker.cli.records import delivery as delivery_module
+from kbroker.cli.records.delivery import CLOSE_TIMEOUT_S, Delivery, DeliveryFailed
+from kbroker.cli.records.formats import ProducerRecord
 
 
 class FakeProducer:
-    """Stands in for kafka.KafkaProducer: keeps what was sent until it is told the outcome."""
+    """A kafka.KafkaProducer whose futures the test completes."""
 
     def __init__(self, **config: Any) -> None:
         self.sent: list[tuple[dict[str, Any], Future]] = []
@@ -46,8 +46,8 @@ def delivery(monkeypatch: pytest.MonkeyPatch) -> tuple[Delivery, FakeProducer]:
 def test_acknowledged_records_are_counted(delivery: tuple[Delivery, FakeProducer]) -> None:
     opened, producer = delivery
     with opened:
-        opened.send(Draft(b"k", b"v", [("h", b"1"), ("n", None)], 2, 5), 1)
-        opened.send(Draft(None, b"w", []), 2)
+        opened.send(ProducerRecord(b"k", b"v", [("h", b"1"), ("n", None)], 2, 5), 1)
+        opened.send(ProducerRecord(None, b"w", []), 2)
         record, _ = producer.sent[0]
         assert record == {
             "key": b"k",
@@ -62,41 +62,41 @@ def test_acknowledged_records_are_counted(delivery: tuple[Delivery, FakeProducer
     assert producer.closed_with is None
 
 
-def test_the_first_failure_ends_it_and_the_rest_is_not_waited_for_long(
+def test_the_first_failure_ends_the_delivery_within_the_close_timeout(
     delivery: tuple[Delivery, FakeProducer],
 ) -> None:
     opened, producer = delivery
-    opened.send(Draft(None, b"v", []), 1)
-    opened.send(Draft(None, b"v", []), 2)
+    opened.send(ProducerRecord(None, b"v", []), 1)
+    opened.send(ProducerRecord(None, b"v", []), 2)
     producer.sent[0][1].success(None)
     producer.sent[1][1].failure(MessageSizeTooLargeError("the broker says no"))
     with pytest.raises(DeliveryFailed) as failed, opened:
-        opened.send(Draft(None, b"v", []), 3)
+        opened.send(ProducerRecord(None, b"v", []), 3)
     assert str(failed.value) == "record 2: the broker says no (MESSAGE_TOO_LARGE) (1 record acknowledged)"
     assert len(producer.sent) == 2
-    assert producer.closed_with == produce.GIVE_UP_AFTER_S
+    assert producer.closed_with == CLOSE_TIMEOUT_S
 
 
-def test_a_record_without_key_and_value_is_refused(delivery: tuple[Delivery, FakeProducer]) -> None:
+def test_a_record_without_key_and_value_is_rejected(delivery: tuple[Delivery, FakeProducer]) -> None:
     opened, producer = delivery
     with pytest.raises(CliError, match="needs a key or a value"), opened:
-        opened.send(Draft(None, None, []), 1)
+        opened.send(ProducerRecord(None, None, []), 1)
     assert producer.sent == []
 
 
-def test_what_the_client_refuses_is_told_in_its_words(delivery: tuple[Delivery, FakeProducer]) -> None:
+def test_an_argument_error_of_the_client_keeps_its_message(delivery: tuple[Delivery, FakeProducer]) -> None:
     opened, _ = delivery
     with pytest.raises(CliError, match=r"^Unrecognized partition 99 for topic t$"), opened:
-        opened.send(Draft(None, b"v", [], 99), 1)
+        opened.send(ProducerRecord(None, b"v", [], 99), 1)
 
 
-def test_it_waits_while_too_much_is_in_flight(
+def test_send_blocks_while_too_many_bytes_are_in_flight(
     delivery: tuple[Delivery, FakeProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "MAX_IN_FLIGHT_BYTES", 1000)
+    monkeypatch.setattr(delivery_module, "MAX_IN_FLIGHT_BYTES", 1000)
     opened, producer = delivery
-    opened.send(Draft(None, b"x" * 2000, []), 1)
-    sender = threading.Thread(target=opened.send, args=(Draft(None, b"v", []), 2))
+    opened.send(ProducerRecord(None, b"x" * 2000, []), 1)
+    sender = threading.Thread(target=opened.send, args=(ProducerRecord(None, b"v", []), 2))
     sender.start()
     sender.join(0.1)
     assert sender.is_alive()

@@ -1,4 +1,4 @@
-"""Records as lines."""
+"""The formats of produced and consumed records."""
 
 import json
 from typing import Any, NamedTuple
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.records.formats import (
-    Draft,
-    from_json,
-    from_line,
-    headers_of,
+    ProducerRecord,
+    parse_headers,
     printable,
+    record_from_json,
+    record_from_line,
     to_json,
     to_plain,
     to_terminal,
@@ -21,7 +21,7 @@ from kbroker.cli.records.formats import (
 
 
 class Consumed(NamedTuple):
-    """What kafka-python gives for a record, as far as it is printed."""
+    """The fields of kafka-python's ConsumerRecord that are printed."""
 
     key: bytes | None = None
     value: bytes | None = b"v"
@@ -34,34 +34,34 @@ class Consumed(NamedTuple):
 
 
 def test_a_line_is_a_value_or_key_and_value() -> None:
-    assert from_line(b"a:b:c", None) == Draft(None, b"a:b:c", [])
-    assert from_line(b"a:b:c", b":") == Draft(b"a", b"b:c", [])
-    assert from_line(b"", None) == Draft(None, b"", [])
+    assert record_from_line(b"a:b:c", None) == ProducerRecord(None, b"a:b:c", [])
+    assert record_from_line(b"a:b:c", b":") == ProducerRecord(b"a", b"b:c", [])
+    assert record_from_line(b"", None) == ProducerRecord(None, b"", [])
 
 
-def test_a_line_without_the_separator_is_refused() -> None:
+def test_a_line_without_the_separator_is_rejected() -> None:
     with pytest.raises(CliError, match="no key separator ':'"):
-        from_line(b"abc", b":")
+        record_from_line(b"abc", b":")
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (b'{"key": "k", "value": "v"}', Draft(b"k", b"v", [])),
-        (b'{"key": "k", "value": null}', Draft(b"k", None, [])),
-        (b'{"value": {"a": [1, "\xc3\xa9"]}}', Draft(None, '{"a":[1,"é"]}'.encode(), [])),
-        (b'{"value": 5}', Draft(None, b"5", [])),
-        (b'{"value_base64": "//8="}', Draft(None, b"\xff\xff", [])),
-        (b'{"value": "v", "headers": {"h": "1", "n": null}}', Draft(None, b"v", [("h", b"1"), ("n", None)])),
+        (b'{"key": "k", "value": "v"}', ProducerRecord(b"k", b"v", [])),
+        (b'{"key": "k", "value": null}', ProducerRecord(b"k", None, [])),
+        (b'{"value": {"a": [1, "\xc3\xa9"]}}', ProducerRecord(None, '{"a":[1,"é"]}'.encode(), [])),
+        (b'{"value": 5}', ProducerRecord(None, b"5", [])),
+        (b'{"value_base64": "//8="}', ProducerRecord(None, b"\xff\xff", [])),
+        (b'{"value": "v", "headers": {"h": "1", "n": null}}', ProducerRecord(None, b"v", [("h", b"1"), ("n", None)])),
         (
             b'{"value": "v", "headers": [{"key": "h", "value": "1"}, {"key": "h", "value_base64": "AA=="}]}',
-            Draft(None, b"v", [("h", b"1"), ("h", b"\0")]),
+            ProducerRecord(None, b"v", [("h", b"1"), ("h", b"\0")]),
         ),
-        (b'{"value": "v", "partition": 2, "timestamp": 5}', Draft(None, b"v", [], 2, 5)),
+        (b'{"value": "v", "partition": 2, "timestamp": 5}', ProducerRecord(None, b"v", [], 2, 5)),
     ],
 )
-def test_json_records(line: bytes, expected: Draft) -> None:
-    assert from_json(line) == expected
+def test_json_records(line: bytes, expected: ProducerRecord) -> None:
+    assert record_from_json(line) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_json_records(line: bytes, expected: Draft) -> None:
         (b'{"value": "\\ud800"}', "surrogate"),
     ],
 )
-def test_json_that_is_no_record_is_refused_with_the_reason(line: bytes, reason: str) -> None:
+def test_invalid_json_records_are_rejected_with_the_reason(line: bytes, reason: str) -> None:
     with pytest.raises(CliError, match=reason):
-        from_json(line)
+        record_from_json(line)
 
 
 texts = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(str.encode)
@@ -90,28 +90,26 @@ names = st.text(max_size=8)
 
 
 @given(texts, texts, st.lists(st.tuples(names, texts), max_size=3))
-def test_what_consume_prints_as_json_produce_reads_back(
-    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
-) -> None:
+def test_json_round_trip(key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
     line = to_json(Consumed(key, value, headers))
     assert b"\n" not in line
-    assert from_json(line) == Draft(key, value, headers, 3, 1_795_000_000_000)
+    assert record_from_json(line) == ProducerRecord(key, value, headers, 3, 1_795_000_000_000)
 
 
-def test_json_has_everything_and_no_timestamp_where_there_is_none() -> None:
+def test_json_has_all_fields_but_no_timestamp_if_there_is_none() -> None:
     shown: dict[str, Any] = json.loads(to_json(Consumed(timestamp_type=1)))
     assert shown["topic"] == "orders"
     assert (shown["partition"], shown["offset"], shown["timestamp_type"]) == (3, 17, "LogAppendTime")
     assert "timestamp" not in json.loads(to_json(Consumed(timestamp=-1)))
 
 
-def test_plain_is_the_value_as_it_is() -> None:
+def test_plain_output_is_the_value_unchanged() -> None:
     assert to_plain(Consumed(b"k", b"\xff\x00"), None) == b"\xff\x00"
     assert to_plain(Consumed(b"k", b"v"), b"\t") == b"k\tv"
     assert to_plain(Consumed(None, None), b"\t") == b"\t"
 
 
-def test_a_record_cannot_steer_the_terminal() -> None:
+def test_control_characters_are_escaped_on_a_terminal() -> None:
     hostile = b"\x1b]0;owned\x07\r\nnext"
     line = to_terminal(Consumed(hostile, hostile, [("h\x1b[2J", hostile)]), colors=False)
     assert b"\x1b" not in line
@@ -120,19 +118,19 @@ def test_a_record_cannot_steer_the_terminal() -> None:
     assert b"\\x1b]0;owned\\x07\\r\\nnext" in line
 
 
-def test_the_terminal_line_says_where_the_record_is() -> None:
+def test_the_terminal_line_has_the_position_of_the_record() -> None:
     line = to_terminal(Consumed(b"k", None), colors=False).decode()
     assert line.startswith("orders-3@17  20")
     assert line.endswith("k  null")
     assert "\x1b[36mk" in to_terminal(Consumed(b"k"), colors=True).decode()
 
 
-def test_text_stays_text() -> None:
+def test_printable_text_is_unchanged() -> None:
     assert printable("naïve, 東京\tx".encode()) == "naïve, 東京\tx"
     assert printable(b"\xff") == "\\xff"
 
 
 def test_headers_may_repeat() -> None:
-    assert headers_of(["a=1", "a=", "b=x=y"]) == [("a", b"1"), ("a", b""), ("b", b"x=y")]
+    assert parse_headers(["a=1", "a=", "b=x=y"]) == [("a", b"1"), ("a", b""), ("b", b"x=y")]
     with pytest.raises(CliError, match="NAME=VALUE"):
-        headers_of(["a"])
+        parse_headers(["a"])

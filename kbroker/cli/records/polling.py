@@ -1,0 +1,181 @@
+"""Poll a KafkaConsumer and print its records, from assigned partitions or as a member of a group."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.records.formats import to_json, to_plain, to_terminal
+from kbroker.cli.records.offset_range import OffsetRange, Offsets
+
+POLL_MS = 500
+MAX_POLL_RECORDS = 5000
+COMMIT_TIMEOUT_MS = 5000
+
+
+class InterruptGuard:
+    """SIGINT and SIGTERM as KeyboardInterrupt, but not in the middle of a poll.
+
+    kafka-python may swallow an exception that a signal handler raises inside it. A second signal interrupts at once.
+    """
+
+    def __init__(self) -> None:
+        self._is_deferring = False
+        self._is_pending = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self._is_deferring and not self._is_pending:
+            self._is_pending = True
+            return
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Defer the first signal until the end of the block."""
+        self._is_deferring = True
+        try:
+            yield
+        finally:
+            self._is_deferring = False
+        if self._is_pending:
+            raise KeyboardInterrupt
+
+
+class Printer:
+    """Writes records to standard output, all records of a poll at once."""
+
+    def __init__(self, *, as_json: bool, separator: bytes | None, for_terminal: bool) -> None:
+        self._as_json = as_json
+        self._separator = separator
+        self._for_terminal = for_terminal
+        self._colors = for_terminal and "NO_COLOR" not in os.environ
+
+    def line(self, record: Any) -> bytes:
+        """Return one record without its line end."""
+        if self._as_json:
+            return to_json(record)
+        if self._for_terminal:
+            return to_terminal(record, self._colors)
+        return to_plain(record, self._separator)
+
+    def print(self, records: Iterable[Any]) -> None:
+        """Write and flush, so that offsets committed afterwards are those of printed records."""
+        out = sys.stdout.buffer
+        unwritten = memoryview(b"".join(self.line(record) + b"\n" for record in records))
+        while unwritten:
+            # With PYTHONUNBUFFERED this is a bare write(2), which may write a part only.
+            unwritten = unwritten[out.write(unwritten) :]
+        out.flush()
+
+
+def consume_range(
+    consumer: Any, offsets: OffsetRange, printer: Printer, max_records: int | None, guard: InterruptGuard
+) -> None:
+    """Print the records of a range, at most `max_records`."""
+    begin, end = offsets
+    unfinished = {tp for tp in begin if tp not in end or begin[tp] < end[tp]}
+    if not unfinished:
+        return
+    consumer.assign(sorted(unfinished))
+    for tp in unfinished:
+        consumer.seek(tp, begin[tp])
+    remaining = max_records
+    total = _expected_records(offsets, max_records, unfinished)
+    with ProgressBar("consuming", total, enabled=not sys.stdout.isatty()) as progress:
+        while unfinished:
+            with guard.deferred():
+                polled = consumer.poll(POLL_MS, max_records=_poll_size(remaining))
+            records = [
+                record
+                for tp, batch in polled.items()
+                for record in batch
+                if tp in unfinished and record.offset < end.get(tp, record.offset + 1)
+            ]
+            printer.print(records)
+            progress.advance(len(records))
+            if remaining is not None and (remaining := remaining - len(records)) <= 0:
+                return
+            finished = {tp for tp in unfinished if tp in end and consumer.position(tp) >= end[tp]}
+            if finished:
+                consumer.pause(*finished)
+                unfinished -= finished
+
+
+def _expected_records(offsets: OffsetRange, max_records: int | None, partitions: set[Any]) -> int | None:
+    begin, end = offsets
+    if not all(tp in end for tp in partitions):
+        return max_records
+    total = sum(end[tp] - begin[tp] for tp in partitions)
+    return total if max_records is None else min(max_records, total)
+
+
+def _poll_size(remaining: int | None) -> int:
+    return MAX_POLL_RECORDS if remaining is None else min(remaining, MAX_POLL_RECORDS)
+
+
+def consume_as_member(
+    consumer: Any, topics: list[str], printer: Printer, max_records: int | None, follow: bool, guard: InterruptGuard
+) -> None:
+    """Join the consumer's group and print records before they are committed (at least once).
+
+    A poll returns no more than may be printed, and auto-commits (each second, and before a rebalance) the records of
+    earlier polls, which have been printed.
+    """
+    assignments = _subscribe(consumer, topics)
+    log_ends: Offsets = {}
+    printed: Offsets = {}
+    remaining = max_records
+    try:
+        while remaining is None or remaining > 0:
+            with guard.deferred():
+                polled = consumer.poll(POLL_MS, max_records=_poll_size(remaining))
+            for tp, batch in polled.items():
+                printer.print(batch)
+                printed[tp] = batch[-1].offset + 1
+                remaining = None if remaining is None else remaining - len(batch)
+            if not follow and assignments and _has_read_all(consumer, log_ends):
+                break
+    except BaseException:
+        _commit_printed(consumer, printed)
+        raise
+    consumer.commit()
+
+
+def _subscribe(consumer: Any, topics: list[str]) -> list[Any]:
+    """Subscribe, and return a list that grows with each assignment, even one of no partitions."""
+    from kafka import ConsumerRebalanceListener
+
+    assignments: list[Any] = []
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            pass
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            assignments.append(assigned)
+
+    consumer.subscribe(topics, listener=Listener())
+    return assignments
+
+
+def _has_read_all(consumer: Any, log_ends: Offsets) -> bool:
+    """Whether this member has read its partitions up to the end that each had when it was assigned."""
+    assigned = consumer.assignment()
+    if unknown := [tp for tp in assigned if tp not in log_ends]:
+        log_ends.update(consumer.end_offsets(unknown))
+    return all(consumer.position(tp) >= log_ends[tp] for tp in assigned)
+
+
+def _commit_printed(consumer: Any, printed: Offsets) -> None:
+    from kafka import OffsetAndMetadata
+
+    assigned = consumer.assignment()
+    offsets = {tp: OffsetAndMetadata(offset, "", -1) for tp, offset in printed.items() if tp in assigned}
+    if offsets:
+        with suppress(Exception):  # the exception that ends the command is reported
+            consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)

@@ -23,8 +23,8 @@ from kbroker.config.values import ConfigError
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kbroker.metadata.image import BROKER_RESOURCE, BrokerNode, ConfigResource, MetadataDelta
-from kbroker.metadata.membership import ClusterMember, join
+from kbroker.metadata.cluster_member import ClusterMember, join
+from kbroker.metadata.image import BROKER_RESOURCE, BrokerRegistration, ConfigResource, MetadataDelta
 from kbroker.metadata.store.coordination import Coordination, SessionExpired
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.replica.assignments import Assignments
@@ -84,7 +84,9 @@ class Broker:
         listener, advertised = self.config.listeners[0], self.config.advertised_listeners[0]
         port = await self._server.bind(listener.host or None, listener.port)
         self._started.append(self._server.stop)
-        node = BrokerNode(self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack)
+        node = BrokerRegistration(
+            self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack
+        )
         member = await self._join(node, logs)
         replicas = ReplicaManager(self.environment, node.id, member.image, logs)
         self._configure(member)
@@ -108,7 +110,7 @@ class Broker:
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
-    async def _join(self, node: BrokerNode, logs: LogManager) -> ClusterMember:
+    async def _join(self, node: BrokerRegistration, logs: LogManager) -> ClusterMember:
         patience_s = FORMER_SESSION_S
         if self._coordination is None:
             # Sessions of a store in this process end with the process.

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from kbroker.api.context import Services
 from kbroker.common import KafkaError
 from kbroker.config.acting import without_effect
-from kbroker.config.alter import Change, alter_broker, alter_client_metrics, alter_group, alter_topic
-from kbroker.config.loggers import alter_loggers
+from kbroker.config.alter import AlterConfigOp, alter_broker, alter_client_metrics, alter_group, alter_topic
+from kbroker.config.broker_loggers import alter_loggers
 from kbroker.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
-from kbroker.metadata.topic_plans import check_topic_name
+from kbroker.metadata.topics.topic_plans import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 
@@ -36,7 +36,7 @@ Overrides = dict[str, str]
 class Alteration(NamedTuple):
     kind: int
     name: str
-    changes: Sequence[Change]
+    changes: Sequence[AlterConfigOp]
 
 
 async def alter_each(
@@ -57,7 +57,7 @@ async def alter_each(
 
 
 async def _alter(
-    services: Services, kind: int, name: str, changes: Sequence[Change], replace: bool, validate_only: bool
+    services: Services, kind: int, name: str, changes: Sequence[AlterConfigOp], replace: bool, validate_only: bool
 ) -> None:
     """Changes a resource's overrides; with `replace` they begin from none. Raises KafkaError."""
     if kind == LOGGER_RESOURCE and not replace:
@@ -82,7 +82,9 @@ async def _alter(
         log.warning("config without effect", reason=line)
 
 
-def _decision(services: Services, kind: int, name: str, changes: Sequence[Change]) -> Callable[[Overrides], Overrides]:
+def _decision(
+    services: Services, kind: int, name: str, changes: Sequence[AlterConfigOp]
+) -> Callable[[Overrides], Overrides]:
     """What to do with the overrides of a resource whose name is in order. Raises KafkaError."""
     if kind == BROKER_RESOURCE:
         if name:
@@ -91,7 +93,7 @@ def _decision(services: Services, kind: int, name: str, changes: Sequence[Change
     if kind == TOPIC_RESOURCE:
         if not name:
             raise invalid("Default topic resources are not allowed.")
-        check_topic_name(name)
+        validate_topic_name(name)
         return lambda current: alter_topic(current, changes, services.config)
     if kind == GROUP_RESOURCE:
         if not name:

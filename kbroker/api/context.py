@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.metadata.controller import Controller
     from kbroker.metadata.image import MetadataImage
-    from kbroker.metadata.producer_ids import ProducerIds
+    from kbroker.metadata.producer_id_manager import ProducerIdManager
     from kbroker.replica.fetch.fetch_manager import FetchManager
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.environment import Environment
@@ -37,7 +37,7 @@ class Services:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     markers: TransactionMarkerWriter
-    producer_ids: ProducerIds
+    producer_ids: ProducerIdManager
     # Bytes of records given to consumers, by the topic's name or id as they ask with.
     bytes_out: dict[str | bytes, int] = field(default_factory=dict)
 

@@ -15,8 +15,8 @@ from contextlib import suppress
 from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import NO_LEADER, KafkaError
-from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from kbroker.metadata.topic_plans import INTERNAL_TOPICS, ZERO_UUID, topic_name_fault
+from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
+from kbroker.metadata.topics.topic_plans import INTERNAL_TOPICS, ZERO_UUID, topic_name_error
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import (
     MetadataRequest,
@@ -45,7 +45,7 @@ def handle(
     if ids:
         return teller.answer(map(teller.by_id, dict.fromkeys(ids)))
     names = [name for name in dict.fromkeys(topic.name for topic in wanted) if name is not None]
-    absent = [name for name in names if name not in services.metadata.topics and topic_name_fault(name) is None]
+    absent = [name for name in names if name not in services.metadata.topics and topic_name_error(name) is None]
     if absent and request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
         return _create_and_answer(services, teller, absent, names)
     return teller.answer(map(teller.by_name, names))
@@ -106,7 +106,7 @@ class Teller:
         topic = self.image.topics.get(name)
         if topic is not None:
             return self.found(topic)
-        legal = topic_name_fault(name) is None
+        legal = topic_name_error(name) is None
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION
         return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
@@ -128,7 +128,7 @@ class Teller:
             topic_authorized_operations=TOPIC_OPERATIONS if asked else NOT_ASKED,
         )
 
-    def _partition(self, index: int, state: PartitionImage) -> MetadataResponsePartition:
+    def _partition(self, index: int, state: PartitionRegistration) -> MetadataResponsePartition:
         led = state.leader in self.image.brokers
         return MetadataResponsePartition(
             error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -140,7 +140,7 @@ class Teller:
             offline_replicas=self.image.offline(state),
         )
 
-    def _partition_v0(self, index: int, state: PartitionImage) -> MetadataResponsePartition:
+    def _partition_v0(self, index: int, state: PartitionRegistration) -> MetadataResponsePartition:
         """Version 0 has no offline replicas: they are left out of the lists and make an error."""
         answer = self._partition(index, state)
         answer.replica_nodes = self.image.alive(state.replicas)

@@ -13,7 +13,7 @@ ApiVersions,
 import re
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.metadata.features import SUPPORTED
+from kbroker.metadata.features import SUPPORTED_FEATURES
 from protocol.apis import APIS, Api, ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k18_api_versions import (
@@ -39,7 +39,7 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
         api_keys=[_versions(api) for api in APIS.values()],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=supported.lowest, max_version=supported.highest)
-            for name, supported in SUPPORTED.items()
+            for name, supported in SUPPORTED_FEATURES.items()
             if supported.lowest > 0 or context.version >= FIRST_WITH_LEVEL_0
         ],
         finalized_features_epoch=features.epoch,

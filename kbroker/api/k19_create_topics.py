@@ -11,7 +11,7 @@ takes no
 from kbroker.api.context import RequestContext, Services
 from kbroker.config.describe import describe_topic
 from kbroker.metadata.controller import TopicResult
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (
     CreatableTopic,

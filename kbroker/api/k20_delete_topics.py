@@ -9,7 +9,7 @@ is not
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topic_plans import Deletion, TopicRef
+from kbroker.metadata.topics.topic_plans import TopicDeletion, TopicRef
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import (
     DeletableTopicResult,
@@ -29,11 +29,11 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
         answers = await services.controller.delete_topics(refs)
     else:
         disabled = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-        answers = [Deletion(ref.name, ref.topic_id, disabled) for ref in refs]
+        answers = [TopicDeletion(ref.name, ref.topic_id, disabled) for ref in refs]
     return DeleteTopicsResponse(responses=[_result(answer) for answer in answers])
 
 
-def _result(answer: Deletion) -> DeletableTopicResult:
+def _result(answer: TopicDeletion) -> DeletableTopicResult:
     error = answer.error
     return DeletableTopicResult(
         name=answer.name,

@@ -14,18 +14,18 @@ from kbroker.api.config_resources import (
 )
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.config.broker_loggers import logger_levels
 from kbroker.config.describe import (
-    Entry,
-    Source,
+    ConfigEntry,
+    ConfigSource,
     describe_broker,
     describe_brokers,
     describe_client_metrics,
     describe_group,
     describe_topic,
 )
-from kbroker.config.loggers import logger_levels
 from kbroker.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
-from kbroker.metadata.topic_plans import check_topic_name
+from kbroker.metadata.topics.topic_plans import validate_topic_name
 from protocol.errors import ErrorCode
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
@@ -60,10 +60,10 @@ def _result(
     return result
 
 
-def _entries(services: Services, kind: int, name: str) -> Sequence[Entry]:
+def _entries(services: Services, kind: int, name: str) -> Sequence[ConfigEntry]:
     config, metadata = services.config, services.metadata
     if kind == TOPIC_RESOURCE:
-        check_topic_name(name)
+        validate_topic_name(name)
         if name not in metadata.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return describe_topic(metadata.overrides(kind, name), config)
@@ -83,7 +83,7 @@ def _entries(services: Services, kind: int, name: str) -> Sequence[Entry]:
     raise invalid(f"Unknown resource type {kind}")
 
 
-def _config(entry: Entry, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
+def _config(entry: ConfigEntry, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
     row = entry.row
     return DescribeConfigsResourceResult(
         name=row.name,
@@ -105,7 +105,7 @@ def _loggers(services: Services, name: str) -> list[DescribeConfigsResourceResul
         raise invalid("Broker id must not be empty")
     _check_node(services, name, "")
     return [
-        DescribeConfigsResourceResult(name=logger, value=level, config_source=Source.LOGGER)
+        DescribeConfigsResourceResult(name=logger, value=level, config_source=ConfigSource.LOGGER)
         for logger, level in logger_levels().items()
     ]
 

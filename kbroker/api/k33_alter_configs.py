@@ -6,7 +6,7 @@ is named twice is refused both times (Kafka 4.3.1 never answers that request).
 
 from kbroker.api.config_resources import Alteration, alter_each
 from kbroker.api.context import RequestContext, Services
-from kbroker.config.alter import replacing
+from kbroker.config.alter import set_ops
 from protocol.errors import ErrorCode
 from protocol.messages.k33_alter_configs import (
     AlterConfigsRequest,
@@ -20,7 +20,7 @@ async def handle(services: Services, context: RequestContext, request: AlterConf
         Alteration(
             resource.resource_type,
             resource.resource_name,
-            replacing((config.name, config.value) for config in resource.configs),
+            set_ops((config.name, config.value) for config in resource.configs),
         )
         for resource in request.resources
     ]

@@ -4,7 +4,7 @@ The answer comes when the new partitions have their logs; `timeout_ms` is not lo
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.metadata.topic_plans import PartitionsSpec
+from kbroker.metadata.topics.topic_plans import PartitionsSpec
 from protocol.errors import ErrorCode
 from protocol.messages.k37_create_partitions import (
     CreatePartitionsRequest,

@@ -6,7 +6,7 @@ this broker follows the new values. A resource that is named twice is refused bo
 
 from kbroker.api.config_resources import Alteration, alter_each
 from kbroker.api.context import RequestContext, Services
-from kbroker.config.alter import Change
+from kbroker.config.alter import AlterConfigOp
 from protocol.errors import ErrorCode
 from protocol.messages.k44_incremental_alter_configs import (
     AlterConfigsResourceResponse,
@@ -22,7 +22,7 @@ async def handle(
         Alteration(
             resource.resource_type,
             resource.resource_name,
-            [Change(config.name, config.config_operation, config.value) for config in resource.configs],
+            [AlterConfigOp(config.name, config.config_operation, config.value) for config in resource.configs],
         )
         for resource in request.resources
     ]

@@ -2,7 +2,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topic_plans import topic_name_fault
+from kbroker.metadata.topics.topic_plans import topic_name_error
 from protocol.errors import ErrorCode
 from protocol.messages.k61_describe_producers import (
     DescribeProducersRequest,
@@ -26,7 +26,7 @@ def handle(services: Services, context: RequestContext, request: DescribeProduce
 
 
 def _partition(services: Services, topic: str, index: int) -> PartitionResponse:
-    fault = topic_name_fault(topic)
+    fault = topic_name_error(topic)
     if fault is not None:
         return PartitionResponse(
             partition_index=index,

@@ -9,8 +9,8 @@
 from kbroker.api.authorized_operations import TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import NO_LEADER
-from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from kbroker.metadata.topic_plans import INTERNAL_TOPICS, topic_name_fault
+from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
+from kbroker.metadata.topics.topic_plans import INTERNAL_TOPICS, topic_name_error
 from protocol.errors import ErrorCode
 from protocol.messages.k75_describe_topic_partitions import (
     Cursor,
@@ -44,7 +44,7 @@ def _page(image: MetadataImage, names: list[str], first: int, room: int) -> Desc
     for name in names:
         topic = image.topics.get(name)
         if topic is None:
-            known = topic_name_fault(name) is None
+            known = topic_name_error(name) is None
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.INVALID_TOPIC_EXCEPTION
             topics.append(_unknown(name, code))
             first = 0
@@ -81,7 +81,9 @@ def _found(image: MetadataImage, topic: TopicImage, first: int, end: int) -> Des
     )
 
 
-def _partition(image: MetadataImage, index: int, state: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
+def _partition(
+    image: MetadataImage, index: int, state: PartitionRegistration
+) -> DescribeTopicPartitionsResponsePartition:
     led = state.leader in image.brokers
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,

@@ -5,15 +5,15 @@ Whoever makes a config act adds it here; README's limits and `doctor` are made f
 
 from collections.abc import Mapping
 
-from kbroker.config.broker import find_row
-from kbroker.config.definition import Row
-from kbroker.config.listeners import parse_endpoints, without_controllers
-from kbroker.config.names import base_name
-from kbroker.config.rows.broker import BROKER_CONFIGS, DYNAMIC_ONLY
-from kbroker.config.rows.client_metrics import CLIENT_METRICS_CONFIGS
-from kbroker.config.rows.group import GROUP_CONFIGS
-from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
-from kbroker.config.values import show
+from kbroker.config.broker.broker_config import broker_config_key
+from kbroker.config.broker.listener_prefix import strip_listener_prefix
+from kbroker.config.broker.listeners import exclude_controller_listeners, parse_endpoints
+from kbroker.config.config_def import ConfigKey
+from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
+from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
+from kbroker.config.definitions.group import GROUP_CONFIGS
+from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.values import format_value
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
@@ -144,7 +144,7 @@ def without_effect(kind: int, texts: Mapping[str, str]) -> list[str]:
     for name, text in texts.items():
         row = _row(kind, name)
         value = row.parse(text)
-        shown = name if row.sensitive else f"{name}={show(value)}"
+        shown = name if row.sensitive else f"{name}={format_value(value)}"
         if value != row.default and not acts(kind, name):
             from kbroker.config.inert import why_inert  # costs the start of every broker otherwise
 
@@ -153,10 +153,12 @@ def without_effect(kind: int, texts: Mapping[str, str]) -> list[str]:
 
 
 def acts(kind: int, name: str) -> bool:
-    return name in _ACTING[kind] or (kind == BROKER and name != base_name(name) and base_name(name) in PER_LISTENER)
+    return name in _ACTING[kind] or (
+        kind == BROKER and name != strip_listener_prefix(name) and strip_listener_prefix(name) in PER_LISTENER
+    )
 
 
-def inert_rows(kind: int) -> list[Row]:
+def inert_rows(kind: int) -> list[ConfigKey]:
     """The configs of a resource type that have no effect."""
     rows = BROKER_CONFIGS | DYNAMIC_ONLY if kind == BROKER else _ROWS[kind]
     return [row for row in rows.values() if not acts(kind, row.name)]
@@ -166,7 +168,7 @@ def _controller_listeners(texts: Mapping[str, str]) -> list[str]:
     """Of listeners that are left out, see without_controllers."""
     given = parse_endpoints("listeners", texts.get("listeners", "").split(",") if "listeners" in texts else ())
     controllers = texts.get("controller.listener.names", "CONTROLLER").split(",")
-    kept = without_controllers(given, [name.strip() for name in controllers])
+    kept = exclude_controller_listeners(given, [name.strip() for name in controllers])
     return [
         f"the listener {endpoint} is not opened: kbroker has no metadata quorum"
         for endpoint in given
@@ -174,5 +176,5 @@ def _controller_listeners(texts: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _row(kind: int, name: str) -> Row:
-    return find_row(name) if kind == BROKER else _ROWS[kind][name]
+def _row(kind: int, name: str) -> ConfigKey:
+    return broker_config_key(name) if kind == BROKER else _ROWS[kind][name]

@@ -8,15 +8,15 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.config.broker import BrokerConfig, find_row
-from kbroker.config.definition import CLUSTER_WIDE, READ_ONLY, Row, Table
-from kbroker.config.dynamic_checks import check_altered
-from kbroker.config.group import check_group
-from kbroker.config.rows.client_metrics import CLIENT_METRICS_CONFIGS
-from kbroker.config.rows.group import GROUP_CONFIGS
-from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
-from kbroker.config.topic import check_topic
-from kbroker.config.values import LIST, ConfigError, Value, parse, show
+from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
+from kbroker.config.broker.reconfiguration import check_altered
+from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey
+from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
+from kbroker.config.definitions.group import GROUP_CONFIGS
+from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.group_config import validate_group_configs
+from kbroker.config.topic_config import validate_topic_configs
+from kbroker.config.values import LIST, ConfigError, Value, format_value, parse_value
 from protocol.errors import ErrorCode
 
 Texts = Mapping[str, str]
@@ -41,14 +41,14 @@ PER_LISTENER = frozenset(
 FIXED_HERE = frozenset({"listeners", "listener.security.protocol.map"})
 
 
-class Op(IntEnum):
+class OpType(IntEnum):
     SET = 0
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
 
 
-class Change(NamedTuple):
+class AlterConfigOp(NamedTuple):
     """`op` as it came over the wire, so it may be none of Op's."""
 
     name: str
@@ -56,37 +56,37 @@ class Change(NamedTuple):
     value: str | None
 
 
-def replacing(configs: Iterable[tuple[str, str | None]]) -> list[Change]:
+def set_ops(configs: Iterable[tuple[str, str | None]]) -> list[AlterConfigOp]:
     """AlterConfigs' meaning, for changes that are applied to no overrides at all."""
-    return [Change(name, Op.SET, value) for name, value in configs]
+    return [AlterConfigOp(name, OpType.SET, value) for name, value in configs]
 
 
-def check_changes(changes: Sequence[Change]) -> None:
+def check_changes(changes: Sequence[AlterConfigOp]) -> None:
     """What is wrong whatever the resource. Raises KafkaError."""
     if len({change.name for change in changes}) < len(changes):
         raise _invalid("Error due to duplicate config keys")
     for change in changes:
-        if change.op not in tuple(Op):
+        if change.op not in tuple(OpType):
             raise _invalid(f"Unknown operation {change.op} for config {change.name}")
-    missing = [change.name for change in changes if change.value is None and change.op != Op.DELETE]
+    missing = [change.name for change in changes if change.value is None and change.op != OpType.DELETE]
     if missing:
         raise _invalid(f"Null value not supported for : {','.join(missing)}")
 
 
-def alter_topic(current: Texts, changes: Sequence[Change], config: BrokerConfig) -> dict[str, str]:
+def alter_topic(current: Texts, changes: Sequence[AlterConfigOp], config: BrokerConfig) -> dict[str, str]:
     """A topic's new overrides. Raises KafkaError, mostly INVALID_CONFIG."""
     new = _applied(current, changes, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _no_list)
-    check_topic(new, config.topic_defaults)
+    validate_topic_configs(new, config.topic_defaults)
     return _normal(new, ALL_TOPIC_CONFIGS)
 
 
-def alter_group(current: Texts, changes: Sequence[Change], config: BrokerConfig) -> dict[str, str]:
+def alter_group(current: Texts, changes: Sequence[AlterConfigOp], config: BrokerConfig) -> dict[str, str]:
     new = _applied(current, changes, GROUP_CONFIGS.get, {}, _no_list)
-    check_group(new, config.values)
+    validate_group_configs(new, config.values)
     return _normal(new, GROUP_CONFIGS)
 
 
-def alter_client_metrics(current: Texts, changes: Sequence[Change]) -> dict[str, str]:
+def alter_client_metrics(current: Texts, changes: Sequence[AlterConfigOp]) -> dict[str, str]:
     new = _applied(current, changes, CLIENT_METRICS_CONFIGS.get, {}, _no_list)
     for name in new:
         if name not in CLIENT_METRICS_CONFIGS:
@@ -94,17 +94,19 @@ def alter_client_metrics(current: Texts, changes: Sequence[Change]) -> dict[str,
     return _normal(new, CLIENT_METRICS_CONFIGS)
 
 
-def alter_broker(current: Texts, changes: Sequence[Change], config: BrokerConfig, *, every: bool) -> dict[str, str]:
+def alter_broker(
+    current: Texts, changes: Sequence[AlterConfigOp], config: BrokerConfig, *, every: bool
+) -> dict[str, str]:
     """The new dynamic configs of this broker, or (`every`) those that all brokers share.
 
     A bad value is INVALID_REQUEST here, as in Kafka. Unlike Kafka an unknown name is refused: there it might
     be meant for a plugin class.
     """
     new = _applied(current, changes, _broker_row, config.values, _no_broker_list)
-    touched = {change.name: find_row(change.name) for change in changes if change.name in new}
+    touched = {change.name: broker_config_key(change.name) for change in changes if change.name in new}
     _check_dynamic(touched)
     try:
-        new = _normal(new, {name: find_row(name) for name in new})
+        new = _normal(new, {name: broker_config_key(name) for name in new})
         _check_level(touched, every)
         after = config.with_dynamic(new, config.own) if every else config.with_dynamic(config.cluster, new)
         check_altered(config.values, after.values, touched)
@@ -113,7 +115,7 @@ def alter_broker(current: Texts, changes: Sequence[Change], config: BrokerConfig
     return new
 
 
-def _check_dynamic(rows: Mapping[str, Row]) -> None:
+def _check_dynamic(rows: Mapping[str, ConfigKey]) -> None:
     fixed = [name for name, row in rows.items() if row.mode is READ_ONLY or name in FIXED_HERE]
     if fixed:
         raise _invalid(f"Cannot update these configs dynamically: {_listed(fixed)}")
@@ -125,7 +127,7 @@ def _check_dynamic(rows: Mapping[str, Row]) -> None:
         )
 
 
-def _check_level(rows: Mapping[str, Row], every: bool) -> None:
+def _check_level(rows: Mapping[str, ConfigKey], every: bool) -> None:
     single = [name for name, row in rows.items() if row.mode is not CLUSTER_WIDE or name.startswith("listener.")]
     if every and single:
         raise _invalid(
@@ -135,18 +137,18 @@ def _check_level(rows: Mapping[str, Row], every: bool) -> None:
 
 def _applied(
     current: Texts,
-    changes: Sequence[Change],
-    find: Callable[[str], Row | None],
+    changes: Sequence[AlterConfigOp],
+    find: Callable[[str], ConfigKey | None],
     defaults: Mapping[str, Value],
-    no_list: Callable[[Change, Row | None], KafkaError],
+    no_list: Callable[[AlterConfigOp, ConfigKey | None], KafkaError],
 ) -> dict[str, str]:
     """The changes carried out, nothing validated but that lists are lists."""
     check_changes(changes)
     new = dict(current)
     for change in changes:
-        if change.value is None or change.op == Op.DELETE:
+        if change.value is None or change.op == OpType.DELETE:
             new.pop(change.name, None)
-        elif change.op == Op.SET:
+        elif change.op == OpType.SET:
             new[change.name] = change.value
         else:
             row = find(change.name)
@@ -154,41 +156,41 @@ def _applied(
                 raise no_list(change, row)
             text = new.get(change.name)
             # What is in effect is added to; Kafka adds to the config's default, whatever its broker says.
-            before = defaults.get(change.name) if text is None else parse(change.name, LIST, text)
+            before = defaults.get(change.name) if text is None else parse_value(change.name, LIST, text)
             new[change.name] = ",".join(_edited(before, change))
     return new
 
 
-def _edited(before: Value, change: Change) -> list[str]:
+def _edited(before: Value, change: AlterConfigOp) -> list[str]:
     """The list with parts appended or taken away; each part is there at most once."""
     old = before if isinstance(before, tuple) else ()
-    parts = parse(change.name, LIST, change.value)
+    parts = parse_value(change.name, LIST, change.value)
     given = parts if isinstance(parts, tuple) else ()
-    if change.op == Op.APPEND:
+    if change.op == OpType.APPEND:
         return list(dict.fromkeys((*old, *given)))
     return [part for part in old if part not in given]
 
 
-def _normal(texts: Texts, rows: Table) -> dict[str, str]:
+def _normal(texts: Texts, rows: ConfigDef) -> dict[str, str]:
     """Values as they are described: without the blanks that they may have been sent with."""
-    return {name: show(rows[name].parse(text)) or "" for name, text in texts.items()}
+    return {name: format_value(rows[name].parse(text)) or "" for name, text in texts.items()}
 
 
-def _broker_row(name: str) -> Row | None:
+def _broker_row(name: str) -> ConfigKey | None:
     try:
-        return find_row(name)
+        return broker_config_key(name)
     except ConfigError:
         return None
 
 
-def _no_list(change: Change, row: Row | None) -> KafkaError:
-    return ConfigError(f"Can't {Op(change.op).name} to key {change.name} because its type is not LIST.")
+def _no_list(change: AlterConfigOp, row: ConfigKey | None) -> KafkaError:
+    return ConfigError(f"Can't {OpType(change.op).name} to key {change.name} because its type is not LIST.")
 
 
-def _no_broker_list(change: Change, row: Row | None) -> KafkaError:
+def _no_broker_list(change: AlterConfigOp, row: ConfigKey | None) -> KafkaError:
     if row is None:
         return ConfigError(f"Unknown config name: {change.name}")
-    return ConfigError(f"Config value {Op(change.op).name.lower()} is not allowed for config key: {change.name}")
+    return ConfigError(f"Config value {OpType(change.op).name.lower()} is not allowed for config key: {change.name}")
 
 
 def _invalid(message: str) -> KafkaError:

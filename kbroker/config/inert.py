@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from kbroker.config.definition import Row
-from kbroker.config.names import base_name
+from kbroker.config.broker.listener_prefix import strip_listener_prefix
+from kbroker.config.config_def import ConfigKey
 
 QUORUM = "kbroker has no metadata quorum"
 SECURITY = "there is no TLS, SASL, authorization or delegation token yet"
@@ -50,7 +50,7 @@ _REASONS = (
 
 def why_inert(name: str) -> str:
     """For a config that is not in acting.py. Raises KeyError when nobody has said why."""
-    base = base_name(name)
+    base = strip_listener_prefix(name)
     for pattern, reason in _REASONS:
         if re.fullmatch(pattern, base):
             return reason
@@ -59,9 +59,9 @@ def why_inert(name: str) -> str:
     raise KeyError(name)
 
 
-def by_reason(rows: Iterable[Row]) -> dict[str, list[Row]]:
+def by_reason(rows: Iterable[ConfigKey]) -> dict[str, list[ConfigKey]]:
     """Rows without effect under their reasons, in the order of the table above."""
-    found: dict[str, list[Row]] = {reason: [] for _, reason in _REASONS}
+    found: dict[str, list[ConfigKey]] = {reason: [] for _, reason in _REASONS}
     for row in rows:
         found[why_inert(row.name)].append(row)
     return {reason: listed for reason, listed in found.items() if listed}

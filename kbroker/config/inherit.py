@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from kbroker.config.definition import Table
+from kbroker.config.config_def import ConfigDef
 from kbroker.config.values import Value
 
 
-def inherited(rows: Table, broker: Mapping[str, Value]) -> dict[str, Value]:
+def inherit_broker_values(rows: ConfigDef, broker: Mapping[str, Value]) -> dict[str, Value]:
     """For each config the value of its strongest synonym that has one, in the config's own unit."""
     values: dict[str, Value] = {}
     for name, row in rows.items():

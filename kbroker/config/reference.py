@@ -6,11 +6,11 @@ python -m kbroker.config.reference > docs/configuration.md
 from collections.abc import Iterable, Iterator
 
 from kbroker.config.acting import BROKER, CLIENT_METRICS, GROUP, TOPIC, acts, inert_rows
-from kbroker.config.definition import CLUSTER_WIDE, PER_BROKER, READ_ONLY, Row, Table
+from kbroker.config.config_def import CLUSTER_WIDE, PER_BROKER, READ_ONLY, ConfigDef, ConfigKey
+from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.topic import TOPIC_CONFIGS
 from kbroker.config.inert import by_reason
-from kbroker.config.rows.broker import BROKER_CONFIGS
-from kbroker.config.rows.topic import TOPIC_CONFIGS
-from kbroker.config.values import show
+from kbroker.config.values import format_value
 
 _INTRO = """\
 # Configuration
@@ -42,7 +42,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _acting(title: str, kind: int, rows: Table) -> Iterator[str]:
+def _acting(title: str, kind: int, rows: ConfigDef) -> Iterator[str]:
     yield f"## {title}\n"
     yield "| config | default | changes | what it does |\n|---|---|---|---|"
     for row in rows.values():
@@ -51,15 +51,15 @@ def _acting(title: str, kind: int, rows: Table) -> Iterator[str]:
     yield ""
 
 
-def _inert(rows: Iterable[Row]) -> Iterator[str]:
+def _inert(rows: Iterable[ConfigKey]) -> Iterator[str]:
     yield "| because | configs, with their defaults |\n|---|---|"
     for reason, listed in by_reason(rows).items():
         yield f"| {reason} | {', '.join(f'`{row.name}` {_default(row)}' for row in listed)} |"
     yield ""
 
 
-def _default(row: Row) -> str:
-    text = show(row.default)
+def _default(row: ConfigKey) -> str:
+    text = format_value(row.default)
     return "none" if text is None else _cell(text) if text else "empty"
 
 

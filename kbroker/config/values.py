@@ -19,7 +19,7 @@ DOUBLE_MAX = 1.7976931348623157e308
 HIDDEN = "[hidden]"
 
 
-class Type(IntEnum):
+class ConfigType(IntEnum):
     """The numbers are those of DescribeConfigs' config_type."""
 
     BOOLEAN = 1
@@ -33,7 +33,7 @@ class Type(IntEnum):
     PASSWORD = 9
 
 
-BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = Type
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = ConfigType
 
 _BITS = {SHORT: 16, INT: 32, LONG: 64}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -51,11 +51,11 @@ class ConfigError(KafkaError):
         return self.message or ""
 
 
-def invalid(name: str, value: Value, reason: str) -> ConfigError:
-    return ConfigError(f"Invalid value {show_java(value)} for configuration {name}: {reason}")
+def invalid_value(name: str, value: Value, reason: str) -> ConfigError:
+    return ConfigError(f"Invalid value {format_java_value(value)} for configuration {name}: {reason}")
 
 
-def parse(name: str, kind: Type, text: str | None) -> Value:
+def parse_value(name: str, kind: ConfigType, text: str | None) -> Value:
     """Raises ConfigError when the text is not of the type. Ranges are the validator's."""
     if text is None:
         return None
@@ -64,31 +64,31 @@ def parse(name: str, kind: Type, text: str | None) -> Value:
         return _parse_integer(name, kind, text)
     if kind is BOOLEAN:
         if text.lower() not in ("true", "false"):
-            raise invalid(name, text, "Expected value to be either true or false")
+            raise invalid_value(name, text, "Expected value to be either true or false")
         return text.lower() == "true"
     if kind is DOUBLE:
         if not _DECIMAL.fullmatch(text):
-            raise invalid(name, text, "Not a number of type DOUBLE")
+            raise invalid_value(name, text, "Not a number of type DOUBLE")
         return float(text)
     if kind is LIST:
         return tuple(part.strip() for part in text.split(",")) if text else ()
     if kind is CLASS and not _CLASS_NAME.fullmatch(text):
-        raise invalid(name, text, f"Class {text} could not be found.")
+        raise invalid_value(name, text, f"Class {text} could not be found.")
     return text
 
 
-def _parse_integer(name: str, kind: Type, text: str) -> int:
+def _parse_integer(name: str, kind: ConfigType, text: str) -> int:
     # int() alone would take "1_000" and " 1"; the length bound keeps a huge text from a slow conversion.
     if not _INTEGER.fullmatch(text) or len(text) > 40:
-        raise invalid(name, text, f"Not a number of type {kind.name}")
+        raise invalid_value(name, text, f"Not a number of type {kind.name}")
     number = int(text)
     limit = 1 << (_BITS[kind] - 1)
     if not -limit <= number < limit:
-        raise invalid(name, text, f"Not a number of type {kind.name}")
+        raise invalid_value(name, text, f"Not a number of type {kind.name}")
     return number
 
 
-def show(value: Value) -> str | None:
+def format_value(value: Value) -> str | None:
     """The text of a value; `parse` of it gives the value again."""
     if value is None:
         return None
@@ -101,11 +101,11 @@ def show(value: Value) -> str | None:
     return str(value)
 
 
-def show_java(value: Value) -> str:
+def format_java_value(value: Value) -> str:
     """A value as it stands in Kafka's messages: a list in brackets, nothing as null."""
     if isinstance(value, tuple):
         return "[" + ", ".join(value) + "]"
-    return show(value) or ("null" if value is None else "")
+    return format_value(value) or ("null" if value is None else "")
 
 
 def _show_double(value: float) -> str:

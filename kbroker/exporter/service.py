@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kbroker.config.checks import host_and_port
+from kbroker.config.validators import host_and_port
 from kbroker.exporter.collect import Sources, collect
 from kbroker.exporter.http import Answer, HttpServer, plain
 from kbroker.exporter.page import CONTENT_TYPE, Page

@@ -1,6 +1,6 @@
 """The controller: the elected broker that alone writes topics, partition state and configs.
 
-Each operation decides (kbroker/metadata/topic_plans.py), writes one multi that begins with a check of the
+Each operation decides (kbroker/metadata/topics/topic_plans.py), writes one multi that begins with a check of the
 controller epoch and adds one numbered change, and then waits until this broker's own image and listeners
 have followed: when a call returns, a topic that it created has its logs. Operations run one at a time.
 """
@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.config.topic import check_topic
-from kbroker.metadata.change_writer import ChangeWriter
-from kbroker.metadata.features import FeatureUpdate, updated
-from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, PartitionImage, TopicImage
+from kbroker.config.topic_config import validate_topic_configs
+from kbroker.metadata.features import FeatureUpdate, update_features
+from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, PartitionRegistration, TopicImage
+from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.chunks import ChunkDraft
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
-from kbroker.metadata.topic_plans import (
+from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.metadata.topics.topic_plans import (
     INTERNAL_TOPICS,
     MAX_PARTITIONS_PER_REQUEST,
-    Deletion,
     PartitionsSpec,
-    Surroundings,
+    PlanningContext,
+    TopicDeletion,
     TopicPlan,
     TopicRef,
     TopicSpec,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from kbroker.config import BrokerConfig
-    from kbroker.metadata.follower import MetadataFollower
+    from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
 
 # Well below the 1 MiB or so that ZooKeeper takes in one multi.
@@ -78,7 +78,7 @@ class Controller:
         self,
         node_id: int,
         coordination: Coordination,
-        follower: MetadataFollower,
+        follower: MetadataLoader,
         loop: AbstractEventLoop,
         random: Random,
         config: Callable[[], BrokerConfig],
@@ -89,7 +89,7 @@ class Controller:
         self._random = random
         self._config = config
         self._turn = Turnstile(loop)
-        self._writer = ChangeWriter(node_id, coordination, follower, loop)
+        self._writer = MetadataWriter(node_id, coordination, follower, loop)
 
     @property
     def elected(self) -> bool:
@@ -177,14 +177,14 @@ class Controller:
             draft.add(topic_id, index, _fresh(replicas))
         return ops
 
-    async def delete_topics(self, refs: Sequence[TopicRef]) -> list[Deletion]:
+    async def delete_topics(self, refs: Sequence[TopicRef]) -> list[TopicDeletion]:
         """One answer for each name or id, the refused ones included."""
         async with self._turn:
             error = await _refusal(self._writer.prepare())
             answers = plan_deletions(refs, self._image.topics, self._image.topic_by_id)
             if error is not None:
                 # That there is no such topic may not be so.
-                return [Deletion(answer.name, answer.topic_id, error) for answer in answers]
+                return [TopicDeletion(answer.name, answer.topic_id, error) for answer in answers]
             good = [answer for answer in answers if answer.error is None]
             error = await _refusal(self._delete([self._image.topic_by_id[answer.topic_id] for answer in good]))
             for answer in good:
@@ -263,7 +263,7 @@ class Controller:
         """Other levels of finalized features, all or none. Raises KafkaError."""
         async with self._turn:
             await self._writer.prepare()
-            features = updated(self._image.features, updates, self.node_id)
+            features = update_features(self._image.features, updates, self.node_id)
             if features != self._image.features and not validate_only:
                 await self._writer.commit([Set(znodes.FEATURES, znodes.encode_features(features))])
 
@@ -299,15 +299,15 @@ class Controller:
             for ops in _batches(draft.ops()):
                 await self._writer.write(ops)
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> PlanningContext:
         config = self._config()
-        return Surroundings(
+        return PlanningContext(
             topics=self._image.topics,
             racks={node.id: node.rack for node in self._image.brokers.values()},
             random=self._random,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
-            check_configs=lambda overrides: check_topic(overrides, config.topic_defaults),
+            check_configs=lambda overrides: validate_topic_configs(overrides, config.topic_defaults),
             cordoned=frozenset(filter(self._is_cordoned, self._image.brokers)),
         )
 
@@ -326,11 +326,11 @@ class Controller:
         return self._new_id() if urlsafe_b64encode(drawn).startswith(b"-") else bytes(drawn)
 
 
-def _fresh(replicas: list[int]) -> PartitionImage:
-    return PartitionImage(leader=replicas[0], leader_epoch=0, replicas=replicas, isr=list(replicas))
+def _fresh(replicas: list[int]) -> PartitionRegistration:
+    return PartitionRegistration(leader=replicas[0], leader_epoch=0, replicas=replicas, isr=list(replicas))
 
 
-def _led_anew(state: PartitionImage) -> PartitionImage:
+def _led_anew(state: PartitionRegistration) -> PartitionRegistration:
     return replace(state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1)
 
 

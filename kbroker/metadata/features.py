@@ -15,7 +15,7 @@ TRANSACTION_VERSION = "transaction.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
-class Supported(NamedTuple):
+class SupportedVersionRange(NamedTuple):
     """The levels that this broker can do, and that of a new cluster."""
 
     lowest: int
@@ -23,10 +23,10 @@ class Supported(NamedTuple):
     initial: int
 
 
-SUPPORTED = {TRANSACTION_VERSION: Supported(0, 2, 2)}
+SUPPORTED_FEATURES = {TRANSACTION_VERSION: SupportedVersionRange(0, 2, 2)}
 
 
-class Features(NamedTuple):
+class FinalizedFeatures(NamedTuple):
     """What is finalized. `levels` by name, 0 when it is not there; `epoch` grows with each change, by which clients
     tell newer from older."""
 
@@ -38,7 +38,7 @@ class Features(NamedTuple):
         return self.levels.get(TRANSACTION_VERSION, 0)
 
 
-INITIAL = Features(0, {name: supported.initial for name, supported in SUPPORTED.items()})
+INITIAL_FEATURES = FinalizedFeatures(0, {name: supported.initial for name, supported in SUPPORTED_FEATURES.items()})
 
 
 class FeatureUpdate(NamedTuple):
@@ -47,7 +47,9 @@ class FeatureUpdate(NamedTuple):
     upgrade_type: int
 
 
-def updated(features: Features, updates: Sequence[FeatureUpdate], controller_id: int) -> Features:
+def update_features(
+    features: FinalizedFeatures, updates: Sequence[FeatureUpdate], controller_id: int
+) -> FinalizedFeatures:
     """The features with all of the updates; of two for one feature the later counts. `controller_id` is told.
 
     Raises KafkaError (INVALID_UPDATE_VERSION) if any cannot be; then none is to be made. The epoch is the same if
@@ -62,7 +64,7 @@ def updated(features: Features, updates: Sequence[FeatureUpdate], controller_id:
                 f"Invalid update version {update.level} for feature {update.name}. {fault}",
             )
         levels[update.name] = update.level
-    return features if levels == features.levels else Features(features.epoch + 1, levels)
+    return features if levels == features.levels else FinalizedFeatures(features.epoch + 1, levels)
 
 
 def _fault(update: FeatureUpdate, current: int, controller_id: int) -> str | None:
@@ -70,7 +72,7 @@ def _fault(update: FeatureUpdate, current: int, controller_id: int) -> str | Non
         return "The controller does not support the given upgrade type."
     if update.level < 0:
         return "A feature version cannot be less than 0."
-    supported = SUPPORTED.get(update.name)
+    supported = SUPPORTED_FEATURES.get(update.name)
     if supported is None:
         # Kafka says for level 0, which it takes for "not there", that the feature was not found.
         if update.level == 0:

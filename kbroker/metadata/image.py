@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.common import NO_LEADER, TopicPartition
-from kbroker.metadata.features import INITIAL, Features
+from kbroker.metadata.features import INITIAL_FEATURES, FinalizedFeatures
 
 # Config resource types, as DescribeConfigs and AlterConfigs number them.
 TOPIC_RESOURCE = 2
@@ -18,7 +18,7 @@ CLIENT_METRICS_RESOURCE = 16
 GROUP_RESOURCE = 32
 
 
-class BrokerNode(NamedTuple):
+class BrokerRegistration(NamedTuple):
     """A registered broker. `epoch` tells one registration of an id from the next."""
 
     id: int
@@ -36,7 +36,7 @@ class ConfigResource(NamedTuple):
 
 
 @dataclass(slots=True)
-class PartitionImage:
+class PartitionRegistration:
     """One partition's state as the controller wrote it. Lists of broker ids; `replicas[0]` is preferred."""
 
     leader: int
@@ -56,7 +56,7 @@ class TopicImage:
     topic_id: bytes
     internal: bool = False
     configs: dict[str, str] = field(default_factory=dict)
-    partitions: list[PartitionImage] = field(default_factory=list)
+    partitions: list[PartitionRegistration] = field(default_factory=list)
 
 
 class PartitionChange(NamedTuple):
@@ -64,8 +64,8 @@ class PartitionChange(NamedTuple):
 
     tp: TopicPartition
     topic_id: bytes
-    old: PartitionImage | None
-    new: PartitionImage | None
+    old: PartitionRegistration | None
+    new: PartitionRegistration | None
 
 
 @dataclass(slots=True)
@@ -83,10 +83,10 @@ class MetadataDelta:
     updated: list[TopicImage] = field(default_factory=list)
     partitions: list[PartitionChange] = field(default_factory=list)
     configs: dict[ConfigResource, dict[str, str]] = field(default_factory=dict)
-    brokers: dict[int, BrokerNode | None] = field(default_factory=dict)
+    brokers: dict[int, BrokerRegistration | None] = field(default_factory=dict)
     controller_id: int | None = None
     cluster_id: str | None = None
-    features: Features | None = None
+    features: FinalizedFeatures | None = None
 
     def __bool__(self) -> bool:
         return bool(
@@ -96,7 +96,7 @@ class MetadataDelta:
 
 
 # A listener must not wait for the controller, which waits for the listeners.
-Listener = Callable[[MetadataDelta], Awaitable[None]]
+DeltaListener = Callable[[MetadataDelta], Awaitable[None]]
 
 
 class MetadataImage:
@@ -105,8 +105,8 @@ class MetadataImage:
     def __init__(self) -> None:
         self.cluster_id = ""
         self.controller_id = NO_LEADER
-        self.features = INITIAL
-        self.brokers: dict[int, BrokerNode] = {}
+        self.features = INITIAL_FEATURES
+        self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topic_by_id: dict[bytes, TopicImage] = {}
         self._configs: dict[ConfigResource, dict[str, str]] = {}
@@ -148,13 +148,13 @@ class MetadataImage:
         """The names of the resources of a type that have overrides, sorted."""
         return sorted(name for kind, name in self._configs if kind == resource_type)
 
-    def partition(self, topic: str, index: int) -> PartitionImage | None:
+    def partition(self, topic: str, index: int) -> PartitionRegistration | None:
         found = self.topics.get(topic)
         if found is None or not 0 <= index < len(found.partitions):
             return None
         return found.partitions[index]
 
-    def partitions(self) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+    def partitions(self) -> Iterator[tuple[TopicPartition, PartitionRegistration]]:
         for topic in self.topics.values():
             for index, partition in enumerate(topic.partitions):
                 yield TopicPartition(topic.name, index), partition
@@ -162,6 +162,6 @@ class MetadataImage:
     def alive(self, nodes: Iterable[int]) -> list[int]:
         return [node for node in nodes if node in self.brokers]
 
-    def offline(self, partition: PartitionImage) -> list[int]:
+    def offline(self, partition: PartitionRegistration) -> list[int]:
         """The assigned replicas whose broker is not registered."""
         return [node for node in partition.replicas if node not in self.brokers]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError, TopicPartition
-from kbroker.config.topic import TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.replica.fetch.fetch_session import FetchPartition
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.control_batches import MarkerBatch, append_markers
@@ -19,7 +19,7 @@ from protocol.errors import ErrorCode
 from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
 
 if TYPE_CHECKING:
-    from kbroker.metadata.image import PartitionImage
+    from kbroker.metadata.image import PartitionRegistration
 
 Committed = Callable[[ErrorCode], None]
 
@@ -107,7 +107,7 @@ class Partition:
         if self.is_leader:
             self.log.epochs.assign(self.state.leader_epoch, self.log.log_end_offset)
 
-    def follow(self, image: PartitionImage, node_id: int) -> None:
+    def follow(self, image: PartitionRegistration, node_id: int) -> None:
         """The metadata image has changed: perhaps the leader, which this broker (`node_id`) is or is not."""
         newer = image.leader_epoch > self.state.leader_epoch
         self.state.become_leader(image.leader_epoch, image.isr)

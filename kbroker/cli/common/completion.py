@@ -42,7 +42,7 @@ def complete_transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]
 
 def complete_topic_configs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete topic configs as `NAME=`, without asking a broker."""
-    from kbroker.config.rows.topic import TOPIC_CONFIGS
+    from kbroker.config.definitions.topic import TOPIC_CONFIGS
 
     return _with_prefix((f"{name}=" for name in TOPIC_CONFIGS), incomplete)
 
@@ -85,10 +85,10 @@ def rejoin_words(environ: MutableMapping[str, str]) -> None:
 
 
 def _config_names(kind: str, suffix: str) -> list[str]:
-    from kbroker.config.rows.broker import BROKER_CONFIGS
-    from kbroker.config.rows.client_metrics import CLIENT_METRICS_CONFIGS
-    from kbroker.config.rows.group import GROUP_CONFIGS
-    from kbroker.config.rows.topic import TOPIC_CONFIGS
+    from kbroker.config.definitions.broker import BROKER_CONFIGS
+    from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
+    from kbroker.config.definitions.group import GROUP_CONFIGS
+    from kbroker.config.definitions.topic import TOPIC_CONFIGS
 
     configs: dict[str, Mapping[str, Any]] = {
         "topic": TOPIC_CONFIGS,

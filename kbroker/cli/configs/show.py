@@ -13,9 +13,9 @@ from kbroker.cli.common.output import print_json, print_table
 from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
 from kbroker.cli.start.options import DEFAULT_ORIGIN, StartOptions, load_properties, origins_text
 from kbroker.config import BrokerConfig, ConfigError
-from kbroker.config.broker import find_row
+from kbroker.config.broker.broker_config import broker_config_key
 from kbroker.config.describe import describe_broker
-from kbroker.config.sources import TWINS, Given
+from kbroker.config.sources.static_configs import ALIASES, StaticConfigs
 from kbroker.config.values import HIDDEN
 
 app = typer.Typer()
@@ -70,7 +70,7 @@ def show(
         print_table(("config", "value", "from"), selected)
 
 
-def start_configs(static: Given) -> list[ConfigValue]:
+def start_configs(static: StaticConfigs) -> list[ConfigValue]:
     """Return the configs that a broker would start with. Raises CliError if it would not start."""
     try:
         config = BrokerConfig.load({name: source.text for name, source in static.items()})
@@ -82,7 +82,7 @@ def start_configs(static: Given) -> list[ConfigValue]:
     ]
 
 
-def running_configs(bootstrap: str, static: Given) -> list[ConfigValue]:
+def running_configs(bootstrap: str, static: StaticConfigs) -> list[ConfigValue]:
     """Return the configs of a running broker, with origins from `static` where the values agree."""
     from kbroker.cli.configs.requests import Resource, describe_configs
 
@@ -96,7 +96,7 @@ def running_configs(bootstrap: str, static: Given) -> list[ConfigValue]:
     ]
 
 
-def _broker_id(broker_ids: Iterable[int], static: Given) -> int:
+def _broker_id(broker_ids: Iterable[int], static: StaticConfigs) -> int:
     known = sorted(broker_ids)
     node_id = static.get("node.id") or static.get("broker.id")
     if node_id is None:
@@ -108,7 +108,7 @@ def _broker_id(broker_ids: Iterable[int], static: Given) -> int:
     return int(node_id.text)
 
 
-def _running_origin(config: Mapping[str, str], static: Given) -> str:
+def _running_origin(config: Mapping[str, str], static: StaticConfigs) -> str:
     source = config["source"]
     if source == "STATIC_BROKER_CONFIG":
         name = config["name"]
@@ -117,21 +117,21 @@ def _running_origin(config: Mapping[str, str], static: Given) -> str:
     return DYNAMIC_ORIGINS.get(source, DEFAULT_ORIGIN)
 
 
-def _agrees(name: str, value: str | None, static: Given) -> bool:
+def _agrees(name: str, value: str | None, static: StaticConfigs) -> bool:
     """Whether `static` sets the value that the broker runs with. Brokers hide passwords, which count as equal."""
-    source = static.get(name) or static.get(TWINS.get(name, ""))
+    source = static.get(name) or static.get(ALIASES.get(name, ""))
     if source is None or value is None:
         return source is not None
     try:
-        row = find_row(name)
+        row = broker_config_key(name)
         return row.parse(source.text) == row.parse(value)
     except ConfigError:
         return source.text == value
 
 
-def _static_origin(name: str, static: Given) -> str:
+def _static_origin(name: str, static: StaticConfigs) -> str:
     # node.id and broker.id are two names of one config.
-    source = static.get(name) or (static.get(TWINS[name]) if name in ("node.id", "broker.id") else None)
+    source = static.get(name) or (static.get(ALIASES[name]) if name in ("node.id", "broker.id") else None)
     return DEFAULT_ORIGIN if source is None else source.origin
 
 

@@ -11,7 +11,7 @@ from kbroker.cli.doctor.host import Machine
 from kbroker.common import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.acting import BROKER, without_effect
-from kbroker.config.listeners import WILDCARDS, Endpoint
+from kbroker.config.broker.listeners import WILDCARDS, Endpoint
 from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names, meta_properties
 

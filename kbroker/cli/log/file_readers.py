@@ -196,13 +196,13 @@ def _op(op: Op) -> Fields:
 
 
 def _coordination_snapshot(source: Source, wanted: Wanted) -> Iterator[Item]:
-    from kbroker.metadata.store.tree import Tree
+    from kbroker.metadata.store.data_tree import DataTree
 
     data = source.disk.read(source.path)
-    tree = Tree()
+    tree = DataTree()
     try:
         number = journal.load_snapshot(data, tree)
-    except (journal.Damaged, ValueError, KeyError, struct.error) as error:
+    except (journal.JournalCorrupted, ValueError, KeyError, struct.error) as error:
         yield damage_item(Damage(0, len(data), None, str(error)))
         return
     for path, node in tree.persistent():

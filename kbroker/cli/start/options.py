@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.parsing import parse_assignments, parse_host_port
 from kbroker.config import ConfigError
-from kbroker.config.sources import Given, Sourced, from_environment, layered
+from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, from_environment, merge_sources
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "kbroker-data"
@@ -62,37 +62,37 @@ def parse_options(args: Sequence[str]) -> StartOptions | None:
     return options
 
 
-def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tuple[Given, list[str]]:
+def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tuple[StaticConfigs, list[str]]:
     """Return the properties with their origins, and warnings about properties that are ignored.
 
     Raises CliError for options and files that cannot be parsed; property names and values are not validated.
     """
     from_file, warnings = ({}, []) if options.config is None else _read_file(options.config)
-    properties = layered(
+    properties = merge_sources(
         from_file,
         from_environment(environment),
-        {name: Sourced(text, "--set") for name, text in parse_assignments(options.set).items()},
+        {name: StaticConfig(text, "--set") for name, text in parse_assignments(options.set).items()},
         _dedicated(options),
     )
-    properties.setdefault("listeners", Sourced(f"PLAINTEXT://{DEFAULT_LISTEN}", DEFAULT_ORIGIN))
+    properties.setdefault("listeners", StaticConfig(f"PLAINTEXT://{DEFAULT_LISTEN}", DEFAULT_ORIGIN))
     if "log.dir" not in properties:
-        properties.setdefault("log.dirs", Sourced(DEFAULT_DATA_DIR, DEFAULT_ORIGIN))
+        properties.setdefault("log.dirs", StaticConfig(DEFAULT_DATA_DIR, DEFAULT_ORIGIN))
     return properties, warnings
 
 
-def _dedicated(options: StartOptions) -> Given:
+def _dedicated(options: StartOptions) -> StaticConfigs:
     """The properties that have options of their own."""
     properties = {}
     if options.data_dir is not None:
-        properties["log.dirs"] = Sourced(options.data_dir, "--data-dir")
+        properties["log.dirs"] = StaticConfig(options.data_dir, "--data-dir")
     if options.listen is not None:
-        properties["listeners"] = Sourced(_listener(options.listen, "--listen"), "--listen")
+        properties["listeners"] = StaticConfig(_listener(options.listen, "--listen"), "--listen")
     if options.advertise is not None:
-        properties["advertised.listeners"] = Sourced(_listener(options.advertise, "--advertise"), "--advertise")
+        properties["advertised.listeners"] = StaticConfig(_listener(options.advertise, "--advertise"), "--advertise")
     if options.metrics is not None:
-        properties["kbroker.metrics.listener"] = Sourced(_address(options.metrics, "--metrics"), "--metrics")
+        properties["kbroker.metrics.listener"] = StaticConfig(_address(options.metrics, "--metrics"), "--metrics")
     if options.log_format is not None:
-        properties["kbroker.log.format"] = Sourced(options.log_format, "--log-format")
+        properties["kbroker.log.format"] = StaticConfig(options.log_format, "--log-format")
     return properties
 
 
@@ -105,19 +105,19 @@ def _address(address: str, option: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _read_file(path: str) -> tuple[Given, list[str]]:
-    from kbroker.config.files import from_file, without_removed
+def _read_file(path: str) -> tuple[StaticConfigs, list[str]]:
+    from kbroker.config.sources.files import drop_removed_configs, parse_config_file
 
     try:
         with open(path, "rb") as file:
-            return without_removed(from_file(path, file.read()))
+            return drop_removed_configs(parse_config_file(path, file.read()))
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}") from None
     except ConfigError as error:
         raise CliError(str(error)) from None
 
 
-def origins_text(message: str, properties: Given) -> str:
+def origins_text(message: str, properties: StaticConfigs) -> str:
     """Return ` (from FILE:LINE, --set)` for the properties that an error message names, "" if there are none."""
     words = {word.strip("(),.:;'") for word in message.split()}
     origins = {

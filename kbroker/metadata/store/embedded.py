@@ -23,9 +23,9 @@ from kbroker.metadata.store.coordination import (
     Watch,
     WatchEvent,
 )
-from kbroker.metadata.store.journal import Journal, Lost, encode_snapshot
-from kbroker.metadata.store.tree import Tree, Undo, take_back
-from kbroker.metadata.store.watches import Watches
+from kbroker.metadata.store.data_tree import DataTree, Undo, roll_back
+from kbroker.metadata.store.journal import Journal, JournalFailed, encode_snapshot
+from kbroker.metadata.store.watch_manager import WatchManager
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -53,7 +53,7 @@ class EmbeddedStore:
         self,
         environment: Environment,
         journal: Journal,
-        tree: Tree,
+        tree: DataTree,
         lost: Callable[[CoordinationError], None] = lambda _: None,
     ) -> None:
         """`lost` is told when the journal's disk has failed: nothing is answered from then on."""
@@ -65,7 +65,7 @@ class EmbeddedStore:
         self._draining = False
         self._failure: CoordinationError | None = None
         self._last_session = 0
-        self._watches: Watches[tuple[EmbeddedSession, Watch]] = Watches()
+        self._watches: WatchManager[tuple[EmbeddedSession, Watch]] = WatchManager()
 
     @classmethod
     async def open(
@@ -105,7 +105,7 @@ class EmbeddedStore:
         batch.lasting += applied.lasting
 
     @property
-    def tree(self) -> Tree:
+    def tree(self) -> DataTree:
         return self._tree
 
     async def _drain(self) -> None:
@@ -135,21 +135,21 @@ class EmbeddedStore:
 
     async def _persist(self, batch: Batch) -> CoordinationError | None:
         if self._failure is not None:
-            take_back(batch.undo)
+            roll_back(batch.undo)
             return self._failure
         if not batch.lasting:
             return None
         try:
             await self._environment.offload(self._journal.append, batch.lasting)
         except OSError as error:
-            take_back(batch.undo)
+            roll_back(batch.undo)
             return Unavailable("", str(error))
-        except Lost as error:
-            take_back(batch.undo)
+        except JournalFailed as error:
+            roll_back(batch.undo)
             return self._fail(error)
         return None
 
-    def _fail(self, error: Lost) -> CoordinationError:
+    def _fail(self, error: JournalFailed) -> CoordinationError:
         self._failure = Unavailable(error.path, error.detail)
         self._lost(self._failure)
         return self._failure
@@ -160,7 +160,7 @@ class EmbeddedStore:
             await self._environment.offload(self._journal.compact, snapshot)
         except OSError:
             pass
-        except Lost as error:
+        except JournalFailed as error:
             self._fail(error)
 
     def watch(self, session: EmbeddedSession, path: str, callback: Watch | None, *, children: bool = False) -> None:

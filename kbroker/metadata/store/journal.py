@@ -14,7 +14,7 @@ from errno import ENOSPC
 from typing import TYPE_CHECKING
 
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
-from kbroker.metadata.store.tree import Tree, TreeNode
+from kbroker.metadata.store.data_tree import DataNode, DataTree
 
 if TYPE_CHECKING:
     from kbroker.runtime.disk import Disk, DiskFile
@@ -32,13 +32,13 @@ SEARCHED_PER_BYTE = 64
 SEARCHED_AT_LEAST = 1 << 26
 
 
-class Damaged(CoordinationError):
+class JournalCorrupted(CoordinationError):
     """A file is not what was written: acknowledged changes cannot be recovered, so the broker must not
     start.
     """
 
 
-class Lost(CoordinationError):
+class JournalFailed(CoordinationError):
     """The disk failed under the journal and what it holds is not known: nothing may be answered from
     memory.
     """
@@ -121,7 +121,7 @@ def next_record(buf: bytes, start: int) -> int:
     return len(buf)
 
 
-def encode_snapshot(tree: Tree, number: int) -> bytes:
+def encode_snapshot(tree: DataTree, number: int) -> bytes:
     out = [NUMBER.pack(number)]
     for path, node in tree.persistent():
         name = path.encode()
@@ -129,20 +129,20 @@ def encode_snapshot(tree: Tree, number: int) -> bytes:
     return frame(b"".join(out))
 
 
-def load_snapshot(buf: bytes, tree: Tree) -> int:
+def load_snapshot(buf: bytes, tree: DataTree) -> int:
     """Fills an empty tree; gives the number of the last change that the snapshot holds. Raises Damaged."""
     payload = unframe(buf, 0)
     if payload is None or FRAME.size + len(payload) != len(buf):
-        raise Damaged("", "the coordination snapshot is damaged")
+        raise JournalCorrupted("", "the coordination snapshot is damaged")
     (number,) = NUMBER.unpack_from(payload)
     try:
         _load_nodes(payload, NUMBER.size, tree)
     except (ValueError, LookupError, struct.error) as fault:
-        raise Damaged("", f"the coordination snapshot cannot be understood: {fault}") from None
+        raise JournalCorrupted("", f"the coordination snapshot cannot be understood: {fault}") from None
     return int(number)
 
 
-def _load_nodes(payload: bytes, pos: int, tree: Tree) -> None:
+def _load_nodes(payload: bytes, pos: int, tree: DataTree) -> None:
     while pos < len(payload):
         name_size, version, data_size = NODE.unpack_from(payload, pos)
         raw, pos = _take(payload, pos + NODE.size, name_size)
@@ -152,7 +152,7 @@ def _load_nodes(payload: bytes, pos: int, tree: Tree) -> None:
             raise ValueError(f"{path!r} is there twice")
         parent, _, name = path.rpartition("/")
         tree.nodes[parent].children.add(name)
-        tree.nodes[path] = TreeNode(data, version)
+        tree.nodes[path] = DataNode(data, version)
 
 
 class Journal:
@@ -168,13 +168,13 @@ class Journal:
         self._size = 0
         self._compact_at = COMPACT_AT_BYTES
 
-    def load(self) -> Tree:
+    def load(self) -> DataTree:
         """The tree as of the last change; a torn last record is cut off. All of it is durable then.
 
         Raises Damaged, Lost, OSError.
         """
         self._disk.makedirs(self._directory)
-        tree = Tree()
+        tree = DataTree()
         if self._disk.exists(self._snapshot):
             buf = self._disk.read(self._snapshot)
             self._compact_at = max(COMPACT_AT_BYTES, 4 * len(buf))
@@ -189,7 +189,7 @@ class Journal:
         self._make_durable(tree)
         return tree
 
-    def _make_durable(self, tree: Tree) -> None:
+    def _make_durable(self, tree: DataTree) -> None:
         """The last process may have ended between a write and its sync, or because a sync has failed. The system
         takes what was not written then for written, so another sync would not do: it is all written anew."""
         assert self._file is not None
@@ -202,7 +202,7 @@ class Journal:
                 self._file.fdatasync()
         self._disk.sync_dir(self._directory)
 
-    def _replay(self, buf: bytes, tree: Tree) -> None:
+    def _replay(self, buf: bytes, tree: DataTree) -> None:
         pos = 0
         while (payload := unframe(buf, pos)) is not None:
             (number,) = NUMBER.unpack_from(payload)
@@ -210,7 +210,9 @@ class Journal:
                 try:
                     tree.apply(decode_ops(payload, NUMBER.size), 0)
                 except (ValueError, CoordinationError) as fault:
-                    raise Damaged(self._journal, f"the record at byte {pos} cannot be applied: {fault}") from None
+                    raise JournalCorrupted(
+                        self._journal, f"the record at byte {pos} cannot be applied: {fault}"
+                    ) from None
                 self._number = number
             pos += FRAME.size + len(payload)
         try:
@@ -219,7 +221,7 @@ class Journal:
             follows = True
         if follows:
             # Only the last record can be torn by a crash: each was synced before the next one was written.
-            raise Damaged(self._journal, f"the record at byte {pos} is damaged and others follow it")
+            raise JournalCorrupted(self._journal, f"the record at byte {pos} is damaged and others follow it")
         self._size = pos
 
     def append(self, ops: Sequence[Op]) -> None:
@@ -237,7 +239,7 @@ class Journal:
         try:
             self._file.fdatasync()
         except OSError as fault:
-            raise Lost(self._journal, f"sync failed: {fault}") from fault
+            raise JournalFailed(self._journal, f"sync failed: {fault}") from fault
         self._number += 1
         self._size += len(record)
 
@@ -246,7 +248,7 @@ class Journal:
         try:
             self._file.truncate(size)
         except OSError as fault:
-            raise Lost(self._journal, f"cutting it failed: {fault}") from fault
+            raise JournalFailed(self._journal, f"cutting it failed: {fault}") from fault
 
     @property
     def number(self) -> int:
@@ -266,7 +268,7 @@ class Journal:
         try:
             self._file.fdatasync()
         except OSError as fault:
-            raise Lost(self._journal, f"sync failed: {fault}") from fault
+            raise JournalFailed(self._journal, f"sync failed: {fault}") from fault
         self._size = 0
         self._compact_at = max(COMPACT_AT_BYTES, 4 * len(snapshot))
 

@@ -24,15 +24,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
-from kbroker.metadata.features import Features
+from kbroker.metadata.features import FinalizedFeatures
 from kbroker.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
-    BrokerNode,
+    BrokerRegistration,
     ConfigResource,
-    PartitionImage,
+    PartitionRegistration,
 )
 from kbroker.metadata.store.coordination import CoordinationError
 
@@ -63,10 +63,10 @@ CHUNK_PARTITIONS = 128
 RECENT_CHANGES = 32
 MAX_PATHS = 256
 
-Chunk = dict[bytes, dict[int, PartitionImage]]
+Chunk = dict[bytes, dict[int, PartitionRegistration]]
 
 
-class Unreadable(CoordinationError):
+class InvalidNodeData(CoordinationError):
     """A node holds what kbroker did not write."""
 
 
@@ -80,7 +80,7 @@ def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as fault:
-        raise Unreadable(path, f"{type(fault).__name__}: {fault}") from None
+        raise InvalidNodeData(path, f"{type(fault).__name__}: {fault}") from None
 
 
 def decode(path: str, data: bytes) -> Any:
@@ -117,26 +117,26 @@ def config_resource(path: str) -> ConfigResource:
     return ConfigResource(KIND_RESOURCES[kind], "" if name == DEFAULT_BROKER else unquote(name))
 
 
-def encode_broker(node: BrokerNode) -> bytes:
+def encode_broker(node: BrokerRegistration) -> bytes:
     return encode({"host": node.host, "port": node.port, "rack": node.rack, "epoch": node.epoch})
 
 
-def decode_broker(node_id: int, data: bytes) -> BrokerNode:
+def decode_broker(node_id: int, data: bytes) -> BrokerRegistration:
     path = broker_path(node_id)
     with _reading(path):
         fields = decode(path, data)
-        return BrokerNode(node_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
+        return BrokerRegistration(node_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
 
 
-def encode_features(features: Features) -> bytes:
+def encode_features(features: FinalizedFeatures) -> bytes:
     return encode({"epoch": features.epoch, "levels": dict(features.levels)})
 
 
-def decode_features(data: bytes) -> Features:
+def decode_features(data: bytes) -> FinalizedFeatures:
     with _reading(FEATURES):
         fields = decode(FEATURES, data)
         levels = {str(name): int(level) for name, level in fields["levels"].items()}
-        return Features(int(fields["epoch"]), levels)
+        return FinalizedFeatures(int(fields["epoch"]), levels)
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
     )
 
 
-def _partition_row(state: PartitionImage) -> list[object]:
+def _partition_row(state: PartitionRegistration) -> list[object]:
     """Short, for there are many: leader, leader epoch, partition epoch, replicas, ISR and, if any, both
     ELRs.
     """
@@ -193,25 +193,25 @@ def _partition_image(
     isr: list[int],
     elr: list[int] | None = None,
     last_known_elr: list[int] | None = None,
-) -> PartitionImage:
-    return PartitionImage(leader, leader_epoch, replicas, isr, elr or [], last_known_elr or [], partition_epoch)
+) -> PartitionRegistration:
+    return PartitionRegistration(leader, leader_epoch, replicas, isr, elr or [], last_known_elr or [], partition_epoch)
 
 
 @dataclass(slots=True)
-class Changes:
+class ChangeLog:
     """The numbered changes, newest last. `paths` of a change is None when it touched too many to list."""
 
     number: int = 0
     recent: list[tuple[int, list[str] | None]] = field(default_factory=list)
 
-    def after(self, paths: Iterable[str]) -> "Changes":
+    def after(self, paths: Iterable[str]) -> "ChangeLog":
         """With one more change, that touched these paths."""
         listed = [path.removeprefix(ROOT) for path in paths]
         number = self.number + 1
         recent = [*self.recent, (number, listed if len(listed) <= MAX_PATHS else None)][-RECENT_CHANGES:]
         while sum(len(at or ()) for _, at in recent) > MAX_PATHS:
             recent.pop(0)
-        return Changes(number, recent)
+        return ChangeLog(number, recent)
 
     def since(self, number: int) -> list[str] | None:
         """The paths touched after change `number`, in order and once each; None when they are not known."""
@@ -221,11 +221,11 @@ class Changes:
         return list(dict.fromkeys(ROOT + path for paths in missed for path in paths or ()))
 
 
-def encode_changes(changes: Changes) -> bytes:
+def encode_changes(changes: ChangeLog) -> bytes:
     return encode({"number": changes.number, "recent": changes.recent})
 
 
-def decode_changes(data: bytes) -> Changes:
+def decode_changes(data: bytes) -> ChangeLog:
     with _reading(CHANGES):
         fields = decode(CHANGES, data)
-        return Changes(fields["number"], [(number, paths) for number, paths in fields["recent"]])
+        return ChangeLog(fields["number"], [(number, paths) for number, paths in fields["recent"]])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
-from kbroker.config.topic import TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.config.values import ConfigError
 from kbroker.replica.logs.background_work import BackgroundWork
 from kbroker.replica.logs.checkpoints import NOTHING, Checkpoints, Marks, Report, StartupState

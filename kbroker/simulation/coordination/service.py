@@ -20,8 +20,8 @@ from collections.abc import Callable
 from random import Random
 
 from kbroker.metadata.store.coordination import CoordinationError, Delete, WatchEvent
-from kbroker.metadata.store.tree import Applied, Tree
-from kbroker.metadata.store.watches import Watches
+from kbroker.metadata.store.data_tree import AppliedOps, DataTree
+from kbroker.metadata.store.watch_manager import WatchManager
 from kbroker.simulation.coordination.messages import (
     Answer,
     Asked,
@@ -71,10 +71,10 @@ class SimCoordination:
         self.watch_delay_s = WATCH_DELAY_S
         self.injected: Counter[str] = Counter()
         self.trace: Callable[[int, str, object, str], None] | None = None
-        self.tree = Tree()
+        self.tree = DataTree()
         self._loop = loop
         self._random = random
-        self._watches: Watches[int] = Watches()
+        self._watches: WatchManager[int] = WatchManager()
         self._sessions: dict[int, ServedSession] = {}
         self._no_requests: dict[str, None] = {}
         self._no_answers: dict[str, None] = {}
@@ -248,7 +248,7 @@ class SimCoordination:
             self._watches.add(path, session.number, children=request.kind == "children")
         return result
 
-    def _announce(self, applied: Applied) -> None:
+    def _announce(self, applied: AppliedOps) -> None:
         for number, event in self._watches.fire(applied.events):
             self._notify(self._sessions[number], event)
 

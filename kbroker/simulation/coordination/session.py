@@ -21,7 +21,7 @@ from kbroker.metadata.store.coordination import (
     Watch,
     WatchEvent,
 )
-from kbroker.metadata.store.watches import Watches
+from kbroker.metadata.store.watch_manager import WatchManager
 from kbroker.simulation.coordination.messages import (
     Answer,
     Closed,
@@ -66,7 +66,7 @@ class SimSession:
         self._random = random
         self._over = False
         self._callbacks: list[Callable[[], None]] = []
-        self._watches: Watches[Watch] = Watches()
+        self._watches: WatchManager[Watch] = WatchManager()
         # Whose leaving is asked for and not yet answered.
         self._leaving: dict[Request, Watch] = {}
         self._seen = 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError, TopicPartition
-from kbroker.config.topic import TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk, DiskFile, DiskLock
 from kbroker.storage.partition_metadata import read_topic_id
 from kbroker.storage.recovery.open_log import open_log

@@ -9,7 +9,7 @@ from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC
 from typing import TYPE_CHECKING, cast
 
 from kbroker.common import Buffer, KafkaError, TopicPartition
-from kbroker.config.topic import TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
 from kbroker.storage.checkpoint_files import encode_epochs

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.config.topic import TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.storage.log.segment import LogSegment
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ look here.
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.config.topic import TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.storage.log import maintenance
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.log.segment import LogSegment

@@ -10,7 +10,7 @@ partitions is a matter of reading.
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.config.topic import TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
 from kbroker.storage.cleaner.segment_swap import finish_swaps

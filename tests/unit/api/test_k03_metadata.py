@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.image import BrokerNode
-from kbroker.metadata.membership import join
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.cluster_member import join
+from kbroker.metadata.image import BrokerRegistration
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k03_metadata import MetadataRequestTopic, MetadataResponseBroker
 from tests.unit.support.handlers import Desk, no_fault, open_desk, run
@@ -152,7 +152,11 @@ def test_replicas_that_are_away():
         desk = await open_desk()
         environment = make_environment(seed=2)
         other = await join(
-            environment, desk.store.session(), BrokerNode(2, "h", 1, "r2"), lambda: desk.services.config, no_fault
+            environment,
+            desk.store.session(),
+            BrokerRegistration(2, "h", 1, "r2"),
+            lambda: desk.services.config,
+            no_fault,
         )
         await settle()
         assert (await ask(desk, 12)).brokers[1].rack == "r2"

@@ -1,10 +1,10 @@
-"""DeleteTopics by name and by id. The table of refusals is in tests/unit/metadata/test_topic_plans.py."""
+"""DeleteTopics by name and by id. The table of refusals is in tests/unit/metadata/topics/test_topic_plans.py."""
 
 from typing import Any
 
 import pytest
 
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k20_delete_topics import DeleteTopicState
 from tests.unit.support.handlers import Desk, open_desk, run

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.producer_ids import AGAIN_S
+from kbroker.metadata.producer_id_manager import RETRY_BACKOFF_S
 from kbroker.simulation.runtime.loop import SimLoop
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -52,7 +52,7 @@ def test_no_block_to_be_had():
         answer = await desk.ask(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)
         assert (answer.error_code, answer.producer_id) == (15, -1)
         disk.room = None
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(RETRY_BACKOFF_S)
         assert (await desk.ask(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)).producer_id == 0
 
     loop = SimLoop()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k33_alter_configs import AlterableConfig, AlterConfigsResource
 from tests.unit.support.config_story import play

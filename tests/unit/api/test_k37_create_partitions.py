@@ -1,8 +1,8 @@
-"""CreatePartitions in all versions. The table of refusals is in tests/unit/metadata/test_topic_plans.py."""
+"""CreatePartitions in all versions. The table of refusals is in tests/unit/metadata/topics/test_topic_plans.py."""
 
 import pytest
 
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k37_create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
 from tests.unit.support.handlers import open_desk, run

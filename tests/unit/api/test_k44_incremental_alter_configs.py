@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k44_incremental_alter_configs import AlterableConfig, AlterConfigsResource
 from tests.unit.support.config_story import play

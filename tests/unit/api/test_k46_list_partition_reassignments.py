@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsTopics
 from tests.unit.support.handlers import open_desk, run

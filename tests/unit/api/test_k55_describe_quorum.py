@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k55_describe_quorum import (
     Listener,

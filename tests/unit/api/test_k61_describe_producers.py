@@ -3,7 +3,7 @@
 from typing import Any
 
 from kbroker.common import TopicPartition
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k61_describe_producers import TopicRequest
 from protocol.records.batch import build_batch, parse_header

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k75_describe_topic_partitions import Cursor, TopicRequest
 from tests.unit.support.handlers import Desk, open_desk, run

@@ -13,23 +13,23 @@ from kbroker.config.acting import (
     ACTING_TOPIC_CONFIGS,
     without_effect,
 )
-from kbroker.config.alter import Change, Op, alter_broker, alter_client_metrics, alter_group, alter_topic
-from kbroker.config.rows.broker import BROKER_CONFIGS
-from kbroker.config.rows.topic import ALL_TOPIC_CONFIGS
-from kbroker.config.topic import check_topic
+from kbroker.config.alter import AlterConfigOp, OpType, alter_broker, alter_client_metrics, alter_group, alter_topic
+from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.topic_config import validate_topic_configs
 
 CONFIG = BrokerConfig.load()
 
 
 def test_the_current_overrides_are_left_alone():
     current = {"retention.ms": "5"}
-    assert alter_topic(current, [Change("retention.ms", Op.SET, "6")], CONFIG) == {"retention.ms": "6"}
+    assert alter_topic(current, [AlterConfigOp("retention.ms", OpType.SET, "6")], CONFIG) == {"retention.ms": "6"}
     assert current == {"retention.ms": "5"}
 
 
 def test_appending_begins_with_what_is_in_effect():
     config = CONFIG.with_dynamic({"log.cleanup.policy": "compact"}, {})
-    change = Change("cleanup.policy", Op.APPEND, "delete")
+    change = AlterConfigOp("cleanup.policy", OpType.APPEND, "delete")
     assert alter_topic({}, [change], config) == {"cleanup.policy": "compact,delete"}
     assert alter_topic({"cleanup.policy": "delete"}, [change], config) == {"cleanup.policy": "delete"}
 
@@ -37,12 +37,12 @@ def test_appending_begins_with_what_is_in_effect():
 def test_a_value_in_conflict_with_the_brokers_is_refused():
     config = BrokerConfig.load({"log.cleaner.max.compaction.lag.ms": "10"})
     with pytest.raises(KafkaError, match=r"min.compaction.lag.ms \(20\) > max.compaction.lag.ms \(10\)"):
-        alter_topic({}, [Change("min.compaction.lag.ms", Op.SET, "20")], config)
+        alter_topic({}, [AlterConfigOp("min.compaction.lag.ms", OpType.SET, "20")], config)
 
 
 def test_dynamic_configs_of_all_brokers_must_fit_this_one():
     config = CONFIG.with_dynamic({}, {"log.cleaner.max.compaction.lag.ms": "10"})
-    change = Change("log.cleaner.min.compaction.lag.ms", Op.SET, "20")
+    change = AlterConfigOp("log.cleaner.min.compaction.lag.ms", OpType.SET, "20")
     with pytest.raises(KafkaError, match="must be less than or equal to") as refusal:
         alter_broker({}, [change], config, every=True)
     assert refusal.value.code.name == "INVALID_REQUEST"
@@ -50,15 +50,15 @@ def test_dynamic_configs_of_all_brokers_must_fit_this_one():
 
 
 def test_metrics_may_be_appended_to():
-    first = alter_client_metrics({}, [Change("metrics", Op.APPEND, "a,b")])
-    assert alter_client_metrics(first, [Change("metrics", Op.SUBTRACT, "a")]) == {"metrics": "b"}
+    first = alter_client_metrics({}, [AlterConfigOp("metrics", OpType.APPEND, "a,b")])
+    assert alter_client_metrics(first, [AlterConfigOp("metrics", OpType.SUBTRACT, "a")]) == {"metrics": "b"}
 
 
 def test_a_groups_session_outlasts_its_heartbeats():
     config = BrokerConfig.load(
         {"group.consumer.max.heartbeat.interval.ms": "60000", "group.consumer.max.session.timeout.ms": "60000"}
     )
-    change = Change("consumer.heartbeat.interval.ms", Op.SET, "45000")
+    change = AlterConfigOp("consumer.heartbeat.interval.ms", OpType.SET, "45000")
     with pytest.raises(KafkaError, match="must be greater than consumer"):
         alter_group({}, [change], config)
 
@@ -71,7 +71,7 @@ def test_small_segments_for_tests():
 
 def test_tiered_storage_is_refused():
     with pytest.raises(KafkaError, match="Tiered Storage functionality is disabled"):
-        check_topic({"remote.storage.enable": "true"})
+        validate_topic_configs({"remote.storage.enable": "true"})
 
 
 def test_acting_configs_exist():

@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.config.alter import Change, Op, alter_broker, alter_client_metrics, alter_group, alter_topic
+from kbroker.config.alter import AlterConfigOp, OpType, alter_broker, alter_client_metrics, alter_group, alter_topic
 from tests.unit.config.kafka_values import KAFKA, START, UNLISTED, Answer, load, questions
 
 TAKES, REFUSES = "takes", "refuses"
@@ -82,7 +82,7 @@ _WRAPPED = re.compile(
 
 
 def answer(way: str, name: str, value: str, config: BrokerConfig) -> Answer:
-    changes = [Change(name, Op.SET, value)]
+    changes = [AlterConfigOp(name, OpType.SET, value)]
     try:
         if way == START:
             BrokerConfig.load({**STARTED, name: value})

@@ -6,11 +6,11 @@ import pytest
 
 import kbroker
 from kbroker.config.acting import BROKER, CLIENT_METRICS, GROUP, TOPIC, acts, inert_rows
+from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.group import GROUP_CONFIGS
+from kbroker.config.definitions.topic import TOPIC_CONFIGS
 from kbroker.config.inert import by_reason, why_inert
 from kbroker.config.reference import page
-from kbroker.config.rows.broker import BROKER_CONFIGS
-from kbroker.config.rows.group import GROUP_CONFIGS
-from kbroker.config.rows.topic import TOPIC_CONFIGS
 
 DOCS = Path(kbroker.__file__).parent.parent / "docs" / "configuration.md"
 

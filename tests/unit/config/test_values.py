@@ -3,7 +3,8 @@
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.checks import (
+from kbroker.config.config_def import Validator
+from kbroker.config.validators import (
     bootstrap_servers,
     client_match,
     gzip_level,
@@ -15,7 +16,6 @@ from kbroker.config.checks import (
     share_offset_reset,
     throttled_replicas,
 )
-from kbroker.config.definition import Check
 from kbroker.config.values import (
     BOOLEAN,
     CLASS,
@@ -28,10 +28,10 @@ from kbroker.config.values import (
     SHORT,
     STRING,
     ConfigError,
-    Type,
+    ConfigType,
     Value,
-    parse,
-    show,
+    format_value,
+    parse_value,
 )
 from protocol.errors import ErrorCode
 
@@ -57,8 +57,8 @@ from protocol.errors import ErrorCode
         (LIST, "a,,b", ("a", "", "b")),
     ],
 )
-def test_texts_become_values(kind: Type, text: str, value: Value):
-    assert parse("x", kind, text) == value
+def test_texts_become_values(kind: ConfigType, text: str, value: Value):
+    assert parse_value("x", kind, text) == value
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_texts_become_values(kind: Type, text: str, value: Value):
         (CLASS, "", "Class  could not be found."),
     ],
 )
-def test_what_is_not_of_the_type_is_refused(kind: Type, text: str, reason: str):
+def test_what_is_not_of_the_type_is_refused(kind: ConfigType, text: str, reason: str):
     with pytest.raises(ConfigError) as refusal:
-        parse("some.config", kind, text)
+        parse_value("some.config", kind, text)
     assert str(refusal.value) == f"Invalid value {text} for configuration some.config: {reason}"
     assert refusal.value.code == ErrorCode.INVALID_CONFIG
 
@@ -105,7 +105,7 @@ def test_what_is_not_of_the_type_is_refused(kind: Type, text: str, reason: str):
     ],
 )
 def test_values_become_texts_as_java_writes_them(value: Value, text: str | None):
-    assert show(value) == text
+    assert format_value(value) == text
 
 
 NEEDS_QUORUM = "Each entry should be in the form"
@@ -154,7 +154,7 @@ NEEDS_QUORUM = "Each entry should be in the form"
         (client_match, ("who=me",), "Illegal client matching pattern: who=me"),
     ],
 )
-def test_validators_refuse_in_kafkas_words(check: Check, value: Value, message: str):
+def test_validators_refuse_in_kafkas_words(check: Validator, value: Value, message: str):
     with pytest.raises(ConfigError) as refusal:
         check("x", value)
     assert str(refusal.value) == message

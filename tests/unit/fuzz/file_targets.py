@@ -7,11 +7,11 @@ from random import Random
 from struct import Struct
 
 from kbroker.common import TopicPartition
-from kbroker.metadata.image import BrokerNode, PartitionImage
+from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
+from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
-from kbroker.metadata.store.tree import Tree
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.indexes.segment_indexes import OffsetIndex, TimeIndex, find_entry, find_time
@@ -208,15 +208,15 @@ def _one(op: Op) -> list[Op]:
 
 
 def _tree_snapshot(rng: Random) -> Case:
-    tree = Tree()
+    tree = DataTree()
     tree.apply(_random_ops(rng), 0)
     data = encode_snapshot(tree, 77)
 
     def run(data: bytes) -> None:
-        found = Tree()
+        found = DataTree()
         number = load_snapshot(data, found)
         assert _sound_frames(data) == len(data)
-        again = Tree()
+        again = DataTree()
         assert load_snapshot(encode_snapshot(found, number), again) == number
         assert [path for path, _ in again.persistent()] == [path for path, _ in found.persistent()]
 
@@ -280,7 +280,7 @@ def _json(data: bytes, decode: Callable[[bytes], object], encode: Callable[[obje
 
 
 def _broker(rng: Random) -> Case:
-    data = znodes.encode_broker(BrokerNode(1, "hôte", rng.randint(1, 65535), rng.choice((None, "r")), 7))
+    data = znodes.encode_broker(BrokerRegistration(1, "hôte", rng.randint(1, 65535), rng.choice((None, "r")), 7))
     return _json(data, partial(znodes.decode_broker, 1), znodes.encode_broker)  # type: ignore[arg-type]
 
 
@@ -290,15 +290,15 @@ def _topic(rng: Random) -> Case:
 
 
 def _chunk(rng: Random) -> Case:
-    def image(n: int) -> PartitionImage:
-        return PartitionImage(1, n, [1, 2], [1], [2] * (n % 2), [], n)
+    def image(n: int) -> PartitionRegistration:
+        return PartitionRegistration(1, n, [1, 2], [1], [2] * (n % 2), [], n)
 
     data = znodes.encode_chunk({rng.randbytes(16): {n: image(n) for n in range(3)} for _ in range(rng.randint(0, 3))})
     return _json(data, partial(znodes.decode_chunk, 0), znodes.encode_chunk)  # type: ignore[arg-type]
 
 
 def _changes(rng: Random) -> Case:
-    changes = znodes.Changes()
+    changes = znodes.ChangeLog()
     for n in range(rng.randint(0, 5)):
         changes = changes.after([f"/kbroker/topics/t{n}"] * rng.choice((0, 1, 3, 300)))
     return _json(znodes.encode_changes(changes), znodes.decode_changes, znodes.encode_changes)  # type: ignore[arg-type]

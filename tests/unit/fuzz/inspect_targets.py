@@ -18,8 +18,8 @@ from kbroker.coordinator.group.records import (
     Record,
 )
 from kbroker.metadata.store.coordination import Create, Op, Set
+from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.journal import NUMBER, encode_ops, encode_snapshot, frame
-from kbroker.metadata.store.tree import Tree
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.inspect.partition_check import CheckpointedState, PartitionCheck
@@ -59,7 +59,7 @@ def _files(variant: int) -> Files:
     files["/d/meta.properties"] = b"version=1\nnode.id=1\ncluster.id=x\n"
     ops: list[Op] = [Create("/a", b"{}"), Create("/a/b", b"\xff"), Set("/a", b"x")]
     files["/d/coordination.journal"] = frame(NUMBER.pack(1) + encode_ops(ops)) + frame(NUMBER.pack(2))
-    tree = Tree()
+    tree = DataTree()
     tree.apply(ops, 0)
     files["/d/coordination.snapshot"] = encode_snapshot(tree, 2)
     return files

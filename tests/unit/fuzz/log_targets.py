@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from kbroker.common import KafkaError
-from kbroker.config.topic import TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage import file_names
 from kbroker.storage.log.log import Log

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.journal import Damaged, Journal
+from kbroker.metadata.store.journal import Journal, JournalCorrupted
 from kbroker.replica.produce.batch_validation import validate
 from protocol.errors import MalformedError
 from protocol.fast.primitives import MAX_REQUESTED, put_uvarint
@@ -174,7 +174,7 @@ def test_a_journal_that_looks_like_records_everywhere_does_not_hold_up_the_start
     disk = empty_disk()
     disk.write_atomic("/d/coordination.journal", length * 250_000)
     began = time.thread_time()
-    with pytest.raises(Damaged):
+    with pytest.raises(JournalCorrupted):
         Journal(disk, "/d").load()
     assert time.thread_time() - began < 5
 
@@ -183,8 +183,8 @@ def test_a_journal_that_looks_like_records_everywhere_does_not_hold_up_the_start
 def test_nested_json_is_refused(opening: bytes) -> None:
     data = opening * 100_000
     for decoder in (znodes.decode_topic, znodes.decode_broker, znodes.decode_chunk):
-        with pytest.raises(znodes.Unreadable):
+        with pytest.raises(znodes.InvalidNodeData):
             decoder("1", data)  # type: ignore[arg-type]
-    with suppress(znodes.Unreadable):
+    with suppress(znodes.InvalidNodeData):
         znodes.decode_changes(data)
         pytest.fail("it was taken")

@@ -8,12 +8,12 @@ import pytest
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.log.internal_topics import decode_internal
 from kbroker.cli.records.formats import record_from_json
-from kbroker.config.files import from_file
+from kbroker.config.sources.files import parse_config_file
 from kbroker.config.values import ConfigError
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, frame, load_snapshot
-from kbroker.metadata.store.tree import Tree
 from kbroker.storage import checkpoint_files
 from protocol.fast.fetch import decode_fetch_request
 from protocol.messages.group_records import GroupMetadataKey, GroupMetadataMember, GroupMetadataValue
@@ -30,7 +30,7 @@ def load_journal(data: bytes) -> None:
 
 def load(payload: bytes) -> None:
     """A snapshot whose CRC is right."""
-    load_snapshot(FRAME.pack(len(payload), zlib.crc32(payload)) + payload, Tree())
+    load_snapshot(FRAME.pack(len(payload), zlib.crc32(payload)) + payload, DataTree())
 
 
 ONE = NUMBER.pack(1)
@@ -52,16 +52,16 @@ ONE = NUMBER.pack(1)
         (load, ONE + b"\0\2\0\0\0", CoordinationError),
         (load, ONE + b"\0\2\0\0\0\0\0\0\0\7/a", CoordinationError),
         (load, ONE + b"\0\2\0\0\0\0\0\0\0\0/a" * 2, CoordinationError),
-        (lambda data: znodes.decode_broker(1, data), b'{"host": "h"}', znodes.Unreadable),
-        (lambda data: znodes.decode_topic("t", data), b"1", znodes.Unreadable),
-        (lambda data: znodes.decode_topic("t", data), b'{"id": "zz", "internal": false}', znodes.Unreadable),
-        (lambda data: znodes.decode_chunk(0, data), b'{"00": {"0": [1]}}', znodes.Unreadable),
-        (lambda data: znodes.decode_chunk(0, data), b"[]", znodes.Unreadable),
-        (znodes.decode_changes, b'{"number": 1}', znodes.Unreadable),
+        (lambda data: znodes.decode_broker(1, data), b'{"host": "h"}', znodes.InvalidNodeData),
+        (lambda data: znodes.decode_topic("t", data), b"1", znodes.InvalidNodeData),
+        (lambda data: znodes.decode_topic("t", data), b'{"id": "zz", "internal": false}', znodes.InvalidNodeData),
+        (lambda data: znodes.decode_chunk(0, data), b'{"00": {"0": [1]}}', znodes.InvalidNodeData),
+        (lambda data: znodes.decode_chunk(0, data), b"[]", znodes.InvalidNodeData),
+        (znodes.decode_changes, b'{"number": 1}', znodes.InvalidNodeData),
         (record_from_json, b'{"a":' * 50_000, CliError),
-        (lambda data: from_file("x.toml", data), b"a = " + b"[" * 50_000, ConfigError),
-        (lambda data: from_file("x.toml", data), b"a." * 5000 + b"b = 1", ConfigError),
-        (lambda data: from_file("x.toml", data), b"'a'." * 5000 + b"b = 1", ConfigError),
+        (lambda data: parse_config_file("x.toml", data), b"a = " + b"[" * 50_000, ConfigError),
+        (lambda data: parse_config_file("x.toml", data), b"a." * 5000 + b"b = 1", ConfigError),
+        (lambda data: parse_config_file("x.toml", data), b"'a'." * 5000 + b"b = 1", ConfigError),
     ],
 )
 def test_it_is_refused(decoder: Callable[[bytes], object], data: bytes, refusal: type[Exception]) -> None:

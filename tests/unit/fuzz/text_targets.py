@@ -5,9 +5,9 @@ from random import Random
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.records.formats import record_from_json, record_from_line, to_json
-from kbroker.config.broker import BrokerConfig
-from kbroker.config.files import from_file
-from kbroker.config.rows.broker import BROKER_CONFIGS
+from kbroker.config.broker.broker_config import BrokerConfig
+from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.sources.files import parse_config_file
 from kbroker.config.values import ConfigError
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, text_spots
@@ -60,7 +60,7 @@ def _properties(rng: Random) -> Case:
 
 def _file(path: str, data: bytes) -> Case:
     def run(data: bytes) -> None:
-        for name, value in from_file(path, data).items():
+        for name, value in parse_config_file(path, data).items():
             assert isinstance(name, str)
             assert isinstance(value.text, str)
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.config.topic import TopicConfig
-from kbroker.metadata.image import PartitionImage
+from kbroker.config.topic_config import TopicConfig
+from kbroker.metadata.image import PartitionRegistration
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.producers.producer_state import ProducerStateManager
@@ -154,7 +154,7 @@ async def test_losing_the_leadership_fails_those_who_wait(m: Machine) -> None:
     produced = client.post_produce("t", batch(b"a"))
     fetched = other.post_fetch({("t", 0): 0}, max_wait_ms=100_000)
     await asyncio.sleep(1)
-    m.partition("t").follow(PartitionImage(2, 5, [1, 2], [1, 2]), node_id=1)
+    m.partition("t").follow(PartitionRegistration(2, 5, [1, 2], [1, 2]), node_id=1)
     assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (await fetched).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kbroker.config.rows.broker import BROKER_CONFIGS
+from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.metadata.image import BROKER_RESOURCE
-from kbroker.metadata.topic_plans import TopicSpec
+from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages import k32_describe_configs as k32
 from protocol.messages import k33_alter_configs as k33

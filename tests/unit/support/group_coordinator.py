@@ -15,8 +15,15 @@ from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TransactionMarker
 from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kbroker.metadata.features import TRANSACTION_VERSION, Features
-from kbroker.metadata.image import BrokerNode, MetadataDelta, MetadataImage, PartitionChange, PartitionImage, TopicImage
+from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
+from kbroker.metadata.image import (
+    BrokerRegistration,
+    MetadataDelta,
+    MetadataImage,
+    PartitionChange,
+    PartitionRegistration,
+    TopicImage,
+)
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.producers.producer_state import NO_SEQUENCE, ProducerStateManager
@@ -238,8 +245,8 @@ class Harness:
         self.log = log or MemoryLog()
         self.config = SimpleNamespace(**{**DEFAULTS, **config})
         self.metadata = MetadataImage()
-        self.metadata.brokers[NODE] = BrokerNode(NODE, "127.0.0.1", 9092)
-        self.metadata.features = Features(1, {TRANSACTION_VERSION: 2})
+        self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
+        self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2})
         self.groups = GroupCoordinator(self.environment, self.log, self.metadata, lambda: self.config)
         self.producer_ids = CountedProducerIds()
         self.transactions = TransactionCoordinator(
@@ -286,7 +293,7 @@ class Harness:
 
     async def add_topic(self, name: str, partitions: int) -> TopicImage:
         topic = TopicImage(name, self.environment.random.randbytes(16))
-        topic.partitions = [PartitionImage(NODE, 0, [NODE], [NODE]) for _ in range(partitions)]
+        topic.partitions = [PartitionRegistration(NODE, 0, [NODE], [NODE]) for _ in range(partitions)]
         delta = MetadataDelta(created=[topic])
         delta.partitions = [
             PartitionChange(TopicPartition(name, index), topic.topic_id, None, image)
@@ -308,7 +315,7 @@ class Harness:
         """Another broker (or again this one) leads a partition of __consumer_offsets."""
         topic = self.metadata.topics[GROUP_METADATA_TOPIC]
         old = topic.partitions[index]
-        topic.partitions[index] = PartitionImage(leader, old.leader_epoch + 1, old.replicas, old.isr)
+        topic.partitions[index] = PartitionRegistration(leader, old.leader_epoch + 1, old.replicas, old.isr)
         change = PartitionChange(
             TopicPartition(GROUP_METADATA_TOPIC, index), topic.topic_id, old, topic.partitions[index]
         )

@@ -13,9 +13,9 @@ from typing import Any
 from kbroker.api.dispatch import STEMS, message_classes
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
-from kbroker.config.topic import TopicConfig
-from kbroker.metadata.image import BrokerNode
-from kbroker.metadata.membership import ClusterMember, join
+from kbroker.config.topic_config import TopicConfig
+from kbroker.metadata.cluster_member import ClusterMember, join
+from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.producers.producer_state import ProducerStateManager
@@ -159,6 +159,6 @@ async def open_desk(disk: MemoryDisk | None = None, **configs: str) -> Desk:
     config = BrokerConfig.load(LISTENER | named)
     environment = make_environment(disk)
     store = await EmbeddedStore.open(environment, "/data/coordination")
-    node = BrokerNode(1, "127.0.0.1", 9092)
+    node = BrokerRegistration(1, "127.0.0.1", 9092)
     member = await join(environment, store.session(), node, lambda: config, no_fault)
     return Desk(member, config, environment, store)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from kbroker.common import TopicPartition
-from kbroker.config.topic import TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk, RealDisk
 from kbroker.storage.log.log import Log
 from kbroker.storage.recovery.open_log import open_log

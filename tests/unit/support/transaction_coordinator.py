@@ -11,8 +11,15 @@ from kbroker.coordinator.transaction.record_codec import decode_record
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_metadata import Record
 from kbroker.coordinator.transaction.transaction_state import TransactionState
-from kbroker.metadata.features import TRANSACTION_VERSION, Features
-from kbroker.metadata.image import BrokerNode, MetadataDelta, MetadataImage, PartitionChange, PartitionImage, TopicImage
+from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
+from kbroker.metadata.image import (
+    BrokerRegistration,
+    MetadataDelta,
+    MetadataImage,
+    PartitionChange,
+    PartitionRegistration,
+    TopicImage,
+)
 from protocol.errors import ErrorCode
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records
@@ -88,8 +95,8 @@ class Harness:
         self.log = log or MemoryLog()
         self.config = SimpleNamespace(**{**DEFAULTS, **config})
         self.metadata = MetadataImage()
-        self.metadata.brokers[NODE] = BrokerNode(NODE, "127.0.0.1", 9092)
-        self.metadata.features = Features(1, {TRANSACTION_VERSION: version})
+        self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
+        self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: version})
         self.producer_ids = FakeProducerIds()
         self.markers = FakeMarkers()
         self.transactions = TransactionCoordinator(
@@ -125,7 +132,7 @@ class Harness:
 
     async def add_topic(self, name: str, partitions: int) -> None:
         topic = TopicImage(name, self.environment.random.randbytes(16))
-        topic.partitions = [PartitionImage(NODE, 0, [NODE], [NODE]) for _ in range(partitions)]
+        topic.partitions = [PartitionRegistration(NODE, 0, [NODE], [NODE]) for _ in range(partitions)]
         delta = MetadataDelta(created=[topic])
         delta.partitions = [
             PartitionChange(TopicPartition(name, index), topic.topic_id, None, image)
@@ -146,7 +153,7 @@ class Harness:
         """Another broker (or again this one) leads a partition of __transaction_state."""
         topic = self.metadata.topics[TRANSACTION_STATE_TOPIC]
         old = topic.partitions[index]
-        new = topic.partitions[index] = PartitionImage(leader, old.leader_epoch + 1, old.replicas, old.isr)
+        new = topic.partitions[index] = PartitionRegistration(leader, old.leader_epoch + 1, old.replicas, old.isr)
         change = PartitionChange(TopicPartition(TRANSACTION_STATE_TOPIC, index), topic.topic_id, old, new)
         self.run(self.follow(MetadataDelta(updated=[topic], partitions=[change])))
         self.loop.settle()

@@ -13,7 +13,7 @@ from kbroker import cli
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.configs import show as config
 from kbroker.cli.start.options import StartOptions, load_properties
-from kbroker.config.rows.broker import BROKER_CONFIGS
+from kbroker.config.definitions.broker import BROKER_CONFIGS
 
 
 def shown(options: StartOptions, **variables: str) -> dict[str, tuple[str | None, str]]:

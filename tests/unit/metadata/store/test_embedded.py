@@ -21,7 +21,7 @@ from kbroker.metadata.store.coordination import (
     WatchEvent,
 )
 from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.journal import Damaged, unframe
+from kbroker.metadata.store.journal import JournalCorrupted, unframe
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
 
 DIR = "/data"
@@ -241,7 +241,7 @@ def test_damage_in_the_middle_of_the_journal_refuses_to_start():
         await session.create("/a", b"x" * 50)
         await session.create("/b", b"")
         disk.files[f"{DIR}/coordination.journal"].data[30] ^= 1
-        with pytest.raises(Damaged):
+        with pytest.raises(JournalCorrupted):
             await opened(disk)
 
     run(story)
@@ -292,7 +292,7 @@ def test_a_damaged_snapshot_refuses_to_start():
             await session.set("/big", b"x" * 50_000)
         await settle()
         disk.files[f"{DIR}/coordination.snapshot"].data[100] ^= 1
-        with pytest.raises(Damaged):
+        with pytest.raises(JournalCorrupted):
             await opened(disk)
 
     run(story)

@@ -16,7 +16,7 @@ from kbroker.coordinator.transaction import init_producer_id as beginning
 from kbroker.coordinator.transaction.marker_sender import MarkerSenders, TransactionMarkerSender
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.coordinator.transaction.transaction_state import PREPARED
-from kbroker.metadata.producer_ids import BLOCK, ProducerIds
+from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
 from kbroker.replica.fetch import log_reads as fetch_reads
 from kbroker.simulation.clients.consumer.group_offsets import Membership
 from kbroker.simulation.clients.consumer.member import Member
@@ -214,10 +214,10 @@ def _nobody(error: ErrorCode) -> None:
     shape=transacting(only("restart", "kill", pause_s=0.3, seconds=6.0), producers=3),
 )
 def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
-    async def take_block(ids: ProducerIds) -> None:
-        ids._next, ids._end = 0, BLOCK
+    async def take_block(ids: ProducerIdManager) -> None:
+        ids._next, ids._end = 0, BLOCK_SIZE
 
-    patch.setattr(ProducerIds, "_take_block", take_block)
+    patch.setattr(ProducerIdManager, "_take_block", take_block)
 
 
 # The log.

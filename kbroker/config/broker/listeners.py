@@ -1,0 +1,97 @@
+"""Listeners: `NAME://host:port` entries of `listeners` and `advertised.listeners`."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker.config.values import ConfigError
+
+_ENTRY = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/\[\]]*)):(-?[0-9]{1,6})")
+WILDCARDS = ("", "0.0.0.0", "::", "0:0:0:0:0:0:0:0")
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Endpoint(NamedTuple):
+    """One listener. An empty `host` listens on every interface; port 0 lets the system choose a free one."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """host:port, as a client's bootstrap address."""
+        return str(self).partition("://")[2]
+
+
+def parse_endpoints(config: str, entries: Sequence[str]) -> tuple[Endpoint, ...]:
+    """Raises ConfigError for an entry of another form, a port out of range, a listener name given twice."""
+    endpoints = []
+    for entry in entries:
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
+            raise ConfigError(
+                f"Invalid value {entry} for configuration {config}: "
+                "each entry must have the form NAME://host:port, for example PLAINTEXT://127.0.0.1:9092"
+            )
+        name, v6, host, port = match.groups()
+        if not 0 <= int(port) <= 65535:
+            raise ConfigError(f"Invalid value {entry} for configuration {config}: port must be 0 to 65535")
+        endpoints.append(Endpoint(name.upper(), v6 or host or "", int(port)))
+    names = [endpoint.name for endpoint in endpoints]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"Each listener must have a different name, {config} has {name} more than once")
+    return tuple(endpoints)
+
+
+def exclude_controller_listeners(endpoints: Sequence[Endpoint], controllers: Sequence[str]) -> tuple[Endpoint, ...]:
+    """Those that clients use: a server.properties of Kafka has listeners of its metadata quorum among them."""
+    names = {name.upper() for name in controllers}
+    return tuple(endpoint for endpoint in endpoints if endpoint.name not in names)
+
+
+def check_security_protocols(endpoints: Sequence[Endpoint], protocol_map: str) -> None:
+    """Each listener's name must be PLAINTEXT or be mapped to it by listener.security.protocol.map."""
+    protocols = dict(part.split(":", 1) for part in protocol_map.split(",") if ":" in part)
+    for endpoint in endpoints:
+        protocol = protocols.get(endpoint.name, "").strip().upper()
+        if protocol not in PROTOCOLS:
+            raise ConfigError(
+                f"No security protocol defined for listener {endpoint.name}; "
+                "listener.security.protocol.map must name one"
+            )
+        if protocol != "PLAINTEXT":
+            raise ConfigError(f"Listener {endpoint} has the security protocol {protocol}; only PLAINTEXT is supported")
+
+
+def resolve_advertised_listeners(
+    listeners: Sequence[Endpoint], configured: Sequence[Endpoint] | None
+) -> tuple[Endpoint, ...]:
+    """What clients are told: the configured addresses, or the listeners themselves.
+
+    A wildcard is refused: no client can connect to it. An advertised port 0 stands for the port that the
+    listener of that name gets. Raises ConfigError.
+    """
+    if configured is None:
+        for endpoint in listeners:
+            if endpoint.host in WILDCARDS:
+                raise ConfigError(
+                    f"Listener {endpoint} is on every interface; set advertised.listeners to the address "
+                    f"that clients use, for example {endpoint.name}://my.host.name:{endpoint.port}"
+                )
+        return tuple(listeners)
+    names = {endpoint.name for endpoint in listeners}
+    for endpoint in configured:
+        if endpoint.host in WILDCARDS:
+            raise ConfigError(
+                f"advertised.listeners cannot use the wildcard address {endpoint.address}; "
+                "give a host name or address that clients can connect to"
+            )
+        if endpoint.name not in names:
+            raise ConfigError(f"advertised.listeners has {endpoint.name}, which is not among the listeners")
+    return tuple(configured)

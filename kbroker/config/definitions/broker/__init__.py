@@ -1,0 +1,37 @@
+"""All broker configs, from the tables by area."""
+
+from kbroker.config.config_def import config_def
+from kbroker.config.definitions.broker import (
+    controller,
+    groups,
+    log,
+    metrics,
+    network,
+    oauth,
+    replication,
+    sasl,
+    share,
+    ssl,
+    tiered,
+    transactions,
+)
+
+_AREAS = (
+    controller,
+    groups,
+    log,
+    metrics,
+    network,
+    oauth,
+    replication,
+    sasl,
+    share,
+    ssl,
+    tiered,
+    transactions,
+)
+
+BROKER_CONFIGS = config_def(row for area in _AREAS for row in area.ROWS)
+
+# Kafka takes these through AlterConfigs only and does not list them until they are set.
+DYNAMIC_ONLY = config_def(metrics.DYNAMIC_ONLY)

@@ -1,0 +1,62 @@
+"""Broker configs: the controller and the metadata quorum."""
+
+from kbroker.config.config_def import HIGH, LOW, MEDIUM, READ_ONLY, ConfigKey
+from kbroker.config.validators import at_least, bootstrap_servers, items, quorum_voters
+from kbroker.config.values import BOOLEAN, INT, LIST, LONG, STRING
+
+# fmt: off
+ROWS = (
+    ConfigKey("broker.heartbeat.interval.ms", INT, 2000, None, MEDIUM, READ_ONLY,
+        "Time between two heartbeats of a broker to the controller."),
+    ConfigKey("broker.session.timeout.ms", INT, 9000, None, MEDIUM, READ_ONLY,
+        "A broker without a heartbeat for so long is taken for dead."),
+    ConfigKey("controller.listener.names", LIST, ("CONTROLLER",), items(empty=False), HIGH, READ_ONLY,
+        "Listeners that the metadata quorum uses. kbroker coordinates otherwise and takes it for "
+        "compatibility."),
+    ConfigKey("controller.quorum.append.linger.ms", INT, 25, at_least(0), MEDIUM, READ_ONLY,
+        "How long the quorum's leader gathers writes before it flushes them."),
+    ConfigKey("controller.quorum.auto.join.enable", BOOLEAN, False, None, LOW, READ_ONLY,
+        "Let a controller join the quorum of its cluster by itself."),
+    ConfigKey("controller.quorum.bootstrap.servers", LIST, (), bootstrap_servers, HIGH, READ_ONLY,
+        "Addresses, as host:port, at which the metadata quorum is found."),
+    ConfigKey("controller.quorum.election.backoff.max.ms", INT, 1000, at_least(0), HIGH, READ_ONLY,
+        "Longest pause before a new election, after elections that nobody won."),
+    ConfigKey("controller.quorum.election.timeout.ms", INT, 1000, at_least(0), HIGH, READ_ONLY,
+        "How long a voter waits without a word from the leader before it calls an election."),
+    ConfigKey("controller.quorum.fetch.max.bytes", INT, 1 << 20, at_least(1), LOW, READ_ONLY,
+        "Bytes that are asked for in one fetch of the metadata log."),
+    ConfigKey("controller.quorum.fetch.snapshot.max.bytes", INT, 1 << 20, at_least(1), LOW, READ_ONLY,
+        "Bytes that are asked for in one fetch of a metadata snapshot."),
+    ConfigKey("controller.quorum.fetch.timeout.ms", INT, 2000, at_least(0), HIGH, READ_ONLY,
+        "How long a voter goes without a fetch from the leader before it becomes a candidate."),
+    ConfigKey("controller.quorum.request.timeout.ms", INT, 2000, at_least(0), MEDIUM, READ_ONLY,
+        "How long the quorum's members wait for an answer of each other."),
+    ConfigKey("controller.quorum.retry.backoff.ms", INT, 20, at_least(0), LOW, READ_ONLY,
+        "Pause before a failed request within the quorum is sent again."),
+    ConfigKey("controller.quorum.voters", LIST, (), quorum_voters, HIGH, READ_ONLY,
+        "Members of the metadata quorum, as id@host:port."),
+    ConfigKey("controller.socket.timeout.ms", INT, 30_000, None, MEDIUM, READ_ONLY,
+        "How long the controller waits for an answer of a broker."),
+    ConfigKey("initial.broker.registration.timeout.ms", INT, 60_000, None, MEDIUM, READ_ONLY,
+        "How long a starting broker tries to register before it gives up."),
+    ConfigKey("metadata.log.dir", STRING, None, None, HIGH, READ_ONLY,
+        "Directory of the metadata log. Without it, the first of log.dirs."),
+    ConfigKey("metadata.log.max.record.bytes.between.snapshots", LONG, 20 << 20, at_least(1), HIGH, READ_ONLY,
+        "Bytes of metadata log after which a new snapshot is made."),
+    ConfigKey("metadata.log.max.snapshot.interval.ms", LONG, 3_600_000, at_least(0), HIGH, READ_ONLY,
+        "Time after which a new snapshot of the metadata is made; 0 for never."),
+    ConfigKey("metadata.log.segment.bytes", INT, 1 << 30, at_least(8 << 20), HIGH, READ_ONLY,
+        "Size at which a file of the metadata log is closed."),
+    ConfigKey("metadata.log.segment.ms", LONG, 604_800_000, None, HIGH, READ_ONLY,
+        "Age at which a file of the metadata log is closed."),
+    ConfigKey("metadata.max.idle.interval.ms", INT, 500, at_least(0), LOW, READ_ONLY,
+        "How often an idle controller writes an empty record to the metadata log; 0 for never."),
+    ConfigKey("metadata.max.retention.bytes", LONG, 100 << 20, None, HIGH, READ_ONLY,
+        "Size of metadata log and snapshots together above which old ones are deleted."),
+    ConfigKey("metadata.max.retention.ms", LONG, 604_800_000, None, HIGH, READ_ONLY,
+        "Age at which metadata log files and snapshots are deleted."),
+    ConfigKey("process.roles", LIST, ("broker", "controller"), items("broker", "controller", empty=False), HIGH,
+        READ_ONLY,
+        "Roles of this process in a cluster of Apache Kafka. kbroker takes it for compatibility."),
+)
+# fmt: on

@@ -1,0 +1,99 @@
+"""The typed view of one topic's effective configuration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from kbroker.config.config_def import parse_configs
+from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.values import ConfigError, Value
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class TopicConfig:
+    """Effective values: the topic's overrides over the broker's values over the defaults.
+
+    Replaced, never changed. An attribute is a config's name with underscores. Only configs that code reads
+    have one; `get` has them all. Sizes are in bytes.
+    """
+
+    values: Mapping[str, Value] = field(repr=False, compare=False)
+    cleanup_policy: tuple[str, ...]
+    compression_type: str
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
+    delete_retention_ms: int
+    file_delete_delay_ms: int
+    flush_before_ack: bool
+    flush_messages: int
+    flush_ms: int
+    index_interval_bytes: int
+    kbroker_record_validation: str
+    max_compaction_lag_ms: int
+    max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_type: str
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    min_insync_replicas: int
+    preallocate: bool
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    segment_jitter_ms: int
+    segment_ms: int
+    unclean_leader_election_enable: bool
+
+    @classmethod
+    def of(
+        cls, overrides: Mapping[str, str] | None = None, defaults: Mapping[str, Value] | None = None
+    ) -> "TopicConfig":
+        """From a topic's overrides, as text, and `BrokerConfig.topic_defaults`. Raises ConfigError."""
+        values = dict(DEFAULTS if defaults is None else defaults)
+        values.update(parse_configs(ALL_TOPIC_CONFIGS, overrides or {}, "topic"))
+        typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
+        typed["segment_bytes"] = values["internal.segment.bytes"] or values["segment.bytes"]
+        return cls(values=values, **typed)
+
+    def get(self, name: str) -> Value:
+        """Any topic config's value. Raises KeyError for a name that is none."""
+        return self.values[name]
+
+    @property
+    def compact(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        """Whether retention by time and size applies."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+    @property
+    def full_validation(self) -> bool:
+        return self.kbroker_record_validation == "full"
+
+
+DEFAULTS: Mapping[str, Value] = {name: row.default for name, row in ALL_TOPIC_CONFIGS.items()}
+_ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConfig) if f.name != "values")
+
+
+def validate_topic_configs(overrides: Mapping[str, str], defaults: Mapping[str, Value] = DEFAULTS) -> None:
+    """Validates a topic's overrides, each and together with the broker's values. Raises ConfigError."""
+    config = TopicConfig.of(overrides, defaults)
+    if config.get("remote.storage.enable"):
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise ConfigError(
+            f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
+            f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
+        )

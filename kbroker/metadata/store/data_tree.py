@@ -1,0 +1,163 @@
+"""The tree of the embedded coordination service: what an operation does, and how it is taken back."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kbroker.metadata.store.coordination import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    CoordinationError,
+    Create,
+    Delete,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    Set,
+    WatchEvent,
+)
+
+# The journal has 16 bits for it; ZooKeeper has its own limits, in the same range.
+MAX_PATH_BYTES = 0xFFFF
+
+Undo = Callable[[], None]
+
+
+class DataNode:
+    """`owner` is the session of an ephemeral node, 0 for one that stays."""
+
+    __slots__ = ("children", "data", "owner", "version")
+
+    def __init__(self, data: bytes, version: int = 0, owner: int = 0) -> None:
+        self.data = data
+        self.version = version
+        self.owner = owner
+        self.children: set[str] = set()
+
+
+@dataclass(slots=True)
+class AppliedOps:
+    """What operations came to: events for watchers, steps that take it back, what the journal must keep."""
+
+    events: list[WatchEvent] = field(default_factory=list)
+    undo: list[Undo] = field(default_factory=list)
+    lasting: list[Op] = field(default_factory=list)
+
+
+class DataTree:
+    """The state machine. `apply` makes all of a list of operations or none."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, DataNode] = {"": DataNode(b"")}
+
+    def get(self, path: str) -> Node:
+        node = self._find(path)
+        return Node(node.data, node.version)
+
+    def version(self, path: str) -> int | None:
+        node = self.nodes.get(path)
+        return None if node is None else node.version
+
+    def children(self, path: str) -> list[str]:
+        return sorted(self._find(path).children)
+
+    def ephemerals(self, session: int) -> list[str]:
+        return [path for path, node in self.nodes.items() if node.owner == session]
+
+    def persistent(self) -> Iterator[tuple[str, DataNode]]:
+        """The nodes that outlive the process, parents before children."""
+        return ((path, node) for path, node in self.nodes.items() if path and not node.owner)
+
+    def apply(self, ops: Sequence[Op], session: int) -> AppliedOps:
+        """Raises what the first failing operation raises, with nothing changed."""
+        applied = AppliedOps()
+        try:
+            for op in ops:
+                self._apply_one(op, session, applied)
+        except CoordinationError:
+            roll_back(applied.undo)
+            raise
+        return applied
+
+    def _apply_one(self, op: Op, session: int, applied: AppliedOps) -> None:
+        match op:
+            case Check(path, version):
+                self._checked(path, version)
+                return
+            case Create(path, data, ephemeral):
+                node = DataNode(data, 0, session if ephemeral else 0)
+                self._create(path, node, applied)
+            case Set(path, data, version):
+                node = self._checked(path, version)
+                self._set(node, path, data, applied)
+            case Delete(path, version):
+                node = self._checked(path, version)
+                self._delete(node, path, applied)
+        if not node.owner:
+            applied.lasting.append(op)
+
+    def _find(self, path: str) -> DataNode:
+        node = self.nodes.get(path)
+        if node is None:
+            raise NoNode(path)
+        return node
+
+    def _checked(self, path: str, version: int) -> DataNode:
+        node = self._find(path)
+        if version not in (ANY_VERSION, node.version):
+            raise BadVersion(path, f"is {node.version}, expected {version}")
+        return node
+
+    def _create(self, path: str, node: DataNode, applied: AppliedOps) -> None:
+        if path in self.nodes:
+            raise NodeExists(path)
+        if len(path.encode()) > MAX_PATH_BYTES:
+            raise CoordinationError(path[:64], "the path is too long")
+        parent_path, _, name = path.rpartition("/")
+        parent = self._find(parent_path)
+        if parent.owner:
+            raise NoNode(path, "the parent is ephemeral")
+        self.nodes[path] = node
+        parent.children.add(name)
+        applied.events += (WatchEvent("created", path), WatchEvent("children", parent_path))
+
+        def back() -> None:
+            del self.nodes[path]
+            parent.children.discard(name)
+
+        applied.undo.append(back)
+
+    def _set(self, node: DataNode, path: str, data: bytes, applied: AppliedOps) -> None:
+        old = node.data
+
+        def back() -> None:
+            node.data = old
+            node.version -= 1
+
+        node.data = data
+        node.version += 1
+        applied.undo.append(back)
+        applied.events.append(WatchEvent("changed", path))
+
+    def _delete(self, node: DataNode, path: str, applied: AppliedOps) -> None:
+        if node.children:
+            raise NotEmpty(path)
+        parent_path, _, name = path.rpartition("/")
+        parent = self._find(parent_path)
+        del self.nodes[path]
+        parent.children.discard(name)
+        applied.events += (WatchEvent("deleted", path), WatchEvent("children", parent_path))
+
+        def back() -> None:
+            self.nodes[path] = node
+            parent.children.add(name)
+
+        applied.undo.append(back)
+
+
+def roll_back(undo: Sequence[Undo]) -> None:
+    """The last step first."""
+    for step in reversed(undo):
+        step()

@@ -1,0 +1,261 @@
+"""Configs that are altered while the broker runs: they take effect at once, and are there after a restart."""
+
+import asyncio
+import threading
+
+import pytest
+
+from kbroker.broker import Threads
+from kbroker.config.acting import ACTING_TOPIC_CONFIGS
+from kbroker.config.config_def import READ_ONLY, ConfigKey
+from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.values import ConfigError, Value
+from kbroker.metadata.image import BROKER_RESOURCE
+from kbroker.replica.logs.log_manager import OPEN_TOGETHER
+from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.k19_create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.messages.k37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from protocol.messages.k44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tests.unit.support.client import Client
+from tests.unit.support.simulated_broker import HOST, HOUR, PORT, Machine, story
+
+SAMPLES = ("true", "false", "compact", "lz4", "LogAppendTime", "full", "3", "5", "0.25", "0.75", "2000000", "3000000")
+
+
+def others(row: ConfigKey) -> list[str]:
+    """Two values that are not the default."""
+    found: dict[Value, str] = {}
+    for text in SAMPLES:
+        try:
+            value = row.parse(text)
+        except ConfigError:
+            continue
+        if value != row.default:
+            found.setdefault(value, text)
+    texts = list(found.values())
+    return [texts[0], texts[-1]]
+
+
+# Topic configs that follow a broker config which may be altered.
+FOLLOWING = {
+    name: row.synonyms[0].name
+    for name, row in ALL_TOPIC_CONFIGS.items()
+    if name in ACTING_TOPIC_CONFIGS and row.synonyms and BROKER_CONFIGS[row.synonyms[0].name].mode is not READ_ONLY
+}
+
+
+async def set_all(client: Client, resource: str, values: dict[str, str]) -> None:
+    await client._alter(BROKER_RESOURCE, resource, values)
+
+
+async def unset_all(client: Client, resource: str, names: list[str]) -> None:
+    changes = [AlterableConfig(name=name, config_operation=1, value=None) for name in names]
+    wanted = AlterConfigsResource(resource_type=BROKER_RESOURCE, resource_name=resource, configs=changes)
+    request = IncrementalAlterConfigsRequest(resources=[wanted])
+    (answer,) = (await client.ask(request, 1, IncrementalAlterConfigsResponse)).responses
+    assert answer.error_code == 0, answer.error_message
+
+
+def followed(m: Machine, topic: str = "t") -> dict[str, Value]:
+    config = m.partition(topic).log.config
+    return {name: config.get(name) for name in FOLLOWING}
+
+
+@story
+async def test_topics_follow_their_broker_live_and_after_a_restart(m: Machine) -> None:
+    assert len(FOLLOWING) > 20
+    client = await m.client()
+    await client.create_topic("t")
+    await client.create_topic("overriding", **{"segment_bytes": 4_000_000})
+    before = followed(m)
+    rows = {name: BROKER_CONFIGS[synonym] for name, synonym in FOLLOWING.items()}
+    every = {row.name: others(row)[0] for row in rows.values()}
+    one = {row.name: others(row)[1] for row in rows.values()}
+    all_brokers = {name: ALL_TOPIC_CONFIGS[name].parse(every[row.name]) for name, row in rows.items()}
+    this_broker = {name: ALL_TOPIC_CONFIGS[name].parse(one[row.name]) for name, row in rows.items()}
+
+    await set_all(client, "", every)
+    assert followed(m) == all_brokers
+    await m.restart()
+    assert followed(m) == all_brokers
+    client = await m.client()
+    await set_all(client, "1", one)
+    assert followed(m) == this_broker
+    assert m.partition("overriding").log.config.segment_bytes == 4_000_000
+    await m.crash()
+    await m.start()
+    assert followed(m) == this_broker
+    client = await m.client()
+    await unset_all(client, "1", list(one))
+    assert followed(m) == all_brokers
+    await unset_all(client, "", list(every))
+    assert followed(m) == before
+    await m.restart()
+    assert followed(m) == before
+
+
+async def greet(client: Client) -> None:
+    await client.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
+
+
+async def seconds_to_greet(m: Machine, connections: int) -> list[float]:
+    """How long each of so many connections that come together waits for its first answer."""
+    began = m.loop.time()
+
+    async def one() -> float:
+        await greet(await m.client())
+        return m.loop.time() - began
+
+    return sorted(await asyncio.gather(*(one() for _ in range(connections))))
+
+
+@story(max_connection_creation_rate=2)
+async def test_connections_come_at_their_rate(m: Machine) -> None:
+    await asyncio.sleep(5)
+    waits = await seconds_to_greet(m, 6)
+    assert [round(wait, 1) for wait in waits] == [0.0, 0.0, 0.5, 1.0, 1.5, 2.0]
+    client = await m.client()
+    await client.alter_broker(max_connection_creation_rate=1000)
+    await asyncio.sleep(5)
+    assert max(await seconds_to_greet(m, 50)) < 0.1
+
+
+@story(listener_name_plaintext_max_connections=2, max_connections=3)
+async def test_a_listener_may_have_a_lower_limit(m: Machine) -> None:
+    clients = [await m.client(), await m.client()]
+    for client in clients:
+        await greet(client)
+    await (await m.client()).closed
+    await clients[0]._alter(BROKER_RESOURCE, "1", {"listener.name.plaintext.max.connections": "10"})
+    await greet(await m.client())
+    await (await m.client()).closed
+
+
+async def create(client: Client, name: str) -> tuple[int, str | None]:
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    (made,) = (await client.ask(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)).topics
+    return made.error_code, made.error_message
+
+
+@story
+async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
+    """In the words of Kafka 4.3.1, for new topics and for new partitions; by name it can be given some."""
+    client = await m.client()
+    assert await create(client, "before") == (0, None)
+    await client._alter(BROKER_RESOURCE, "1", {"cordoned.log.dirs": "*"})
+    all_cordoned = "All brokers are currently fenced, or have all their log directories cordoned."
+    assert await create(client, "t") == (38, f"Unable to replicate the partition 1 time(s): {all_cordoned}")
+    grow = CreatePartitionsTopic(name="before", count=2, assignments=None)
+    request = CreatePartitionsRequest(topics=[grow], timeout_ms=1000)
+    (grown,) = (await client.ask(request, 3, CreatePartitionsResponse)).results
+    assert (grown.error_code, grown.error_message) == (38, all_cordoned)
+    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
+    named = CreatableTopic(name="named", num_partitions=-1, replication_factor=-1, assignments=[assignment])
+    (made,) = (await client.ask(CreateTopicsRequest(topics=[named]), 7, CreateTopicsResponse)).topics
+    assert made.error_code == 0
+    await unset_all(client, "1", ["cordoned.log.dirs"])
+    assert await create(client, "t") == (0, None)
+
+
+@story(num_io_threads=5)
+async def test_threads_for_the_disk_follow_their_config(m: Machine) -> None:
+    counts: list[int] = []
+    m.broker.environment.set_threads = counts.append
+    client = await m.client()
+    await client.alter_broker(num_io_threads=7)
+    await client._alter(BROKER_RESOURCE, "1", {"num.io.threads": "9"})
+    await unset_all(client, "1", ["num.io.threads"])
+    assert counts == [7, 9, 7]
+
+
+def test_so_many_threads_work_at_a_time() -> None:
+    pairs, fours = threading.Barrier(2, timeout=30), threading.Barrier(4, timeout=30)
+    lock = threading.Lock()
+    running, most = 0, 0
+
+    def work(barrier: threading.Barrier) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        barrier.wait()
+        with lock:
+            running -= 1
+
+    async def tell() -> None:
+        nonlocal most
+        threads = Threads(asyncio.get_running_loop())
+        threads.resize(2)
+        await asyncio.gather(*(threads(work, pairs) for _ in range(8)))
+        assert most == 2
+        most = 0
+        slow = threads(work, pairs)
+        threads.resize(4)
+        # What was begun before the change is not lost by it.
+        pairs.wait()
+        await slow
+        await asyncio.gather(*(threads(work, fours) for _ in range(8)))
+        assert most == 4
+        threads.resize(1)
+
+    asyncio.run(tell())
+
+
+@story(connections_max_idle_ms=-1)
+async def test_a_negative_idle_time_is_none(m: Machine) -> None:
+    client = await m.client()
+    await greet(client)
+    await asyncio.sleep(HOUR)
+    assert not client.closed.done()
+    await greet(client)
+
+
+@story(started=False, num_recovery_threads_per_data_dir=3)
+async def test_logs_are_recovered_by_so_many_threads(m: Machine) -> None:
+    await m.start()
+    await (await m.client()).create_topic("t", 8 * OPEN_TOGETHER)
+    await m.stop()
+    m.threads.held.add("_open_some")
+    m.threads.began.clear()
+    starting = asyncio.ensure_future(m.start())
+    await m.until(lambda: m.threads.began["_open_some"])
+    await asyncio.sleep(1)
+    assert m.threads.began["_open_some"] == 3
+    m.threads.release("_open_some")
+    await starting
+    assert m.threads.began["_open_some"] == 8
+    assert len(m.broker.services.replicas.partitions) == 8 * OPEN_TOGETHER
+
+
+@story(
+    started=False,
+    process_roles="broker,controller",
+    listeners=f"PLAINTEXT://{HOST}:{PORT},CONTROLLER://{HOST}:9093",
+    advertised_listeners=f"PLAINTEXT://{HOST}:{PORT},CONTROLLER://{HOST}:9093",
+    controller_listener_names="CONTROLLER",
+    controller_quorum_bootstrap_servers=f"{HOST}:9093",
+)
+async def test_a_node_of_a_metadata_quorum_starts_as_a_broker(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    """As Kafka's own server.properties has it."""
+    await m.start()
+    await greet(await m.client())
+    said = "\n".join(record.message for record in caplog.records)
+    assert f"the listener CONTROLLER://{HOST}:9093 is not opened: kbroker has no metadata quorum" in said
+    assert f"controller.quorum.bootstrap.servers={HOST}:9093 is accepted, but has no effect" in said
+    with pytest.raises(OSError, match="nobody serves"):
+        await m.loop.create_connection(lambda: Client(m.loop), HOST, 9093, local_addr=("client", 0))

@@ -1,0 +1,53 @@
+"""Placement: balance of leaders and replicas, racks, and what cannot be placed."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.common import KafkaError
+from kbroker.metadata.topics.replica_placement import interleave_racks, place_replicas
+from protocol.errors import ErrorCode
+
+
+def test_one_broker_holds_everything():
+    assert place_replicas(3, 1, {1: None}, Random(1)) == [[1], [1], [1]]
+
+
+def test_too_few_brokers():
+    with pytest.raises(KafkaError) as refusal:
+        place_replicas(1, 3, {1: None, 2: None}, Random(1))
+    assert refusal.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_neighbours_are_in_different_racks():
+    assert interleave_racks({1: "a", 2: "a", 3: "b", 4: "b", 5: "c"}) == [1, 3, 5, 2, 4]
+    assert interleave_racks({3: None, 1: "b", 2: "a"}) == [2, 1, 3]
+
+
+@given(
+    brokers=st.integers(1, 12),
+    racks=st.integers(1, 4),
+    count=st.integers(1, 60),
+    factor=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+)
+def test_replicas_are_distinct_and_spread(brokers: int, racks: int, count: int, factor: int, seed: int):
+    where = {broker: f"r{broker % racks}" for broker in range(1, brokers + 1)}
+    factor = min(factor, brokers)
+    placed = place_replicas(count, factor, where, Random(seed))
+    assert len(placed) == count
+    leaders = Counter(replicas[0] for replicas in placed)
+    assert max(leaders.values()) - min(leaders[broker] for broker in where) <= 1
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert len({where[broker] for broker in replicas}) == min(factor, len(set(where.values())))
+
+
+def test_followers_of_one_leader_are_spread_over_all_others():
+    placed = place_replicas(5 * 20, 2, dict.fromkeys(range(5)), Random(3))
+    followers = Counter(replicas[1] for replicas in placed if replicas[0] == 0)
+    assert set(followers) == {1, 2, 3, 4}
+    assert max(followers.values()) - min(followers.values()) <= 1

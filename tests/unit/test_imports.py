@@ -39,15 +39,18 @@ CLIENTS = {
 # `kbroker start` is the one command that runs a broker; `kbroker log` and `kbroker doctor` read a broker's files.
 CLIENT_EXCEPTIONS = {
     "kbroker/cli/start/start.py": {"broker", "runtime"},
-    "kbroker/cli/log/dump.py": {"runtime", "storage"},
-    "kbroker/cli/log/file_readers.py": {"metadata", "runtime", "storage"},
-    "kbroker/cli/log/app.py": {"runtime", "storage"},
+    "kbroker/cli/log/dump.py": {"runtime"},
+    "kbroker/cli/log/items.py": {"runtime", "storage"},
+    "kbroker/cli/log/coordination_files.py": {"metadata", "storage"},
+    "kbroker/cli/log/file_readers.py": {"runtime", "storage"},
+    "kbroker/cli/log/app.py": {"runtime"},
     "kbroker/cli/log/internal_topics.py": {"storage"},
     "kbroker/cli/log/segments.py": {"runtime", "storage"},
     "kbroker/cli/log/verify.py": {"common", "metadata", "runtime", "storage"},
-    "kbroker/cli/doctor/doctor.py": {"runtime", "storage"},
-    "kbroker/cli/doctor/checks.py": {"common", "runtime", "storage"},
-    "kbroker/cli/doctor/host_checks.py": {"runtime", "storage"},
+    "kbroker/cli/log/verify_report.py": {"storage"},
+    "kbroker/cli/doctor/doctor.py": {"runtime"},
+    "kbroker/cli/doctor/check.py": {"common", "runtime", "storage"},
+    "kbroker/cli/doctor/storage_checks.py": {"runtime", "storage"},
 }
 
 MACHINE = {

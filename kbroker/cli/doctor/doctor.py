@@ -1,22 +1,42 @@
-"""`kbroker doctor`: would a broker start with these options, and would it be well?"""
+"""`kbroker doctor`: check whether a broker with these options would start and run well."""
 
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import typer
 
+from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import AsJson
 from kbroker.cli.common.output import print_json
+from kbroker.cli.doctor.broker_checks import check_advertised, check_configuration, check_listener
+from kbroker.cli.doctor.check import PROBLEM, WARNING, Check, CheckContext, CheckResult
+from kbroker.cli.doctor.host import Host
+from kbroker.cli.doctor.host_checks import check_clock, check_memory, check_open_files, check_programs
+from kbroker.cli.doctor.storage_checks import (
+    check_data_directory,
+    check_disk_space,
+    check_file_system,
+    check_last_stop,
+)
 from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
+from kbroker.cli.start.options import StartOptions, load_properties
+from kbroker.config import BrokerConfig, ConfigError
+from kbroker.runtime.disk import Disk, RealDisk
 
-if TYPE_CHECKING:
-    from kbroker.cli.doctor.checks import Verdict
-    from kbroker.cli.doctor.host import Machine
-    from kbroker.cli.start.options import StartOptions
-    from kbroker.runtime.disk import Disk
+# In the order of a start. They need the one data directory and the one listener that check_configuration ensures.
+CHECKS: tuple[Check, ...] = (
+    check_listener,
+    check_advertised,
+    check_data_directory,
+    check_disk_space,
+    check_file_system,
+    check_last_stop,
+    check_clock,
+    check_open_files,
+    check_memory,
+)
 
 
 def doctor(
@@ -27,59 +47,52 @@ def doctor(
     properties: Properties = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what `kbroker start` with the same options would meet: configuration, network, disk, clock, limits.
+    """Check whether a broker can start and run well with the same options as `kbroker start`.
 
-    Changes nothing. With a broker running on the data directory, that is asked as well. The exit status is 1 when there
-    is a problem; warnings leave it at 0.
+    Checks the configuration, network, disk, clock and limits, and changes nothing. If a broker is running on the data
+    directory, checks it as well. The exit status is 1 if there is a problem; warnings do not change it.
     """
-    from kbroker.cli.doctor.host import Machine
-    from kbroker.cli.start.options import StartOptions
-    from kbroker.runtime.disk import RealDisk
-
     options = StartOptions(config, data_dir, listen, advertise, properties or [])
-    verdicts = list(examine(options, Machine(), RealDisk()))
+    results = list(run_checks(options, Host(), RealDisk()))
     if as_json:
-        print_json([verdict._asdict() for verdict in verdicts])
+        print_json([result.to_json() for result in results])
     else:
-        show(verdicts)
-    raise typer.Exit(1 if any(verdict.status == "problem" for verdict in verdicts) else 0)
+        _print_results(results)
+    raise typer.Exit(1 if any(result.status == PROBLEM for result in results) else 0)
 
 
-def examine(options: "StartOptions", machine: "Machine", disk: "Disk") -> Iterator["Verdict"]:
-    """Everything that the checks find, in the order of a start."""
-    from kbroker.cli.common.errors import CliError
-    from kbroker.cli.doctor.checks import PROBLEM, Patient, Verdict
-    from kbroker.cli.doctor.host_checks import CHECKS, check_programs
-    from kbroker.cli.start.options import load_properties
-    from kbroker.config import BrokerConfig, ConfigError
-
+def run_checks(options: StartOptions, host: Host, disk: Disk) -> Iterator[CheckResult]:
+    """Yield the results of all checks, or of those that run before the configuration turns out to be invalid."""
     try:
-        given, sentences = load_properties(options, os.environ)
-        patient = Patient(machine, disk, BrokerConfig.load({name: one.text for name, one in given.items()}))
+        static, warnings = load_properties(options, os.environ)
+        config = BrokerConfig.load({name: source.text for name, source in static.items()})
     except (CliError, ConfigError) as error:
-        yield Verdict("configuration", PROBLEM, str(error), "Mend it: the broker does not start so.")
+        advice = "Fix this; the broker will not start with this configuration."
+        yield CheckResult("configuration", PROBLEM, str(error), advice)
         return
-    for sentence in sentences:
-        yield Verdict("configuration", "warning", sentence, "Remove it: kbroker leaves it out.")
+    for warning in warnings:
+        yield CheckResult("configuration", WARNING, warning, "Remove it: kbroker ignores it.")
+    context = CheckContext(host, disk, config)
+    results = list(check_configuration(context))
+    yield from results
+    if any(result.status == PROBLEM for result in results):
+        return
     for check in CHECKS:
-        found = list(check(patient))
-        yield from found
-        if check is CHECKS[0] and any(verdict.status == PROBLEM for verdict in found):
-            return
-    yield from check_programs(patient, sys.version_info[:3])
+        yield from check(context)
+    yield from check_programs(context, sys.version_info[:3])
 
 
-def show(verdicts: list["Verdict"]) -> None:
-    """One line a finding, and one below it for what to do."""
-    colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    paint = {"ok": "\x1b[32m", "warning": "\x1b[33m", "problem": "\x1b[31m"} if colors else {}
-    off = "\x1b[0m" if colors else ""
-    width = max(len(verdict.check) for verdict in verdicts)
-    for verdict in verdicts:
-        status = f"{paint.get(verdict.status, '')}{verdict.status:<7}{off}"
-        print(f"{status}  {verdict.check:<{width}}  {verdict.found}")
-        if verdict.advice:
-            print(f"{'':7}  {'':{width}}  -> {verdict.advice}")
-    problems = sum(verdict.status == "problem" for verdict in verdicts)
-    warnings = sum(verdict.status == "warning" for verdict in verdicts)
+def _print_results(results: Sequence[CheckResult]) -> None:
+    """Print one line per result, and a second line for advice."""
+    has_colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    colors = {"ok": "\x1b[32m", WARNING: "\x1b[33m", PROBLEM: "\x1b[31m"} if has_colors else {}
+    off = "\x1b[0m" if has_colors else ""
+    width = max(len(result.check) for result in results)
+    for result in results:
+        status = f"{colors.get(result.status, '')}{result.status:<7}{off}"
+        print(f"{status}  {result.check:<{width}}  {result.message}")
+        if result.advice:
+            print(f"{'':7}  {'':{width}}  -> {result.advice}")
+    problems = sum(result.status == PROBLEM for result in results)
+    warnings = sum(result.status == WARNING for result in results)
     print(f"{count_text(problems, 'problem')}, {count_text(warnings, 'warning')}")

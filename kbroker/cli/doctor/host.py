@@ -1,4 +1,4 @@
-"""What `kbroker doctor` asks of the machine and of a running broker. Nothing here writes or decides."""
+"""What `kbroker doctor` asks the operating system and a running broker. Nothing here writes or decides."""
 
 import ctypes
 import errno
@@ -14,17 +14,18 @@ from pathlib import Path
 
 from kbroker.cli.common.locks import is_locked
 
-CONNECT_S = 2.0
+CONNECT_TIMEOUT_S = 2.0
+# adjtimex(2) returns this state for a clock that is not synchronized.
 _TIME_ERROR = 5
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(slots=True, frozen=True)
-class Cluster:
-    """What a broker that listens already says of itself."""
+class RunningCluster:
+    """The cluster of a broker that is running already."""
 
     cluster_id: str
-    node_ids: tuple[int, ...]
+    broker_ids: tuple[int, ...]
     topics: int
     without_leader: tuple[str, ...]
 
@@ -38,35 +39,36 @@ class FileSystem:
     device: str
 
 
-class Machine:
-    """This machine. Paths must exist unless it says otherwise; what cannot be told is None."""
+class Host:
+    """This machine. Paths must exist unless a method says otherwise; a value that cannot be determined is None."""
 
     # Network.
 
     def bind_error(self, host: str, port: int) -> OSError | None:
-        """Why a listener cannot be bound here; None if it can."""
+        """Return why a listener cannot be bound to this address, None if it can."""
         try:
-            found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            with socket.socket(found[0][0], socket.SOCK_STREAM) as held:
-                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                held.bind(found[0][4])
+            addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            with socket.socket(addresses[0][0], socket.SOCK_STREAM) as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(addresses[0][4])
         except OSError as error:
             return error
         return None
 
     def resolve(self, host: str) -> list[str]:
-        """The addresses of a host name. Raises OSError."""
-        return sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
+        """Return the addresses of a host name. Raises OSError."""
+        return sorted({str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
 
     def connect_error(self, host: str, port: int) -> OSError | None:
+        """Return why a connection fails, None if it succeeds."""
         try:
-            socket.create_connection((host, port), CONNECT_S).close()
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
         except OSError as error:
             return error
         return None
 
-    def ask(self, host: str, port: int) -> Cluster | None:
-        """The broker that listens there; None if what listens is none."""
+    def describe_cluster(self, host: str, port: int) -> RunningCluster | None:
+        """Return the cluster of the broker at this address, None if no broker responds."""
         from kbroker.cli.common.client import admin_client
         from kbroker.cli.common.errors import CliError
 
@@ -77,38 +79,41 @@ class Machine:
                 topics = client.describe_topics(None)
         except CliError:
             return None
-        headless = [topic["name"] for topic in topics if any(part["leader_id"] < 0 for part in topic["partitions"])]
-        nodes = tuple(sorted(broker["broker_id"] for broker in cluster["brokers"]))
-        return Cluster(cluster["cluster_id"], nodes, len(topics), tuple(sorted(headless)))
+        without_leader = [
+            topic["name"] for topic in topics if any(partition["leader_id"] < 0 for partition in topic["partitions"])
+        ]
+        broker_ids = tuple(sorted(broker["broker_id"] for broker in cluster["brokers"]))
+        return RunningCluster(cluster["cluster_id"], broker_ids, len(topics), tuple(sorted(without_leader)))
 
     # Disk.
 
-    def may_write(self, path: str) -> bool:
+    def is_writable(self, path: str) -> bool:
         return os.access(path, os.W_OK | os.X_OK | os.R_OK)
 
     def is_locked(self, path: str) -> bool:
         return is_locked(path)
 
     def file_system(self, path: str) -> FileSystem | None:
+        """Return the file system that a path is on."""
         device = os.stat(path).st_dev
         numbers = f"{os.major(device)}:{os.minor(device)}"
         real = os.path.realpath(path)
         best = None
-        for mount_point, kind, mounted in _mounts():
-            inside = real == mount_point or real.startswith(mount_point.rstrip("/") + "/")
-            if inside and (best is None or len(mount_point) >= len(best.mount_point)):
-                best = FileSystem(kind, mount_point, mounted)
-        # btrfs and others have devices of their own that no disk has: the mount names the disk then.
+        for mount_point, kind, mounted_device in _mounts():
+            is_inside = real == mount_point or real.startswith(mount_point.rstrip("/") + "/")
+            if is_inside and (best is None or len(mount_point) >= len(best.mount_point)):
+                best = FileSystem(kind, mount_point, mounted_device)
+        # btrfs and others have device numbers of their own, which are those of no disk: the mount has the disk's.
         return FileSystem(best.kind, best.mount_point, numbers) if best and best.device == numbers else best
 
     def write_caches(self, device: str) -> dict[str, str]:
-        """The kernel's write cache mode of the disks under a device, by name; empty if it does not tell."""
+        """Return the kernel's write cache mode by name of the disks under a device; empty if it is unknown."""
         try:
-            return dict(_caches(Path("/sys/dev/block", device).resolve()))
+            return dict(_write_caches(Path("/sys/dev/block", device).resolve()))
         except OSError:
             return {}
 
-    def reads_without_waiting(self, path: str) -> bool | None:
+    def supports_nowait_reads(self, path: str) -> bool | None:
         """Whether RWF_NOWAIT works on this file."""
         flag = getattr(os, "RWF_NOWAIT", 0)
         if not flag:
@@ -122,48 +127,49 @@ class Machine:
             os.close(fd)
         return True
 
-    # Clock, memory, limits, programs.
+    # Clock, limits, memory, programs.
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def clock_is_synchronised(self) -> bool | None:
-        """What the kernel has been told by whatever sets its clock (adjtimex); None where that cannot be asked."""
+    def is_clock_synchronized(self) -> bool | None:
+        """Return the kernel's synchronization state (adjtimex)."""
         try:
             state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))
         except (OSError, AttributeError):
             return None
         return None if state < 0 else state != _TIME_ERROR
 
-    def file_limit(self) -> int:
-        """As start takes it: the hard limit. -1 is none."""
+    def max_open_files(self) -> int:
+        """Return the hard limit, which a broker raises its soft limit to; -1 for unlimited."""
         return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
     def memory(self) -> dict[str, int]:
-        """Bytes, by /proc/meminfo's names; `limit` is the container's, if it has one. Empty where there is none."""
+        """Return bytes by the names of /proc/meminfo, and a container's as `limit`; empty if it is unknown."""
         try:
             lines = Path("/proc/meminfo").read_text().splitlines()
         except OSError:
             return {}
-        found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+        pairs = (line.partition(":")[::2] for line in lines)
+        memory = {name: int(amount.split()[0]) * 1024 for name, amount in pairs}
         for path in _CGROUP_LIMITS:
             try:
                 text = Path(path).read_text().strip()
             except OSError:
                 continue
-            if text.isdigit() and int(text) < found["MemTotal"]:
-                found["limit"] = int(text)
-        return found
+            if text.isdigit() and int(text) < memory["MemTotal"]:
+                memory["limit"] = int(text)
+        return memory
 
     def has_module(self, name: str) -> bool:
         return importlib.util.find_spec(name) is not None
 
-    def program(self, name: str) -> str | None:
+    def find_program(self, name: str) -> str | None:
         return shutil.which(name)
 
 
 def _mounts() -> Iterator[tuple[str, str, str]]:
-    """(mount point, kind of file system, major:minor)."""
+    """Yield (mount point, kind of file system, major:minor)."""
     try:
         text = Path("/proc/self/mountinfo").read_text()
     except OSError:
@@ -171,16 +177,16 @@ def _mounts() -> Iterator[tuple[str, str, str]]:
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
-        # Blanks in it are written as octal.
+        # Blanks in a mount point are escaped as octal.
         yield fields[4].encode().decode("unicode_escape"), after.split(" ")[0], fields[2]
 
 
-def _caches(device: Path) -> Iterator[tuple[str, str]]:
-    """Of a disk, of the disk that a partition is on, or of those that a mapped or RAID device is made of."""
-    under = sorted((device / "slaves").iterdir()) if (device / "slaves").is_dir() else []
-    if under:
-        for link in under:
-            yield from _caches(link.resolve())
+def _write_caches(device: Path) -> Iterator[tuple[str, str]]:
+    """Yield (disk, mode) for a disk, the disk of a partition, or the disks of a mapped or RAID device."""
+    members = sorted((device / "slaves").iterdir()) if (device / "slaves").is_dir() else []
+    if members:
+        for link in members:
+            yield from _write_caches(link.resolve())
         return
     disk = device if (device / "queue").is_dir() else device.parent
     mode = disk / "queue" / "write_cache"

@@ -1,7 +1,4 @@
-"""`kbroker log`: looking at the files of a data directory. Nothing here writes or asks a broker.
-
-What reads the files is imported when it is wanted: other commands need none of it.
-"""
+"""`kbroker log`: dump and verify the files of a data directory. Nothing here writes, or sends requests to a broker."""
 
 from typing import Annotated
 
@@ -14,31 +11,34 @@ app = typer.Typer()
 
 @app.command("dump")
 def dump(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", show_default=False)],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", show_default=False)],
     records: Annotated[
-        bool, typer.Option("--records", "--deep", help="The records in each batch; of internal topics, decoded.")
+        bool,
+        typer.Option("--records", "--deep", help="Print the records of each batch, decoded for internal topics."),
     ] = False,
-    values: Annotated[bool, typer.Option("--values", help="The records with their keys, values and headers.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Print records with keys, values and headers.")] = False,
     offsets: Annotated[
-        str | None, typer.Option(metavar="A..B", help="Only what reaches these offsets; either may be left out.")
+        str | None, typer.Option(metavar="A..B", help="Print items within these offsets only; A or B may be omitted.")
     ] = None,
-    most: Annotated[
-        int | None, typer.Option("--max", metavar="N", min=1, help="At most so many lines of each file.")
+    max_items: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=1, help="Print at most N items of each file.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in files of a data directory: segments, indexes, snapshots, checkpoints; of a directory, all.
+    """Print the contents of segments, indexes, snapshots and checkpoints.
 
-    Damage is told with its place, and what follows it is shown where it can be read; the exit status is 1 then.
-    With --json there is one JSON object a line.
+    PATH is a file or a directory. Damage is printed with its position, and what follows it as far as it can be read;
+    the exit status is then 1. With --json, prints one JSON object per line.
+
+    Example: kbroker log dump kbroker-data/orders-0 --records --offsets 100..200
     """
-    from kbroker.cli.log.dump import Dump, offset_range
-    from kbroker.cli.log.segments import Wanted
+    from kbroker.cli.log.dump import Dump, parse_offset_range
+    from kbroker.cli.log.items import DumpSelection
     from kbroker.runtime.disk import RealDisk
 
-    wanted = Wanted(records or values, values, None if offsets is None else offset_range(offsets))
-    damaged = Dump(RealDisk(), wanted, most, as_json).run(paths)
-    raise typer.Exit(1 if damaged else 0)
+    selection = DumpSelection(records or values, values, None if offsets is None else parse_offset_range(offsets))
+    found_damage = Dump(RealDisk(), selection, max_items, as_json).run(paths)
+    raise typer.Exit(1 if found_damage else 0)
 
 
 @app.command("verify")
@@ -46,12 +46,12 @@ def verify(
     directory: Annotated[str, typer.Argument(metavar="DIR", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Check a data directory, or one partition's, and change nothing.
+    """Verify a data directory, or the directory of one partition, without changing it.
 
-    Every batch, the indexes, the producers' snapshots, leader epochs and checkpoints, and whether they say the same.
-    Says what the next start of the broker would do. The exit status is 1 when there is a problem.
+    Checks every batch, the indexes, producer snapshots, leader epochs and checkpoints, and whether they agree. Prints
+    what the next start of the broker would repair. The exit status is 1 if there is a problem.
     """
-    from kbroker.cli.log.verify import Verification
+    from kbroker.cli.log.verify import DirectoryVerifier
     from kbroker.runtime.disk import RealDisk
 
-    raise typer.Exit(1 if Verification(RealDisk(), directory.rstrip("/") or "/", as_json).run() else 0)
+    raise typer.Exit(1 if DirectoryVerifier(RealDisk(), directory.rstrip("/") or "/", as_json).run() else 0)

@@ -1,19 +1,13 @@
-"""What the files of a data directory hold, as items: one for each batch, record, entry or line, and for each damage.
-
-Which file it is, its name tells. An item's fields have the names and units of Kafka's formats; times are in
-milliseconds since the epoch.
-"""
+"""Readers of the files of a data directory, by file name; each yields dump items."""
 
 import json
 import os
 import re
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from kbroker.cli.log.segments import Fields, Item, Source, Wanted, damage_item, read_segment
-from kbroker.cli.records.formats import bytes_to_json
-from kbroker.metadata.store import journal
-from kbroker.metadata.store.coordination import Create, Delete, Op, Set
+from kbroker.cli.log.coordination_files import read_journal, read_snapshot
+from kbroker.cli.log.items import DumpFile, DumpItem, DumpSelection, Fields, Reader, damage_item
+from kbroker.cli.log.segments import read_segment
 from kbroker.runtime.disk import Disk
 from kbroker.storage import checkpoint_files, file_names, meta_properties
 from kbroker.storage.inspect.batches import Damage
@@ -26,60 +20,60 @@ from kbroker.storage.inspect.index_files import (
 )
 from kbroker.storage.partition_metadata import encode_topic_id, read_topic_id
 
-# What is added to the name of a partition's directory that is no longer one.
-_ASIDE = re.compile(r"\.[0-9a-f]{32}-(delete|stray|future)$")
-
-Reader = Callable[[Source, Wanted], Iterator[Item]]
+# The suffix of a renamed partition directory.
+_RENAMED_DIRECTORY = re.compile(r"\.[0-9a-f]{32}-(delete|stray|future)$")
 
 
-def find_reader(disk: Disk, path: str) -> tuple[str, Reader, Source] | None:
-    """What kind of file it is and how it is read; None for a name that means nothing here."""
+def find_reader(disk: Disk, path: str) -> tuple[str, Reader, DumpFile] | None:
+    """Return a description of the file, its reader and the file; None for an unknown name."""
     parent, name = os.path.split(path)
-    for ending in (file_names.DELETED, file_names.CLEANED, file_names.SWAP, file_names.TEMPORARY):
-        name = name.removesuffix(ending)
-    tp = file_names.parse_partition_dir(_ASIDE.sub("", os.path.basename(os.path.abspath(parent))))
+    for suffix in (file_names.DELETED, file_names.CLEANED, file_names.SWAP, file_names.TEMPORARY):
+        name = name.removesuffix(suffix)
+    tp = file_names.parse_partition_dir(_RENAMED_DIRECTORY.sub("", os.path.basename(os.path.abspath(parent))))
     topic = tp.topic if tp is not None else ""
     parsed = file_names.parse_segment_file(name)
     if parsed is not None and parsed[1] in _BY_SUFFIX:
-        kind, reader = _BY_SUFFIX[parsed[1]]
-        return kind, reader, Source(disk, path, parsed[0], topic)
+        description, reader = _BY_SUFFIX[parsed[1]]
+        return description, reader, DumpFile(disk, path, parsed[0], topic)
     if name in _BY_NAME:
-        kind, reader = _BY_NAME[name]
-        return kind, reader, Source(disk, path, 0, topic)
+        description, reader = _BY_NAME[name]
+        return description, reader, DumpFile(disk, path, 0, topic)
     return None
 
 
-# Indexes and snapshots.
+# Indexes and producer snapshots.
 
 
-def _offset_index(source: Source, wanted: Wanted) -> Iterator[Item]:
+def _read_offset_index(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     file, size = source.open()
     for entry in offset_entries(file, size):
         if isinstance(entry, Damage):
             yield damage_item(entry)
             continue
-        relative, position = entry.values
-        yield from _entry(entry, {"offset": source.base_offset + relative, "position": position}, wanted)
+        relative_offset, position = entry.values
+        fields = {"offset": source.base_offset + relative_offset, "position": position}
+        yield from _entry_items(entry, fields, selection)
 
 
-def _time_index(source: Source, wanted: Wanted) -> Iterator[Item]:
+def _read_time_index(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     file, size = source.open()
     for entry in time_entries(file, size):
         if isinstance(entry, Damage):
             yield damage_item(entry)
             continue
-        timestamp, relative = entry.values
-        yield from _entry(entry, {"timestamp": timestamp, "offset": source.base_offset + relative}, wanted)
+        timestamp, relative_offset = entry.values
+        fields = {"timestamp": timestamp, "offset": source.base_offset + relative_offset}
+        yield from _entry_items(entry, fields, selection)
 
 
-def _entry(entry: IndexEntry, fields: Fields, wanted: Wanted) -> Iterator[Item]:
-    if wanted.has(fields["offset"], fields["offset"]):
-        yield Item("entry", fields, entry.at)
+def _entry_items(entry: IndexEntry, fields: Fields, selection: DumpSelection) -> Iterator[DumpItem]:
+    if selection.includes(fields["offset"], fields["offset"]):
+        yield DumpItem("entry", fields, entry.at)
     if entry.fault is not None:
         yield damage_item(Damage(entry.at, 0, fields["offset"], entry.fault))
 
 
-def _aborted_index(source: Source, wanted: Wanted) -> Iterator[Item]:
+def _read_transaction_index(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     file, size = source.open()
     for entry in aborted_entries(file, size):
         if isinstance(entry, Damage):
@@ -87,8 +81,8 @@ def _aborted_index(source: Source, wanted: Wanted) -> Iterator[Item]:
             continue
         _, producer_id, first, last, stable = entry.values
         fields = {"producer_id": producer_id, "first_offset": first, "last_offset": last, "last_stable_offset": stable}
-        if wanted.has(first, last):
-            yield Item("aborted transaction", fields, entry.at)
+        if selection.includes(first, last):
+            yield DumpItem("aborted transaction", fields, entry.at)
         if entry.fault is not None:
             yield damage_item(Damage(entry.at, 0, first, entry.fault))
 
@@ -99,135 +93,82 @@ _PRODUCER_FIELDS = (
 )  # fmt: skip
 
 
-def _snapshot(source: Source, wanted: Wanted) -> Iterator[Item]:
-    data = source.disk.read(source.path)
+def _read_producer_snapshot(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
+    data = source.read()
     entries, fault = producer_entries(data)
     if fault is not None:
         yield damage_item(Damage(0, len(data), source.base_offset, fault))
     for entry in entries:
-        yield Item("producer", dict(zip(_PRODUCER_FIELDS, entry, strict=True)))
+        yield DumpItem("producer", dict(zip(_PRODUCER_FIELDS, entry, strict=True)))
 
 
-# Small files.
+# Checkpoints and properties.
 
 
-def _offset_checkpoint(source: Source, wanted: Wanted) -> Iterator[Item]:
-    for tp, offset in checkpoint_files.decode_offsets(source.disk.read(source.path)).items():
-        yield Item("offset", {"topic": tp.topic, "partition": tp.partition, "offset": offset})
+def _read_offset_checkpoint(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
+    for tp, offset in checkpoint_files.decode_offsets(source.read()).items():
+        yield DumpItem("offset", {"topic": tp.topic, "partition": tp.partition, "offset": offset})
 
 
-def _epochs(source: Source, wanted: Wanted) -> Iterator[Item]:
-    for epoch, start in checkpoint_files.decode_epochs(source.disk.read(source.path)):
-        yield Item("epoch", {"epoch": epoch, "start_offset": start})
+def _read_leader_epochs(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
+    for epoch, start_offset in checkpoint_files.decode_epochs(source.read()):
+        yield DumpItem("epoch", {"epoch": epoch, "start_offset": start_offset})
 
 
-def _partition_metadata(source: Source, wanted: Wanted) -> Iterator[Item]:
+def _read_partition_metadata(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     topic_id = read_topic_id(source.disk, os.path.dirname(source.path) or ".")
     if topic_id is None:
         raise ValueError("it has no topic id")
-    yield Item("topic id", {"topic_id": encode_topic_id(topic_id)})
+    yield DumpItem("topic id", {"topic_id": encode_topic_id(topic_id)})
 
 
-def _meta_properties(source: Source, wanted: Wanted) -> Iterator[Item]:
-    found = meta_properties.decode_meta_properties(source.disk.read(source.path))
-    yield Item("identity", found._asdict())
+def _read_meta_properties(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
+    properties = meta_properties.decode_meta_properties(source.read())
+    yield DumpItem("identity", properties._asdict())
 
 
-def _clean_shutdown(source: Source, wanted: Wanted) -> Iterator[Item]:
-    data = source.disk.read(source.path)
-    shown = json.loads(data) if data else {}
-    if not isinstance(shown, dict):
-        raise ValueError("it is no JSON object")
-    yield Item("clean shutdown", {"broker_epoch": shown.get("brokerEpoch")})
+def _read_clean_shutdown(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
+    data = source.read()
+    fields = json.loads(data) if data else {}
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")
+    yield DumpItem("clean shutdown", {"broker_epoch": fields.get("brokerEpoch")})
 
 
-def _small(reader: Reader) -> Reader:
-    """With what the reader cannot understand told as damage, and the lines shown as they are."""
+def _or_lines(reader: Reader) -> Reader:
+    """Wrap the reader of a small file: if it cannot be parsed, yield one damage and the lines of the file."""
 
-    def read(source: Source, wanted: Wanted) -> Iterator[Item]:
+    def read(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
         try:
-            found = list(reader(source, wanted))
+            items = list(reader(source, selection))
         except (ValueError, IndexError, RecursionError) as error:
-            data = source.disk.read(source.path)
+            data = source.read()
             yield damage_item(Damage(0, len(data), None, str(error)))
             for line in data.decode(errors="backslashreplace").splitlines():
-                yield Item("line", {"text": line})
+                yield DumpItem("line", {"text": line})
         else:
-            yield from found
+            yield from items
 
     return read
 
 
-# The coordination service's own.
-
-
-def _journal(source: Source, wanted: Wanted) -> Iterator[Item]:
-    data = source.disk.read(source.path)
-    at = 0
-    while at < len(data):
-        payload = journal.unframe(data, at)
-        if payload is None:
-            reason = "a record that is cut off or whose CRC is wrong"
-            try:
-                after = journal.next_record(data, at + 1)
-            except ValueError as error:
-                after, reason = len(data), str(error)
-            yield damage_item(Damage(at, after - at, None, reason))
-            at = after
-            continue
-        try:
-            number = journal.NUMBER.unpack_from(payload)[0]
-            for op in journal.decode_ops(payload, journal.NUMBER.size):
-                yield Item("change", {"position": at, "number": number, **_op(op)}, at)
-        except (ValueError, struct.error) as error:
-            yield damage_item(Damage(at, len(payload), None, f"a record that cannot be understood: {error}"))
-        at += journal.FRAME.size + len(payload)
-
-
-def _op(op: Op) -> Fields:
-    match op:
-        case Create(path=path, data=data):
-            return {"op": "create", "path": path, **bytes_to_json("data", data)}
-        case Set(path=path, data=data):
-            return {"op": "set", "path": path, **bytes_to_json("data", data)}
-        case Delete(path=path):
-            return {"op": "delete", "path": path}
-    return {"op": type(op).__name__.lower(), "path": op.path}
-
-
-def _coordination_snapshot(source: Source, wanted: Wanted) -> Iterator[Item]:
-    from kbroker.metadata.store.data_tree import DataTree
-
-    data = source.disk.read(source.path)
-    tree = DataTree()
-    try:
-        number = journal.load_snapshot(data, tree)
-    except (journal.JournalCorrupted, ValueError, KeyError, struct.error) as error:
-        yield damage_item(Damage(0, len(data), None, str(error)))
-        return
-    for path, node in tree.persistent():
-        yield Item(
-            "node", {"number": number, "path": path, "version": node.version, **bytes_to_json("data", node.data)}
-        )
-
-
-_CHECKPOINT: tuple[str, Reader] = ("offset checkpoint", _small(_offset_checkpoint))
+_OFFSET_CHECKPOINT: tuple[str, Reader] = ("offset checkpoint", _or_lines(_read_offset_checkpoint))
 _BY_SUFFIX: dict[str, tuple[str, Reader]] = {
     file_names.LOG: ("segment", read_segment),
-    file_names.INDEX: ("offset index", _offset_index),
-    file_names.TIME_INDEX: ("time index", _time_index),
-    file_names.TXN_INDEX: ("index of aborted transactions", _aborted_index),
-    file_names.SNAPSHOT: ("producer snapshot", _snapshot),
+    file_names.INDEX: ("offset index", _read_offset_index),
+    file_names.TIME_INDEX: ("time index", _read_time_index),
+    file_names.TXN_INDEX: ("transaction index", _read_transaction_index),
+    file_names.SNAPSHOT: ("producer snapshot", _read_producer_snapshot),
 }
 _BY_NAME: dict[str, tuple[str, Reader]] = {
-    file_names.RECOVERY_POINTS: _CHECKPOINT,
-    file_names.LOG_START_OFFSETS: _CHECKPOINT,
-    file_names.CLEANER_OFFSETS: _CHECKPOINT,
-    "replication-offset-checkpoint": _CHECKPOINT,
-    file_names.LEADER_EPOCHS: ("leader epochs", _small(_epochs)),
-    file_names.PARTITION_METADATA: ("partition metadata", _small(_partition_metadata)),
-    meta_properties.FILE: ("identity of the directory", _small(_meta_properties)),
-    file_names.CLEAN_SHUTDOWN: ("mark of a clean stop", _small(_clean_shutdown)),
-    "coordination.journal": ("coordination journal", _journal),
-    "coordination.snapshot": ("coordination snapshot", _coordination_snapshot),
+    file_names.RECOVERY_POINTS: _OFFSET_CHECKPOINT,
+    file_names.LOG_START_OFFSETS: _OFFSET_CHECKPOINT,
+    file_names.CLEANER_OFFSETS: _OFFSET_CHECKPOINT,
+    "replication-offset-checkpoint": _OFFSET_CHECKPOINT,
+    file_names.LEADER_EPOCHS: ("leader epoch checkpoint", _or_lines(_read_leader_epochs)),
+    file_names.PARTITION_METADATA: ("partition metadata", _or_lines(_read_partition_metadata)),
+    meta_properties.FILE: ("meta properties", _or_lines(_read_meta_properties)),
+    file_names.CLEAN_SHUTDOWN: ("clean shutdown file", _or_lines(_read_clean_shutdown)),
+    "coordination.journal": ("coordination journal", read_journal),
+    "coordination.snapshot": ("coordination snapshot", read_snapshot),
 }

@@ -1,16 +1,16 @@
-"""Items of log files as lines for eyes: what is in them in the order in which one asks for it."""
+"""Dump items as lines of text."""
 
 import json
 
 from kbroker.cli.common.formatting import count_text, format_timestamp
-from kbroker.cli.log.segments import Fields, Item
+from kbroker.cli.log.items import DumpItem, Fields
 from kbroker.cli.records.formats import printable
 
 _RED, _OFF = "\x1b[31m", "\x1b[0m"
 
 
-def line_of(item: Item, colors: bool) -> str:
-    """One line, without its end."""
+def format_item(item: DumpItem, colors: bool) -> str:
+    """Return an item as one line, without the line end."""
     fields = item.fields
     match item.kind:
         case "batch":
@@ -18,7 +18,7 @@ def line_of(item: Item, colors: bool) -> str:
         case "record":
             return _record(fields)
         case "decoded":
-            key, value = _compact(fields["key"]), _compact(fields["value"])
+            key, value = _json(fields["key"]), _json(fields["value"])
             return f"      {fields['kind']}  {key}  {'removed' if value == 'null' else value}"
         case "control":
             return f"      {fields['type']}  coordinator epoch {fields['coordinator_epoch']}"
@@ -26,16 +26,16 @@ def line_of(item: Item, colors: bool) -> str:
             line = _damage(fields)
             return f"{_RED}{line}{_OFF}" if colors else line
         case "line":
-            return f"  {_plain(fields['text'])}"
+            return f"  {_escaped(fields['text'])}"
         case "change":
-            done = f"{fields['op']} {_plain(fields['path'])}{_data(fields)}"
-            return f"@{fields['position']}  change {fields['number']}  {done}"
+            operation = f"{fields['op']} {_escaped(fields['path'])}{_data(fields)}"
+            return f"@{fields['position']}  change {fields['number']}  {operation}"
         case "node":
-            return f"{_plain(fields['path'])}  version {fields['version']}{_data(fields)}"
+            return f"{_escaped(fields['path'])}  version {fields['version']}{_data(fields)}"
         case "entry":
-            times = f"{_time(fields['timestamp'])}  " if "timestamp" in fields else ""
+            timestamp = f"{_time(fields['timestamp'])}  " if "timestamp" in fields else ""
             position = f"  @{fields['position']}" if "position" in fields else ""
-            return f"{times}offset {fields['offset']}{position}"
+            return f"{timestamp}offset {fields['offset']}{position}"
     pairs = (f"{name.replace('_', ' ')} {_value(name, value)}" for name, value in fields.items())
     return "  ".join(pairs)
 
@@ -66,8 +66,8 @@ def _record(fields: Fields) -> str:
         if fields["header_count"]:
             parts.append(count_text(fields["header_count"], "header"))
         return "  ".join(parts)
-    parts += [f"{name} {_content(fields, name)}" for name in ("key", "value")]
-    parts += [f"{_plain(header['key'])}={_content(header, 'value')}" for header in fields["headers"]]
+    parts += [f"{name} {_bytes(fields, name)}" for name in ("key", "value")]
+    parts += [f"{_escaped(header['key'])}={_bytes(header, 'value')}" for header in fields["headers"]]
     return "  ".join(parts)
 
 
@@ -75,15 +75,16 @@ def _size(size: int | None) -> str:
     return "null" if size is None else count_text(size, "byte")
 
 
-def _content(fields: Fields, name: str) -> str:
+def _bytes(fields: Fields, name: str) -> str:
+    """Text of a field that bytes_to_json has written."""
     if f"{name}_base64" in fields:
         return f"base64:{fields[f'{name}_base64']}"
     text = fields[name]
-    return "null" if text is None else _plain(text)
+    return "null" if text is None else _escaped(text)
 
 
 def _data(fields: Fields) -> str:
-    return f"  {_content(fields, 'data')}" if "data" in fields or "data_base64" in fields else ""
+    return f"  {_bytes(fields, 'data')}" if "data" in fields or "data_base64" in fields else ""
 
 
 def _damage(fields: Fields) -> str:
@@ -92,15 +93,14 @@ def _damage(fields: Fields) -> str:
         where += f" to {fields['position'] + fields['size'] - 1}"
     if "offset" in fields:
         where += f", offset {fields['offset']}"
-    return f"DAMAGE at {where}: {_plain(fields['reason'])}"
+    return f"DAMAGE at {where}: {_escaped(fields['reason'])}"
 
 
-def _compact(value: object) -> str:
-    return _plain(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+def _json(value: object) -> str:
+    return _escaped(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def _plain(text: str) -> str:
-    """Text that does nothing to a terminal."""
+def _escaped(text: str) -> str:
     return printable(text.encode(errors="backslashreplace"))
 
 
@@ -111,4 +111,4 @@ def _time(timestamp: int) -> str:
 def _value(name: str, value: object) -> str:
     if isinstance(value, int) and name.endswith("timestamp"):
         return _time(value)
-    return "-" if value is None else _plain(str(value))
+    return "-" if value is None else _escaped(str(value))

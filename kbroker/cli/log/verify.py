@@ -1,21 +1,18 @@
-"""`kbroker log verify`: whether a data directory is sound, and what the next start would do about what is not."""
+"""`kbroker log verify`: check a data directory, and dry-run what the next start would repair."""
 
 import os
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from random import Random
 from struct import error as StructError
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from kbroker.cli.common.errors import CliError, print_error
-from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.locks import is_locked
-from kbroker.cli.common.output import print_json
 from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.log.file_readers import find_reader
-from kbroker.cli.log.segments import Wanted
+from kbroker.cli.log.items import DumpSelection
+from kbroker.cli.log.verify_report import VerifyReport
 from kbroker.common import TopicPartition
 from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.journal import Journal
@@ -25,216 +22,179 @@ from kbroker.storage.inspect.partition_check import CheckpointedState, LogFindin
 from kbroker.storage.inspect.recovery_dry_run import OverlayDisk, dry_run_recovery
 
 COORDINATION = "coordination"
-MARK_FILES = (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, file_names.CLEANER_OFFSETS)
-# Of one file; the rest is counted. A segment under the wrong name has as many as batches.
-TOLD_PER_FILE = 20
-
-_RED, _DIM, _OFF = "\x1b[31m", "\x1b[2m", "\x1b[0m"
-# What a directory that is no partition's (any more) is waiting for.
-_ASIDE = {
+CHECKPOINT_FILES = (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, file_names.CLEANER_OFFSETS)
+# Files that only a broker writes into a data directory or a partition's directory.
+BROKER_FILES = (
+    meta_properties.FILE,
+    *CHECKPOINT_FILES,
+    file_names.CLEAN_SHUTDOWN,
+    COORDINATION,
+    file_names.PARTITION_METADATA,
+)
+# Renamed partition directories, by suffix.
+_RENAMED_DIRECTORIES = {
     "-delete": "a deleted partition; the next start removes it",
-    "-stray": "a partition of no known topic, put aside; nobody removes it but you",
-    "-future": "a replica that was being moved by Apache Kafka",
+    "-stray": "a partition without a topic; the broker keeps it until you remove it",
+    "-future": "a replica that Apache Kafka was moving",
 }
 
 
-class Marks(NamedTuple):
-    """What the data directory says of its partitions."""
+class OffsetCheckpoints(NamedTuple):
+    """The offset checkpoints of a data directory."""
 
-    points: dict[TopicPartition, int]
-    starts: dict[TopicPartition, int]
-    cleaned: dict[TopicPartition, int]
+    recovery_points: dict[TopicPartition, int]
+    log_start_offsets: dict[TopicPartition, int]
+    cleaner_offsets: dict[TopicPartition, int]
 
 
-class Verification:
+class DirectoryVerifier:
     """One run of the command."""
 
     def __init__(self, disk: Disk, path: str, as_json: bool) -> None:
         self._disk = disk
         self._path = path
-        self._json = as_json
-        self._colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        self._told: list[dict[str, Any]] = []
-        # Printed at the end: before that, the terminal may show a bar.
-        self._lines: list[str] = []
-        self._per_file: Counter[str] = Counter()
-        self.problems = 0
-        self._notes = 0
-        self._repairs: list[str] = []
-        self._batches = self._bytes = self._unchecked = 0
+        self._as_json = as_json
+        self._report = VerifyReport(path)
 
     def run(self) -> int:
-        """Check everything and tell it; gives the number of problems. Raises CliError for what is no directory."""
+        """Verify and print the report; returns the number of problems. Raises CliError for other directories."""
         if not self._disk.isdir(self._path):
-            raise CliError(f"{self._path}: there is no such directory")
-        partitions = self._partitions()
+            raise CliError(f"{self._path}: no such directory")
+        partitions = self._find_partitions()
+        if not self._has_broker_files(partitions):
+            raise usage_error(f"{self._path} is neither a broker's data directory nor a partition's directory")
         data_dir = self._path if self._path not in partitions else os.path.dirname(os.path.abspath(self._path))
-        used = is_locked(f"{data_dir}/{file_names.LOCK}")
-        clean = self._disk.exists(f"{data_dir}/{file_names.CLEAN_SHUTDOWN}")
-        if used:
-            print_error(f"a broker runs on {data_dir}: the ends of its logs move, and what is amiss there is not told")
-        marks, damaged = self._marks(data_dir)
+        is_running = is_locked(f"{data_dir}/{file_names.LOCK}")
+        is_clean = self._disk.exists(f"{data_dir}/{file_names.CLEAN_SHUTDOWN}")
+        if is_running:
+            print_error(f"a broker is running on {data_dir}: the ends of its logs are not verified")
+        checkpoints, are_damaged = self._read_checkpoints(data_dir)
         if self._path not in partitions:
-            self._directory(used, marks, set(partitions.values()))
-        clean = clean and not damaged
+            self._verify_data_dir(is_running, checkpoints, set(partitions.values()))
+        is_clean = is_clean and not are_damaged
         total = sum(self._size(path) for path in partitions)
-        with ProgressBar("checking", total, shows_bytes=True) as work:
+        with ProgressBar("verifying", total, shows_bytes=True) as progress:
             for path, tp in partitions.items():
-                known = CheckpointedState(
-                    marks.points.get(tp, 0), marks.starts.get(tp, 0), marks.cleaned.get(tp, 0), clean or used, used
+                state = CheckpointedState(
+                    checkpoints.recovery_points.get(tp, 0),
+                    checkpoints.log_start_offsets.get(tp, 0),
+                    checkpoints.cleaner_offsets.get(tp, 0),
+                    is_clean or is_running,
+                    is_running,
                 )
-                self._partition(path, tp, known, work)
-        self._summarise(len(partitions), clean, used)
-        return self.problems
+                self._verify_partition(path, tp, state, progress)
+        self._report.partitions = len(partitions)
+        self._report.is_running, self._report.is_clean = is_running, is_clean
+        if self._as_json:
+            self._report.print_json()
+        else:
+            self._report.print_text()
+        return self._report.problems
 
-    def _partitions(self) -> dict[str, TopicPartition]:
-        """By path: the directory itself if it is one, else those in it."""
-        if any(
-            name.endswith(file_names.LOG) and file_names.parse_segment_file(name)
-            for name in self._disk.listdir(self._path)
-        ):
-            own = file_names.parse_partition_dir(os.path.basename(os.path.abspath(self._path)))
-            return {self._path: own or TopicPartition(os.path.basename(self._path), 0)}
-        found = {}
-        for name in sorted(self._disk.listdir(self._path)):
+    def _find_partitions(self) -> dict[str, TopicPartition]:
+        """Return partitions by path: the directory itself if it has segments, else the directories in it."""
+        names = self._disk.listdir(self._path)
+        if any(name.endswith(file_names.LOG) and file_names.parse_segment_file(name) for name in names):
+            tp = file_names.parse_partition_dir(os.path.basename(os.path.abspath(self._path)))
+            return {self._path: tp or TopicPartition(os.path.basename(self._path), 0)}
+        partitions = {}
+        for name in sorted(names):
             tp = file_names.parse_partition_dir(name)
-            if tp is not None and not name.endswith(tuple(_ASIDE)) and self._disk.isdir(f"{self._path}/{name}"):
-                found[f"{self._path}/{name}"] = tp
-        return found
+            is_renamed = name.endswith(tuple(_RENAMED_DIRECTORIES))
+            if tp is not None and not is_renamed and self._disk.isdir(f"{self._path}/{name}"):
+                partitions[f"{self._path}/{name}"] = tp
+        return partitions
+
+    def _has_broker_files(self, partitions: Iterable[str]) -> bool:
+        """Whether a broker has written here. Other programs, too, have directories named like a partition's."""
+        return any(self._disk.exists(f"{self._path}/{name}") for name in BROKER_FILES) or any(
+            name == file_names.PARTITION_METADATA or file_names.parse_segment_file(name) is not None
+            for path in partitions
+            for name in self._disk.listdir(path)
+        )
 
     def _size(self, partition: str) -> int:
         logs = [name for name in self._disk.listdir(partition) if name.endswith(file_names.LOG)]
         return sum(self._disk.size(f"{partition}/{name}") for name in logs if self._disk.exists(f"{partition}/{name}"))
 
-    # The directory as a whole.
+    # The data directory.
 
-    def _marks(self, data_dir: str) -> tuple[Marks, bool]:
-        """The checkpoints, and whether one of them is damaged."""
-        marks = []
-        damaged = False
-        for name in MARK_FILES:
+    def _read_checkpoints(self, data_dir: str) -> tuple[OffsetCheckpoints, bool]:
+        """Return the checkpoints, and whether one of them is damaged."""
+        checkpoints = []
+        are_damaged = False
+        for name in CHECKPOINT_FILES:
             try:
-                marks.append(checkpoint_files.read_offsets(self._disk, data_dir, name))
+                checkpoints.append(checkpoint_files.read_offsets(self._disk, data_dir, name))
             except (ValueError, IndexError) as error:
-                damaged = True
-                marks.append({})
-                self._tell(LogFinding(f"{data_dir}/{name}", str(error)))
-                self._repairs.append(f"{data_dir}/{name}: logs are read from their start")
-        return Marks(*marks), damaged
+                are_damaged = True
+                checkpoints.append({})
+                self._report.add_finding(LogFinding(f"{data_dir}/{name}", str(error)))
+                self._report.repairs.append(f"{data_dir}/{name}: logs are read from their start")
+        return OffsetCheckpoints(*checkpoints), are_damaged
 
-    def _directory(self, used: bool, marks: Marks, present: set[TopicPartition]) -> None:
+    def _verify_data_dir(self, is_running: bool, checkpoints: OffsetCheckpoints, present: set[TopicPartition]) -> None:
+        report = self._report
+        path = f"{self._path}/{meta_properties.FILE}"
         try:
             if meta_properties.read_meta_properties(self._disk, self._path) is None:
-                what = "missing; the broker of the next start takes the directory for its own"
-                self._tell(LogFinding(f"{self._path}/{meta_properties.FILE}", what, is_problem=False))
+                report.add_note(path, "missing; the next broker that starts here writes its own")
         except ValueError as error:
-            self._tell(LogFinding(f"{self._path}/{meta_properties.FILE}", str(error)))
-            self._repairs.append(f"{self._path}: the broker does not start, for it cannot tell whose data this is")
+            report.add_finding(LogFinding(path, str(error)))
+            report.repairs.append(f"{self._path}: the broker does not start: it cannot tell whose data this is")
         for name in sorted(self._disk.listdir(self._path)):
-            for ending, what in _ASIDE.items():
-                if name.endswith(ending):
-                    self._tell(LogFinding(f"{self._path}/{name}", what, is_problem=False))
-        for offsets, name in zip(marks, MARK_FILES, strict=True):
+            for suffix, text in _RENAMED_DIRECTORIES.items():
+                if name.endswith(suffix):
+                    report.add_note(f"{self._path}/{name}", text)
+        for offsets, name in zip(checkpoints, CHECKPOINT_FILES, strict=True):
             for tp, offset in offsets.items():
                 if offset < 0:
-                    self._tell(LogFinding(f"{self._path}/{name}", f"{tp} has offset {offset}"))
-                if tp not in present and not used:
-                    what = f"names {tp}, which has no directory"
-                    self._tell(LogFinding(f"{self._path}/{name}", what, is_problem=False))
-        if not used:
-            self._coordination(f"{self._path}/{COORDINATION}")
+                    report.add_finding(LogFinding(f"{self._path}/{name}", f"{tp} has offset {offset}"))
+                if tp not in present and not is_running:
+                    report.add_note(f"{self._path}/{name}", f"names {tp}, which has no directory")
+        if not is_running:
+            self._verify_coordination(f"{self._path}/{COORDINATION}")
 
-    def _coordination(self, directory: str) -> None:
+    def _verify_coordination(self, directory: str) -> None:
         if not self._disk.isdir(directory):
             return
         for name in sorted(self._disk.listdir(directory)):
-            found = find_reader(self._disk, f"{directory}/{name}")
+            path = f"{directory}/{name}"
+            found = find_reader(self._disk, path)
             if found is None:
                 continue
-            for item in found[1](found[2], Wanted()):
+            _, reader, source = found
+            for item in reader(source, DumpSelection()):
                 if item.kind == "damage":
-                    self._tell(LogFinding(f"{directory}/{name}", item.fields["reason"], item.fields["position"]))
-        stage = OverlayDisk(self._disk)
+                    self._report.add_finding(LogFinding(path, item.fields["reason"], item.fields["position"]))
         try:
-            Journal(stage, directory).load()
+            Journal(OverlayDisk(self._disk), directory).load()
         except (CoordinationError, ValueError, KeyError, StructError) as error:
-            self._repairs.append(f"{directory}: the broker does not start: {error}")
+            self._report.repairs.append(f"{directory}: the broker does not start: {error}")
 
     # One partition.
 
-    def _partition(self, path: str, tp: TopicPartition, known: CheckpointedState, work: ProgressBar) -> None:
-        check = PartitionCheck(self._disk, path, known, work.advance)
-        before = self.problems
+    def _verify_partition(self, path: str, tp: TopicPartition, state: CheckpointedState, progress: ProgressBar) -> None:
+        report = self._report
+        check = PartitionCheck(self._disk, path, state, progress.advance)
+        problems_before = report.problems
         try:
             for finding in check.findings():
-                self._tell(finding)
+                report.add_finding(finding)
         except OSError as error:
-            if not (known.moving and isinstance(error, FileNotFoundError)):
-                self._tell(LogFinding(error.filename or path, f"cannot be read: {error.strerror}"))
-        seen = check.seen
-        self._batches += seen.batches
-        self._bytes += seen.bytes
-        self._unchecked += seen.unchecked
-        if known.moving or (self.problems == before and known.clean):
+            # A running broker may remove a file at any time.
+            if not (state.moving and isinstance(error, FileNotFoundError)):
+                report.add_finding(LogFinding(error.filename or path, f"cannot be read: {error.strerror}"))
+        report.add_totals(check.seen)
+        if state.moving or (report.problems == problems_before and state.clean):
             return
-        now_ms = time.time_ns() // 1_000_000
-        point, start = known.recovery_point, known.log_start_offset
-        self._repairs += dry_run_recovery(self._disk, path, tp, point, start, known.clean, now_ms, Random(0))
-
-    # Telling.
-
-    def _tell(self, finding: LogFinding) -> None:
-        if finding.is_problem:
-            self.problems += 1
-        else:
-            self._notes += 1
-        self._per_file[finding.path] += 1
-        if self._per_file[finding.path] > TOLD_PER_FILE:
-            return
-        if self._json:
-            self._told.append(finding._asdict())
-            return
-        kind = "problem" if finding.is_problem else "note"
-        color = _RED if finding.is_problem else _DIM
-        line = f"{kind}: {finding.path}{''.join(self._place(finding))}: {finding.what}"
-        self._lines.append(f"{color}{line}{_OFF}" if self._colors else line)
-
-    def _place(self, finding: LogFinding) -> Iterator[str]:
-        if finding.position is not None:
-            yield f" byte {finding.position}"
-        if finding.offset is not None:
-            yield f" offset {finding.offset}"
-
-    def _summarise(self, partitions: int, clean: bool, used: bool) -> None:
-        untold = {path: count - TOLD_PER_FILE for path, count in self._per_file.items() if count > TOLD_PER_FILE}
-        if self._json:
-            print_json(
-                {
-                    "directory": self._path,
-                    "running": used,
-                    "clean_stop": None if used else clean,
-                    "partitions": partitions,
-                    "batches": self._batches,
-                    "bytes": self._bytes,
-                    "bytes_to_recover": None if used or clean else self._unchecked,
-                    "problems": self.problems,
-                    "notes": self._notes,
-                    "findings": self._told,
-                    "more_findings": untold,
-                    "next_start": self._repairs,
-                }
-            )
-            return
-        for line in self._lines:
-            print(line)
-        for path, count in untold.items():
-            print(f"and {count_text(count, 'more finding')} in {path}")
-        for line in self._repairs:
-            print(f"next start: {line}")
-        if not used and not clean:
-            size = count_text(self._unchecked, "byte")
-            print(f"next start: the last stop was not clean, so up to {size} of the logs are read and checked")
-        elif self.problems and not used and not self._repairs:
-            print("next start: it would not notice any of this, and repair nothing")
-        checked = f"{count_text(partitions, 'partition')}, {self._batches} batches, {count_text(self._bytes, 'byte')}"
-        print(f"{checked}: {count_text(self.problems, 'problem')}, {count_text(self._notes, 'note')}")
+        report.repairs += dry_run_recovery(
+            self._disk,
+            path,
+            tp,
+            state.recovery_point,
+            state.log_start_offset,
+            state.clean,
+            time.time_ns() // 1_000_000,
+            Random(0),
+        )

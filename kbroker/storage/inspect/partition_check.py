@@ -5,6 +5,7 @@ written. While a broker appends to the log its end is moving, and what is amiss 
 """
 
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import NamedTuple
 
 from kbroker.runtime.disk import Disk, DiskFile
@@ -89,7 +90,7 @@ class PartitionCheck:
             yield from self._leftovers(listed, set(bases))
         yield from self._load_epochs()
         yield from self._topic_id()
-        for base, following in zip(bases, [*bases[1:], None], strict=True):
+        for base, following in zip_longest(bases, bases[1:]):
             try:
                 yield from self._segment(base, following)
             except FileNotFoundError:

@@ -5,8 +5,8 @@ from functools import cache, partial
 from random import Random
 
 from kbroker.cli.log.file_readers import find_reader
-from kbroker.cli.log.formatting import line_of
-from kbroker.cli.log.segments import Wanted
+from kbroker.cli.log.formatting import format_item
+from kbroker.cli.log.items import DumpSelection
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.record_codec import encode_record
 from kbroker.coordinator.group.records import (
@@ -33,7 +33,12 @@ from tests.unit.fuzz.record_targets import HEADER_SPOTS
 from tests.unit.fuzz.record_targets import seal as seal_batch
 from tests.unit.support.log_lab import NOW
 
-_LOOKS = (Wanted(), Wanted(records=True), Wanted(records=True, values=True), Wanted(offsets=(3, 9)))
+_SELECTIONS = (
+    DumpSelection(),
+    DumpSelection(records=True),
+    DumpSelection(records=True, values=True),
+    DumpSelection(offsets=(3, 9)),
+)
 _INTERNAL = "/d/__consumer_offsets-0/00000000000000000000.log"
 # A MiB is read at a time, and each entry of a small file is an item with its fields.
 CONSTANT = 12 << 20
@@ -86,10 +91,10 @@ def _dump(rng: Random) -> Case:
     files = _files(rng.randrange(4))
     path = rng.choice(sorted(files))
     seal = seal_batch if path.endswith(file_names.LOG) else None
-    return Case(files[path], partial(_tell, path, rng.choice(_LOOKS)), _spots(path, files[path]), seal)
+    return Case(files[path], partial(_tell, path, rng.choice(_SELECTIONS)), _spots(path, files[path]), seal)
 
 
-def _tell(path: str, wanted: Wanted, data: bytes) -> None:
+def _tell(path: str, selection: DumpSelection, data: bytes) -> None:
     """Every item as a line and as JSON. Positions of damage are within the file."""
     disk = empty_disk()
     disk.makedirs(path.rpartition("/")[0])
@@ -97,11 +102,11 @@ def _tell(path: str, wanted: Wanted, data: bytes) -> None:
     found = find_reader(disk, path)
     assert found is not None
     _, reader, source = found
-    for item in reader(source, wanted):
-        line = line_of(item, False)
+    for item in reader(source, selection):
+        line = format_item(item, False)
         assert line.replace("\t", " ").isprintable(), line
         json.dumps(item.fields)
-        assert 0 <= item.at <= len(data)
+        assert 0 <= item.bytes_read <= len(data)
 
 
 def _dump_internal(rng: Random) -> Case:
@@ -124,7 +129,7 @@ def _dump_internal(rng: Random) -> Case:
         seal_batch(first)
         data[: len(first)] = first
 
-    return Case(data, partial(_tell, _INTERNAL, rng.choice(_LOOKS[1:3])), spots, seal)
+    return Case(data, partial(_tell, _INTERNAL, rng.choice(_SELECTIONS[1:3])), spots, seal)
 
 
 def _verify(rng: Random) -> Case:

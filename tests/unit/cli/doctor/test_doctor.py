@@ -1,4 +1,4 @@
-"""`kbroker doctor`: every check fails once, on a machine that is as bad as the test says."""
+"""`kbroker doctor`: every check fails once, on a host with the faults that a test sets."""
 
 import json
 import os
@@ -12,9 +12,9 @@ import pytest
 
 from kbroker.cli import main
 from kbroker.cli.common.formatting import format_size
-from kbroker.cli.doctor.checks import OK, PROBLEM, WARNING, Verdict
-from kbroker.cli.doctor.doctor import examine
-from kbroker.cli.doctor.host import Cluster, FileSystem, Machine, _caches
+from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckResult
+from kbroker.cli.doctor.doctor import run_checks
+from kbroker.cli.doctor.host import FileSystem, Host, RunningCluster, _write_caches
 from kbroker.cli.start.options import StartOptions
 from kbroker.runtime.disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, meta_properties
@@ -24,66 +24,66 @@ from tests.unit.support.log_lab import TP, Lab, fill
 NOW = 1_800_000_000_000
 REFUSED = OSError(111, "Connection refused")
 IN_USE = OSError(98, "Address already in use")
-CLUSTER = Cluster("cluster", (1,), 3, ())
+CLUSTER = RunningCluster("cluster", (1,), 3, ())
 
 
-class Sick(Machine):
-    """A machine that is well but for what is set."""
+class FaultyHost(Host):
+    """A healthy host but for the faults that are set."""
 
-    def __init__(self, **ills: Any) -> None:
-        self.ills = ills
+    def __init__(self, **faults: Any) -> None:
+        self.faults = faults
 
-    def _or(self, name: str, well: Any) -> Any:
-        return self.ills.get(name, well)
+    def _get(self, name: str, healthy: Any) -> Any:
+        return self.faults.get(name, healthy)
 
     def bind_error(self, host: str, port: int) -> OSError | None:
-        return self._or("bind", None)  # type: ignore[no-any-return]
+        return self._get("bind", None)  # type: ignore[no-any-return]
 
     def resolve(self, host: str) -> list[str]:
-        found = self._or("addresses", ["127.0.0.1"])
+        found = self._get("addresses", ["127.0.0.1"])
         if isinstance(found, OSError):
             raise found
         return found  # type: ignore[no-any-return]
 
     def connect_error(self, host: str, port: int) -> OSError | None:
-        return self._or("connect", None)  # type: ignore[no-any-return]
+        return self._get("connect", None)  # type: ignore[no-any-return]
 
-    def ask(self, host: str, port: int) -> Cluster | None:
-        return self._or("cluster", CLUSTER)  # type: ignore[no-any-return]
+    def describe_cluster(self, host: str, port: int) -> RunningCluster | None:
+        return self._get("cluster", CLUSTER)  # type: ignore[no-any-return]
 
-    def may_write(self, path: str) -> bool:
-        return self._or("may_write", True)  # type: ignore[no-any-return]
+    def is_writable(self, path: str) -> bool:
+        return self._get("is_writable", True)  # type: ignore[no-any-return]
 
     def file_system(self, path: str) -> FileSystem | None:
-        return self._or("file_system", FileSystem("ext4", "/", "8:1"))  # type: ignore[no-any-return]
+        return self._get("file_system", FileSystem("ext4", "/", "8:1"))  # type: ignore[no-any-return]
 
     def write_caches(self, device: str) -> dict[str, str]:
-        return self._or("write_caches", {"sda": "write through"})  # type: ignore[no-any-return]
+        return self._get("write_caches", {"sda": "write through"})  # type: ignore[no-any-return]
 
-    def reads_without_waiting(self, path: str) -> bool | None:
-        return self._or("nowait", True)  # type: ignore[no-any-return]
+    def supports_nowait_reads(self, path: str) -> bool | None:
+        return self._get("nowait", True)  # type: ignore[no-any-return]
 
     def now_ms(self) -> int:
         return NOW
 
-    def clock_is_synchronised(self) -> bool | None:
-        return self._or("synchronised", True)  # type: ignore[no-any-return]
+    def is_clock_synchronized(self) -> bool | None:
+        return self._get("synchronized", True)  # type: ignore[no-any-return]
 
-    def file_limit(self) -> int:
-        return self._or("file_limit", 100_000)  # type: ignore[no-any-return]
+    def max_open_files(self) -> int:
+        return self._get("max_open_files", 100_000)  # type: ignore[no-any-return]
 
     def memory(self) -> dict[str, int]:
-        return self._or("memory", {"MemTotal": 8 << 30, "MemAvailable": 4 << 30})  # type: ignore[no-any-return]
+        return self._get("memory", {"MemTotal": 8 << 30, "MemAvailable": 4 << 30})  # type: ignore[no-any-return]
 
     def has_module(self, name: str) -> bool:
-        return name in self._or("modules", ("uvloop",))
+        return name in self._get("modules", ("uvloop",))
 
-    def program(self, name: str) -> str | None:
-        return self._or("java", "/usr/bin/java")  # type: ignore[no-any-return]
+    def find_program(self, name: str) -> str | None:
+        return self._get("java", "/usr/bin/java")  # type: ignore[no-any-return]
 
 
-class Shelf(RealDisk):
-    """The real disk with a size and a free part of its own."""
+class SizedDisk(RealDisk):
+    """The real disk with a size and free space of the test."""
 
     def __init__(self, total: int = 100 << 30, free: int = 50 << 30) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Shelf(RealDisk):
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The data directory of a broker of node.id=1 that has stopped cleanly, written before NOW."""
+    """The data directory of a broker with node.id=1 after a clean shutdown, written before NOW."""
     lab = Lab(tmp_path, segment_bytes=2000)
     log = lab.open()
     fill(log, 40)
@@ -113,58 +113,58 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _locked(data: Path) -> Iterator[None]:
-    """A broker runs on the data directory."""
+    """A broker is running on the data directory."""
     lock = RealDisk().lock(str(data / ".lock"))
     yield
     lock.close()
 
 
-def verdicts(
-    data: Path, disk: RealDisk | None = None, options: StartOptions | None = None, **ills: Any
-) -> list[Verdict]:
+def results(
+    data: Path, disk: RealDisk | None = None, options: StartOptions | None = None, **faults: Any
+) -> list[CheckResult]:
     options = options or StartOptions()
-    return list(examine(replace(options, data_dir=str(data)), Sick(**ills), disk or Shelf()))
+    return list(run_checks(replace(options, data_dir=str(data)), FaultyHost(**faults), disk or SizedDisk()))
 
 
-def ill(
-    data: Path, disk: RealDisk | None = None, options: StartOptions | None = None, **ills: Any
+def failure(
+    data: Path, disk: RealDisk | None = None, options: StartOptions | None = None, **faults: Any
 ) -> tuple[str, str, str]:
-    """The one thing that is not well: which check, how bad, what was found."""
-    (found,) = (verdict for verdict in verdicts(data, disk, options, **ills) if verdict.status != OK)
-    assert found.advice.endswith(".")
-    return found.check, found.status, found.found
+    """The only result that is not ok: its check, status and message."""
+    (result,) = (result for result in results(data, disk, options, **faults) if result.status != OK)
+    assert result.advice.endswith(".")
+    return result.check, result.status, result.message
 
 
 def test_all_is_well(data: Path) -> None:
-    found = verdicts(data)
-    assert {verdict.status for verdict in found} == {OK}
-    assert [verdict.check for verdict in found] == [
+    found = results(data)
+    assert {result.status for result in found} == {OK}
+    assert [result.check for result in found] == [
         "configuration", "listener", "advertised address", "data directory", "disk space", "file system", "reads",
         "write cache", "last stop", "clock", "open files", "memory", "programs",
     ]  # fmt: skip
-    assert all(verdict.advice == "" for verdict in found)
+    assert all(result.advice == "" for result in found)
 
 
 def test_before_the_first_start_all_is_well_too(tmp_path: Path) -> None:
-    found = {verdict.check: verdict for verdict in verdicts(tmp_path / "a" / "b")}
-    assert {verdict.status for verdict in found.values()} == {OK}
-    assert found["data directory"].found.endswith("will be made")
-    assert "unknown before the first start" in found["reads"].found
+    found = {result.check: result for result in results(tmp_path / "a" / "b")}
+    assert {result.status for result in found.values()} == {OK}
+    assert found["data directory"].message.endswith("will be created")
+    assert "is unknown before the first start" in found["reads"].message
 
 
 # Configuration.
 
 
 def test_a_configuration_that_does_not_load_is_all_that_is_told(data: Path) -> None:
-    check, status, what = ill(data, options=StartOptions(set=["num.partitions=x"]))
+    check, status, what = failure(data, options=StartOptions(set=["num.partitions=x"]))
     assert (check, status) == ("configuration", PROBLEM)
     assert "num.partitions" in what
-    assert len(verdicts(data, options=StartOptions(config="/nowhere/x.toml"))) == 1
-    assert "cannot use the wildcard" in ill(data, options=StartOptions(advertise="0.0.0.0:9092"))[2]
+    assert len(results(data, options=StartOptions(config="/nowhere/x.toml"))) == 1
+    assert "cannot use the wildcard" in failure(data, options=StartOptions(advertise="0.0.0.0:9092"))[2]
 
 
 def test_configs_without_effect(data: Path) -> None:
-    check, status, what = ill(data, options=StartOptions(set=["log.preallocate=true"]))
+    check, status, what = failure(data, options=StartOptions(set=["log.preallocate=true"]))
     assert (check, status) == ("configuration", WARNING)
     assert what.startswith("log.preallocate=true is accepted, but has no effect")
 
@@ -173,8 +173,8 @@ def test_two_listeners(data: Path) -> None:
     options = StartOptions(
         set=["listeners=A://127.0.0.1:1,B://127.0.0.1:2", "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT"]
     )
-    assert [verdict for verdict in verdicts(data, options=options) if verdict.status == PROBLEM] == [
-        Verdict("configuration", PROBLEM, "listeners names 2", "Name one: kbroker has one of listeners.")
+    assert [result for result in results(data, options=options) if result.status == PROBLEM] == [
+        CheckResult("configuration", PROBLEM, "listeners has 2 values", "Set one: kbroker supports one of listeners.")
     ]
 
 
@@ -182,82 +182,84 @@ def test_two_listeners(data: Path) -> None:
 
 
 def test_a_listener_that_something_else_has(data: Path) -> None:
-    check, status, what = ill(data, bind=IN_USE, connect=REFUSED)
+    check, status, what = failure(data, bind=IN_USE, connect=REFUSED)
     assert (check, status) == ("listener", PROBLEM)
     assert what == "PLAINTEXT://127.0.0.1:9092 cannot be bound: Address already in use"
-    assert ill(data, bind=IN_USE, cluster=None)[1] == PROBLEM
-    assert "its data is not in" in ill(data, bind=IN_USE, cluster=Cluster("other", (1,), 0, ()))[2]
+    assert failure(data, bind=IN_USE, cluster=None)[1] == PROBLEM
+    assert "its data is not in" in failure(data, bind=IN_USE, cluster=RunningCluster("other", (1,), 0, ()))[2]
 
 
 @pytest.mark.usefixtures("_locked")
 def test_the_running_broker_is_asked(data: Path) -> None:
-    found = {verdict.check: verdict.found for verdict in verdicts(data, bind=IN_USE)}
+    found = {result.check: result.message for result in results(data, bind=IN_USE)}
     assert found["listener"] == "a broker of cluster cluster serves PLAINTEXT://127.0.0.1:9092: 3 topics"
-    assert found["last stop"] == "a broker runs on the data directory"
-    assert ill(data, bind=IN_USE, cluster=replace(CLUSTER, without_leader=("a", "b"))) == (
+    assert found["last stop"] == "a broker is running on the data directory"
+    assert failure(data, bind=IN_USE, cluster=replace(CLUSTER, without_leader=("a", "b"))) == (
         "topics", PROBLEM, "without a leader: a, b",
     )  # fmt: skip
     ((check, status, what),) = [
-        (one.check, one.status, one.found) for one in verdicts(data, connect=REFUSED) if one.status != OK
+        (result.check, result.status, result.message)
+        for result in results(data, connect=REFUSED)
+        if result.status != OK
     ]
     assert (check, status) == ("advertised address", PROBLEM)
-    assert what == "the broker runs, but 127.0.0.1:9092 cannot be reached: Connection refused"
+    assert what == "the broker is running, but 127.0.0.1:9092 cannot be reached: Connection refused"
 
 
 def test_an_advertised_name_that_nobody_knows(data: Path) -> None:
     options = StartOptions(listen="0.0.0.0:9092", advertise="queue.example:9092")
     unknown = OSError(-2, "Name or service not known")
-    assert ill(data, options=options, addresses=unknown) == (
+    assert failure(data, options=options, addresses=unknown) == (
         "advertised address", PROBLEM, "queue.example cannot be resolved: Name or service not known",
     )  # fmt: skip
 
 
 def test_a_loopback_address_advertised_to_others(data: Path) -> None:
     options = StartOptions(listen="0.0.0.0:9092", advertise="localhost:9092")
-    check, status, what = ill(data, options=options, addresses=["127.0.0.1", "::1"])
+    check, status, what = failure(data, options=options, addresses=["127.0.0.1", "::1"])
     assert (check, status) == ("advertised address", WARNING)
-    assert "is this machine alone" in what
+    assert "is reachable from this machine only" in what
 
 
 # Disk.
 
 
 def test_a_data_directory_that_cannot_be_used(data: Path, tmp_path: Path) -> None:
-    assert ill(data, may_write=False) == ("data directory", PROBLEM, f"{data} cannot be read and written")
+    assert failure(data, is_writable=False) == ("data directory", PROBLEM, f"{data} is not readable and writable")
     file = tmp_path / "file"
     file.touch()
-    assert [verdict.found for verdict in verdicts(file) if verdict.status == PROBLEM] == [f"{file} is no directory"]
-    assert ill(data, options=StartOptions(set=["node.id=7"])) == (
-        "data directory", PROBLEM, f"{data} is the data of node.id=1",
+    assert [result.message for result in results(file) if result.status == PROBLEM] == [f"{file} is not a directory"]
+    assert failure(data, options=StartOptions(set=["node.id=7"])) == (
+        "data directory", PROBLEM, f"{data} has the data of node.id=1",
     )  # fmt: skip
     (data / meta_properties.FILE).write_text("version=1\n")
-    assert ill(data)[2] == f"{data}/meta.properties is damaged: cluster.id is missing"
+    assert failure(data)[2] == f"{data}/meta.properties is damaged: cluster.id is missing"
 
 
 def test_disk_space(data: Path) -> None:
-    assert ill(data, Shelf(100 << 30, 50 << 20)) == ("disk space", PROBLEM, "50.0 MiB of 100.0 GiB are free")
-    assert ill(data, Shelf(100 << 30, 4 << 30))[1] == WARNING
-    assert ill(data, Shelf(10 << 30, 900 << 20))[1] == WARNING
+    assert failure(data, SizedDisk(100 << 30, 50 << 20)) == ("disk space", PROBLEM, "50.0 MiB of 100.0 GiB free")
+    assert failure(data, SizedDisk(100 << 30, 4 << 30))[1] == WARNING
+    assert failure(data, SizedDisk(10 << 30, 900 << 20))[1] == WARNING
     options = StartOptions(set=[f"log.retention.bytes={60 << 30}"])
-    assert ill(data, options=options) == (
+    assert failure(data, options=options) == (
         "disk space", WARNING,
-        "50.0 GiB of 100.0 GiB are free; log.retention.bytes allows 60.0 GiB in 1 partition",
+        "50.0 GiB of 100.0 GiB free; log.retention.bytes allows 60.0 GiB in 1 partition",
     )  # fmt: skip
 
 
 def test_file_systems(data: Path) -> None:
-    assert ill(data, file_system=FileSystem("nfs4", "/data", "0:50")) == (
+    assert failure(data, file_system=FileSystem("nfs4", "/data", "0:50")) == (
         "file system", WARNING, "nfs4 at /data is a network file system",
     )  # fmt: skip
-    assert ill(data, file_system=FileSystem("tmpfs", "/tmp", "0:5"))[2] == "tmpfs at /tmp is memory"
-    assert ill(data, nowait=False)[:2] == ("reads", WARNING)
-    found = {verdict.check: verdict.found for verdict in verdicts(data, file_system=None)}
+    assert failure(data, file_system=FileSystem("tmpfs", "/tmp", "0:5"))[2] == "tmpfs at /tmp is in memory"
+    assert failure(data, nowait=False)[:2] == ("reads", WARNING)
+    found = {result.check: result.message for result in results(data, file_system=None)}
     assert found["file system"].startswith("unknown")
 
 
 def test_the_write_cache_is_told(data: Path) -> None:
-    def found(**ills: Any) -> str:
-        return next(verdict.found for verdict in verdicts(data, **ills) if verdict.check == "write cache")
+    def found(**faults: Any) -> str:
+        return next(result.message for result in results(data, **faults) if result.check == "write cache")
 
     assert found() == "sda is write through"
     assert found(write_caches={"vda": "write back"}).startswith("vda writes back")
@@ -273,10 +275,10 @@ def test_the_disks_under_a_device_are_found(tmp_path: Path) -> None:
     (tmp_path / "dm-0" / "slaves").mkdir()
     for partition in ("sda/sda1", "sdb/sdb1"):
         (tmp_path / "dm-0" / "slaves" / partition[-4:]).symlink_to(tmp_path / partition)
-    assert dict(_caches(tmp_path / "sda" / "sda1")) == {"sda": "write back"}
-    assert dict(_caches(tmp_path / "sdb")) == {"sdb": "write through"}
-    assert dict(_caches(tmp_path / "dm-0")) == {"sda": "write back", "sdb": "write through"}
-    assert dict(_caches(tmp_path / "nothing")) == {}
+    assert dict(_write_caches(tmp_path / "sda" / "sda1")) == {"sda": "write back"}
+    assert dict(_write_caches(tmp_path / "sdb")) == {"sdb": "write through"}
+    assert dict(_write_caches(tmp_path / "dm-0")) == {"sda": "write back", "sdb": "write through"}
+    assert dict(_write_caches(tmp_path / "nothing")) == {}
 
 
 # The host.
@@ -285,49 +287,55 @@ def test_the_disks_under_a_device_are_found(tmp_path: Path) -> None:
 def test_an_unclean_stop_and_what_recovery_reads(data: Path) -> None:
     (data / file_names.CLEAN_SHUTDOWN).unlink()
     last = max((data / "t-0").glob("*.log")).stat().st_size
-    assert ill(data) == (
+    assert failure(data) == (
         "last stop", WARNING, f"not clean: the next start reads up to {format_size(last)} in 1 partition",
     )  # fmt: skip
     (data / file_names.RECOVERY_POINTS).write_text("?")
     whole = sum(path.stat().st_size for path in (data / "t-0").glob("*.log"))
-    damaged, unclean = (verdict.found for verdict in verdicts(data) if verdict.check == "last stop")
+    damaged, unclean = (result.message for result in results(data) if result.check == "last stop")
     assert "is damaged" in damaged
     assert format_size(whole) in unclean
 
 
 def test_clocks(data: Path) -> None:
-    assert ill(data, synchronised=False)[:2] == ("clock", WARNING)
-    assert [one.status for one in verdicts(data, synchronised=None) if one.check == "clock"] == [OK]
+    assert failure(data, synchronized=False)[:2] == ("clock", WARNING)
+    assert [result.status for result in results(data, synchronized=None) if result.check == "clock"] == [OK]
     path = data / "t-0" / file_names.LEADER_EPOCHS
     os.utime(path, ns=((NOW + 120_000) * 10**6, (NOW + 120_000) * 10**6))
-    assert ill(data) == ("clock", PROBLEM, f"{path} was written 120 s in the future")
+    assert failure(data) == ("clock", PROBLEM, f"{path} was written 120 s in the future")
 
 
 def test_open_files(data: Path) -> None:
-    assert ill(data, file_limit=1003) == ("open files", WARNING, "at most 1003, for 1 partition and the connections")
-    assert "unlimited" in next(one.found for one in verdicts(data, file_limit=-1) if one.check == "open files")
+    assert failure(data, max_open_files=1003) == (
+        "open files",
+        WARNING,
+        "at most 1003, for 1 partition and the connections",
+    )
+    assert "unlimited" in next(
+        result.message for result in results(data, max_open_files=-1) if result.check == "open files"
+    )
 
 
 def test_memory(data: Path) -> None:
-    assert ill(data, memory={"MemTotal": 1 << 30, "MemAvailable": 100 << 20})[:2] == ("memory", WARNING)
+    assert failure(data, memory={"MemTotal": 1 << 30, "MemAvailable": 100 << 20})[:2] == ("memory", WARNING)
     assert (
-        "the container's limit is 200.0 MiB"
-        in ill(data, memory={"MemTotal": 8 << 30, "MemAvailable": 4 << 30, "limit": 200 << 20})[2]
+        "container limit 200.0 MiB"
+        in failure(data, memory={"MemTotal": 8 << 30, "MemAvailable": 4 << 30, "limit": 200 << 20})[2]
     )
     swapped = {"MemTotal": 8 << 30, "MemAvailable": 4 << 30, "SwapTotal": 4 << 30, "SwapFree": 1 << 30}
-    assert "3.0 GiB of 4.0 GiB swap are used" in ill(data, memory=swapped)[2]
-    assert [one.status for one in verdicts(data, memory={}) if one.check == "memory"] == [OK]
+    assert "3.0 GiB of 4.0 GiB swap used" in failure(data, memory=swapped)[2]
+    assert [result.status for result in results(data, memory={}) if result.check == "memory"] == [OK]
 
 
 def test_programs(data: Path) -> None:
-    assert ill(data, modules=())[:2] == ("programs", WARNING)
-    assert ill(data, modules=("uvloop", "pyspark"), java=None)[:2] == ("Spark", WARNING)
-    assert [one.found for one in verdicts(data, modules=("uvloop", "pyspark")) if one.check == "Spark"] == [
+    assert failure(data, modules=())[:2] == ("programs", WARNING)
+    assert failure(data, modules=("uvloop", "pyspark"), java=None)[:2] == ("Spark", WARNING)
+    assert [result.message for result in results(data, modules=("uvloop", "pyspark")) if result.check == "Spark"] == [
         "pyspark, and java at /usr/bin/java"
     ]
 
 
-# The command, on this machine.
+# The command, on this host.
 
 
 def test_the_command(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,32 +346,32 @@ def test_the_command(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(args) == 1
         shown = capsys.readouterr().out
         assert f"problem  listener            PLAINTEXT://{address} cannot be bound: Address already in use" in shown
-        assert "-> Stop what listens there" in shown
+        assert "-> Stop the process that listens there" in shown
         assert main([*args, "--json"]) == 1
-        listed = {one["check"]: one for one in json.loads(capsys.readouterr().out)}
+        listed = {result["check"]: result for result in json.loads(capsys.readouterr().out)}
         assert listed["listener"]["status"] == "problem"
         assert listed["data directory"]["status"] == "ok"
     assert "problem  listener" not in (main(args), capsys.readouterr().out)[1]
 
 
 def test_this_machine(data: Path) -> None:
-    """What the machine says is what the tests above make up: types, and the plain cases."""
-    machine = Machine()
-    found = machine.file_system(str(data))
+    """The real host returns values of the types that FaultyHost returns."""
+    host = Host()
+    found = host.file_system(str(data))
     assert found is not None
     assert str(data).startswith(found.mount_point)
-    assert isinstance(machine.write_caches(found.device), dict)
-    assert machine.write_caches("999:999") == {}
-    assert machine.reads_without_waiting(str(data / meta_properties.FILE)) in (True, False)
-    assert machine.clock_is_synchronised() in (True, False, None)
-    assert machine.memory()["MemTotal"] > 0
-    assert machine.file_limit() != 0
-    assert "127.0.0.1" in machine.resolve("127.0.0.1")
-    assert machine.may_write(str(data))
-    assert not machine.is_locked(str(data / "none"))
+    assert isinstance(host.write_caches(found.device), dict)
+    assert host.write_caches("999:999") == {}
+    assert host.supports_nowait_reads(str(data / meta_properties.FILE)) in (True, False)
+    assert host.is_clock_synchronized() in (True, False, None)
+    assert host.memory()["MemTotal"] > 0
+    assert host.max_open_files() != 0
+    assert "127.0.0.1" in host.resolve("127.0.0.1")
+    assert host.is_writable(str(data))
+    assert not host.is_locked(str(data / "none"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert machine.connect_error("127.0.0.1", port) is None
-        assert machine.bind_error("127.0.0.1", port) is not None
-    assert machine.connect_error("127.0.0.1", port) is not None
-    assert machine.ask("127.0.0.1", port) is None
+        assert host.connect_error("127.0.0.1", port) is None
+        assert host.bind_error("127.0.0.1", port) is not None
+    assert host.connect_error("127.0.0.1", port) is not None
+    assert host.describe_cluster("127.0.0.1", port) is None

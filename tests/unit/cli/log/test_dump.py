@@ -1,4 +1,4 @@
-"""`kbroker log dump`: every kind of file, as text and as JSON lines, sound and damaged."""
+"""`kbroker log dump`: every kind of file, intact and damaged, as text and as JSON."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.cli import main
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.log.dump import offset_range
+from kbroker.cli.log.dump import parse_offset_range
 from kbroker.cli.log.internal_topics import decode_internal
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.record_codec import encode_record
@@ -65,7 +65,7 @@ def test_a_directory_shows_all_that_is_in_it(lab: Lab, capsys: pytest.CaptureFix
     assert by_kind["batch"] == 20
     assert by_kind["producer"] == len(lab.files(".snapshot"))
     assert by_kind["epoch"] == by_kind["topic id"] == 1
-    # Each batch that has an offset index entry begins where that says.
+    # Offset index entries point at the starts of batches.
     begins = {(one["last_offset"], one["position"]) for one in shown if one["item"] == "batch"}
     entries = {(one["offset"], one["position"]) for one in shown if one["item"] == "entry" and "position" in one}
     assert entries
@@ -119,12 +119,12 @@ def test_offsets_and_max_choose(lab: Lab, capsys: pytest.CaptureFixture[str]) ->
     ] == [3, 4]
     lines = as_text(capsys, path, "--max", "2")
     assert len(lines) == 4
-    assert lines[-1] == "... there is more (--max)"
+    assert lines[-1] == "... more items are not shown (--max)"
     assert as_json(capsys, path, "--max", "1")[-1]["item"] == "more"
-    assert (offset_range("5"), offset_range("5..")[0], offset_range("..7")) == ((5, 5), 5, (0, 7))
+    assert (parse_offset_range("5"), parse_offset_range("5..")[0], parse_offset_range("..7")) == ((5, 5), 5, (0, 7))
     for wrong in ("", "..", "x..y", "7..3"):
         with pytest.raises(CliError):
-            offset_range(wrong)
+            parse_offset_range(wrong)
 
 
 def test_damage_has_its_place_and_what_follows_is_shown(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,4 +272,4 @@ def test_what_cannot_be_dumped(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err.endswith("00000000000000000000.log: No such file or directory\n")
     path = write(tmp_path / "notes.txt", b"")
     assert main(["log", "dump", path]) == 1
-    assert "its name is not that of a file of a data directory" in capsys.readouterr().err
+    assert "not the name of a file of a data directory" in capsys.readouterr().err

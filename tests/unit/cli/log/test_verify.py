@@ -1,4 +1,4 @@
-"""`kbroker log verify` on a whole data directory."""
+"""`kbroker log verify` of data directories."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.unit.support.log_lab import TP, Lab, fill
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The data directory of a broker that has stopped cleanly."""
+    """The data directory of a broker after a clean shutdown."""
     lab = Lab(tmp_path, segment_bytes=2000, index_interval_bytes=300)
     log = lab.open()
     fill(log, 40)
@@ -62,7 +62,7 @@ def test_damage_that_the_next_start_would_not_see(data: Path, capsys: pytest.Cap
     damage(first_log(data), 70)
     lines = verify(capsys, data, 1)
     assert lines[0] == "problem: t-0/00000000000000000000.log byte 0 offset 0: a batch: its CRC is wrong"
-    assert lines[1] == "next start: it would not notice any of this, and repair nothing"
+    assert lines[1] == "next start: would neither detect nor repair these problems"
     assert lines[2].endswith("1 problem, 0 notes")
 
 
@@ -77,7 +77,7 @@ def test_damage_after_an_unclean_stop_and_what_the_next_start_does(
     lines = verify(capsys, data, 1)
     assert lines[0].startswith(f"problem: t-0/{last.name} byte ")
     assert any(line.startswith(f"next start: t-0/{last.name}: cut from {size - 3} to ") for line in lines)
-    assert any("the last stop was not clean" in line for line in lines)
+    assert any("the last shutdown was not clean" in line for line in lines)
 
 
 def test_the_directorys_own_files(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_while_a_broker_runs(data: Path, capsys: pytest.CaptureFixture[str]) -> 
     lock = RealDisk().lock(str(data / ".lock"))
     try:
         assert main(["log", "verify", str(data)]) == 0
-        assert "a broker runs on" in capsys.readouterr().err
+        assert "a broker is running on" in capsys.readouterr().err
     finally:
         lock.close()
     assert main(["log", "verify", str(data)]) == 1
@@ -142,6 +142,24 @@ def test_as_json(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+def test_a_directory_that_no_broker_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("not a broker's file")
+    (tmp_path / "release-1").mkdir()
+    (tmp_path / "release-1" / "README").write_text("named like a partition")
+    for path in (tmp_path, tmp_path / "release-1"):
+        assert main(["log", "verify", str(path)]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err == f"kbroker: {path} is neither a broker's data directory nor a partition's directory\n"
+
+
+def test_a_partition_without_files(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A crash right after the directory was created leaves it empty."""
+    (data / "new-0").mkdir()
+    lines = verify(capsys, data, 0)
+    assert lines[-1].startswith("2 partitions, 40 batches")
+
+
 def test_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "verify", str(tmp_path / "x")]) == 1
-    assert capsys.readouterr().err.endswith("x: there is no such directory\n")
+    assert capsys.readouterr().err.endswith("x: no such directory\n")

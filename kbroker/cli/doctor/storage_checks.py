@@ -1,0 +1,157 @@
+"""Checks of the data directory, its disk and its file system."""
+
+from collections.abc import Iterator
+
+from kbroker.cli.common.formatting import count_text, format_size
+from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
+from kbroker.runtime.disk import Disk
+from kbroker.storage import checkpoint_files, file_names, meta_properties
+
+MIB, GIB = 1 << 20, 1 << 30
+MIN_FREE_BYTES = 100 * MIB
+LOW_FREE_BYTES, LOW_FREE_SHARE = GIB, 0.05
+# File systems on which locks, syncs and renames are not, or not always, those of a local disk.
+NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "afs", "ncpfs")
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
+
+
+def check_data_directory(context: CheckContext) -> Iterator[CheckResult]:
+    name, path, parent = "data directory", context.data_dir, context.existing_parent()
+    if not context.disk.isdir(parent):
+        yield CheckResult(name, PROBLEM, f"{parent} is not a directory", "Choose another with --data-dir.")
+        return
+    if not context.host.is_writable(parent):
+        advice = "Grant the broker's user read, write and search permission, or choose another with --data-dir."
+        yield CheckResult(name, PROBLEM, f"{parent} is not readable and writable", advice)
+        return
+    if parent != path:
+        yield CheckResult(name, OK, f"{path} will be created")
+        return
+    try:
+        properties = meta_properties.read_meta_properties(context.disk, path)
+    except ValueError as error:
+        advice = "Restore it: the broker does not start without knowing whose data this is."
+        yield CheckResult(name, PROBLEM, f"{path}/{meta_properties.FILE} is damaged: {error}", advice)
+        return
+    if properties is not None and properties.node_id != context.config.node_id:
+        advice = f"Set node.id={properties.node_id}, or choose another directory with --data-dir."
+        yield CheckResult(name, PROBLEM, f"{path} has the data of node.id={properties.node_id}", advice)
+        return
+    use = "in use by a running broker" if context.is_running else "not in use"
+    partitions = count_text(len(context.partitions()), "partition")
+    yield CheckResult(name, OK, f"{path} is writable, with {partitions}; {use}")
+
+
+def check_disk_space(context: CheckContext) -> Iterator[CheckResult]:
+    total, free = context.disk.usage(context.existing_parent())
+    message = f"{format_size(free)} of {format_size(total)} free"
+    if free < MIN_FREE_BYTES:
+        yield CheckResult("disk space", PROBLEM, message, "Free space: a full disk takes partitions offline.")
+        return
+    if free < LOW_FREE_BYTES or free < LOW_FREE_SHARE * total:
+        advice = "Free space, or retain less with retention.bytes and retention.ms."
+        yield CheckResult("disk space", WARNING, message, advice)
+        return
+    limit = context.config.get("log.retention.bytes")
+    partitions = context.partitions()
+    stored = sum(_log_size(context.disk, path) for path in partitions.values())
+    if isinstance(limit, int) and limit >= 0 and limit * len(partitions) > free + stored:
+        allowed = f"{format_size(limit * len(partitions))} in {count_text(len(partitions), 'partition')}"
+        message += f"; log.retention.bytes allows {allowed}"
+        advice = "Lower log.retention.bytes: the disk will be full before retention deletes segments."
+        yield CheckResult("disk space", WARNING, message, advice)
+        return
+    yield CheckResult("disk space", OK, f"{message}; the logs use {format_size(stored)}")
+
+
+def _log_size(disk: Disk, path: str) -> int:
+    """Return the bytes of a partition's segments, without those that a running broker removes meanwhile."""
+    size = 0
+    for name in disk.listdir(path):
+        if name.endswith(file_names.LOG):
+            try:
+                size += disk.size(f"{path}/{name}")
+            except FileNotFoundError:
+                continue
+    return size
+
+
+def check_file_system(context: CheckContext) -> Iterator[CheckResult]:
+    file_system = context.host.file_system(context.existing_parent())
+    if file_system is None:
+        yield CheckResult("file system", OK, "unknown on this system")
+        return
+    text = f"{file_system.kind} at {file_system.mount_point}"
+    if file_system.kind in NETWORK_FILE_SYSTEMS:
+        advice = "Use a local disk: locks, syncs and renames over a network may not be reliable."
+        yield CheckResult("file system", WARNING, f"{text} is a network file system", advice)
+    elif file_system.kind in MEMORY_FILE_SYSTEMS:
+        advice = "Use a disk, unless the data may be lost with the machine."
+        yield CheckResult("file system", WARNING, f"{text} is in memory", advice)
+    else:
+        yield CheckResult("file system", OK, text)
+    yield from _check_reads(context)
+    yield from _check_write_caches(context.host.write_caches(file_system.device))
+
+
+def _check_reads(context: CheckContext) -> Iterator[CheckResult]:
+    """Try RWF_NOWAIT on an existing file, as nothing may be written."""
+    for path in (f"{context.data_dir}/{meta_properties.FILE}", *_segments(context)):
+        if not context.disk.exists(path):
+            continue
+        if context.host.supports_nowait_reads(path):
+            yield CheckResult("reads", OK, "cached data is read without a thread (RWF_NOWAIT)")
+        else:
+            advice = "No action needed; consuming costs less on ext4 and XFS."
+            yield CheckResult("reads", WARNING, "always use a thread: no RWF_NOWAIT on this file system", advice)
+        return
+    yield CheckResult("reads", OK, "support for RWF_NOWAIT is unknown before the first start")
+
+
+def _segments(context: CheckContext) -> Iterator[str]:
+    for path in context.partitions().values():
+        yield from (f"{path}/{name}" for name in context.disk.listdir(path) if name.endswith(file_names.LOG))
+
+
+def _check_write_caches(caches: dict[str, str]) -> Iterator[CheckResult]:
+    if not caches:
+        yield CheckResult("write cache", OK, "unknown for this disk")
+    for disk, mode in sorted(caches.items()):
+        if mode == "write back":
+            message = f"{disk} writes back: a power failure loses what is not synced, and syncs wait for the disk"
+        else:
+            message = f"{disk} is {mode}"
+        yield CheckResult("write cache", OK, message)
+
+
+def check_last_stop(context: CheckContext) -> Iterator[CheckResult]:
+    disk, path = context.disk, context.data_dir
+    partitions = context.partitions()
+    if context.is_running:
+        yield CheckResult("last stop", OK, "a broker is running on the data directory")
+        return
+    if not partitions or disk.exists(f"{path}/{file_names.CLEAN_SHUTDOWN}"):
+        yield CheckResult("last stop", OK, "clean" if partitions else "never started here, or without topics")
+        return
+    try:
+        recovery_points = checkpoint_files.read_offsets(disk, path, file_names.RECOVERY_POINTS)
+    except (ValueError, IndexError) as error:
+        recovery_points = {}
+        message = f"{file_names.RECOVERY_POINTS} is damaged: {error}"
+        yield CheckResult("last stop", WARNING, message, "No action needed: the next start reads all of the logs.")
+    unchecked = [_bytes_to_recover(disk, path, recovery_points.get(tp, 0)) for tp, path in partitions.items()]
+    where = count_text(sum(map(bool, unchecked)), "partition")
+    message = f"not clean: the next start reads up to {format_size(sum(unchecked))} in {where}"
+    yield CheckResult("last stop", WARNING, message, f"Run kbroker log verify {path} to check for damage first.")
+
+
+def _bytes_to_recover(disk: Disk, directory: str, recovery_point: int) -> int:
+    """Return the bytes of the segments that end after the recovery point."""
+    parsed = [(file_names.parse_segment_file(name), name) for name in disk.listdir(directory)]
+    segments = sorted((file[0], name) for file, name in parsed if file is not None and file[1] == file_names.LOG)
+    ends = [base for base, _ in segments[1:]]
+    return sum(
+        disk.size(f"{directory}/{name}")
+        for (_, name), end in zip(segments, [*ends, None], strict=True)
+        if end is None or end > recovery_point
+    )

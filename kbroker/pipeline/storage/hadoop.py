@@ -1,17 +1,20 @@
 """An archive's files in any file system that Hadoop knows (HDFS, object stores), through Spark's own Java."""
 
+import hashlib
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Absent, DirectoryEntry, walk
+from kbroker.pipeline.storage.storage import MOST_BYTES, Absent, DirectoryEntry, require_size, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FULL = ("no space left on device", "disk quota exceeded", "DSQuotaExceeded", "file too large")
+# File systems that may be a directory of this machine, which may have links.
+_MAY_BE_LOCAL = ("file", "viewfs")
 
 
 class HadoopStorage:
@@ -49,13 +52,31 @@ class HadoopStorage:
     def walk(self, path: str = "") -> Iterator[DirectoryEntry]:
         return walk(self, path)
 
+    def real_path(self, path: str) -> str | None:
+        if self._files.getUri().getScheme() not in _MAY_BE_LOCAL:
+            return None
+        with self._told(path):
+            try:
+                resolved = self._files.resolvePath(self._path(path)).toUri()
+            except Exception as error:
+                if _is_absent(error):
+                    return None
+                raise
+            if resolved.getScheme() != "file":
+                return None
+            return str(self._jvm.java.io.File(resolved.getPath()).getCanonicalPath())
+
     def exists(self, path: str) -> bool:
         with self._told(path):
             return bool(self._files.exists(self._path(path)))
 
-    def read(self, path: str) -> bytes:
-        with self._told(path), self._opened(path) as stream:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+    def read(self, path: str, most: int | None = MOST_BYTES) -> bytes:
+        size = self.size(path)
+        require_size(size, most, self.uri(path))
+        return self._bytes(path, 0, size)
+
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        return self._bytes(path, start, min(size, self.size(path) - start))
 
     def create(self, path: str, data: bytes) -> bool:
         with self._told(path):
@@ -84,11 +105,25 @@ class HadoopStorage:
 
     def size(self, path: str) -> int:
         with self._told(path):
-            return int(self._files.getFileStatus(self._path(path)).getLen())
+            status = self._files.getFileStatus(self._path(path))
+            if status.isDirectory():
+                raise PipelineError(f"{self.uri(path)}: is a directory")
+            return int(status.getLen())
 
     def sha256(self, path: str) -> str:
+        if self.size(path) == 0:
+            return hashlib.sha256().hexdigest()
         with self._told(path), self._opened(path) as stream:
             return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
+
+    def _bytes(self, path: str, start: int, size: int) -> bytes:
+        """A file of 0 bytes is not opened: Hadoop reports that size for a FIFO, and to open one may block for ever."""
+        if size <= 0:
+            return b""
+        with self._told(path), self._opened(path) as stream:
+            stream.seek(start)
+            part = self._jvm.org.apache.commons.io.input.BoundedInputStream(stream, size)
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(part))
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.uri(path))

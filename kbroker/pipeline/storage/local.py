@@ -5,15 +5,18 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
+from io import BufferedReader
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Absent, DirectoryEntry, walk
+from kbroker.pipeline.storage.storage import MOST_BYTES, Absent, DirectoryEntry, require_size, walk
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
+_NOWHERE = {errno.ENOENT, errno.ELOOP}
+_KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
 
 
 class LocalStorage:
@@ -30,19 +33,29 @@ class LocalStorage:
         with _told(self._path(path)):
             try:
                 with os.scandir(self._path(path)) as found:
-                    return sorted(entry for one in found if (entry := _entry(one, one.name)))
+                    return sorted(entry for one in found if (entry := _entry(one)))
             except FileNotFoundError:
                 return []
 
     def walk(self, path: str = "") -> Iterator[DirectoryEntry]:
         return walk(self, path)
 
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(self._path(path))
+
     def exists(self, path: str) -> bool:
         return os.path.lexists(self._path(path))
 
-    def read(self, path: str) -> bytes:
-        with _told(self._path(path)):
-            return Path(self._path(path)).read_bytes()
+    def read(self, path: str, most: int | None = MOST_BYTES) -> bytes:
+        with _told(self._path(path)), _opened(self._path(path)) as file:
+            size = os.fstat(file.fileno()).st_size
+            require_size(size, most, self._path(path))
+            return file.read(size)
+
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        with _told(self._path(path)), _opened(self._path(path)) as file:
+            file.seek(start)
+            return file.read(size)
 
     def create(self, path: str, data: bytes) -> bool:
         target = self._path(path)
@@ -87,10 +100,12 @@ class LocalStorage:
 
     def size(self, path: str) -> int:
         with _told(self._path(path)):
-            return os.stat(self._path(path)).st_size
+            status = os.stat(self._path(path))
+            _require_regular(self._path(path), status)
+            return status.st_size
 
     def sha256(self, path: str) -> str:
-        with _told(self._path(path)), open(self._path(path), "rb") as file:
+        with _told(self._path(path)), _opened(self._path(path)) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _path(self, path: str) -> str:
@@ -136,12 +151,29 @@ def _told(path: str) -> Iterator[None]:
         raise PipelineError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _entry(found: "os.DirEntry[str]", name: str) -> DirectoryEntry | None:
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[BufferedReader]:
+    """Open a regular file. To open a FIFO may block for ever, and to open a device may have effects."""
+    _require_regular(path, os.stat(path))
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        _require_regular(path, os.fstat(file.fileno()))
+        yield file
+
+
+def _require_regular(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise PipelineError(f"{path}: is a {_KINDS.get(stat.S_IFMT(status.st_mode), 'device')}")
+
+
+def _entry(found: "os.DirEntry[str]") -> DirectoryEntry | None:
     try:
         status = found.stat()
-        return DirectoryEntry(name, status.st_size, status.st_mtime_ns // 1_000_000, found.is_dir())
-    except FileNotFoundError:  # gone since the directory was read, or a link to nowhere
-        return None
+    except OSError as error:
+        # Gone since the directory was read, or a link to nowhere: readers find nothing there.
+        if error.errno in _NOWHERE:
+            return None
+        status = found.stat(follow_symlinks=False)
+    return DirectoryEntry(found.name, status.st_size, status.st_mtime_ns // 1_000_000, stat.S_ISDIR(status.st_mode))
 
 
 def _sync(path: str) -> None:

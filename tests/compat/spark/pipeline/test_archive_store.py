@@ -1,5 +1,6 @@
 """An archive's files through Spark: what is committed is what every reader sees, with or without us."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -324,3 +325,26 @@ def test_files_through_hadoop(spark, tmp_path, has_context, monkeypatch):
     assert [entry.name for entry in storage.walk()] == ["x/y/b"]
     with pytest.raises(PipelineError, match=r"nonsense://x/y.*[Nn]o FileSystem for scheme"):
         open_storage("nonsense://x/y", spark)
+
+
+@pytest.mark.timeout(120)
+def test_what_is_no_file_through_hadoop(spark, tmp_path):
+    storage = HadoopStorage(f"file://{tmp_path}/d", spark)
+    storage.create("a/b", b"0123456789")
+    assert [storage.read_range("a/b", *one) for one in ((0, 3), (8, 9), (10, 1), (11, 1))] == [b"012", b"89", b"", b""]
+    with pytest.raises(PipelineError, match="a/b: has 10 bytes, at most 9 are read"):
+        storage.read("a/b", most=9)
+    os.mkfifo(tmp_path / "d" / "fifo")
+    (tmp_path / "d" / "a" / "up").symlink_to("..")
+    (tmp_path / "d" / "c").symlink_to("a")
+    # Hadoop tells of a FIFO that it has no bytes, and of a directory that is opened that it is not there.
+    assert (storage.size("fifo"), storage.read("fifo"), storage.sha256("fifo")) == (
+        0,
+        b"",
+        hashlib.sha256().hexdigest(),
+    )
+    for call in (storage.read, storage.size, storage.sha256):
+        with pytest.raises(PipelineError, match="/d/a: is a directory"):
+            call("a")
+    found = [(entry.name, entry.is_directory) for entry in storage.walk()]
+    assert found == [("a/b", False), ("a/up", True), ("c/b", False), ("c/up", True), ("fifo", False)]

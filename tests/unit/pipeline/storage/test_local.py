@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import resource
+import socket
 import threading
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.storage import Absent, DirectoryEntry, open_storage
+from kbroker.pipeline.storage.storage import Absent, DirectoryEntry, lines, open_storage, walk
 
 
 @pytest.fixture
@@ -79,6 +80,95 @@ def test_a_listing_has_names_sizes_times_and_kinds(storage, tmp_path):
     assert [(entry.name, entry.size) for entry in storage.walk()] == [("a", 0), ("d/f", 3)]
     assert storage.names("absent") == []
     assert list(storage.walk("absent")) == []
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("call", ["read", "read_range", "size", "sha256"])
+def test_what_is_no_regular_file_is_not_opened(storage, tmp_path, call):
+    root = tmp_path / "root"
+    storage.create("directory/x", b"")
+    os.mkfifo(root / "FIFO")
+    (root / "device").symlink_to("/dev/zero")
+    (root / "round").symlink_to("round")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(root / "socket"))
+    more = (0, 1) if call == "read_range" else ()
+    for name in ("directory", "FIFO", "socket", "device"):
+        with pytest.raises(PipelineError, match=f"root/{name}: is a {name}$"):
+            getattr(storage, call)(name, *more)
+    with pytest.raises(PipelineError, match="root/round: too many levels of symbolic links"):
+        getattr(storage, call)("round", *more)
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(storage, tmp_path):
+    storage.create("a", b"0123456789")
+    assert storage.read("a", most=10) == b"0123456789"
+    with pytest.raises(PipelineError, match=r"root/a: has 10 bytes, at most 9 are read"):
+        storage.read("a", most=9)
+    os.truncate(tmp_path / "root" / "a", 1 << 40)
+    with pytest.raises(PipelineError, match=r"root/a: has 1099511627776 bytes"):
+        storage.read("a")
+
+
+def test_a_range_of_a_file(storage):
+    storage.create("a", b"0123456789")
+    assert [storage.read_range("a", *one) for one in ((0, 3), (8, 2), (8, 9), (10, 1), (11, 1), (4, 0))] == [
+        b"012", b"89", b"89", b"", b"", b""
+    ]  # fmt: skip
+
+
+def test_lines_are_read_a_piece_at_a_time(storage):
+    for data in (b"", b"\n", b"a", b"a\n\nbc", (b"x" * 64_000 + b"\n\n") * 40):
+        storage.replace("a", data)
+        assert list(lines(storage, "a")) == data.split(b"\n")
+    storage.replace("a", b"x" * 2_000_000)
+    with pytest.raises(PipelineError, match="root/a: has a line of more than 65536 bytes"):
+        list(lines(storage, "a"))
+
+
+@pytest.mark.timeout(30)
+def test_links_are_followed_once_and_not_round(storage, tmp_path):
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for name in ("a/f", "b/c/f", "d/f", "e/f"):
+        storage.create(name, b"")
+    (outside / "o").mkdir(parents=True)
+    (outside / "o" / "g").touch()
+    (outside / "back").symlink_to(root)
+    for link, target in {
+        "a/self": "../a", "a/up": "..", "b/c/first": "../../b", "b/c/other": "../../a", "b/c/round": "round",
+        "d/e": "../e", "e/d": "../d", "d/more": outside, "e/again": outside, "e/nowhere": "absent",
+    }.items():  # fmt: skip
+        (root / link).symlink_to(target)
+    found = list(storage.walk())
+    assert [entry.name for entry in found if not entry.is_directory] == [
+        "a/f", "b/c/f", "b/c/other/f", "d/e/again/o/g", "d/e/f", "d/f", "e/d/f", "e/f"
+    ]  # fmt: skip
+    # Each of them leads to a directory that the walk is in, or to one that another link led to.
+    assert [entry.name for entry in found if entry.is_directory] == [
+        "a/self", "a/up", "b/c/first", "b/c/other/self", "b/c/other/up", "d/e/again/back", "d/e/d", "d/more",
+        "e/again", "e/d/e", "e/d/more",
+    ]  # fmt: skip
+
+
+class Closed(LocalStorage):
+    """Its directory `closed` may not be read."""
+
+    def names(self, path: str) -> list[DirectoryEntry]:
+        if path == "closed":
+            raise PipelineError(f"{self.root}/closed: permission denied")
+        return super().names(path)
+
+
+def test_a_directory_that_cannot_be_listed(tmp_path):
+    storage = Closed(str(tmp_path))
+    storage.create("closed/a", b"")
+    storage.create("z", b"")
+    (tmp_path / "unreachable").symlink_to("x" * 300)
+    with pytest.raises(PipelineError, match="closed: permission denied"):
+        list(storage.walk())
+    found = [(entry.name, entry.is_directory) for entry in walk(storage, "", tolerant=True)]
+    assert found == [("closed", True), ("unreachable", False), ("z", False)]
+    assert [entry.name for entry in walk(storage, "", skip=lambda name: name != "z")] == ["z"]
 
 
 @pytest.mark.parametrize("call", ["read", "size", "sha256"])

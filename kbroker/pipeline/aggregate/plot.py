@@ -10,7 +10,7 @@ from kbroker.pipeline import plot
 from kbroker.pipeline.aggregate.definition import Definition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.plot import Piece, Points
-from kbroker.pipeline.storage.storage import Storage
+from kbroker.pipeline.storage.storage import Storage, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,7 +91,7 @@ def results_in(spark: "SparkSession", storage: Storage) -> "DataFrame":
     """The results in a directory. Raises PipelineError where there are none."""
     if not any(entry.name.startswith("date=") for entry in storage.names("")):
         raise PipelineError(f"{storage.root}: there is nothing to plot yet")
-    return spark.read.parquet(storage.root)
+    return literal(spark.read).parquet(storage.uri(""))
 
 
 def rows_of(definition: Definition, results: "DataFrame") -> "DataFrame":

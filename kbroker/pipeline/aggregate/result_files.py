@@ -11,12 +11,13 @@ in the place of the old one, atomically. A batch that is done twice, after a cra
 
 import json
 import re
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline.aggregate.definition import Definition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Storage
+from kbroker.pipeline.storage.storage import Storage, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,15 +79,25 @@ def merge(storage: Storage, definition: Definition, changed: "DataFrame") -> int
 def _with_unchanged(storage: Storage, definition: Definition, dated: "DataFrame", dates: list[str]) -> "DataFrame":
     from pyspark.sql import functions as F
 
-    there = [storage.uri(path_of(date)) for date in dates if storage.exists(path_of(date))]
+    there = [path_of(date) for date in dates if storage.exists(path_of(date))]
     if not there:
         return dated
-    schema = dated.drop("date").schema
-    before = dated.sparkSession.read.schema(schema).parquet(*there)
+    _require_whole(storage, there)
+    reader = literal(dated.sparkSession.read).schema(dated.drop("date").schema)
+    before = reader.parquet(*(storage.uri(path) for path in there))
     before = before.selectExpr("*", "date_format(window_start, 'yyyy-MM-dd') AS date").alias("before")
     same = [F.expr(f"before.{name} <=> changed.{name}") for name in ("window_start", *_groups(definition))]
     unchanged = before.join(dated.alias("changed"), on=same, how="left_anti")
     return unchanged.select("before.*").unionByName(dated)
+
+
+def _require_whole(storage: Storage, paths: Iterable[str]) -> None:
+    """Raises PipelineError for an empty file: Spark would read no rows of it, and its results would be dropped."""
+    for path in paths:
+        if storage.size(path) == 0:
+            raise PipelineError(
+                f"{storage.uri(path)} is empty, so earlier results are lost: aggregate again into another directory"
+            )
 
 
 def _groups(definition: Definition) -> list[str]:
@@ -100,6 +111,6 @@ def _publish(storage: Storage, dates: list[str]) -> int:
     if sorted(staged) != dates:
         raise PipelineError(f"{storage.root}/{STAGING}: files of a batch vanished before they were in place")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda date: storage.replace(path_of(date), storage.read(staged[date])), dates))
+        list(pool.map(lambda date: storage.replace(path_of(date), storage.read(staged[date], most=None)), dates))
     storage.delete(STAGING, recursive=True)
     return len(staged)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from kbroker.pipeline.archive.manifest import schema, spark_view
 from kbroker.pipeline.archive.manifest.model import File, State
 from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.storage.storage import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Directories may have names that Spark would take for patterns, and a file that is gone is a failure, not fewer rows.
-READ_OPTIONS = {"__globPaths__": "false", "ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-
+# A file that is gone is a failure, not fewer rows.
+READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 # The session's setting by which Spark does not look at views.
 _IGNORED = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
@@ -47,7 +47,7 @@ def frame(spark: "SparkSession", archive: Archive, state: State, files: Iterable
 
 def read(spark: "SparkSession", base: str, paths: list[str]) -> "DataFrame":
     """The rows of Parquet files or directories; `topic` and `date` come from the directories below `base`."""
-    reader = spark.read.schema(schema.COLUMNS).option("basePath", base)
+    reader = literal(spark.read).schema(schema.COLUMNS).option("basePath", base)
     for name, value in READ_OPTIONS.items():
         reader = reader.option(name, value)
     return reader.parquet(*paths).select(*schema.NAMES)

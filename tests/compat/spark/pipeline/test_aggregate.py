@@ -9,10 +9,14 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 
 from kbroker.cli.app import run as main
 from kbroker.cli.pipeline.run_file import run_file
+from kbroker.pipeline.aggregate import plot as aggregate_plot
+from kbroker.pipeline.aggregate import result_files as aggregate_files
 from kbroker.pipeline.aggregate.definition import Definition, Key
 from kbroker.pipeline.aggregate.query import Aggregation, How, Target
 from kbroker.pipeline.errors import PipelineError
@@ -99,6 +103,24 @@ def test_parquet_equals_a_batch_computation_over_restarts(spark, bootstrap, topi
         assert (row["sum"], row.avg, row.p50) == (sum(numbers), sum(numbers) / len(numbers), statistics.median(numbers))
         assert numbers[-2] <= row.p99_9 <= numbers[-1]
         assert str(row.date) == iso(at[0])[:10]
+
+
+def test_a_directory_whose_name_is_a_pattern_has_its_own_rows(spark, tmp_path):
+    """The pattern matches a neighbour, and not the directory itself."""
+    what, here = definition("t", keys=(Key("key", "key"),), compute=("count",)), LocalStorage(str(tmp_path / "x[1]"))
+    at, path = datetime.fromtimestamp(T0 / 1000, UTC), aggregate_files.path_of("2013-01-01")
+
+    def merge(**counts):
+        rows = [(at, key, count) for key, count in counts.items()]
+        changed = spark.createDataFrame(rows, "window_start timestamp, key string, count long")
+        aggregate_files.merge(here, what, changed.coalesce(1))
+
+    merge(a=1, b=2)
+    (tmp_path / "x1" / path).parent.mkdir(parents=True)
+    parquet.write_table(pyarrow.table({"window_start": [at], "key": ["c"], "count": [9]}), tmp_path / "x1" / path)
+    merge(b=3)
+    found = aggregate_plot.results_in(spark, here).select("key", "count").collect()
+    assert sorted(map(tuple, found)) == [("a", 1), ("b", 3)]
 
 
 def results(topics, name):

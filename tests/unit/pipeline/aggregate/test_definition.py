@@ -1,6 +1,7 @@
 """What an aggregate is: groups and paths, what is refused, the note in its checkpoint, the expressions."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -210,3 +211,17 @@ def test_a_checkpoint_is_of_one_run_at_a_time(checkpoint):
         pass
     with aggregate_note.alone(checkpoint):
         pass
+
+
+@pytest.mark.timeout(30)
+def test_results_that_are_no_file_or_empty_are_not_taken_for_none(tmp_path):
+    storage, path = LocalStorage(str(tmp_path)), aggregate_files.path_of("2024-02-29")
+    storage.create(path, b"PAR1")
+    aggregate_files._require_whole(storage, [path])
+    storage.replace(path, b"")
+    with pytest.raises(PipelineError, match="is empty, so earlier results are lost: aggregate again"):
+        aggregate_files._require_whole(storage, [path])
+    storage.delete(path)
+    os.mkfifo(tmp_path / path)
+    with pytest.raises(PipelineError, match="is a FIFO"):
+        aggregate_files._require_whole(storage, [path])

@@ -33,6 +33,8 @@ FETCH_S = 600
 
 # Ivy and Maven put the organisation before it or not.
 _CONNECTOR_JAR = re.compile(rf"(?:.*[_-])?{re.escape(CONNECTOR)}_(\d+\.\d+)-(\d+\.\d+\.\d+\S*)\.jar")
+# Characters that Spark or Ivy reads as a pattern or a separator in a path.
+_PATTERN = re.compile(r"[*?\[\]{}\\,]")
 _ACCESS = re.compile(r"(?:\w+\.)+(\w+(?:Exception|Error))(?::\s*([^)\n]*))?")
 _CAUSES = {
     "UnknownHostException": "the host {} is not known",
@@ -79,6 +81,7 @@ def connector_jars(directory: Path, spark: Spark) -> list[str]:
             raise PipelineError(f"{directory}: {stem} is missing there (kbroker pipeline fetch DIR gets all)")
     paths = [directory.absolute() / name for name in names]
     for path in paths:
+        _require_literal(path)
         if not zipfile.is_zipfile(path):
             raise PipelineError(f"{path} is damaged: remove it and fetch it again")
     return [str(path) for path in paths]
@@ -87,6 +90,7 @@ def connector_jars(directory: Path, spark: Spark) -> list[str]:
 def kept_jars(spark: Spark, java: Java, environ: Mapping[str, str], settings: Path | None, note: Note) -> list[str]:
     """The jars in the cache, which are fetched when they are not there. `settings`: of Ivy, where not our own."""
     directory = cache_directory(environ)
+    _require_literal(directory)
     try:
         return connector_jars(directory, spark)
     except PipelineError:
@@ -102,6 +106,7 @@ def fetch(directory: Path, spark: Spark, java: Java, environ: Mapping[str, str],
     Raises PipelineError, one sentence.
     """
     directory = directory.absolute()  # Ivy takes no other
+    _require_literal(directory)
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as staging:
@@ -112,6 +117,14 @@ def fetch(directory: Path, spark: Spark, java: Java, environ: Mapping[str, str],
                 os.replace(jar, directory / jar.name)
     except OSError as error:
         raise PipelineError(f"{directory}: cannot be written: {error.strerror or error}") from error
+
+
+def _require_literal(path: Path) -> None:
+    """Raises PipelineError for a path that Spark reads as a pattern: it would load no jars, or those of another
+    directory."""
+    found = _PATTERN.search(str(path))
+    if found is not None:
+        raise PipelineError(f"{path}: Spark cannot load jars from a path with {found[0]} in it; use another directory")
 
 
 def _download(staging: Path, spark: Spark, java: Java, environ: Mapping[str, str], settings: Path) -> list[Path]:

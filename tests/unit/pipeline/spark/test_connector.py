@@ -68,6 +68,19 @@ def test_a_relative_directory_gives_absolute_paths(tmp_path: Path, spark: Spark,
     assert all(os.path.isabs(jar) for jar in connector.connector_jars(Path("jars"), spark))
 
 
+@pytest.mark.parametrize("name", ["x[1]", "a*", "a?", "{a,b}", "a,b", "a\\b"])
+def test_a_path_that_spark_takes_for_a_pattern_is_refused(tmp_path: Path, spark: Spark, name: str):
+    told = f"Spark cannot load jars from a path with {next(c for c in name if not c.isalnum())} in it"
+    assert told in refused(filled(tmp_path / name, IVY_NAMES), spark)
+    java = ivy(tmp_path, "exit 1")
+    with pytest.raises(PipelineError) as caught:
+        connector.fetch(tmp_path / name, spark, java, {})
+    assert told in str(caught.value)
+    with pytest.raises(PipelineError) as caught:
+        connector.kept_jars(spark, java, {"XDG_CACHE_HOME": str(tmp_path / name)}, None, print)
+    assert told in str(caught.value)
+
+
 def test_directories_that_do_not_do_are_told_apart(tmp_path: Path, spark: Spark):
     assert refused(tmp_path / "none", spark).startswith("there is no such directory")
     assert refused(filled(tmp_path / "other", ["delta.jar"]), spark).startswith("no spark-sql-kafka-0-10 is there")

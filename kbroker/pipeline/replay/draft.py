@@ -88,6 +88,7 @@ def drafted(world: World, request: Request, configs: Mapping[str, str]) -> Draft
     routing.check(sources)
     by_time = routing.merges(sources)
     rows = Rows(world.spark, world.archive, state, request.selection, upto, routing, by_time)
+    rows.require_files()
     amounts = _from_manifest(rows) or job.amounts(rows)
     if not amounts:
         raise PipelineError("nothing of the archive is selected: no record is as the options say")

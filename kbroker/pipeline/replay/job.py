@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 ARROW_BYTES = 4 << 20
 ARROW_ROWS = 10_000
 START_S = 0.5
+THREADS = 4
 
 
 class Amount(NamedTuple):
@@ -57,6 +59,16 @@ class Rows:
 
     def files(self) -> list[File]:
         return pruned(self.state, self.selection, self.limits)
+
+    def require_files(self) -> None:
+        """Raises PipelineError where a file is not there, or has not the size that was committed: Spark reads no rows
+        of an empty file, and blocks for ever on a FIFO."""
+        files, storage = self.files(), self.archive.storage
+        with ThreadPoolExecutor(THREADS) as pool:
+            for file, size in zip(files, pool.map(storage.size, [file.path for file in files]), strict=True):
+                if size != file.size:
+                    what = f"has {size} bytes instead of {file.size}; `kbroker archive verify` reports what is damaged"
+                    raise PipelineError(f"{storage.uri(file.path)}: {what}")
 
     def frame(self) -> "DataFrame":
         """topic, partition, offset, timestamp (ms), key, value, headers and the number of the target."""

@@ -113,6 +113,7 @@ def go_on(world: World, made: Plan, limit: Limit) -> Summary:
     counts = made.counts()
     settings = _settings(world, made)
     groups.check_without_members(world.brokers, made.groups)
+    rows.require_files()
     had = _positions(world, made, settings)
     with _watched(world, made):
         outcomes = job.deliver(rows, settings, counts, had, limit, made.size // max(1, made.rows))

@@ -1,5 +1,7 @@
 """Which files a selection can be in, what is known of it without reading them, and where records go."""
 
+import os
+
 import pytest
 
 from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, OffsetSpan, Part, State, TopicInfo
@@ -7,9 +9,12 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import groups
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.groups import Committed, blocks, chosen, offset_of
+from kbroker.pipeline.replay.job import Rows
 from kbroker.pipeline.replay.routing import Routing, spread, target_names
 from kbroker.pipeline.replay.selection import Selection, limits, offset_range, pruned, wanted_parts, whole
 from kbroker.pipeline.replay.target import batch_bytes, refusals, wanted, warnings
+from kbroker.pipeline.storage.local import LocalStorage
+from tests.unit.support.archives import append, created
 
 
 def part(partition=0, first=0, last=99, from_ms=1000, to_ms=2000):
@@ -35,6 +40,24 @@ STATE = State(
     },
 )
 UPTO = limits(STATE, ["t"])
+
+
+@pytest.mark.timeout(30)
+def test_a_replay_begins_only_with_files_as_large_as_committed(tmp_path):
+    archive = created(LocalStorage(str(tmp_path)))
+    files = [append(archive) for _ in range(3)]
+    state = archive.state()
+    rows = Rows(None, archive, state, Selection(("t",)), limits(state, ["t"]), Routing({"t": "t"}, {"t": 1}), False)
+    rows.require_files()
+    odd = tmp_path / files[1].path
+    for damage, told in (
+        (lambda: odd.write_bytes(b""), f"has 0 bytes instead of {files[1].size}; `kbroker archive verify` reports"),
+        (lambda: (odd.unlink(), os.mkfifo(odd)), "is a FIFO"),
+        (odd.unlink, "no such file"),
+    ):
+        damage()
+        with pytest.raises(PipelineError, match=f"{files[1].path}: {told}"):
+            rows.require_files()
 
 
 def names(**selection):

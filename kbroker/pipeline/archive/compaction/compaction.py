@@ -29,7 +29,7 @@ from kbroker.pipeline.archive.manifest.model import File, ManifestCommit, State
 from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.tasks import task_keys
-from kbroker.pipeline.storage.storage import Absent, Storage
+from kbroker.pipeline.storage.storage import Absent, Storage, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -239,6 +239,10 @@ class _Compaction:
 def _damage(storage: Storage, file: File) -> str:
     """What is wrong with a file; empty where its bytes are those that were committed."""
     try:
-        return "" if storage.sha256(file.path) == file.sha256 else "its bytes are not those that were committed"
+        if storage.size(file.path) == file.size and storage.sha256(file.path) == file.sha256:
+            return ""
+        return "its bytes are not those that were committed"
     except Absent:
         return "it is not there"
+    except PipelineError as error:
+        return f"it cannot be read ({reason(storage, file.path, error)})"

@@ -23,6 +23,7 @@ from kbroker.pipeline.archive.manifest.model import (
     TopicInfo,
 )
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage.storage import MOST_BYTES, Storage, TooLarge
 
 DIRECTORY = "_manifest"
 STATE_EVERY = 100  # commits
@@ -33,6 +34,9 @@ _NAME = re.compile(r"(\d{20})(\.state)?\.json")
 _PATH = re.compile(r"topic=([A-Za-z0-9._-]{1,249})/date=([+-]?\d{4,}-\d\d-\d\d)/[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _SEAL = b',"sha256":"'
+_END = b'"}\n'
+_SEAL_BYTES = len(_SEAL) + 64 + len(_END)
+_PIECE_BYTES = 4 << 20
 
 _T = TypeVar("_T")
 
@@ -55,6 +59,36 @@ def topic_and_date(path: str) -> tuple[str, str] | None:
     """Of a data file by its path; None for a path that no archive has."""
     found = _PATH.fullmatch(path)
     return None if found is None or found[1] == NO_TOPIC else (found[1], found[2])
+
+
+def read(storage: Storage, path: str) -> bytes:
+    """The bytes of a file of the manifest. A file of more than 64 MiB is read only if its checksum is right.
+
+    Raises Absent when it is not there, and PipelineError.
+    """
+    try:
+        return storage.read(path, MOST_BYTES)
+    except TooLarge:
+        size = storage.size(path)
+    if not _is_sealed(storage, path, size):
+        raise PipelineError(_damaged(storage.uri(path), f"{size} bytes, and its checksum is another"))
+    return storage.read(path, size)
+
+
+def _is_sealed(storage: Storage, path: str, size: int) -> bool:
+    """Whether a file ends with the checksum of what is before it; at most 4 MiB are held at a time."""
+    end = size - _SEAL_BYTES
+    seal = storage.read_range(path, end, _SEAL_BYTES)
+    if not (seal.startswith(_SEAL) and seal.endswith(_END)):
+        return False
+    digest = hashlib.sha256()
+    for start in range(0, end, _PIECE_BYTES):
+        digest.update(storage.read_range(path, start, min(_PIECE_BYTES, end - start)))
+    return seal[len(_SEAL) : -len(_END)] == digest.hexdigest().encode()
+
+
+def _damaged(where: str, what: str) -> str:
+    return f"{where}: damaged, or no file of an archive's manifest ({what})"
 
 
 def encode_commit(number: int, commit: ManifestCommit, previous: str) -> bytes:
@@ -129,7 +163,7 @@ def _groups(groups: model.GroupOffsets) -> dict[str, Any]:
 
 def _sealed(document: Mapping[str, Any]) -> bytes:
     text = json.dumps(document, separators=(",", ":")).encode()[:-1]
-    return text + _SEAL + hashlib.sha256(text).hexdigest().encode() + b'"}\n'
+    return text + _SEAL + hashlib.sha256(text).hexdigest().encode() + _END
 
 
 def _decoded(data: bytes, where: str, build: Callable[[dict[str, Any]], _T]) -> tuple[_T, str, str]:
@@ -140,7 +174,7 @@ def _decoded(data: bytes, where: str, build: Callable[[dict[str, Any]], _T]) -> 
             raise PipelineError(f"{where}: format version {version}, written by a newer kbroker than this one")
         text, seal, _ = data.rpartition(_SEAL)
         digest = hashlib.sha256(text).hexdigest()
-        if not seal or document.pop("sha256") != digest or not data.endswith(b'"}\n'):
+        if not seal or document.pop("sha256") != digest or not data.endswith(_END):
             raise ValueError("its checksum is another")
         if version != model.FORMAT_VERSION:
             raise ValueError(f"version {version!r}")
@@ -148,7 +182,7 @@ def _decoded(data: bytes, where: str, build: Callable[[dict[str, Any]], _T]) -> 
         return build(document), previous, digest
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"no field {error}" if isinstance(error, KeyError) else str(error)
-        raise PipelineError(f"{where}: damaged, or no file of an archive's manifest ({what})") from None
+        raise PipelineError(_damaged(where, what)) from None
 
 
 def _commit(document: dict[str, Any], number: int) -> ManifestCommit:

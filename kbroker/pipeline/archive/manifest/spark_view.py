@@ -10,13 +10,12 @@ changed. Who creates one has read the view before the manifest; so a later view 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import quote
 
 from kbroker.pipeline.archive.manifest.model import State
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Storage
+from kbroker.pipeline.storage.storage import Storage, lines
 
 DIRECTORY = "_spark_metadata"
 INTERVAL = 10
@@ -79,7 +78,7 @@ class SparkView:
         for number in range(max(0, (latest + 1) // INTERVAL * INTERVAL - 1), latest + 1):
             if number not in numbers:
                 raise PipelineError(f"{self._storage.uri(DIRECTORY)}: number {number} is not there")
-            for uri, size in decode(self._storage.read(_path(number)), self._storage.uri(_path(number))):
+            for uri, size in decode(lines(self._storage, _path(number)), self._storage.uri(_path(number))):
                 if uri in shown:
                     raise PipelineError(f"{self._storage.uri(_path(number))}: shows {uri} twice")
                 shown[uri] = size
@@ -132,18 +131,18 @@ def encode(files: Iterable[tuple[str, int]], time_ms: int) -> bytes:
     return "\n".join(lines).encode()
 
 
-def decode(data: bytes, where: str) -> list[tuple[str, int]]:
-    """URI and size of each file that a view's file adds. Raises PipelineError for anything else."""
-    header, *lines = data.decode(errors="replace").split("\n")
+def decode(text: Iterable[bytes], where: str) -> Iterator[tuple[str, int]]:
+    """URI and size of each file that the lines of a view's file add. Raises PipelineError for anything else."""
+    rows = iter(text)
+    header = next(rows, b"")
     try:
-        if header != _HEADER:
-            raise ValueError(f"it begins with {header[:20]!r}")
-        found: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        for one in found:
+        if header != _HEADER.encode():
+            raise ValueError(f"it begins with {header[:20].decode(errors='replace')!r}")
+        for one in map(json.loads, rows):
             if one["action"] != "add" or one["isDir"] or type(one["size"]) is not int:
                 raise ValueError(f"{one} adds no file")
-        return [(str(one["path"]), one["size"]) for one in found]
-    except (ValueError, KeyError, TypeError) as error:
+            yield str(one["path"]), one["size"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PipelineError(f"{where}: damaged ({error})") from None
 
 

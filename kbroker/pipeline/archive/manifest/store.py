@@ -10,7 +10,7 @@ from kbroker.pipeline.archive.manifest import model, owner, spark_view
 from kbroker.pipeline.archive.manifest.model import ManifestCommit, State
 from kbroker.pipeline.archive.manifest.spark_view import SparkView
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Absent, Storage
+from kbroker.pipeline.storage.storage import Absent, DirectoryEntry, Storage, walk
 
 # Nobody goes on with a state as old as that, so the commits before the second-last state are of no use any longer.
 FORGET_AFTER_MS = 24 * 3600 * 1000
@@ -62,7 +62,7 @@ class Archive:
         if not numbers.commits:
             raise PipelineError(_what_it_is(self.storage))
         self._last_saved = max(numbers.states, default=0)
-        if self._last_saved > self._state.number and self._state.number + 1 not in numbers.commits:
+        if numbers.states and self._last_saved > self._state.number and self._state.number + 1 not in numbers.commits:
             self._load(self._last_saved)
         latest = max(numbers.commits)
         if latest < self._state.number:
@@ -111,8 +111,10 @@ class Archive:
         """Removes the manifest files that no reader needs: those before the second-last state that are old enough.
         Returns their paths. The state keeps all that is of use; how it came about is lost.
         """
-        states = sorted(_numbers(self.storage).states)
-        if len(states) < 2:
+        numbers = _numbers(self.storage)
+        states = sorted(numbers.states)
+        # No reader can continue from a state beyond the last commit, so it does not make older commits dispensable.
+        if len(states) < 2 or states[-1] > max(numbers.commits, default=-1):
             return []
         until = _now_ms() - older_than_ms
         found = [(manifest.parsed_name(one.name), one) for one in self.storage.names(manifest.DIRECTORY)]
@@ -132,7 +134,7 @@ class Archive:
         files, stagings, now_ms = *self._uncommitted(), _now_ms()
         kept = {path for staging in stagings.values() if staging.alive for path in staging.keeps}
         dead = {writer for writer, staging in stagings.items() if not staging.alive}
-        left = [path for path in files if owner.writer_of(path) in dead]
+        left = self._without_committed(path for path in files if owner.writer_of(path) in dead)
         others = [path for path in files if owner.writer_of(path) not in stagings and path not in kept]
         if others:
             replaced = self._replaced()
@@ -168,14 +170,25 @@ class Archive:
         """The data files that the state does not name, and who is writing or was."""
         # In this order: a file of the listing that belongs to a commit is in the state; one that is still to be
         # committed has a staging directory.
-        files = data_files(self.storage)
+        files = [entry.name for entry in data_files(self.storage)]
         stagings = self._stagings()
         committed = self.state().files
         return [path for path in files if path not in committed], stagings
 
+    def _without_committed(self, paths: Iterable[str]) -> list[str]:
+        """The paths of files that are not committed: through a link a committed file has a second path."""
+        listed = list(paths)
+        committed = {self._real_path(path) for path in self.state().files} if listed else set()
+        return [path for path in listed if self._real_path(path) not in committed]
+
+    def _real_path(self, path: str) -> str:
+        directory, _, name = path.rpartition("/")
+        return f"{self.storage.real_path(directory) or directory}/{name}"
+
     def _stagings(self) -> dict[str, owner.Staging]:
         """By writer."""
-        writers = [entry.name for entry in self.storage.names(owner.STAGING) if owner.is_writer(entry.name)]
+        found = self.storage.names(owner.STAGING)
+        writers = [entry.name for entry in found if entry.is_directory and owner.is_writer(entry.name)]
         return {writer: self._staging(writer) for writer in writers}
 
     def _staging(self, writer: str) -> owner.Staging:
@@ -194,13 +207,13 @@ class Archive:
         for path in paths:
             number, is_state = manifest.parsed_name(path.rpartition("/")[2]) or (0, True)
             if not is_state:
-                data = self.storage.read(path)
+                data = manifest.read(self.storage, path)
                 replaced.update(manifest.decode_commit(data, number, self.storage.uri(path))[0].remove)
         return replaced
 
     def _load(self, number: int) -> None:
         path = manifest.state_path(number)
-        state, digest, _ = manifest.decode_state(self.storage.read(path), number, self.storage.uri(path))
+        state, digest, _ = manifest.decode_state(manifest.read(self.storage, path), number, self.storage.uri(path))
         _require_format(self.storage, state.settings)
         self._state, self._digest = state, digest
 
@@ -209,9 +222,11 @@ class Archive:
         commits, digest = [], self._digest
         for number in range(self._state.number + 1, latest + 1):
             path = manifest.commit_path(number)
-            if not self.storage.exists(path):
-                raise PipelineError(self._missing(number))
-            data, where = self.storage.read(path), self.storage.uri(path)
+            where = self.storage.uri(path)
+            try:
+                data = manifest.read(self.storage, path)
+            except Absent:
+                raise PipelineError(self._missing(number)) from None
             commit, previous, own = manifest.decode_commit(data, number, where)
             if previous != digest:
                 raise PipelineError(f"{where}: does not follow on the commit before it")
@@ -231,17 +246,15 @@ class Archive:
             self._last_saved = state.number
 
 
-def data_files(storage: Storage) -> list[str]:
-    """Every file that readers may take for the archive's data, whoever put it there: whatever its name is in the
-    directories of topics, and Parquet elsewhere. Names that begin with `_` or `.` are passed over by all of them."""
-    found = []
-    for entry in storage.names(""):
-        if entry.name[0] in "_." or entry.name in _NOTHING:
-            continue
-        below = [file.name for file in storage.walk(entry.name)] if entry.is_directory else [entry.name]
-        seen = [path for path in below if not any(part[0] in "_." for part in path.split("/"))]
-        found += [path for path in seen if path.startswith("topic=") or path.endswith(".parquet")]
-    return found
+def data_files(storage: Storage) -> list[DirectoryEntry]:
+    """Every file that a reader may take for the archive's data: pyarrow reads all of them as Parquet, except names that
+    begin with `_` or `.`.
+
+    A directory in the result cannot be listed, or is a link that `walk` does not follow.
+    """
+    found = walk(storage, "", skip=lambda name: name[0] in "_.", tolerant=True)
+    # lost+found is in the root of every new file system, and often only root may list it.
+    return [entry for entry in found if not (entry.is_directory and entry.name in _NOTHING)]
 
 
 class _Numbers:

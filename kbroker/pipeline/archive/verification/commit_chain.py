@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from kbroker.pipeline.archive.manifest import manifest_files as manifest
 from kbroker.pipeline.archive.manifest.model import ArchivePartition, ManifestCommit, OffsetSpan, State, after, folded
-from kbroker.pipeline.archive.verification.findings import Finding, as_spans, difference, merged
+from kbroker.pipeline.archive.verification.findings import Finding, difference, merged
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Absent, Storage
+from kbroker.pipeline.storage.storage import Absent, Storage, reason
 
 ATTEMPTS = 5
 
@@ -25,42 +25,51 @@ class Chain:
         self._digest: str | None = ""  # of the latest commit; None where it cannot be known
         self._is_whole = True  # whether the state is what all commits make
         self._pending: list[tuple[int, ManifestCommit]] = []  # read, and not in the state yet
-        self._missing: list[int] = []
+        self._missing: list[OffsetSpan] = []  # numbers of commits
         found = [manifest.parsed_name(entry.name) for entry in storage.names(manifest.DIRECTORY)]
         self._commits = {one[0] for one in found if one is not None and not one[1]}
         self._states = {one[0] for one in found if one is not None and one[1]}
 
     def read(self) -> None:
         """Makes the state of all commits. Raises Absent when the manifest's old files are removed meanwhile."""
-        for number in self._steps():
+        expected = first = self._first()
+        # Not range(first, last + 1): one file with a large number in its name would make that endless.
+        for number in sorted(number for number in self._commits | self._states if number >= first):
+            if number > expected:
+                self._miss(expected, number)
             if number in self._commits:
                 self._commit(number)
-            elif self._is_whole or number not in self._states:
-                self._missing.append(number)
-                self._is_whole, self._digest = False, None
+            elif self._is_whole:
+                self._miss(number, number + 1)
             if number in self._states:
                 self._folded(number)
+            expected = number + 1
         self._fold()
-        for start, end in as_spans(self._missing):
+        for start, end in merged(self._missing):
             which = f"commit {start} is" if end - start == 1 else f"commits {start} to {end - 1} are"
             self._add(manifest.commit_path(start), f"{which} not there")
 
-    def _steps(self) -> range:
-        """Every number from where the history begins: 0, or the state that an older history was folded into."""
+    def _miss(self, start: int, end: int) -> None:
+        """Commits `start` to `end` - 1 are not there."""
+        self._missing.append(OffsetSpan(start, end))
+        self._is_whole, self._digest = False, None
+
+    def _first(self) -> int:
+        """The number with which the history begins: 0, or the state that an older history was folded into."""
         first = min(self._commits, default=0)
         if first > 0:
             first = min((number for number in self._states if number >= first - 1), default=0)
             self._is_whole, self._digest = False, None
-        return range(first, max(self._commits | self._states, default=-1) + 1)
+        return first
 
     def _commit(self, number: int) -> None:
         path = manifest.commit_path(number)
         try:
-            commit, previous, digest = manifest.decode_commit(self._storage.read(path), number, path)
+            commit, previous, digest = manifest.decode_commit(manifest.read(self._storage, path), number, path)
         except Absent:
             raise
         except PipelineError as error:
-            self._add(path, str(error).removeprefix(f"{path}: "))
+            self._add(path, reason(self._storage, path, error))
             self._is_whole, self._digest = False, None
             return
         if self._digest is not None and previous != self._digest:
@@ -88,11 +97,11 @@ class Chain:
     def _folded(self, number: int) -> None:
         path = manifest.state_path(number)
         try:
-            state, previous, _ = manifest.decode_state(self._storage.read(path), number, path)
+            state, previous, _ = manifest.decode_state(manifest.read(self._storage, path), number, path)
         except Absent:
             raise
         except PipelineError as error:
-            self._add(path, str(error).removeprefix(f"{path}: "))
+            self._add(path, reason(self._storage, path, error))
             return
         if self._digest is not None and previous != self._digest:
             self._add(path, f"was folded after another commit {number} than the one that is there")

@@ -1,7 +1,7 @@
 """An archive's files as they are in the directory: there, unchanged, of the right columns, and no others."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,15 +10,18 @@ from kbroker.pipeline.archive.manifest import owner, spark_view
 from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, OffsetSpan, State
 from kbroker.pipeline.archive.verification.findings import Finding, difference, note
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.storage import Absent, Storage
+from kbroker.pipeline.storage.storage import Absent, Storage, reason
 
 if TYPE_CHECKING:
     import pyarrow
 
 THREADS = 4
 # Enough for the footer of most files, so that they are asked for once.
-_TAIL = 64 * 1024
+_TAIL_BYTES = 64 << 10
+# Of a changed or foreign file: what is held of each column at a time, the rows of a batch, and the largest footer.
+_PIECE_BYTES = 1 << 20
+_ROWS = 1024
+_MOST_FOOTER_BYTES = 64 << 20
 
 
 @dataclass
@@ -44,53 +47,55 @@ def look_at(storage: Storage, state: State, files: Iterable[File], advance: Call
     Raises Absent for a file that vanishes while it is looked at.
     """
     names = {file.sha256: file.path for file in state.files.values()}
+    sizes = {file.size for file in state.files.values()}
     seen = Files()
     with ThreadPoolExecutor(THREADS) as pool:
-        for file, digest in pool.map(lambda file: (file, _digest(storage, file)), list(files)):
-            if isinstance(digest, PipelineError):
-                seen.broken.append(file)
-                seen.findings += _of_parts("unreadable file", str(digest), file)
-                continue
-            if digest is None:
+        for file, found in pool.map(lambda file: (file, _sized(storage, file, sizes)), list(files)):
+            if isinstance(found, Absent):
                 what = f"was committed with {file.rows} rows, and is not there"
                 seen.missing.append(file)
                 seen.findings += _of_parts("missing file", what, file)
                 continue
+            if isinstance(found, PipelineError):
+                seen.broken.append(file)
+                seen.findings += _of_parts("unreadable file", reason(storage, file.path, found), file)
+                continue
+            size, digest = found
             seen.bytes += file.size
             advance(file.size)
             if digest == file.sha256:
                 seen.intact.append(file)
                 seen.findings += _columns(storage, file)
             else:
-                _changed(storage, file, names.get(digest), seen)
+                _changed(storage, file, size, names.get(digest), seen)
     return seen
 
 
-def _digest(storage: Storage, file: File) -> str | PipelineError | None:
-    """None where the file is not there; why, where it cannot be read."""
+def _sized(storage: Storage, file: File, sizes: Container[int]) -> tuple[int, str] | PipelineError:
+    """A file's size and checksum, or why it cannot be read. Where no committed file has this size, the checksum is ""
+    and the file, which may be of any size, is not read.
+    """
     try:
-        return storage.sha256(file.path)
-    except Absent:
-        return None
+        size = storage.size(file.path)
+        return size, storage.sha256(file.path) if size in sizes else ""
     except PipelineError as error:
         return error
 
 
-def _changed(storage: Storage, file: File, other: str | None, seen: Files) -> None:
+def _changed(storage: Storage, file: File, size: int, other: str | None, seen: Files) -> None:
     """Spark is kept from what is not Parquet any longer: a damaged size of a page may take all of its memory."""
-    data = storage.read(file.path)
     what = "its bytes are not those that were committed"
     if other is not None:
         what = f"holds what was committed as {other}"
-    elif len(data) != file.size:
-        what = f"has {len(data)} bytes instead of {file.size}"
+    elif size != file.size:
+        what = f"has {size} bytes instead of {file.size}"
     seen.findings += _of_parts("changed file", what, file)
-    reason = unreadable(data)
-    if reason is None:
+    why = unreadable(storage, file.path)
+    if why is None:
         seen.changed.append(file)
         return
     seen.broken.append(file)
-    seen.findings += _of_parts("unreadable file", reason, file)
+    seen.findings += _of_parts("unreadable file", why, file)
 
 
 def _of_parts(kind: str, what: str, file: File) -> list[Finding]:
@@ -103,18 +108,30 @@ def _of_parts(kind: str, what: str, file: File) -> list[Finding]:
     ] or [difference(kind, what, file=file.path)]
 
 
-def unreadable(data: bytes, is_ours: bool = True) -> str | None:
-    """Why bytes are no Parquet file; None when every value can be read. With `is_ours` columns are looked at too."""
+def unreadable(storage: Storage, path: str, is_ours: bool = True) -> str | None:
+    """Why a file is no Parquet file; None when every value can be read. With `is_ours` columns are looked at too.
+
+    The file is read a piece at a time. Raises Absent.
+    """
     import pyarrow
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data)) as file:
+        size = storage.size(path)
+        footer = int.from_bytes(storage.read_range(path, max(0, size - 8), 4), "little")
+        if _MOST_FOOTER_BYTES < footer < size:
+            return f"its footer is said to have {footer} bytes"
+        source = pyarrow.PythonFile(_Remote(storage, path, size), mode="r")
+        with pyarrow.parquet.ParquetFile(source, buffer_size=_PIECE_BYTES, pre_buffer=False) as file:
             odd = _odd_columns(file.schema_arrow) if is_ours else None
             if odd:
                 return odd
-            for batch in file.iter_batches():
+            for batch in file.iter_batches(batch_size=_ROWS):
                 batch.validate(full=True)
+    except Absent:
+        raise
+    except PipelineError as error:
+        return reason(storage, path, error)
     except (pyarrow.ArrowException, OSError, ValueError, MemoryError) as error:
         return " ".join(str(error).split())[:200] or type(error).__name__
     return None
@@ -125,8 +142,10 @@ def _columns(storage: Storage, file: File) -> Iterator[Finding]:
     import pyarrow.parquet
 
     try:
-        source = pyarrow.PythonFile(_Remote(storage, file), mode="r")
+        source = pyarrow.PythonFile(_Remote(storage, file.path, file.size), mode="r")
         odd = _odd_columns(pyarrow.parquet.read_schema(source))
+    except Absent:
+        raise
     except (pyarrow.ArrowException, OSError, ValueError, PipelineError) as error:
         odd = f"its footer cannot be read: {error}"
     if odd:
@@ -173,15 +192,15 @@ def _plain(kind: "pyarrow.DataType") -> str:
 
 
 class _Remote(io.RawIOBase):
-    """A file of a storage as Arrow reads footers: the end of it once, the rest when it is asked for."""
+    """A file of a storage as Arrow reads it: the end of it, where the footer is, once; the rest as it is asked for."""
 
-    def __init__(self, storage: Storage, file: File) -> None:
+    def __init__(self, storage: Storage, path: str, size: int) -> None:
         self._storage = storage
-        self._path = file.path
-        self._size = file.size
+        self._path = path
+        self._size = size
         self._at = 0
         self._tail = b""
-        self._tail_at = file.size
+        self._tail_at = max(0, size - _TAIL_BYTES)
 
     def readable(self) -> bool:
         return True
@@ -199,23 +218,12 @@ class _Remote(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         end = self._size if size < 0 else min(self._size, self._at + size)
         if self._at < self._tail_at:
-            start = min(self._at, max(0, self._size - _TAIL))
-            self._tail = _read_from(self._storage, self._path, start)
-            self._tail_at = start
-        data = self._tail[self._at - self._tail_at : end - self._tail_at]
+            data = self._storage.read_range(self._path, self._at, end - self._at)
+        else:
+            self._tail = self._tail or self._storage.read_range(self._path, self._tail_at, _TAIL_BYTES)
+            data = self._tail[self._at - self._tail_at : end - self._tail_at]
         self._at = end
         return data
-
-
-def _read_from(storage: Storage, path: str, start: int) -> bytes:
-    if isinstance(storage, LocalStorage):
-        try:
-            with open(f"{storage.root}/{path}", "rb") as file:
-                file.seek(start)
-                return file.read()
-        except OSError as error:
-            raise PipelineError(f"{path}: {error.strerror}") from None
-    return storage.read(path)[start:]
 
 
 def strangers(

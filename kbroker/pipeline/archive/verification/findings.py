@@ -23,7 +23,7 @@ DIFFERENCES = {
     "doubled": "a record that is there more than once",
     "uncovered": "a row at an offset that no commit covers",
     "date": "a row in the directory of another date than its timestamp's",
-    "foreign file": "a Parquet file among the archive's that no commit names",
+    "foreign file": "a file or directory that readers see and no commit names",
     "view": "Spark's own list of the files is not the manifest's",
     "missing record": "at the broker, and not in the archive",
     "unknown record": "in the archive, and not at the broker, which has its offset",

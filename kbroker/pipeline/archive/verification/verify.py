@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.pipeline.archive.manifest import manifest_files as manifest
+from kbroker.pipeline.archive.manifest import owner
 from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, OffsetSpan, State
 from kbroker.pipeline.archive.manifest.store import Archive, data_files
 from kbroker.pipeline.archive.verification import commit_chain as chain
@@ -29,7 +30,7 @@ from kbroker.pipeline.archive.verification.rules import Measured, Scope
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.spark.explain import explain, is_sparks
-from kbroker.pipeline.storage.storage import Absent, Storage
+from kbroker.pipeline.storage.storage import Absent, Storage, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -197,34 +198,51 @@ class _Run:
         return [difference("uncovered", "rows that no commit covers", at, file.path, outside)] if outside else []
 
     def _strangers(self) -> list[Finding]:
-        listed = data_files(self._storage)
-        unknown = [path for path in listed if path not in self._state.files]
+        unknown = {entry.name: entry for entry in data_files(self._storage) if entry.name not in self._state.files}
+        writers, found = self._writers()
         if not unknown:
-            return []
-        writers = verification_files.writers(self._storage)
+            return found
         now = chain.read(self._storage)
-        foreign, found = verification_files.strangers(unknown, writers, now.state, now.removed)
+        foreign, notes = verification_files.strangers(unknown, writers, now.state, now.removed)
+        found += notes
         for path in foreign:
             if self._scope.has_topic(path.split("/")[0].removeprefix("topic=")):
-                found += self._foreign(path)
+                found += self._directory(path) if unknown[path].is_directory else self._foreign(path)
         return found
+
+    def _writers(self) -> tuple[set[str], list[Finding]]:
+        try:
+            return verification_files.writers(self._storage), []
+        except PipelineError as error:
+            what = f"it is in the place of the writers' directory ({reason(self._storage, owner.STAGING, error)})"
+            return set(), [difference("foreign file", what, file=owner.STAGING)]
 
     def _foreign(self, path: str) -> list[Finding]:
         what = "no commit names it; readers that do not ask the manifest or Spark's list see its rows"
-        if not path.startswith("topic="):
-            return [difference("foreign file", what, file=path)] if self._storage.exists(path) else []
+        held: list[tuple[ArchivePartition, tuple[OffsetSpan, ...]]] = []
         try:
-            reason = verification_files.unreadable(self._storage.read(path), is_ours=False)
-            held = self._content.foreign(path) if reason is None else []
+            why = verification_files.unreadable(self._storage, path, is_ours=False)
+            if why is None and path.startswith("topic="):
+                held = self._content.foreign(path)
         except Absent:
             return []
         except Exception as error:
             if not is_sparks(error):
                 raise
-            held, reason = [], explain(error)
+            why = explain(error)
+        if why is not None:
+            what = f"no commit names it; readers that read every file as Parquet may fail ({why})"
         if not held:
-            return [difference("foreign file", f"no commit names it; it holds no rows ({reason})", file=path)]
+            return [difference("foreign file", what, file=path)]
         return [difference("foreign file", what, at, path, spans) for at, spans in held]
+
+    def _directory(self, path: str) -> list[Finding]:
+        what = "it links to a directory that has another path too; readers may see rows twice, or not end"
+        try:
+            self._storage.names(path)
+        except PipelineError as error:
+            what = f"it is a directory that cannot be listed ({reason(self._storage, path, error)}); readers may fail"
+        return [difference("foreign file", what, file=path)]
 
     def _view(self) -> list[Finding]:
         """A writer brings Spark's list up to date right after its commit, and is given the time to do so."""
@@ -238,7 +256,7 @@ class _Run:
         return found
 
     def _is_changing(self, state: State) -> bool:
-        return state.number != self._state.number or bool(verification_files.writers(self._storage))
+        return state.number != self._state.number or bool(self._writers()[0])
 
     # The archive with the broker.
 

@@ -1,9 +1,12 @@
 """Damages of an archive, one function each: it damages, and says what `archive verify` has to find then."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from kbroker.pipeline.archive.manifest.model import OffsetSpan
 from kbroker.pipeline.archive.manifest.store import Archive
@@ -147,6 +150,41 @@ def no_file_to_be_read(at: Place) -> list[Wanted]:
     return [("unreadable file", at.file.path, at.whole)]
 
 
+def text_beside_the_topics(at: Place) -> list[Wanted]:
+    """The call of pyarrow in docs/pipeline.md fails at it."""
+    import pyarrow.dataset
+
+    (at.root / "notes.txt").write_text("mine")
+    (at.root / "mine").mkdir()
+    (at.root / "mine" / "notes").write_text("mine")
+    with pytest.raises(pyarrow.ArrowInvalid):
+        pyarrow.dataset.dataset(str(at.root), partitioning="hive")
+    return [("foreign file", "notes.txt", None), ("foreign file", "mine/notes", None)]
+
+
+def what_has_no_end(at: Place) -> list[Wanted]:
+    """A far commit; FIFOs as a file, a commit, a foreign file, and where writers are; links that lead round."""
+    far = at.commit(10**19)
+    shutil.copy(at.commit(1), far)
+    other = at.files[0].path
+    for path in (at.path, at.root / "fifo.parquet", at.root / "_staging", at.commit(2)):
+        if path.is_dir():
+            path.rmdir()
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    (at.root / other).unlink()
+    (at.root / other).symlink_to(at.root / other)
+    for link in ("round", "more", "topic=x"):
+        (at.root / link).symlink_to(at.root)
+    return [
+        ("manifest", str(far.relative_to(at.root)), None),
+        ("manifest", f"_manifest/{2:020d}.json", None),
+        ("unreadable file", at.file.path, at.whole),
+        ("unreadable file", other, None),
+        *(("foreign file", path, None) for path in ("fifo.parquet", "_staging", "round", "more", "topic=x")),
+    ]
+
+
 def double_by_append(at: Place) -> list[Wanted]:
     rows = at.spark.read.parquet(str(at.root)).where(f"partition = {at.part.partition} AND offset = {at.middle}")
     at.spark.createDataFrame(rows.collect(), rows.schema).write.mode("append").partitionBy("topic", "date").parquet(
@@ -214,6 +252,6 @@ def remove_view(at: Place) -> list[Wanted]:
 DAMAGES = [
     remove_file, truncate, empty, head, page, footer, statistics, magic, swap,
     double_within, double_by_copy, double_by_own_name, double_by_a_writers_name, double_beside_the_topics,
-    double_by_append, no_file_to_be_read, change_row, change_offset, change_day,
-    drop_column, remove_commit, remove_last_commit, edit_commit, cut_commit, shorten_view, remove_view,
+    double_by_append, text_beside_the_topics, what_has_no_end, no_file_to_be_read, change_row, change_offset,
+    change_day, drop_column, remove_commit, remove_last_commit, edit_commit, cut_commit, shorten_view, remove_view,
 ]  # fmt: skip

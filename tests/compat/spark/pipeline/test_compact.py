@@ -290,19 +290,22 @@ def damage(place: Place, path: str) -> None:
 
 def test_a_damaged_file_is_never_merged(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     files = sorted(place.archive().state().files)
-    changed, missing = files[0], files[-1]
+    changed, odd, missing = files[0], files[1], files[-1]
     damage(place, changed)
     kept = (place.directory / changed).read_bytes()
     (place.directory / missing).unlink()
+    (place.directory / odd).unlink()
+    os.mkfifo(place.directory / odd)
     assert main(["archive", "compact", str(place.directory)]) == 1
     shown = capsys.readouterr()
     assert f"{changed}: its bytes are not those that were committed; it was left as it is" in shown.err
     assert f"{missing}: it is not there; it was left as it is" in shown.err
-    assert shown.out.startswith("merged 22 files")
+    assert f"{odd}: it cannot be read (is a FIFO); it was left as it is" in shown.err
+    assert shown.out.startswith("merged 21 files")
     after = place.archive().state().files
     assert (place.directory / changed).read_bytes() == kept
-    assert {changed, missing} <= set(after)
-    assert len(after) == 8
+    assert {changed, odd, missing} <= set(after)
+    assert len(after) == 9
 
 
 def test_rows_that_are_not_those_of_the_manifest_are_not_committed(place: Place) -> None:

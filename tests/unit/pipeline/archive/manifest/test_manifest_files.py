@@ -1,6 +1,9 @@
 """The manifest's files: what is written is read; what is damaged, foreign or too new is refused by name."""
 
 import json
+import os
+import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +12,8 @@ from hypothesis import strategies as st
 from kbroker.pipeline.archive.manifest import manifest_files as manifest
 from kbroker.pipeline.archive.manifest.model import Covered, File, Gap, ManifestCommit, Part, State, TopicInfo, folded
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage.local import LocalStorage
+from kbroker.pipeline.storage.storage import MOST_BYTES
 from tests.unit.support.archives import file_of, new_path
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -116,6 +121,32 @@ def test_a_damaged_state_is_told_by_its_name():
     for bad in damaged(manifest.encode_state(a_state(), "00")):
         with pytest.raises(PipelineError, match=r"^the/file: "):
             manifest.decode_state(bad, 42, "the/file")
+
+
+def test_a_large_file_is_read_if_its_checksum_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "MOST_BYTES", 100)
+    monkeypatch.setattr(manifest, "_PIECE_BYTES", 7)
+    storage = LocalStorage(str(tmp_path))
+    data = manifest.encode_state(a_state(), "00")
+    storage.create("f", data)
+    assert manifest.read(storage, "f") == data
+    for bad in (data[:200], data[:-1], data.replace(b'"append"', b'"Append"', 1)[1:], data + b" ", bytes(200)):
+        storage.replace("f", bad)
+        with pytest.raises(PipelineError, match=rf"/f: damaged, .*\({len(bad)} bytes, and its checksum is another\)"):
+            manifest.read(storage, "f")
+
+
+def test_a_huge_file_takes_no_memory(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    storage.create("f", manifest.encode_commit(3, ManifestCommit("observe", 5), ""))
+    os.truncate(tmp_path / "f", 1 << 40)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PipelineError, match="damaged"):
+            manifest.read(storage, "f")
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_in_the_place_of_another_is_refused():

@@ -88,15 +88,15 @@ def test_a_line_is_as_spark_writes_it():
         b'v1\n{"path":"file:///a%20b/topic=t/x.parquet","size":12,"isDir":false,"modificationTime":34,'
         b'"blockReplication":1,"blockSize":33554432,"action":"add"}'
     )
-    assert spark_view.decode(text, "f") == [("file:///a%20b/topic=t/x.parquet", 12)]
+    assert list(spark_view.decode(text.split(b"\n"), "f")) == [("file:///a%20b/topic=t/x.parquet", 12)]
     assert spark_view.encode([], 34) == b"v1"
-    assert spark_view.decode(b"v1", "f") == []
+    assert list(spark_view.decode([b"v1"], "f")) == []
 
 
 @pytest.mark.parametrize("text", [b"", b"v2", b"v1\n", b"v1\n{}", b"v1\n[1]", b"v1\nnull", b"v1\n{", b"\xff"])
 def test_a_damaged_file_is_told(text):
     with pytest.raises(PipelineError, match=r"^f: damaged"):
-        spark_view.decode(text, "f")
+        list(spark_view.decode(text.split(b"\n"), "f"))
 
 
 def test_locations_are_percent_encoded():

@@ -16,6 +16,7 @@ from kbroker.pipeline.archive.manifest.model import ArchivePartition, Covered, M
 from kbroker.pipeline.archive.manifest.store import FORGET_AFTER_MS, Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
+from kbroker.pipeline.storage.storage import DirectoryEntry
 from tests.unit.support.archives import SETTINGS, append, created, file_of, new_path, remove
 
 
@@ -201,6 +202,36 @@ def test_a_hole_in_the_manifest_is_told(archive, storage):
         Archive.open(storage)
 
 
+def test_a_first_commit_that_is_gone_is_named(archive, storage):
+    append(archive)
+    storage.delete(manifest.commit_path(0))
+    with pytest.raises(PipelineError, match=r"commit 0 is missing in the manifest \(_manifest/0+.json\)"):
+        Archive.open(storage)
+
+
+def test_a_file_that_no_commit_can_be_is_told(archive, storage, tmp_path):
+    for _ in range(2):
+        append(archive)
+    far = 10**19
+    storage.create(manifest.commit_path(far), storage.read(manifest.commit_path(2)))
+    with pytest.raises(PipelineError, match=r"commit 3 is missing"):
+        Archive.open(storage)
+    storage.delete(manifest.commit_path(far))
+    storage.delete(manifest.commit_path(2))
+    os.mkfifo(tmp_path / "archive" / manifest.commit_path(2))
+    with pytest.raises(PipelineError, match=r"0+2.json: is a FIFO"):
+        Archive.open(storage)
+
+
+def test_no_history_is_forgotten_for_a_state_of_another(archive, storage, tmp_path):
+    for _ in range(105):
+        append(archive)
+    storage.create(manifest.state_path(10**19), storage.read(manifest.state_path(100)))
+    assert archive.forget_history(older_than_ms=-3_600_000) == []
+    storage.delete(manifest.state_path(10**19))
+    assert Archive.open(storage).state() == archive.state()
+
+
 def test_a_commit_that_is_gone_from_the_end_is_told_to_who_knew_it(archive, storage):
     append(archive)
     storage.delete(manifest.commit_path(1))
@@ -313,11 +344,52 @@ def test_foreign_files_are_told_and_not_removed(archive, storage):
     copy = committed.replace("-00000", "-00001")
     directory = "topic=t/date=2024-02-29"
     others = [copy, f"{directory}/part-0.parquet", f"{directory}/x", "topic=u/x.parquet", "x.parquet", "a/b/x.parquet"]
-    for path in (*others, "notes.txt", "_mine/x.parquet", f"{directory}/.x.parquet.crc", "lost+found/x.parquet"):
+    # pyarrow takes whatever it finds for Parquet.
+    others += ["notes.txt", "a/b/notes.txt", "lost+found/x"]
+    for path in (*others, "_mine/x.parquet", "_mine.txt", f"{directory}/.x.parquet.crc", "a/_b/x"):
         storage.create(path, b"")
     assert archive.foreign() == sorted(others)
     assert archive.remove_leftovers() == []
     assert all(storage.exists(path) for path in others)
+
+
+@pytest.mark.timeout(30)
+def test_links_that_lead_round_are_foreign(archive, storage, tmp_path):
+    committed, root = append(archive).path, tmp_path / "archive"
+    (root / "topic=u").symlink_to("topic=t")  # each row twice
+    for link in ("all", "more", "topic=t/back", "topic=t/again"):
+        (root / link).symlink_to(root)
+    (root / "topic=t" / "nowhere").symlink_to("nowhere")
+    os.mkfifo(root / "fifo")
+    there = committed.replace("topic=t", "topic=u")
+    links = ["all", "more", "topic=t/again", "topic=t/back", "topic=u/again", "topic=u/back"]
+    assert archive.foreign() == sorted(["fifo", there, *links])
+    assert archive.leftovers() == []
+
+
+def test_a_committed_file_that_a_link_leads_to_is_no_leftover(archive, storage, tmp_path, dead):
+    killed = stage(archive, dead)
+    committed = append(archive, new_path(killed)).path
+    half_done = new_path(killed, 1)
+    storage.create(half_done, b"")
+    (tmp_path / "archive" / "topic=u").symlink_to("topic=t")
+    archive.remove_leftovers()
+    assert storage.exists(committed)
+    assert not storage.exists(half_done)
+
+
+def test_only_root_may_look_into_lost_and_found(archive, storage, monkeypatch):
+    storage.create("lost+found/x", b"")
+    storage.create("mine/x", b"")
+    names = storage.names
+
+    def closed(path: str) -> list[DirectoryEntry]:
+        if path in ("lost+found", "mine"):
+            raise PipelineError(f"{path}: permission denied")
+        return names(path)
+
+    monkeypatch.setattr(storage, "names", closed)
+    assert archive.foreign() == ["mine"]
 
 
 def test_unfinished_manifest_files_are_leftovers_when_they_are_old(archive, storage, tmp_path):

@@ -1,5 +1,7 @@
 """What a verification decides from numbers: parts, ranges, buckets, and the chain of a manifest."""
 
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -315,6 +317,48 @@ def test_a_commit_that_covers_offsets_twice_is_told_and_taken_over(chain: LocalS
     assert found.state.covered == {AT: (OffsetSpan(10, 70),)}
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("path_of", [manifest.commit_path, manifest.state_path])
+def test_a_file_of_a_far_number_is_named(chain: LocalStorage, path_of: Callable[[int], str]) -> None:
+    far = 10**19
+    chain.create(path_of(far), chain.read(path_of(3)))
+    assert told(chain) == (
+        [
+            f"manifest: {path_of(far)}: damaged, or no file of an archive's manifest "
+            f"({'state' if path_of is manifest.state_path else 'append'!r}"
+            f"{' ' if path_of is manifest.state_path else ' commit '}3 in the place of "
+            f"{'state' if path_of is manifest.state_path else 'commit'} {far})",
+            f"manifest: {manifest.commit_path(6)}: commits 6 to {far - 1} are not there",
+        ],
+        5,
+    )
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["FIFO", "directory", "socket", "device", "round", "huge"])
+@pytest.mark.parametrize("path", [manifest.commit_path(5), manifest.state_path(3)])
+def test_what_is_no_file_of_a_manifest_is_named(chain: LocalStorage, path: str, kind: str) -> None:
+    where = Path(chain.root, path)
+    where.unlink()
+    if kind == "FIFO":
+        os.mkfifo(where)
+    elif kind == "directory":
+        where.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(where))
+    elif kind == "device":
+        where.symlink_to("/dev/zero")
+    elif kind == "round":
+        where.symlink_to(where)
+    else:
+        where.touch()
+        os.truncate(where, 1 << 40)
+    huge = f"damaged, or no file of an archive's manifest ({1 << 40} bytes, and its checksum is another)"
+    what = {"huge": huge, "round": ""}.get(kind, f"is a {kind}")
+    assert told(chain) == ([f"manifest: {path}: {what}"] if what else [], 4 if "state" not in path else 5)
+
+
 # Spark's list of the files.
 
 
@@ -328,6 +372,24 @@ def test_an_archive_that_was_moved_is_told_as_such(tmp_path: Path) -> None:
     assert "since the archive was moved or copied: `kbroker archive compact` mends it" in line(found)
     moved.refresh_view()
     assert verification_files.view(moved.storage, moved.state()) == []
+
+
+@pytest.mark.timeout(30)
+def test_a_list_that_spark_cannot_read_is_told(tmp_path: Path) -> None:
+    archive = created(LocalStorage(str(tmp_path)))
+    append(archive)
+    latest = max((tmp_path / "_spark_metadata").iterdir(), key=lambda path: int(path.name.partition(".")[0]))
+
+    def what() -> str:
+        (found,) = verification_files.view(archive.storage, archive.state())
+        return found.what
+
+    latest.write_bytes(b"v1\n")
+    os.truncate(latest, 1 << 40)
+    assert what() == f"_spark_metadata/{latest.name}: has a line of more than 65536 bytes"
+    latest.unlink()
+    os.mkfifo(latest)
+    assert what() == f"{latest}: is a FIFO"
 
 
 # Files beside the committed ones.

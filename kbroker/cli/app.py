@@ -10,10 +10,10 @@ import sys
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 
 from kbroker.cli.common.completion import rejoin_words
 from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
+from kbroker.cli.common.help import HelpCommand, HelpGroup
 
 INTERRUPTED = 130
 
@@ -51,19 +51,17 @@ def load_command(name: str) -> Any:
     """Import a command and return it as a click command."""
     source = COMMANDS[name]
     definition = getattr(importlib.import_module(source.module), source.name)
-    parent = typer.Typer(rich_markup_mode=_markup_mode())
+    parent = typer.Typer()
     if isinstance(definition, typer.Typer):
-        parent.add_typer(definition, name=name, help=source.help, no_args_is_help=True)
+        for command in definition.registered_commands:
+            command.cls = HelpCommand
+        parent.add_typer(definition, name=name, help=source.help, cls=HelpGroup, no_args_is_help=True)
     else:
-        parent.command(name)(definition)
+        parent.command(name, cls=HelpCommand)(definition)
     return typer.main.get_group(parent).commands[name]
 
 
-def _markup_mode() -> Any:
-    return "rich" if sys.stdout.isatty() else None
-
-
-class LazyGroup(TyperGroup):
+class LazyGroup(HelpGroup):
     """A group whose commands are placeholders, replaced by the real command when it runs or completes."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -77,7 +75,7 @@ app = typer.Typer(
     help="Run a broker that speaks the Kafka protocol, and work with any Kafka broker.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=_markup_mode(),
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

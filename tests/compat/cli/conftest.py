@@ -1,4 +1,4 @@
-"""The `kbroker` command as a shell runs it."""
+"""Fixtures that run the `kbroker` command."""
 
 import json
 import os
@@ -20,49 +20,46 @@ COMMAND = [sys.executable, "-m", "kbroker"]
 
 
 @dataclass(frozen=True)
-class Done:
-    """What a command printed, and its exit status."""
+class CommandResult:
+    """Output and exit status of a command."""
 
     out: str
     err: str
     status: int
 
     def json(self) -> Any:
-        """Standard output as one JSON document."""
+        """Parse standard output as one JSON document."""
         return json.loads(self.out)
 
     def lines(self) -> list[str]:
-        """Standard output's lines, sorted: partitions are read in no fixed order."""
+        """Return the lines of standard output, sorted: partitions are read in no fixed order."""
         return sorted(self.out.splitlines())
 
 
-Kbroker = Callable[..., Done]
+Kbroker = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def environment(bootstrap: str) -> dict[str, str]:
-    """Names the broker under test, so that the commands need no --bootstrap."""
+    """An environment with the address of the broker under test."""
     return {**os.environ, "KBROKER_BOOTSTRAP": bootstrap}
 
 
 @pytest.fixture
-def fails(
+def try_kbroker(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Iterator[Kbroker]:
-    """Runs a command to its end, whatever the end is.
-
-    In this process, since an interpreter for each of them would take a minute in all.
-    """
+    """Runs a command that may fail, in this process: starting an interpreter for each would take a minute."""
     monkeypatch.setenv("KBROKER_BOOTSTRAP", environment["KBROKER_BOOTSTRAP"])
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def run(*args: str, stdin: str = "") -> Done:
+    def run(*args: str, stdin: str = "") -> CommandResult:
         capfd.readouterr()
         with standard_input(stdin):
             status = main(args)
         out, err = capfd.readouterr()
         assert "Traceback" not in err
-        return Done(out, err, status)
+        return CommandResult(out, err, status)
 
     yield run
     for number, handler in handlers.items():
@@ -71,7 +68,7 @@ def fails(
 
 @contextmanager
 def standard_input(text: str) -> Iterator[None]:
-    """File descriptor 0 reads this text."""
+    """Replace file descriptor 0 by a file with this text."""
     kept = os.dup(0)
     try:
         with tempfile.TemporaryFile() as file:
@@ -85,11 +82,11 @@ def standard_input(text: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def kbroker(fails: Kbroker) -> Kbroker:
-    """Runs a command that must succeed."""
+def kbroker(try_kbroker: Kbroker) -> Kbroker:
+    """Runs a command and asserts that it succeeds."""
 
-    def run(*args: str, stdin: str = "") -> Done:
-        done = fails(*args, stdin=stdin)
+    def run(*args: str, stdin: str = "") -> CommandResult:
+        done = try_kbroker(*args, stdin=stdin)
         assert done.status == 0, done.err
         return done
 

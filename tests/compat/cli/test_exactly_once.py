@@ -1,4 +1,4 @@
-"""The programs of docs/exactly-once.md do what the page says, killed and started again."""
+"""The programs of docs/exactly-once.md process each record once, also when they are killed and restarted."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ PROGRAMS = {
     re.search(r"^from (\w+) import", text, re.MULTILINE)[1]: text  # type: ignore[index]
     for text in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 }
-# As long as the programs' session.timeout.ms takes, and some more.
+# Longer than the session.timeout.ms of the programs.
 WAIT_S = 60
 
 
@@ -57,7 +57,7 @@ def test_each_order_has_one_invoice(kbroker: Kbroker, bootstrap: str, tmp_path: 
     with running(program, bootstrap):
         eventually(invoiced, "the first invoices", WAIT_S)
         order(500, 5000)
-        # It is in the midst of these, more likely than not.
+        # Most likely, the program is killed while it processes these.
         eventually(lambda: len(kbroker("consume", invoices).lines()) > 500, "more invoices", WAIT_S)
     order(5000, 5500)
     with running(program, bootstrap) as process:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.compat
 
 @pytest.fixture
 def consumed(kbroker: Kbroker, name: str, group: str) -> None:
-    """A topic with ten records in each of two partitions, of which the group has consumed all."""
+    """A topic with ten records in each of two partitions, all consumed by the group."""
     kbroker("topics", "create", name, "--partitions", "2")
     for partition in ("0", "1"):
         kbroker("produce", name, "--partition", partition, *"0123456789")
@@ -29,7 +29,7 @@ def committed(kbroker: Kbroker, group: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.usefixtures("consumed")
 def test_an_empty_group_is_listed_described_and_deleted(
-    kbroker: Kbroker, fails: Kbroker, name: str, group: str
+    kbroker: Kbroker, try_kbroker: Kbroker, name: str, group: str
 ) -> None:
     listed = {row["group"]: row for row in kbroker("groups", "list", "--json").json()}
     assert listed[group]["state"] == "Empty"
@@ -45,14 +45,14 @@ def test_an_empty_group_is_listed_described_and_deleted(
         [name, "1", "10", "11", "1"],
     ]
     assert kbroker("groups", "delete", group).out == f"{group}: deleted\n"
-    gone = fails("groups", "delete", group)
+    gone = try_kbroker("groups", "delete", group)
     assert gone.status == 1
     assert "(GROUP_ID_NOT_FOUND)" in gone.err
-    assert "(GROUP_ID_NOT_FOUND)" in fails("groups", "describe", group).err
+    assert "(GROUP_ID_NOT_FOUND)" in try_kbroker("groups", "describe", group).err
 
 
 @pytest.mark.usefixtures("consumed")
-def test_a_plan_changes_nothing_and_its_execution_does(kbroker: Kbroker, fails: Kbroker, name: str, group: str) -> None:
+def test_only_execute_resets_offsets(kbroker: Kbroker, try_kbroker: Kbroker, name: str, group: str) -> None:
     plan = kbroker("groups", "reset-offsets", group, "--topic", name, "--to-earliest")
     assert "--execute" in plan.err
     assert committed(kbroker, group) == [(0, 10, 0), (1, 10, 0)]
@@ -69,12 +69,12 @@ def test_a_plan_changes_nothing_and_its_execution_does(kbroker: Kbroker, fails: 
         assert done["executed"] is True
         assert [offset for _, offset, _ in committed(kbroker, group)] == expected
     assert len(kbroker("consume", name, "--group", group).lines()) == 20
-    missing = fails("groups", "reset-offsets", group, "--topic", f"{name}:9", "--to-earliest")
+    missing = try_kbroker("groups", "reset-offsets", group, "--topic", f"{name}:9", "--to-earliest")
     assert missing.err == f"kbroker: topic {name} has no partition 9: it has 2\n"
 
 
-def test_a_group_in_use_shows_its_members_and_stays_as_it_is(
-    kbroker: Kbroker, fails: Kbroker, environment: dict[str, str], name: str, group: str
+def test_a_group_with_members_is_described_and_not_reset(
+    kbroker: Kbroker, try_kbroker: Kbroker, environment: dict[str, str], name: str, group: str
 ) -> None:
     kbroker("topics", "create", name, "--partitions", "2")
     kbroker("produce", name, "v")
@@ -86,19 +86,19 @@ def test_a_group_in_use_shows_its_members_and_stays_as_it_is(
         assert described["state"] == "Stable"
         assert [row["assignment"] for row in described["members"]] == [{name: [0, 1]}]
         assert "127.0.0.1" in kbroker("groups", "describe", group, "--members").out
-        in_use = fails("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
+        in_use = try_kbroker("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
         assert in_use.status == 1
         assert in_use.err == (
             f"kbroker: Assignments can only be reset if the group '{group}' is inactive, "
             "but the current state is Stable.\n"
         )
-        assert "(NON_EMPTY_GROUP)" in fails("groups", "delete", group).err
-        eventually(lambda: committed(kbroker, group)[0][1:] != (None, None), "it has committed")
-        subscribed = fails("groups", "delete-offsets", group, "--topic", name)
+        assert "(NON_EMPTY_GROUP)" in try_kbroker("groups", "delete", group).err
+        eventually(lambda: committed(kbroker, group)[0][1:] != (None, None), "a committed offset")
+        subscribed = try_kbroker("groups", "delete-offsets", group, "--topic", name)
         assert "(GROUP_SUBSCRIBED_TO_TOPIC)" in subscribed.err
         member.send_signal(signal.SIGTERM)
         assert member.wait(TIMEOUT_S) == 0
-    # it left, and committed what it had printed
+    # The member has left the group, and committed the record that it printed.
     [described] = eventually(
         lambda: [g for g in kbroker("groups", "describe", group, "--json").json() if g["state"] == "Empty"],
         "the group is empty",
@@ -106,14 +106,14 @@ def test_a_group_in_use_shows_its_members_and_stays_as_it_is(
     assert sum(row["committed"] or 0 for row in described["offsets"]) == 1
 
 
-def test_an_unknown_group_can_be_given_offsets(kbroker: Kbroker, name: str, group: str) -> None:
+def test_offsets_of_a_new_group_are_set(kbroker: Kbroker, name: str, group: str) -> None:
     kbroker("topics", "create", name, "--partitions", "1")
     kbroker("produce", name, *"abc")
     kbroker("groups", "reset-offsets", group, "--topic", name, "--to-offset", "2", "--execute")
     assert kbroker("consume", name, "--group", group).out == "c\n"
 
 
-def test_a_plan_goes_through_a_file(kbroker: Kbroker, fails: Kbroker, tmp_path: Path, name: str, group: str) -> None:
+def test_plan_files(kbroker: Kbroker, try_kbroker: Kbroker, tmp_path: Path, name: str, group: str) -> None:
     kbroker("topics", "create", name, "--partitions", "2")
     for partition in ("0", "1"):
         kbroker("produce", name, "--partition", partition, *"0123456789")
@@ -133,30 +133,34 @@ def test_a_plan_goes_through_a_file(kbroker: Kbroker, fails: Kbroker, tmp_path: 
     plan.write_text(alone)
     kbroker("groups", "reset-offsets", group, "--from-file", str(plan), "--execute")
     assert committed(kbroker, group) == [(0, 3, 7), (1, 10, 0)]
-    # The broker has the groups of other tests too, and some may be in use: that is what the status then says.
-    of_all = fails("groups", "reset-offsets", "--all-groups", "--topic", name, "--to-earliest", "--json")
+    # The broker also has groups of other tests, and those with members cannot be reset.
+    of_all = try_kbroker("groups", "reset-offsets", "--all-groups", "--topic", name, "--to-earliest", "--json")
     assert group in of_all.out
     others = [line for line in of_all.err.splitlines() if "can only be reset if" in line]
     assert of_all.status == (1 if others else 0)
     assert not any(group in line for line in others)
 
 
-def test_a_group_that_cannot_be_reset_does_not_keep_others_from_it(
-    kbroker: Kbroker, fails: Kbroker, name: str, group: str
+def test_other_groups_are_reset_when_one_cannot_be(
+    kbroker: Kbroker, try_kbroker: Kbroker, name: str, group: str
 ) -> None:
     kbroker("topics", "create", name, "--partitions", "1")
     kbroker("produce", name, *"abc")
     kbroker("groups", "reset-offsets", group, "--topic", name, "--to-latest", "--execute")
-    done = fails("groups", "reset-offsets", group, f"{group}-new", "--topic", name, "--shift-by", "-1", "--execute")
+    done = try_kbroker(
+        "groups", "reset-offsets", group, f"{group}-new", "--topic", name, "--shift-by", "-1", "--execute"
+    )
     assert done.status == 1
     assert done.err == f"kbroker: group {group}-new: cannot shift {name}-0: nothing is committed for it\n"
     assert committed(kbroker, group) == [(0, 2, 1)]
 
 
 @pytest.mark.usefixtures("consumed")
-def test_committed_offsets_are_deleted_one_by_one(kbroker: Kbroker, fails: Kbroker, name: str, group: str) -> None:
+def test_committed_offsets_of_one_partition_are_deleted(
+    kbroker: Kbroker, try_kbroker: Kbroker, name: str, group: str
+) -> None:
     done = kbroker("groups", "delete-offsets", group, "--topic", f"{name}:1")
     assert done.out == f"{group}, {name}-1: deleted\n"
     assert committed(kbroker, group) == [(0, 10, 0)]
-    again = fails("groups", "delete-offsets", group, "--topic", f"{name}:1")
+    again = try_kbroker("groups", "delete-offsets", group, "--topic", f"{name}:1")
     assert (again.status, again.err) == (1, f"kbroker: group {group}: nothing is committed for {name}:1\n")

@@ -25,8 +25,8 @@ def test_keys_headers_partitions_and_timestamps_arrive(kbroker: Kbroker, name: s
     kbroker("topics", "create", name, "--partitions", "2")
     kbroker("produce", name, "v", "--key", "k", "--header", "h=1", "--header", "h=2", "--partition", "1")
     kbroker("produce", name, "--key-separator", "\\t", "--partition", "1", stdin="k2\tv\t2\n")
-    given = {"key": "k3", "value": None, "partition": 1, "timestamp": 1_700_000_000_000}
-    kbroker("produce", name, "--json", stdin=json.dumps(given) + "\n")
+    record = {"key": "k3", "value": None, "partition": 1, "timestamp": 1_700_000_000_000}
+    kbroker("produce", name, "--json", stdin=json.dumps(record) + "\n")
     shown = [json.loads(line) for line in kbroker("consume", name, "--json").out.splitlines()]
     assert [(r["partition"], r["offset"], r["key"], r["value"]) for r in shown] == [
         (1, 0, "k", "v"),
@@ -38,7 +38,7 @@ def test_keys_headers_partitions_and_timestamps_arrive(kbroker: Kbroker, name: s
     assert kbroker("consume", name, "--key-separator", "=").out == "k=v\nk2=v\t2\nk3=\n"
 
 
-def test_what_is_consumed_as_json_can_be_produced_again(kbroker: Kbroker, name: str) -> None:
+def test_json_round_trip(kbroker: Kbroker, name: str) -> None:
     copy = f"{name}-copy"
     for topic in (name, copy):
         kbroker("topics", "create", topic, "--partitions", "2")
@@ -53,7 +53,7 @@ def test_what_is_consumed_as_json_can_be_produced_again(kbroker: Kbroker, name: 
     assert kbroker("consume", copy, "--json").lines() == sorted(dump.replace(name, copy).splitlines())
 
 
-def test_where_to_begin_and_where_to_stop(kbroker: Kbroker, name: str) -> None:
+def test_from_and_to(kbroker: Kbroker, name: str) -> None:
     kbroker("topics", "create", name, "--partitions", "1")
     start = datetime(2026, 1, 1, tzinfo=UTC)
     hours = [{"value": str(hour), "timestamp": int(start.timestamp() + hour * 3600) * 1000} for hour in range(10)]
@@ -73,9 +73,7 @@ def test_where_to_begin_and_where_to_stop(kbroker: Kbroker, name: str) -> None:
     assert consumed("--partition", "0", "--from", "9") == "9"
 
 
-def test_following_prints_what_comes_and_ends_at_a_signal(
-    kbroker: Kbroker, environment: dict[str, str], name: str
-) -> None:
+def test_follow_prints_new_records_until_a_signal(kbroker: Kbroker, environment: dict[str, str], name: str) -> None:
     kbroker("topics", "create", name)
     kbroker("produce", name, "before")
     command = [*COMMAND, "consume", name, "--follow"]
@@ -90,9 +88,7 @@ def test_following_prints_what_comes_and_ends_at_a_signal(
         assert follower.stderr.read() == b""
 
 
-def test_a_reader_that_has_gone_ends_it_without_a_word(
-    kbroker: Kbroker, environment: dict[str, str], name: str
-) -> None:
+def test_a_closed_pipe_is_not_an_error_message(kbroker: Kbroker, environment: dict[str, str], name: str) -> None:
     kbroker("topics", "create", name)
     kbroker("produce", name, stdin="x" * 1000 + "\n" + "".join(f"{'y' * 1000}\n" for _ in range(2000)))
     command = [*COMMAND, "consume", name]
@@ -105,7 +101,7 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(
         assert reader.stderr.read() == b""
 
 
-def test_a_group_goes_on_where_it_stopped(kbroker: Kbroker, name: str, group: str) -> None:
+def test_a_group_continues_at_its_committed_offsets(kbroker: Kbroker, name: str, group: str) -> None:
     kbroker("topics", "create", name, "--partitions", "2")
     kbroker("produce", name, *"abcde")
     first = kbroker("consume", name, "--group", group, "--count", "2").lines()
@@ -125,7 +121,7 @@ def test_compressed_records_arrive(kbroker: Kbroker, name: str, codec: str) -> N
     assert kbroker("consume", name).out == lines
 
 
-def test_a_file_is_produced_whole(kbroker: Kbroker, tmp_path: Path, name: str) -> None:
+def test_a_file_is_produced(kbroker: Kbroker, tmp_path: Path, name: str) -> None:
     kbroker("topics", "create", name, "--partitions", "1")
     file = tmp_path / "lines"
     file.write_text("".join(f"{number}\n" for number in range(20_000)))
@@ -133,14 +129,14 @@ def test_a_file_is_produced_whole(kbroker: Kbroker, tmp_path: Path, name: str) -
     assert kbroker("consume", name).out == file.read_text()
 
 
-def test_refusals_are_one_line(kbroker: Kbroker, fails: Kbroker, name: str) -> None:
+def test_errors_are_one_line(kbroker: Kbroker, try_kbroker: Kbroker, name: str) -> None:
     kbroker("topics", "create", name, "--partitions", "2", "--config", "max.message.bytes=1000")
     for done, reason in (
-        (fails("consume", f"{name}-missing"), f"topic {name}-missing does not exist"),
-        (fails("consume", name, "--partition", "7"), f"topic {name} has no partition 7: it has 2"),
-        (fails("produce", name, "v", "--partition", "7"), "record 1: Unrecognized partition 7"),
-        (fails("produce", name, "--json", stdin='{"value": "v"}\n{\n'), "record 2: not valid JSON"),
-        (fails("produce", name, "x" * 5000), "(MESSAGE_TOO_LARGE) (0 records acknowledged)"),
+        (try_kbroker("consume", f"{name}-missing"), f"topic {name}-missing does not exist"),
+        (try_kbroker("consume", name, "--partition", "7"), f"topic {name} has no partition 7: it has 2"),
+        (try_kbroker("produce", name, "v", "--partition", "7"), "record 1: Unrecognized partition 7"),
+        (try_kbroker("produce", name, "--json", stdin='{"value": "v"}\n{\n'), "record 2: not valid JSON"),
+        (try_kbroker("produce", name, "x" * 5000), "(MESSAGE_TOO_LARGE) (0 records acknowledged)"),
     ):
         assert done.status == 1
         assert reason in done.err

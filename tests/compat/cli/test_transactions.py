@@ -23,7 +23,7 @@ VERIFICATION = "transaction.partition.verification.enable"
 
 @pytest.fixture
 def transactional(bootstrap: str) -> Iterator[Callable[[str], Producer]]:
-    """transactional("id"): a producer that has its producer id; no transaction of it is left open."""
+    """Factory of initialized producers by transactional id; their open transactions are aborted at the end."""
     producers = []
 
     def made(transactional_id: str) -> Producer:
@@ -34,12 +34,12 @@ def transactional(bootstrap: str) -> Iterator[Callable[[str], Producer]]:
 
     yield made
     for producer in producers:
-        with suppress(KafkaException):  # none is open, or somebody else has ended it
+        with suppress(KafkaException):  # no transaction is open, or the test has ended it
             producer.abort_transaction(10)
 
 
-def begun(producer: Producer, topic: str) -> None:
-    """One record in partition 0, in a transaction that stays open."""
+def begin(producer: Producer, topic: str) -> None:
+    """Begin a transaction with one record in partition 0."""
     producer.begin_transaction()
     producer.produce(topic, b"v", partition=0)
     assert producer.flush(30) == 0
@@ -52,7 +52,7 @@ def test_an_open_transaction_is_listed_and_described(
     producer = transactional(name)
     [idle] = kbroker("transactions", "describe", name, "--json").json()
     assert (idle["state"], idle["start_ms"], idle["duration_ms"], idle["partitions"]) == ("Empty", None, None, {})
-    begun(producer, name)
+    begin(producer, name)
 
     [row] = kbroker("transactions", "list", "--pattern", f"{name}.*", "--json").json()
     assert (row["transactional_id"], row["state"]) == (name, "Ongoing")
@@ -71,7 +71,7 @@ def test_an_open_transaction_is_listed_and_described(
     assert at["producer_epoch"] == described["producer_epoch"]
     assert kbroker("consume", name, "--read-committed").out == ""
     producer.commit_transaction(30)
-    # It is committed when that is decided; the markers come after that.
+    # The commit is acknowledged before the markers are written.
     eventually(lambda: kbroker("consume", name, "--read-committed").out == "v\n", "the record is read")
     [at] = kbroker("transactions", "producers", f"{name}:0", "--json").json()
     assert at["start_offset"] is None
@@ -79,10 +79,10 @@ def test_an_open_transaction_is_listed_and_described(
 
 
 def test_a_listing_is_filtered_by_the_broker(
-    kbroker: Kbroker, fails: Kbroker, transactional: Callable[[str], Producer], name: str
+    kbroker: Kbroker, try_kbroker: Kbroker, transactional: Callable[[str], Producer], name: str
 ) -> None:
     kbroker("topics", "create", name, "--partitions", "1")
-    begun(transactional(f"{name}-open"), name)
+    begin(transactional(f"{name}-open"), name)
     transactional(f"{name}-idle")
     numbers = {
         row["transactional_id"]: str(row["producer_id"])
@@ -102,21 +102,23 @@ def test_a_listing_is_filtered_by_the_broker(
     assert listed("--longer-than", "1h") == []
     assert listed("--pattern", f"{name}-id.e") == [f"{name}-idle"]
     assert listed("--pattern", name) == []
-    refused = fails("transactions", "list", "--pattern", "(")
-    assert refused.status == 1
-    assert refused.err.endswith("(INVALID_REGULAR_EXPRESSION)\n")
+    result = try_kbroker("transactions", "list", "--pattern", "(")
+    assert result.status == 1
+    assert result.err.endswith("(INVALID_REGULAR_EXPRESSION)\n")
 
 
-def test_what_is_not_there_is_one_line(kbroker: Kbroker, fails: Kbroker, name: str) -> None:
-    unknown = fails("transactions", "describe", name)
+def test_missing_transactions_topics_and_partitions_are_one_line(
+    kbroker: Kbroker, try_kbroker: Kbroker, name: str
+) -> None:
+    unknown = try_kbroker("transactions", "describe", name)
     assert (unknown.status, unknown.out) == (1, "")
     assert unknown.err == f"kbroker: transactional id {name}: Transactional id not found (TRANSACTIONAL_ID_NOT_FOUND)\n"
-    assert fails("transactions", "terminate", name).err == unknown.err
-    assert fails("transactions", "producers", name).err == f"kbroker: topic {name} does not exist\n"
+    assert try_kbroker("transactions", "terminate", name).err == unknown.err
+    assert try_kbroker("transactions", "producers", name).err == f"kbroker: topic {name} does not exist\n"
     kbroker("topics", "create", name, "--partitions", "1")
     for arguments in (["producers", f"{name}:1"], ["find-hanging", "--topic", f"{name}:1"]):
-        assert fails("transactions", *arguments).err == f"kbroker: topic {name} has no partition 1: it has 1\n"
-    nothing = fails("transactions", "abort", f"{name}:0", "--start-offset", "3")
+        assert try_kbroker("transactions", *arguments).err == f"kbroker: topic {name} has no partition 1: it has 1\n"
+    nothing = try_kbroker("transactions", "abort", f"{name}:0", "--start-offset", "3")
     assert nothing.err == f"kbroker: {name}-0 has no open transaction that begins at offset 3\n"
 
 
@@ -125,7 +127,7 @@ def test_a_producer_is_fenced_and_its_transaction_aborted(
 ) -> None:
     kbroker("topics", "create", name, "--partitions", "1")
     producer = transactional(name)
-    begun(producer, name)
+    begin(producer, name)
     done = kbroker("transactions", "terminate", name)
     assert done.out == f"{name}: producer fenced, transaction aborted\n"
     [described] = kbroker("transactions", "describe", name, "--json").json()
@@ -140,28 +142,28 @@ def test_a_producer_is_fenced_and_its_transaction_aborted(
 
 @pytest.fixture
 def unverified(kbroker: Kbroker) -> Iterator[None]:
-    """The broker takes transactional records without asking their coordinator, as those before Kafka 3.6 did."""
+    """Disables the verification of transactional records (KIP-890), as before Kafka 3.6."""
     kbroker("configs", "set", "broker", "--default", f"{VERIFICATION}=false")
     yield
     kbroker("configs", "unset", "broker", "--default", VERIFICATION)
 
 
 def hang(bootstrap: str, topic: str) -> int:
-    """A record of an hour ago, in a transaction that no coordinator knows of; gives its producer id."""
+    """Produce a record with the time of an hour ago in a transaction without coordinator; returns its producer id."""
     client = KafkaAdminClient(bootstrap_servers=bootstrap)
 
     def send(request: Any) -> Any:
-        async def answer() -> Any:
+        async def send_and_wait() -> Any:
             return await client._manager.send(request)
 
-        return client._manager.run(answer)
+        return client._manager.run(send_and_wait)
 
     def initialized() -> Any:
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
         )
-        answer = send(request)
-        return answer if answer.error_code == 0 else None
+        response = send(request)
+        return response if response.error_code == 0 else None
 
     try:
         producer = eventually(initialized, "a producer id")
@@ -170,7 +172,7 @@ def hang(bootstrap: str, topic: str) -> int:
         Topic = ProduceRequest.TopicProduceData
         partition = Topic.PartitionProduceData(index=0, records=bytes(builder.build()))
         data = [Topic(name=topic, partition_data=[partition])]
-        # Since version 12 a Produce adds its partitions to the transaction.
+        # Since version 12, Produce adds its partitions to the transaction.
         request = ProduceRequest(transactional_id="-", acks=-1, timeout_ms=30_000, topic_data=data, max_version=8)
         assert send(request).responses[0].partition_responses[0].error_code == 0
     finally:
@@ -180,14 +182,14 @@ def hang(bootstrap: str, topic: str) -> int:
 
 @pytest.mark.usefixtures("unverified")
 @pytest.mark.parametrize("by", ["start offset", "producer"])
-def test_a_hanging_transaction_is_found_and_ended(
-    kbroker: Kbroker, fails: Kbroker, transactional: Callable[[str], Producer], bootstrap: str, name: str, by: str
+def test_a_hanging_transaction_is_found_and_aborted(
+    kbroker: Kbroker, try_kbroker: Kbroker, transactional: Callable[[str], Producer], bootstrap: str, name: str, by: str
 ) -> None:
     kbroker("topics", "create", name, "--partitions", "1")
     kbroker("produce", name, "before")
     producer_id = hang(bootstrap, name)
     kbroker("produce", name, "behind")
-    begun(transactional(name), name)  # open, and known to its coordinator
+    begin(transactional(name), name)  # an open transaction that its coordinator knows
     assert kbroker("consume", name, "--read-committed").out == "before\n"
 
     [found] = kbroker("transactions", "find-hanging", "--topic", name, "--json").json()
@@ -212,5 +214,5 @@ def test_a_hanging_transaction_is_found_and_ended(
     assert kbroker("transactions", "find-hanging", "--topic", name, "--json").json() == []
     assert kbroker("consume", name, "--read-committed").out == "before\nbehind\n"
     if by == "start offset":
-        again = fails("transactions", "abort", f"{name}:0", *how)
+        again = try_kbroker("transactions", "abort", f"{name}:0", *how)
         assert again.err == f"kbroker: {name}-0 has no open transaction that begins at offset 1\n"

@@ -1,4 +1,4 @@
-"""The command tree: usage, failures as one line, exit statuses."""
+"""The command tree: usage, errors on one line, exit statuses."""
 
 import socket
 import subprocess
@@ -8,18 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.cli import main
-from kbroker.cli.common.client import error_code_text, rephrase_client_error, topic_error_text
-from kbroker.cli.common.errors import CliError, exception_text
-from kbroker.cli.common.parsing import parse_config_changes
-from kbroker.replica.logs.log_manager import ForeignDirectory
 
 
 @pytest.fixture
-def refused() -> Iterator[str]:
-    """An address where nobody listens: bound, so that nobody takes it, and never listened on."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{held.getsockname()[1]}"
+def unused_address() -> Iterator[str]:
+    """An address that refuses connections: bound, so that no other process can listen there."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.mark.parametrize(
@@ -49,12 +45,14 @@ def refused() -> Iterator[str]:
         ["transactions", "terminate", "id"],
     ],
 )
-def test_no_broker_is_one_line(command: list[str], refused: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command, "--bootstrap", refused]) == 1
+def test_a_refused_connection_is_one_line(
+    command: list[str], unused_address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--bootstrap", unused_address]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == (
-        f"kbroker: cannot connect to {refused}: Connection refused (start a broker with: kbroker start)\n"
+        f"kbroker: cannot connect to {unused_address}: Connection refused (start a broker with: kbroker start)\n"
     )
 
 
@@ -110,7 +108,7 @@ def test_no_broker_is_one_line(command: list[str], refused: str, capsys: pytest.
         (["start", "--bogus"], "No such option"),
     ],
 )
-def test_wrong_usage_is_one_line_and_status_2(
+def test_usage_errors_are_one_line_with_status_2(
     command: list[str], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command) == 2
@@ -121,7 +119,7 @@ def test_wrong_usage_is_one_line_and_status_2(
 
 
 @pytest.mark.parametrize("command", [["--help"], ["topics", "-h"], ["start", "--help"], ["consume", "--help"]])
-def test_help_is_no_failure(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_status_0(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith("Usage: kbroker")
@@ -129,12 +127,12 @@ def test_help_is_no_failure(command: list[str], capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("command", [[], ["topics"], ["groups"], ["configs"]])
-def test_without_a_command_the_help_is_shown(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_without_a_command_prints_its_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 2
     assert "Commands:" in capsys.readouterr().out
 
 
-def test_help_of_start_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_start_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     main(["start", "--help"])
     shown = capsys.readouterr().out
     for option in (
@@ -150,20 +148,20 @@ def test_help_of_start_names_every_option(capsys: pytest.CaptureFixture[str]) ->
         assert option in shown
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2.3")
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == "kbroker 1.2.3\n"
 
 
-def test_a_missing_file_is_told_before_anything_is_asked_of_a_broker(
-    capsys: pytest.CaptureFixture[str], refused: str
+def test_a_missing_file_is_reported_before_a_connection_is_opened(
+    capsys: pytest.CaptureFixture[str], unused_address: str
 ) -> None:
-    assert main(["produce", "t", "--file", "/nowhere/file", "--bootstrap", refused]) == 1
+    assert main(["produce", "t", "--file", "/nowhere/file", "--bootstrap", unused_address]) == 1
     assert capsys.readouterr().err == "kbroker: cannot read /nowhere/file: No such file or directory\n"
 
 
-def test_a_reader_that_has_gone_ends_it_without_a_word() -> None:
+def test_a_closed_pipe_is_not_an_error_message() -> None:
     program = (
         "import sys; from kbroker.cli import app\n"
         "@app.app.command('flood')\n"
@@ -180,34 +178,3 @@ def test_a_reader_that_has_gone_ends_it_without_a_word() -> None:
     assert writer.stderr is not None
     assert writer.stderr.read() == ""
     assert writer.wait(30) == 1
-
-
-def test_a_config_may_be_changed_once() -> None:
-    assert parse_config_changes(["a=1"], ["b"], ["c=x"], ["d=y"]) == {
-        "b": ("DELETE", None),
-        "a": ("SET", "1"),
-        "c": ("APPEND", "x"),
-        "d": ("SUBTRACT", "y"),
-    }
-    with pytest.raises(CliError, match="a is changed twice"):
-        parse_config_changes(["a=1"], ["a"], [], [])
-
-
-def test_the_brokers_words_come_before_its_codes() -> None:
-    assert error_code_text(36, "Topic 't' already exists.") == "Topic 't' already exists (TOPIC_ALREADY_EXISTS)"
-    assert error_code_text(68) == "Non empty group (NON_EMPTY_GROUP)"
-    assert error_code_text(9999, "odd") == "odd (error 9999)"
-    assert topic_error_text("t", 3) == "topic t does not exist"
-    assert rephrase_client_error("[Error 40] InvalidConfigurationError: bad: value\nhere") == (
-        "bad: value\nhere (INVALID_CONFIG)"
-    )
-    assert rephrase_client_error("whatever") == "whatever"
-
-
-def test_exceptions_in_words() -> None:
-    assert exception_text(FileNotFoundError(2, "No such file or directory", "x")) == "x: No such file or directory"
-    assert exception_text(OSError(111, "Connection refused")) == "Connection refused"
-    assert exception_text(RuntimeError()) == "RuntimeError"
-    assert exception_text(RuntimeError("why")) == "RuntimeError: why"
-    assert exception_text(CliError("so")) == "so"
-    assert exception_text(ForeignDirectory("it is another's")) == "it is another's"

@@ -1,4 +1,4 @@
-"""Completion: the scripts are valid, and without a broker nothing is offered and nothing said."""
+"""Shell completion: valid scripts, and no completions or errors without a broker."""
 
 import shutil
 import socket
@@ -16,7 +16,7 @@ CHECKS = {"bash": ["bash", "-n"], "zsh": ["zsh", "-n"], "fish": ["fish", "--no-e
 
 @pytest.mark.parametrize("shell", CHECKS)
 def test_the_scripts_are_valid(shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    # --show-completion prints the one of the shell that it finds itself in
+    # --show-completion prints the script of the shell that it was started from.
     monkeypatch.setenv("_KBROKER_COMPLETE", f"source_{shell}")
     assert main([]) == 0
     script = capsys.readouterr().out
@@ -26,10 +26,10 @@ def test_the_scripts_are_valid(shell: str, monkeypatch: pytest.MonkeyPatch, caps
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def completed(
+def complete(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str, bootstrap: str = "127.0.0.1:1"
 ) -> list[str]:
-    """What is offered for the last word."""
+    """Return the completions of the last word."""
     monkeypatch.setenv("KBROKER_BOOTSTRAP", bootstrap)
     monkeypatch.setenv("_KBROKER_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "\n".join(("kbroker", *words)))
@@ -60,29 +60,29 @@ def completed(
         (["transactions", "describe", ""], []),
     ],
 )
-def test_what_is_known_without_a_broker(
+def test_completions_without_a_broker(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], expected: list[str]
 ) -> None:
-    assert completed(monkeypatch, capsys, *words) == expected
+    assert complete(monkeypatch, capsys, *words) == expected
 
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of one who takes connections and never says a word."""
+    """The address of a server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_broker_that_does_not_answer_costs_no_patience(
+def test_a_silent_broker_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], silent: str
 ) -> None:
     start = time.monotonic()
-    assert completed(monkeypatch, capsys, "topics", "describe", "", bootstrap=silent) == []
+    assert complete(monkeypatch, capsys, "topics", "describe", "", bootstrap=silent) == []
     assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize(
-    ("words", "cursor", "expected", "place"),
+    ("words", "cursor", "expected", "expected_cursor"),
     [
         (["kbroker", "topics", "li"], 2, ["kbroker", "topics", "li"], 2),
         (["kbroker", "-b", "host", ":", "9092", "topics", "li"], 6, ["kbroker", "-b", "host:9092", "topics", "li"], 4),
@@ -90,13 +90,13 @@ def test_a_broker_that_does_not_answer_costs_no_patience(
         (["kbroker", "-b", "host", ":", "9", "x", ""], 6, ["kbroker", "-b", "host:9", "x", ""], 4),
     ],
 )
-def test_words_that_bash_took_apart_are_whole_again(
-    words: list[str], cursor: int, expected: list[str], place: int
+def test_words_that_bash_has_split_are_rejoined(
+    words: list[str], cursor: int, expected: list[str], expected_cursor: int
 ) -> None:
     environ = {"_KBROKER_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(cursor)}
     rejoin_words(environ)
     assert environ["COMP_WORDS"].split("\n") == expected
-    assert environ["COMP_CWORD"] == str(place)
+    assert environ["COMP_CWORD"] == str(expected_cursor)
     untouched: dict[str, str] = {}
     rejoin_words(untouched)
     assert untouched == {}

@@ -1,15 +1,15 @@
-"""What users write, read into values."""
+"""Parsers of command line texts."""
 
 from datetime import UTC, datetime
 
 import pytest
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.formatting import format_timestamp
 from kbroker.cli.common.parsing import (
     Position,
     TopicPartitions,
     parse_assignments,
+    parse_config_changes,
     parse_duration_ms,
     parse_host_port,
     parse_integer,
@@ -26,10 +26,10 @@ def test_an_assignment_may_have_an_empty_value_and_equal_signs_in_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "=1", ""])
-def test_what_is_no_assignment_is_shown(text: str) -> None:
-    with pytest.raises(CliError, match="NAME=VALUE") as refused:
+def test_an_invalid_assignment_is_rejected(text: str) -> None:
+    with pytest.raises(CliError, match="NAME=VALUE") as error:
         parse_assignments([text])
-    assert refused.value.status == 2
+    assert error.value.status == 2
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_durations(text: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "1y", "-1h", "P", "PT", "1h 30m"])
-def test_what_is_no_duration(text: str) -> None:
+def test_an_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(CliError, match="duration"):
         parse_duration_ms(text)
 
@@ -62,17 +62,17 @@ def test_what_is_no_duration(text: str) -> None:
         ("15m", NOW - 900_000),
         ("2026-11-21T10:00:00.250Z", round(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000) + 250),
         ("2026-11-21T12:00+02:00", round(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)),
-        # without a zone it is UTC, as in Kafka's own tools
+        # Without a zone it is UTC, as in Kafka's tools.
         ("2026-11-21T10:00", round(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)),
         ("2026-11-21", round(datetime(2026, 11, 21, tzinfo=UTC).timestamp() * 1000)),
     ],
 )
-def test_moments(text: str, ms: int) -> None:
+def test_times(text: str, ms: int) -> None:
     assert parse_time_ms(text, NOW) == ms
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "-5"])
-def test_what_is_no_moment(text: str) -> None:
+def test_an_invalid_time_is_rejected(text: str) -> None:
     with pytest.raises(CliError, match="expected a time"):
         parse_time_ms(text, NOW)
 
@@ -91,23 +91,23 @@ def test_what_is_no_moment(text: str) -> None:
         ("@1h", Position("time", NOW - 3_600_000)),
     ],
 )
-def test_places(text: str, expected: Position) -> None:
+def test_positions(text: str, expected: Position) -> None:
     assert parse_position(text, NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "first", "-", "--5", "1.5", "@", "²"])
-def test_what_is_no_place(text: str) -> None:
+def test_an_invalid_position_is_rejected(text: str) -> None:
     with pytest.raises(CliError):
         parse_position(text, NOW)
 
 
-def test_a_topic_choice_may_name_partitions() -> None:
+def test_a_topic_may_have_partitions() -> None:
     assert parse_topic_partitions("orders") == TopicPartitions("orders", None)
     assert parse_topic_partitions("orders:0,2") == TopicPartitions("orders", (0, 2))
 
 
 @pytest.mark.parametrize("text", ["", ":1", "orders:", "orders:x", "orders:1,,2"])
-def test_what_is_no_topic_choice(text: str) -> None:
+def test_invalid_topic_partitions_are_rejected(text: str) -> None:
     with pytest.raises(CliError):
         parse_topic_partitions(text)
 
@@ -126,24 +126,30 @@ def test_addresses(text: str, expected: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["localhost", "localhost:", "localhost:http", "h:70000", "::1:9092"])
-def test_what_is_no_address_is_said_of_its_option(text: str) -> None:
+def test_an_invalid_address_is_rejected_with_the_option(text: str) -> None:
     with pytest.raises(CliError, match="--listen"):
         parse_host_port(text, "--listen")
 
 
-def test_a_timestamp_that_no_calendar_holds_stays_a_number() -> None:
-    assert format_timestamp(2**62) == str(2**62)
-    assert format_timestamp(0).endswith("00.000")
-
-
-def test_a_choice_has_its_partitions() -> None:
+def test_included_partitions() -> None:
     assert [parse_topic_partitions("t:0,2").includes("t", index) for index in (0, 1, 2)] == [True, False, True]
     assert parse_topic_partitions("t").includes("t", 7)
     assert not parse_topic_partitions("t").includes("other", 0)
 
 
-def test_numbers_that_no_message_holds_are_refused() -> None:
+def test_integers_must_fit_into_64_bits() -> None:
     assert parse_integer("0" * 30 + "7", "it") == 7
     assert parse_integer(str(2**63 - 1), "it") == 2**63 - 1
     with pytest.raises(CliError, match="it is too large"):
         parse_integer(str(2**63), "it")
+
+
+def test_a_config_is_changed_at_most_once() -> None:
+    assert parse_config_changes(["a=1"], ["b"], ["c=x"], ["d=y"]) == {
+        "b": ("DELETE", None),
+        "a": ("SET", "1"),
+        "c": ("APPEND", "x"),
+        "d": ("SUBTRACT", "y"),
+    }
+    with pytest.raises(CliError, match="a is changed twice"):
+        parse_config_changes(["a=1"], ["a"], [], [])

@@ -1,4 +1,4 @@
-"""Asking a command on Spark to end: counted once, however many copies of a signal arrive together."""
+"""Stop requests by signals."""
 
 import os
 import signal
@@ -16,26 +16,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_copies_of_a_signal_count_once(clock: list[float]) -> None:
-    asked: list[int] = []
-    with StopSignals(asked.append):
+def test_simultaneous_signals_count_once(clock: list[float]) -> None:
+    stops: list[int] = []
+    with StopSignals(stops.append):
         for number in SIGNALS:
             os.kill(os.getpid(), number)
-        assert asked == [1]
+        assert stops == [1]
         clock[0] += 0.4
         os.kill(os.getpid(), signal.SIGTERM)
-        assert asked == [1]
+        assert stops == [1]
         clock[0] += 0.2
         os.kill(os.getpid(), signal.SIGTERM)
-        assert asked == [1, 2]
+        assert stops == [1, 2]
 
 
-def test_signals_that_somebody_took_are_taken_again_and_given_back(clock: list[float]) -> None:
-    asked: list[int] = []
-    before = [signal.getsignal(number) for number in SIGNALS]
-    with StopSignals(asked.append) as stop:
+def test_replaced_handlers_are_installed_again_and_restored_at_the_end(clock: list[float]) -> None:
+    stops: list[int] = []
+    previous = [signal.getsignal(number) for number in SIGNALS]
+    with StopSignals(stops.append) as stop_signals:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop.install()
+        stop_signals.install()
         os.kill(os.getpid(), signal.SIGINT)
-    assert asked == [1]
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert stops == [1]
+    assert [signal.getsignal(number) for number in SIGNALS] == previous

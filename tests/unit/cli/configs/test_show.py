@@ -1,4 +1,4 @@
-"""`kbroker config show`: every config with its value and where that comes from."""
+"""`kbroker config show`: configs with their values and origins."""
 
 import json
 import os
@@ -16,33 +16,31 @@ from kbroker.cli.start.options import StartOptions, load_properties
 from kbroker.config.definitions.broker import BROKER_CONFIGS
 
 
-def shown(options: StartOptions, **variables: str) -> dict[str, tuple[str | None, str]]:
-    given, _ = load_properties(options, variables)
-    return {one.name: (one.value, one.origin) for one in config.start_configs(given)}
+def start_configs(options: StartOptions, **variables: str) -> dict[str, tuple[str | None, str]]:
+    static, _ = load_properties(options, variables)
+    return {value.name: (value.value, value.origin) for value in config.start_configs(static)}
 
 
-def test_every_config_is_there_with_its_origin(tmp_path: Path) -> None:
+def test_every_config_has_its_origin(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=7\nlog.retention.hours = 5\nssl.key.password=secret\nnum.partitions=3\n")
-    found = shown(StartOptions(config=str(file), set=["num.partitions=+4"]), KBROKER_MAX_CONNECTIONS="9")
-    assert set(BROKER_CONFIGS) == set(found)
-    assert found["node.id"] == found["broker.id"] == ("7", f"{file}:1")
-    assert found["log.retention.hours"] == ("5", f"{file}:2")
-    assert found["log.retention.ms"] == (None, "default")
-    assert found["ssl.key.password"] == ("[hidden]", f"{file}:3")
-    assert found["num.partitions"] == ("4", "--set")
-    assert found["max.connections"] == ("9", "KBROKER_MAX_CONNECTIONS")
-    assert found["listeners"] == ("PLAINTEXT://127.0.0.1:9092", "default")
+    configs = start_configs(StartOptions(config=str(file), set=["num.partitions=+4"]), KBROKER_MAX_CONNECTIONS="9")
+    assert set(BROKER_CONFIGS) == set(configs)
+    assert configs["node.id"] == configs["broker.id"] == ("7", f"{file}:1")
+    assert configs["log.retention.hours"] == ("5", f"{file}:2")
+    assert configs["log.retention.ms"] == (None, "default")
+    assert configs["ssl.key.password"] == ("[hidden]", f"{file}:3")
+    assert configs["num.partitions"] == ("4", "--set")
+    assert configs["max.connections"] == ("9", "KBROKER_MAX_CONNECTIONS")
+    assert configs["listeners"] == ("PLAINTEXT://127.0.0.1:9092", "default")
 
 
-def test_what_would_not_start_is_told_with_its_place() -> None:
+def test_an_invalid_value_is_rejected_with_its_origin() -> None:
     with pytest.raises(CliError, match=r"Not a number of type INT \(from KBROKER_NUM_PARTITIONS\)$"):
-        shown(StartOptions(), KBROKER_NUM_PARTITIONS="x")
+        start_configs(StartOptions(), KBROKER_NUM_PARTITIONS="x")
 
 
-def test_defaults_are_left_out_unless_asked_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defaults_are_shown_with_all_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("KBROKER_")]:
         monkeypatch.delenv(name)
     assert cli.main(["config", "show", "--set", "num.partitions=2"]) == 0
@@ -50,14 +48,14 @@ def test_defaults_are_left_out_unless_asked_for(
     assert cli.main(["config", "show", "--all", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert len(listed) == len(BROKER_CONFIGS)
-    assert {one["from"] for one in listed} == {"default"}
+    assert {config["from"] for config in listed} == {"default"}
 
 
 def described(name: str, value: str | None, source: str) -> dict[str, Any]:
     return {"name": name, "value": value, "source": source, "sensitive": value is None}
 
 
-def test_a_running_broker_tells_what_was_altered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configs_of_a_running_broker_have_origins(monkeypatch: pytest.MonkeyPatch) -> None:
     import kbroker.cli.configs.requests as requests
 
     configs = [
@@ -83,12 +81,12 @@ def test_a_running_broker_tells_what_was_altered(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(config, "admin_client", admin)
     monkeypatch.setattr(requests, "describe_configs", describe)
-    given, _ = load_properties(
+    static, _ = load_properties(
         StartOptions(set=["num.partitions= 2", "log.segment.bytes=3000000", "ssl.key.password=x"]), {}
     )
-    assert [(one.name, one.value, one.origin) for one in config.running_configs("h:1", given)] == [
+    assert [(value.name, value.value, value.origin) for value in config.running_configs("h:1", static)] == [
         ("num.partitions", "2", "--set"),
-        # it was started with another value than this one
+        # The broker was started with another value than these options have.
         ("log.segment.bytes", "2000000", "the broker's start"),
         ("max.connections", "5", "altered, this broker"),
         ("log.retention.ms", "9", "altered, all brokers"),

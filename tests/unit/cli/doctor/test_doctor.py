@@ -22,7 +22,7 @@ from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from tests.unit.support.log_lab import TP, Lab, fill
 
 NOW = 1_800_000_000_000
-REFUSED = OSError(111, "Connection refused")
+CONNECTION_REFUSED = OSError(111, "Connection refused")
 IN_USE = OSError(98, "Address already in use")
 CLUSTER = RunningCluster("cluster", (1,), 3, ())
 
@@ -135,7 +135,7 @@ def failure(
     return result.check, result.status, result.message
 
 
-def test_all_is_well(data: Path) -> None:
+def test_a_healthy_host(data: Path) -> None:
     found = results(data)
     assert {result.status for result in found} == {OK}
     assert [result.check for result in found] == [
@@ -145,7 +145,7 @@ def test_all_is_well(data: Path) -> None:
     assert all(result.advice == "" for result in found)
 
 
-def test_before_the_first_start_all_is_well_too(tmp_path: Path) -> None:
+def test_a_healthy_host_before_the_first_start(tmp_path: Path) -> None:
     found = {result.check: result for result in results(tmp_path / "a" / "b")}
     assert {result.status for result in found.values()} == {OK}
     assert found["data directory"].message.endswith("will be created")
@@ -155,18 +155,18 @@ def test_before_the_first_start_all_is_well_too(tmp_path: Path) -> None:
 # Configuration.
 
 
-def test_a_configuration_that_does_not_load_is_all_that_is_told(data: Path) -> None:
-    check, status, what = failure(data, options=StartOptions(set=["num.partitions=x"]))
+def test_an_invalid_configuration_ends_the_checks(data: Path) -> None:
+    check, status, message = failure(data, options=StartOptions(set=["num.partitions=x"]))
     assert (check, status) == ("configuration", PROBLEM)
-    assert "num.partitions" in what
+    assert "num.partitions" in message
     assert len(results(data, options=StartOptions(config="/nowhere/x.toml"))) == 1
     assert "cannot use the wildcard" in failure(data, options=StartOptions(advertise="0.0.0.0:9092"))[2]
 
 
 def test_configs_without_effect(data: Path) -> None:
-    check, status, what = failure(data, options=StartOptions(set=["log.preallocate=true"]))
+    check, status, message = failure(data, options=StartOptions(set=["log.preallocate=true"]))
     assert (check, status) == ("configuration", WARNING)
-    assert what.startswith("log.preallocate=true is accepted, but has no effect")
+    assert message.startswith("log.preallocate=true is accepted, but has no effect")
 
 
 def test_two_listeners(data: Path) -> None:
@@ -181,32 +181,32 @@ def test_two_listeners(data: Path) -> None:
 # Network.
 
 
-def test_a_listener_that_something_else_has(data: Path) -> None:
-    check, status, what = failure(data, bind=IN_USE, connect=REFUSED)
+def test_a_listener_address_in_use(data: Path) -> None:
+    check, status, message = failure(data, bind=IN_USE, connect=CONNECTION_REFUSED)
     assert (check, status) == ("listener", PROBLEM)
-    assert what == "PLAINTEXT://127.0.0.1:9092 cannot be bound: Address already in use"
+    assert message == "PLAINTEXT://127.0.0.1:9092 cannot be bound: Address already in use"
     assert failure(data, bind=IN_USE, cluster=None)[1] == PROBLEM
     assert "its data is not in" in failure(data, bind=IN_USE, cluster=RunningCluster("other", (1,), 0, ()))[2]
 
 
 @pytest.mark.usefixtures("_locked")
-def test_the_running_broker_is_asked(data: Path) -> None:
+def test_a_running_broker_is_checked(data: Path) -> None:
     found = {result.check: result.message for result in results(data, bind=IN_USE)}
     assert found["listener"] == "a broker of cluster cluster serves PLAINTEXT://127.0.0.1:9092: 3 topics"
     assert found["last stop"] == "a broker is running on the data directory"
     assert failure(data, bind=IN_USE, cluster=replace(CLUSTER, without_leader=("a", "b"))) == (
         "topics", PROBLEM, "without a leader: a, b",
     )  # fmt: skip
-    ((check, status, what),) = [
+    ((check, status, message),) = [
         (result.check, result.status, result.message)
-        for result in results(data, connect=REFUSED)
+        for result in results(data, connect=CONNECTION_REFUSED)
         if result.status != OK
     ]
     assert (check, status) == ("advertised address", PROBLEM)
-    assert what == "the broker is running, but 127.0.0.1:9092 cannot be reached: Connection refused"
+    assert message == "the broker is running, but 127.0.0.1:9092 cannot be reached: Connection refused"
 
 
-def test_an_advertised_name_that_nobody_knows(data: Path) -> None:
+def test_an_advertised_name_that_cannot_be_resolved(data: Path) -> None:
     options = StartOptions(listen="0.0.0.0:9092", advertise="queue.example:9092")
     unknown = OSError(-2, "Name or service not known")
     assert failure(data, options=options, addresses=unknown) == (
@@ -214,17 +214,17 @@ def test_an_advertised_name_that_nobody_knows(data: Path) -> None:
     )  # fmt: skip
 
 
-def test_a_loopback_address_advertised_to_others(data: Path) -> None:
+def test_a_loopback_address_advertised_on_a_wildcard_listener(data: Path) -> None:
     options = StartOptions(listen="0.0.0.0:9092", advertise="localhost:9092")
-    check, status, what = failure(data, options=options, addresses=["127.0.0.1", "::1"])
+    check, status, message = failure(data, options=options, addresses=["127.0.0.1", "::1"])
     assert (check, status) == ("advertised address", WARNING)
-    assert "is reachable from this machine only" in what
+    assert "is reachable from this machine only" in message
 
 
 # Disk.
 
 
-def test_a_data_directory_that_cannot_be_used(data: Path, tmp_path: Path) -> None:
+def test_an_unusable_data_directory(data: Path, tmp_path: Path) -> None:
     assert failure(data, is_writable=False) == ("data directory", PROBLEM, f"{data} is not readable and writable")
     file = tmp_path / "file"
     file.touch()
@@ -257,7 +257,7 @@ def test_file_systems(data: Path) -> None:
     assert found["file system"].startswith("unknown")
 
 
-def test_the_write_cache_is_told(data: Path) -> None:
+def test_write_caches(data: Path) -> None:
     def found(**faults: Any) -> str:
         return next(result.message for result in results(data, **faults) if result.check == "write cache")
 
@@ -266,7 +266,7 @@ def test_the_write_cache_is_told(data: Path) -> None:
     assert found(write_caches={}).startswith("unknown")
 
 
-def test_the_disks_under_a_device_are_found(tmp_path: Path) -> None:
+def test_disks_under_a_device(tmp_path: Path) -> None:
     for disk, mode in (("sda", "write back"), ("sdb", "write through")):
         (tmp_path / disk / "queue").mkdir(parents=True)
         (tmp_path / disk / "queue" / "write_cache").write_text(mode + "\n")
@@ -281,10 +281,10 @@ def test_the_disks_under_a_device_are_found(tmp_path: Path) -> None:
     assert dict(_write_caches(tmp_path / "nothing")) == {}
 
 
-# The host.
+# Shutdown, clock, limits, programs.
 
 
-def test_an_unclean_stop_and_what_recovery_reads(data: Path) -> None:
+def test_an_unclean_shutdown_and_the_bytes_to_recover(data: Path) -> None:
     (data / file_names.CLEAN_SHUTDOWN).unlink()
     last = max((data / "t-0").glob("*.log")).stat().st_size
     assert failure(data) == (
@@ -339,9 +339,9 @@ def test_programs(data: Path) -> None:
 
 
 def test_the_command(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         args = ["doctor", "--data-dir", str(data), "--listen", address]
         assert main(args) == 1
         shown = capsys.readouterr().out
@@ -354,7 +354,7 @@ def test_the_command(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "problem  listener" not in (main(args), capsys.readouterr().out)[1]
 
 
-def test_this_machine(data: Path) -> None:
+def test_the_real_host(data: Path) -> None:
     """The real host returns values of the types that FaultyHost returns."""
     host = Host()
     found = host.file_system(str(data))

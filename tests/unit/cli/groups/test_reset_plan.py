@@ -100,6 +100,6 @@ def test_a_plan_file_of_kafkas_tool_is_parsed() -> None:
     ],
 )
 def test_an_invalid_plan_file_is_rejected_with_the_line_number(text: str, reason: str) -> None:
-    with pytest.raises(CliError) as refused:
+    with pytest.raises(CliError) as error:
         parse_plan(text, "f")
-    assert reason in str(refused.value)
+    assert reason in str(error.value)

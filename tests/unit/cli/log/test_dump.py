@@ -57,7 +57,7 @@ def write(path: Path, data: bytes | bytearray) -> str:
     return str(path)
 
 
-def test_a_directory_shows_all_that_is_in_it(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_is_dumped_recursively(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     shown = as_json(capsys, str(lab.path.parent))
     by_kind: dict[str, int] = {}
     for one in shown:
@@ -111,7 +111,7 @@ def test_control_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "  transactional  control" in as_text(capsys, path)[1]
 
 
-def test_offsets_and_max_choose(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offsets_and_max_limit_the_items(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(lab.path / "00000000000000000000.log")
     assert [one["base_offset"] for one in as_json(capsys, path, "--offsets", "3..6")] == [2, 4, 6]
     assert [
@@ -127,7 +127,9 @@ def test_offsets_and_max_choose(lab: Lab, capsys: pytest.CaptureFixture[str]) ->
             parse_offset_range(wrong)
 
 
-def test_damage_has_its_place_and_what_follows_is_shown(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_printed_with_its_position_and_the_batches_after_it(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = lab.path / "00000000000000000000.log"
     data = bytearray(path.read_bytes())
     size = len(batch(2, 40))
@@ -146,9 +148,7 @@ def test_damage_has_its_place_and_what_follows_is_shown(lab: Lab, capsys: pytest
     )
 
 
-def test_random_bytes_under_every_name_are_damage_and_no_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_random_bytes_under_every_name_are_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = Random(1)
     found = [f"{7:020d}{suffix}" for suffix in (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)]
     found += [
@@ -240,7 +240,7 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     assert shown[-1]["reason"] == "a key of unknown version 32515 in __consumer_offsets"
 
 
-def test_offsets_that_a_transaction_commits_are_named_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transactional_offset_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key, value = encode_record(OffsetRecord(OffsetKey("g", "t", 3), OffsetAndMetadata(42)))
     data = build_batch(
         [(NOW, key, value, ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0
@@ -267,7 +267,7 @@ def test_transactions() -> None:
         decode_internal("__transaction_state", None, None)
 
 
-def test_what_cannot_be_dumped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_and_unknown_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "dump", str(tmp_path / "00000000000000000000.log")]) == 1
     assert capsys.readouterr().err.endswith("00000000000000000000.log: No such file or directory\n")
     path = write(tmp_path / "notes.txt", b"")

@@ -52,13 +52,13 @@ def damage(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-def test_a_sound_directory(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_directory(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     size = sum(path.stat().st_size for path in data.rglob("*.log"))
     assert verify(capsys, data, 0) == [f"1 partition, 40 batches, {size} bytes: 0 problems, 0 notes"]
     assert verify(capsys, data / "t-0", 0) == [f"1 partition, 40 batches, {size} bytes: 0 problems, 0 notes"]
 
 
-def test_damage_that_the_next_start_would_not_see(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_that_the_next_start_would_not_detect(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage(first_log(data), 70)
     lines = verify(capsys, data, 1)
     assert lines[0] == "problem: t-0/00000000000000000000.log byte 0 offset 0: a batch: its CRC is wrong"
@@ -66,9 +66,7 @@ def test_damage_that_the_next_start_would_not_see(data: Path, capsys: pytest.Cap
     assert lines[2].endswith("1 problem, 0 notes")
 
 
-def test_damage_after_an_unclean_stop_and_what_the_next_start_does(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_after_an_unclean_shutdown_and_its_repair(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / file_names.CLEAN_SHUTDOWN).unlink()
     checkpoint_files.write_offsets(RealDisk(), str(data), file_names.RECOVERY_POINTS, {TP: 0})
     last = max((data / "t-0").glob("*.log"))
@@ -80,25 +78,25 @@ def test_damage_after_an_unclean_stop_and_what_the_next_start_does(
     assert any("the last shutdown was not clean" in line for line in lines)
 
 
-def test_the_directorys_own_files(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_the_data_directory(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / file_names.LOG_START_OFFSETS).write_bytes(b"1\n")
     (data / meta_properties.FILE).write_bytes(b"version=1\n")
-    (data / "gone-1.0123456789abcdef0123456789abcdef-delete").mkdir()
+    (data / "old-1.0123456789abcdef0123456789abcdef-delete").mkdir()
     damage(data / "coordination" / "coordination.journal", 10)
     lines = verify(capsys, data, 1)
     assert "problem: log-start-offset-checkpoint: unknown version '1'" in lines
     assert "problem: meta.properties: cluster.id is missing" in lines
-    assert any(line.startswith("note: gone-1.") and line.endswith("the next start removes it") for line in lines)
+    assert any(line.startswith("note: old-1.") and line.endswith("the next start removes it") for line in lines)
     assert any(line.startswith("problem: coordination/coordination.journal byte 0: a record") for line in lines)
     assert sum("the broker does not start" in line for line in lines) == 2
 
 
-def test_a_directory_that_is_nobodys(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_meta_properties(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / meta_properties.FILE).unlink()
     assert verify(capsys, data, 0)[0].startswith("note: meta.properties: missing")
 
 
-def test_checkpoints_of_what_is_not_there(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_of_missing_partitions_and_offsets(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     points = {TP: 10**6, TP._replace(partition=5): 3}
     checkpoint_files.write_offsets(RealDisk(), str(data), file_names.RECOVERY_POINTS, points)
     lines = verify(capsys, data, 1)
@@ -106,7 +104,7 @@ def test_checkpoints_of_what_is_not_there(data: Path, capsys: pytest.CaptureFixt
     assert any("recovery-point-offset-checkpoint has 1000000, beyond the end of the log" in line for line in lines)
 
 
-def test_many_findings_of_a_file_are_counted(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_of_a_file_are_limited_and_counted(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = data / "t-0" / "00000000000000000000.index"
     path.write_bytes(path.read_bytes() + path.read_bytes()[:8] * 50)
     lines = verify(capsys, data, 1)
@@ -115,7 +113,7 @@ def test_many_findings_of_a_file_are_counted(data: Path, capsys: pytest.CaptureF
     assert lines[-1].endswith("50 problems, 0 notes")
 
 
-def test_while_a_broker_runs(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ends_of_logs_of_a_running_broker_are_not_verified(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     last = max((data / "t-0").glob("*.log"))
     last.write_bytes(last.read_bytes()[:-3])
     lock = RealDisk().lock(str(data / ".lock"))

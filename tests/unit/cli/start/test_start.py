@@ -1,4 +1,4 @@
-"""`kbroker start`: options and files to properties, and the way into the broker."""
+"""`kbroker start`: errors, the ready line and the format of the log."""
 
 import json
 import subprocess
@@ -10,63 +10,12 @@ from pathlib import Path
 import pytest
 
 from kbroker import cli
-from kbroker.cli.common.errors import CliError
-from kbroker.cli.start.options import StartOptions, load_properties, parse_options
+from kbroker.cli.start.options import StartOptions
 from kbroker.cli.start.start import print_ready, start
 from kbroker.config import BrokerConfig
 
 
-def properties(options: StartOptions) -> dict[str, str]:
-    return {name: source.text for name, source in load_properties(options, {})[0].items()}
-
-
-def test_plain_options_are_parsed_without_typer() -> None:
-    args = ["--config", "a.toml", "--data-dir=d", "--listen", "h:1", "--advertise=h:2", "--set", "a=b=c"]
-    expected = StartOptions("a.toml", "d", "h:1", "h:2", ["a=b=c"], "debug", "json", "h:3")
-    assert parse_options([*args, "--log-level", "debug", "--log-format", "json", "--metrics=h:3"]) == expected
-    assert parse_options([]) == StartOptions()
-    assert parse_options(["--set", "a=1", "--set=b=2"]) == StartOptions(set=["a=1", "b=2"])
-
-
-@pytest.mark.parametrize("args", [["--help"], ["--listen"], ["--bogus", "x"], ["extra"], ["-h"]])
-def test_anything_else_is_left_to_typer(args: list[str]) -> None:
-    assert parse_options(args) is None
-
-
-def test_without_options_it_listens_on_this_machine_only() -> None:
-    assert properties(StartOptions()) == {
-        "listeners": "PLAINTEXT://127.0.0.1:9092",
-        "log.dirs": "kbroker-data",
-    }
-
-
-def test_options_are_stronger_than_set_and_set_is_stronger_than_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "broker.toml"
-    file.write_text('log.dirs = "from-file"\n"num.partitions" = 3\n[node]\nid = 7\n')
-    given = properties(
-        StartOptions(config=str(file), data_dir="from-option", set=["log.dirs=from-set", "num.partitions=5"])
-    )
-    assert given["log.dirs"] == "from-option"
-    assert given["num.partitions"] == "5"
-    assert given["node.id"] == "7"
-
-
-def test_the_environment_is_stronger_than_the_file_and_weaker_than_options(tmp_path: Path) -> None:
-    file = tmp_path / "server.properties"
-    file.write_text("num.partitions=3\nnode.id=7\nlog.dirs=from-file\nlog.retention.ms=9\n")
-    variables = {"KBROKER_NUM_PARTITIONS": "4", "KBROKER_NODE_ID": "8", "KBROKER_LOG_DIRS": "from-env"}
-    given, sentences = load_properties(StartOptions(config=str(file), set=["node.id=9"], data_dir="d"), variables)
-    assert sentences == []
-    assert {name: tuple(one) for name, one in given.items()} == {
-        "num.partitions": ("4", "KBROKER_NUM_PARTITIONS"),
-        "node.id": ("9", "--set"),
-        "log.dirs": ("d", "--data-dir"),
-        "log.retention.ms": ("9", f"{file}:4"),
-        "listeners": ("PLAINTEXT://127.0.0.1:9092", "default"),
-    }
-
-
-def test_a_refused_value_is_told_with_its_place(
+def test_an_invalid_value_is_rejected_with_its_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "server.properties"
@@ -79,29 +28,6 @@ def test_a_refused_value_is_told_with_its_place(
         "kbroker: Unknown broker config name: log.retenton.ms (did you mean log.retention.ms?) "
         "(from KBROKER_LOG_RETENTON_MS)\n"
     )
-
-
-def test_the_data_directory_replaces_kafkas_older_name_for_it() -> None:
-    assert "log.dirs" not in properties(StartOptions(set=["log.dir=old"]))
-    given = properties(StartOptions(set=["log.dir=old"], data_dir="new"))
-    assert given["log.dirs"] == "new"
-    assert "log.dir" not in given
-
-
-def test_an_ipv6_address_keeps_its_brackets() -> None:
-    assert properties(StartOptions(listen="[::1]:9092"))["listeners"] == "PLAINTEXT://[::1]:9092"
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CliError, match=r"cannot read .*missing.toml: No such file"):
-        properties(StartOptions(config=str(tmp_path / "missing.toml")))
-    broken = tmp_path / "broken.toml"
-    broken.write_text("= 5")
-    with pytest.raises(CliError, match=r"broken.toml is not valid TOML: .*line 1"):
-        properties(StartOptions(config=str(broken)))
-    broken.write_bytes(b"\xff\xfe")
-    with pytest.raises(CliError, match="is not valid TOML"):
-        properties(StartOptions(config=str(broken)))
 
 
 Run = Callable[..., int]
@@ -119,7 +45,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
     return replace
 
 
-def test_the_ready_line_is_all_there_is_on_standard_output(
+def test_the_ready_line_is_the_only_standard_output(
     broker: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
@@ -146,7 +72,7 @@ def test_the_ready_line_is_all_there_is_on_standard_output(
         (StartOptions(set=["kbroker.metrics.listener=here"]), 1, "kbroker.metrics.listener"),
     ],
 )
-def test_what_cannot_be_started_is_one_line(
+def test_a_configuration_error_is_one_line(
     options: StartOptions, status: int, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert start(options) == status
@@ -165,12 +91,12 @@ def test_a_failure_of_the_broker_is_one_line(broker: Callable[[Run], None], caps
     assert capsys.readouterr().err == "kbroker: the broker cannot run: Address already in use\n"
 
 
-def test_announce_flushes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ready_line_is_flushed(capsys: pytest.CaptureFixture[str]) -> None:
     print_ready("h:1")
     assert capsys.readouterr().out == "kbroker ready: bootstrap h:1\n"
 
 
-def test_a_start_imports_neither_typer_nor_rich_nor_a_client() -> None:
+def test_a_start_imports_neither_typer_nor_rich_nor_kafka_python() -> None:
     program = (
         "import sys; from kbroker.cli import main; status = main(['start', '--listen', 'bad']);"
         "print(status, sorted({'typer', 'rich', 'kafka', 'argparse'} & set(sys.modules)))"
@@ -180,7 +106,7 @@ def test_a_start_imports_neither_typer_nor_rich_nor_a_client() -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_the_log_has_the_form_that_is_asked_for(form: str, tmp_path: Path) -> None:
+def test_log_format(form: str, tmp_path: Path) -> None:
     program = (
         "import sys; from kbroker import broker, cli; from kbroker.runtime.event_log import EventLogger;"
         "broker.run = lambda config, on_ready: EventLogger('kbroker').warning('it runs', port=1) or 0;"

@@ -3,10 +3,7 @@
 import pytest
 
 from kbroker.cli import main
-from kbroker.cli.common.client import select_partitions
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.formatting import format_duration
-from kbroker.cli.common.parsing import parse_duration_ms, parse_topic_partitions
 from kbroker.cli.transactions.app import description_json
 from kbroker.cli.transactions.hanging import abort_marker, unknown_to_coordinators, with_old_transaction
 from kbroker.cli.transactions.requests import PartitionProducer, TransactionDescription, TransactionFilter
@@ -60,31 +57,10 @@ def test_the_abort_marker_is_for_the_transaction_that_begins_at_the_offset() -> 
         abort_marker(producers, ("t", 0), 39)
 
 
-def test_selected_partitions_must_exist() -> None:
-    known = {("a", 0): 1, ("a", 1): 2, ("b", 0): 1}
-    assert select_partitions(known, []) == known
-    assert select_partitions(known, [parse_topic_partitions("a:1"), parse_topic_partitions("b")]) == {
-        ("a", 1): 2,
-        ("b", 0): 1,
-    }
-    with pytest.raises(CliError, match="topic a has no partition 2: it has 2"):
-        select_partitions(known, [parse_topic_partitions("a:2")])
-
-
 def test_a_filter_requires_the_version_that_introduced_it() -> None:
     assert TransactionFilter(["Ongoing"], [1]).min_version() == 0
     assert TransactionFilter(longer_than_ms=0).min_version() == 1
     assert TransactionFilter(pattern="").min_version() == 2
-
-
-@pytest.mark.parametrize("text", ["0ms", "250ms", "1s", "1s500ms", "1m", "15m", "1h30m", "2d3h", "1h"])
-def test_duration_round_trip(text: str) -> None:
-    assert format_duration(parse_duration_ms(text)) == text
-
-
-def test_a_duration_is_formatted_with_at_most_two_units() -> None:
-    assert format_duration(parse_duration_ms("1h2m3s")) == "1h2m"
-    assert format_duration(parse_duration_ms("1h3s")) == "1h"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`kbroker configs`: whose configs they are, which are shown, and how."""
+"""`kbroker configs`: parsing of resources, selection and text of configs."""
 
 from typing import Any
 
@@ -45,23 +45,23 @@ def test_words_name_a_resource_and_configs(
         ("topic", ["t"], True, "--default applies to broker"),
     ],
 )
-def test_words_that_name_nothing_are_wrong_usage(kind: str, words: list[str], default: bool, reason: str) -> None:
-    with pytest.raises(CliError, match=reason) as refused:
+def test_a_missing_or_unknown_resource_is_wrong_usage(kind: str, words: list[str], default: bool, reason: str) -> None:
+    with pytest.raises(CliError, match=reason) as error:
         parse_resource(kind, words, default)
-    assert refused.value.status == 2
+    assert error.value.status == 2
 
 
-def test_kinds_have_plurals() -> None:
+def test_kinds_may_be_plural() -> None:
     kinds = ["topic", "broker", "group", "client-metrics", "logger"]
     assert [parse_kind(kind) for kind in kinds] == kinds
     assert [parse_kind(kind.removesuffix("s") + "s") for kind in kinds] == kinds
 
 
 def names(configs: list[dict[str, Any]]) -> list[str]:
-    return [found["name"] for found in configs]
+    return [config["name"] for config in configs]
 
 
-def test_shown_are_those_that_differ_or_all_or_the_named() -> None:
+def test_selected_configs_are_not_at_defaults_or_all_or_named() -> None:
     assert names(select_configs(TOPIC, CONFIGS, [], False)) == ["retention.bytes", "retention.ms"]
     assert names(select_configs(TOPIC, CONFIGS, [], True)) == ["cleanup.policy", "retention.bytes", "retention.ms"]
     assert names(select_configs(TOPIC, CONFIGS, ["retention.ms", "cleanup.policy"], False)) == [
@@ -72,14 +72,14 @@ def test_shown_are_those_that_differ_or_all_or_the_named() -> None:
         select_configs(TOPIC, CONFIGS, ["cleanup.polcy"], False)
 
 
-def test_own_configs_are_those_set_for_the_resource_itself() -> None:
+def test_own_configs_are_set_for_the_resource_itself() -> None:
     assert names(own_configs(TOPIC, CONFIGS)) == ["retention.ms"]
     both = [config("a", "DYNAMIC_BROKER_CONFIG"), config("b", "DYNAMIC_DEFAULT_BROKER_CONFIG")]
     assert names(own_configs(ALL_BROKERS, both)) == ["b"]
     assert names(own_configs(Resource("broker", "1"), both)) == ["a"]
 
 
-def test_a_value_is_one_line_and_a_password_is_not_told() -> None:
+def test_a_value_is_one_line_and_a_password_is_hidden() -> None:
     assert value_text(config("a", value="x\ny")) == "x\\ny"
     assert value_text(config("a", value=None)) == ""
     assert value_text(config("a", value="secret", sensitive=True)) == "(hidden)"

@@ -1,4 +1,4 @@
-"""In a terminal long output is paged and long work shows a bar; in a pipe there is neither."""
+"""Pager, colors and progress bar in a terminal, and their absence in a pipe."""
 
 import fcntl
 import os
@@ -44,7 +44,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def in_terminal(program: str, *arguments: str, **more: str) -> str:
-    """What a Python program writes to a terminal of 24 lines."""
+    """Return what a Python program writes to a terminal of 24 lines."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     command = [sys.executable, "-c", program, *arguments]
@@ -54,7 +54,7 @@ def in_terminal(program: str, *arguments: str, **more: str) -> str:
         while True:
             try:
                 part = os.read(ours, 65536)
-            except OSError:  # EIO: nobody has the other side any more
+            except OSError:  # EIO: the process has exited
                 break
             if not part:
                 break
@@ -87,21 +87,21 @@ def test_long_output_goes_through_the_pager() -> None:
         (["numbers", "100"], {"PAGER": "no-such-pager"}),
     ],
 )
-def test_short_output_does_not_nor_what_nobody_wants_paged(arguments: list[str], more: dict[str, str]) -> None:
+def test_short_output_and_disabled_pagers_are_not_paged(arguments: list[str], more: dict[str, str]) -> None:
     shown = in_terminal(LISTING, *arguments, **more)
     assert "paged:" not in shown
     assert "\x1b[" in shown
     assert "4" in shown
 
 
-def test_colours_are_left_out_where_nobody_wants_them() -> None:
+def test_no_color_disables_colors() -> None:
     coloured = in_terminal(LISTING, "numbers", "5")
     plain = in_terminal(LISTING, "numbers", "5", NO_COLOR="1")
     assert "\x1b[1;36m" in coloured
     assert "36m" not in plain
 
 
-def test_in_a_pipe_each_record_is_a_line_and_nothing_else() -> None:
+def test_output_in_a_pipe_is_plain_lines() -> None:
     out, err = in_pipe(LISTING, "numbers", "100")
     assert err == ""
     lines = out.splitlines()
@@ -109,6 +109,6 @@ def test_in_a_pipe_each_record_is_a_line_and_nothing_else() -> None:
     assert [int(line) for line in lines[2:]] == list(range(100))
 
 
-def test_a_bar_is_for_terminals() -> None:
+def test_a_progress_bar_is_drawn_on_terminals_only() -> None:
     assert "counting" in in_terminal(WORK)
     assert in_pipe(WORK) == ("done\n", "")

@@ -1,4 +1,4 @@
-"""Completion in a real shell, of names that a broker knows."""
+"""Shell completion in bash, of names that a broker knows."""
 
 import shlex
 import shutil
@@ -15,18 +15,18 @@ pytestmark = pytest.mark.compat
 
 @pytest.fixture
 def bash(kbroker: Kbroker, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kbroker:
-    """bash("topics", "describe", "a"): what bash offers for the last word, on lines."""
+    """Runs bash completion: bash("topics", "describe", "a") returns the completions of the last word."""
     if shutil.which("bash") is None:
         pytest.skip("not run: needs bash")
     command = tmp_path / "kbroker"
     command.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
     command.chmod(0o755)
     script = tmp_path / "completion"
-    # typer asks which shell it was started from, and the tests need not be.
+    # typer detects the parent shell, and the parent of the tests may be none.
     monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", shutil.which("bash")))
     script.write_text(kbroker("--show-completion").out)
 
-    def offered(*words: str) -> list[str]:
+    def complete(*words: str) -> list[str]:
         program = (
             f"source {script}; COMP_WORDS=(kbroker {shlex.join(words)}); COMP_CWORD={len(words)};"
             f"_kbroker_completion {command}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
@@ -37,10 +37,10 @@ def bash(kbroker: Kbroker, environment: dict[str, str], tmp_path: Path, monkeypa
         assert done.stderr == ""
         return done.stdout.split()
 
-    return offered  # type: ignore[return-value]
+    return complete  # type: ignore[return-value]
 
 
-def test_topics_groups_and_configs_are_offered(bash: Kbroker, kbroker: Kbroker, name: str, group: str) -> None:
+def test_topics_groups_and_configs_are_completed(bash: Kbroker, kbroker: Kbroker, name: str, group: str) -> None:
     for topic in (f"{name}-a", f"{name}-b"):
         kbroker("topics", "create", topic, "--partitions", "1")
     kbroker("produce", f"{name}-a", "v")
@@ -53,7 +53,7 @@ def test_topics_groups_and_configs_are_offered(bash: Kbroker, kbroker: Kbroker, 
     assert bash("configs", "set", "topic", f"{name}-a", "retention.b") == ["retention.bytes="]
 
 
-def test_transactional_ids_are_offered(bash: Kbroker, bootstrap: str, name: str) -> None:
+def test_transactional_ids_are_completed(bash: Kbroker, bootstrap: str, name: str) -> None:
     Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{name}-id"}).init_transactions(30)
     assert bash("transactions", "describe", name) == [f"{name}-id"]
     assert bash("transactions", "terminate", name) == [f"{name}-id"]

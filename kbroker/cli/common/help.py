@@ -1,0 +1,126 @@
+"""The text of `--help`: plain, and the same in every version of typer. docs/cli.md is generated from the same parts."""
+
+import inspect
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from typer.core import TyperCommand, TyperGroup
+
+MAX_WIDTH = 100
+EXAMPLE = "Example: "
+
+
+class HelpRow(NamedTuple):
+    """An argument, option or command with its description."""
+
+    name: str
+    text: str
+
+
+class CommandHelp(NamedTuple):
+    """The parts of a command's help. Examples are command lines."""
+
+    usage: str
+    paragraphs: list[str]
+    examples: list[str]
+    arguments: list[HelpRow]
+    options: list[HelpRow]
+    commands: list[HelpRow]
+
+
+def command_help(command: Any, ctx: Any) -> CommandHelp:
+    """Return the help of a click command in its context."""
+    paragraphs = [
+        " ".join(paragraph.split()) for paragraph in inspect.cleandoc(command.help or "").split("\n\n") if paragraph
+    ]
+    params = [param for param in command.get_params(ctx) if not getattr(param, "hidden", False)]
+    arguments = [param for param in params if param.param_type_name == "argument"]
+    pieces = [ctx.command_path, "[OPTIONS]", *map(_argument_name, arguments)]
+    is_group = isinstance(command, TyperGroup)
+    if is_group:
+        pieces.append("COMMAND")
+    return CommandHelp(
+        " ".join(pieces),
+        [paragraph for paragraph in paragraphs if not paragraph.startswith(EXAMPLE)],
+        [paragraph.removeprefix(EXAMPLE) for paragraph in paragraphs if paragraph.startswith(EXAMPLE)],
+        [HelpRow(_argument_name(param), _with_details(param)) for param in arguments if param.help],
+        [HelpRow(_option_name(param), _with_details(param)) for param in params if param not in arguments],
+        [HelpRow(name, _summary(command.get_command(ctx, name))) for name in command.list_commands(ctx)]
+        if is_group
+        else [],
+    )
+
+
+def _argument_name(param: Any) -> str:
+    name: str = param.metavar or param.name.upper()
+    if param.nargs != 1 and "..." not in name:
+        name += "..."
+    return name if param.required or name.startswith("[") else f"[{name}]"
+
+
+def _option_name(param: Any) -> str:
+    # Short names first, and the same order for --help, which click keeps in a set.
+    names = ", ".join(sorted([*param.opts, *param.secondary_opts], key=len))
+    return names if param.is_flag or param.count else f"{names} {param.metavar or param.name.upper()}"
+
+
+def _with_details(param: Any) -> str:
+    """The help of a parameter with its environment variable and default."""
+    details = []
+    if param.envvar:
+        details.append(f"env: {param.envvar}")
+    if isinstance(param.show_default, str):
+        details.append(f"default: {param.show_default}")
+    elif param.show_default and param.default not in (None, False, ""):
+        details.append(f"default: {'on' if param.default is True else param.default}")
+    if param.param_type_name == "option" and param.required:
+        details.append("required")
+    return " ".join([*([param.help] if param.help else []), *([f"[{'; '.join(details)}]"] if details else [])])
+
+
+def _summary(command: Any) -> str:
+    """The first sentence of a command's help."""
+    first_paragraph = " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
+    return first_paragraph.split(". ")[0].rstrip(".") + "."
+
+
+def format_help(command: Any, ctx: Any) -> str:
+    """Return the help of a command as text for the terminal."""
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+    parts = command_help(command, ctx)
+    blocks = [f"Usage: {parts.usage}", *(textwrap.fill(paragraph, width) for paragraph in parts.paragraphs)]
+    if parts.examples:
+        blocks.append("\n".join(["Examples:", *(f"  {example}" for example in parts.examples)]))
+    for title, rows in (("Arguments", parts.arguments), ("Options", parts.options), ("Commands", parts.commands)):
+        if rows:
+            blocks.append("\n".join([f"{title}:", *_format_rows(rows, width)]))
+    return "\n\n".join(blocks)
+
+
+def _format_rows(rows: Sequence[HelpRow], width: int) -> Iterator[str]:
+    """Yield lines with texts in a second column. A long name has a line of its own."""
+    indent = min(max(len(row.name) for row in rows), 30) + 4
+    for name, text in rows:
+        lines = textwrap.wrap(text, max(width - indent, 30)) or [""]
+        if len(name) + 4 > indent:
+            yield f"  {name}"
+            yield " " * indent + lines[0]
+        else:
+            yield f"  {name}".ljust(indent) + lines[0]
+        yield from (" " * indent + line for line in lines[1:])
+
+
+class HelpCommand(TyperCommand):
+    """A command with the help of this module."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(format_help(self, ctx))
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands with the help of this module."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(format_help(self, ctx))

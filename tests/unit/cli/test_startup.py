@@ -1,0 +1,80 @@
+"""What a command line imports: start-up time is mostly imports, so the heavy ones must not come back."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kbroker.cli.app import COMMANDS
+
+PROGRAM = """
+import sys
+from kbroker.cli import main
+status = main(sys.argv[1:])
+print("status", status)
+print(*sys.modules)
+"""
+
+
+def imported_by(*args: str) -> tuple[int, set[str]]:
+    """Run a command line in a new process; returns its exit status and the modules that it imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *args], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+    )
+    *_, status, modules = done.stdout.splitlines()
+    return int(status.removeprefix("status ")), set(modules.split())
+
+
+def command_packages(modules: set[str]) -> set[str]:
+    """The packages of kbroker.cli that hold commands."""
+    packages = {module.split(".")[2] for module in modules if module.startswith("kbroker.cli.")}
+    return packages - {"app", "common"}
+
+
+LIBRARIES = {"rich", "pygments", "kafka", "asyncio", "kazoo", "construct", "prometheus_client", "pyspark", "pyarrow"}
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"]])
+def test_help_imports_no_command(args: list[str]) -> None:
+    status, modules = imported_by(*args)
+    assert status == 0
+    assert not modules & {*LIBRARIES, "pydantic"}
+    assert command_packages(modules) == set()
+    assert {module for module in modules if module.startswith("kbroker.")} <= {
+        "kbroker.cli",
+        "kbroker.cli.app",
+        "kbroker.cli.common",
+        "kbroker.cli.common.completion",
+        "kbroker.cli.common.errors",
+        "kbroker.cli.common.help",
+        "kbroker.cli.common.parsing",
+    }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_imports_no_library(name: str) -> None:
+    status, modules = imported_by(name, "--help")
+    assert status == 0
+    assert not modules & LIBRARIES
+
+
+@pytest.mark.parametrize(
+    ("args", "packages"),
+    [
+        (["topics", "list"], {"topics", "configs"}),
+        (["produce", "t", "v"], {"records"}),
+        (["consume", "t"], {"records"}),
+        (["groups", "list"], {"groups"}),
+        (["configs", "list"], {"configs"}),
+        (["transactions", "list"], {"transactions"}),
+    ],
+)
+def test_a_command_imports_its_own_package_and_none_of_the_broker(args: list[str], packages: set[str]) -> None:
+    """Nothing listens on port 1: the command ends where it would import the Kafka client."""
+    status, modules = imported_by(*args, "--bootstrap", "127.0.0.1:1")
+    assert status == 1
+    assert command_packages(modules) == packages
+    assert not modules & (LIBRARIES - {"kafka"})
+    ours = {module.split(".")[1] for module in modules if module.startswith("kbroker.")}
+    assert ours == {"cli"}
+    assert {module for module in modules if module.startswith("protocol.")} == {"protocol.errors"}

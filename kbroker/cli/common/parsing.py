@@ -99,25 +99,25 @@ def parse_date(text: str) -> str:
         raise usage_error(f"--date must be a date such as 2026-01-31, not {text!r}") from None
 
 
-class Position(NamedTuple):
+class PartitionPosition(NamedTuple):
     """A position in a partition. `value` is an offset, a number of records before the end, or milliseconds."""
 
     kind: Literal["earliest", "latest", "offset", "last", "time"]
     value: int = 0
 
 
-def parse_position(text: str, now_ms: int) -> Position:
+def parse_position(text: str, now_ms: int) -> PartitionPosition:
     """Parse `earliest`, `latest`, an offset, `-N` (the last N records) or `@TIME` (the first record since then)."""
     if text in ("earliest", "beginning", "start"):
-        return Position("earliest")
+        return PartitionPosition("earliest")
     if text in ("latest", "end"):
-        return Position("latest")
+        return PartitionPosition("latest")
     if text.startswith("@"):
-        return Position("time", parse_time_ms(text[1:], now_ms))
+        return PartitionPosition("time", parse_time_ms(text[1:], now_ms))
     if text.startswith("-"):
-        return Position("last", parse_integer(text[1:], "the number of last records"))
+        return PartitionPosition("last", parse_integer(text[1:], "the number of last records"))
     if text.isascii() and text.isdigit():
-        return Position("offset", parse_integer(text, "an offset"))
+        return PartitionPosition("offset", parse_integer(text, "an offset"))
     raise usage_error(f"expected earliest, latest, an offset, -N or @TIME, not {text!r}")
 
 

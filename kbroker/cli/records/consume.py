@@ -12,7 +12,7 @@ from kbroker.cli.common.client import client_errors, client_settings
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
-from kbroker.cli.common.parsing import INT32, Position, parse_position
+from kbroker.cli.common.parsing import INT32, PartitionPosition, parse_position
 from kbroker.cli.records.offset_range import existing_partitions, find_range
 from kbroker.cli.records.polling import MAX_POLL_RECORDS, InterruptGuard, Printer, consume_as_member, consume_range
 
@@ -80,7 +80,7 @@ def consume(
     Example: kbroker consume orders --from @2026-01-31T12:00 --count 10 --json
     """
     now_ms = round(time.time() * 1000)
-    start = parse_position(from_, now_ms) if from_ is not None else Position("earliest")
+    start = parse_position(from_, now_ms) if from_ is not None else PartitionPosition("earliest")
     stop = parse_position(to, now_ms) if to is not None else None
     if group is not None and (partition or stop is not None or start.kind not in ("earliest", "latest")):
         raise usage_error(

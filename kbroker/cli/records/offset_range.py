@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.parsing import Position
+from kbroker.cli.common.parsing import PartitionPosition
 
 Offsets = dict[Any, int]  # by kafka.TopicPartition
 
@@ -32,13 +32,13 @@ def existing_partitions(consumer: Any, topics: list[str], partitions: list[int] 
 
 
 def find_range(
-    consumer: Any, partitions: list[Any], start: Position, stop: Position | None, follow: bool
+    consumer: Any, partitions: list[Any], start: PartitionPosition, stop: PartitionPosition | None, follow: bool
 ) -> OffsetRange:
     """Return the offsets of two positions. Without `stop` the range ends at the current end, or never with `follow`."""
     log_start: Offsets = consumer.beginning_offsets(partitions)
     log_end: Offsets = consumer.end_offsets(partitions)
 
-    def at_time(position: Position) -> dict[Any, int | None]:
+    def at_time(position: PartitionPosition) -> dict[Any, int | None]:
         if position.kind != "time":
             return {}
         offsets = consumer.offsets_for_times(dict.fromkeys(partitions, position.value))
@@ -56,7 +56,7 @@ def find_range(
 
 
 def resolve_position(
-    position: Position,
+    position: PartitionPosition,
     log_start: Offsets,
     log_end: Offsets,
     at_time: Mapping[Any, int | None],

@@ -50,11 +50,11 @@ def test_topic_configs_are_set_shown_and_unset(kbroker: Kbroker, try_kbroker: Kb
 
 def test_describe_shows_type_synonyms_and_documentation(kbroker: Kbroker, topic: str) -> None:
     kbroker("configs", "set", "topic", topic, "retention.ms=5000")
-    shown = kbroker("configs", "get", "topic", topic, "retention.ms", "segment.bytes", "--describe").out.splitlines()
-    assert shown[0] == "retention.ms=5000  (long, source: topic)"
-    assert "    topic: retention.ms=5000" in shown
-    assert "segment.bytes=1073741824  (int, source: default)" in shown
-    assert "    default: log.segment.bytes=1073741824" in shown
+    output = kbroker("configs", "get", "topic", topic, "retention.ms", "segment.bytes", "--describe").out.splitlines()
+    assert output[0] == "retention.ms=5000  (long, source: topic)"
+    assert "    topic: retention.ms=5000" in output
+    assert "segment.bytes=1073741824  (int, source: default)" in output
+    assert "    default: log.segment.bytes=1073741824" in output
     [config] = kbroker("configs", "get", "topic", topic, "retention.ms", "--json").json()
     assert (config["type"], config["source"], config["sensitive"]) == ("long", "DYNAMIC_TOPIC_CONFIG", False)
     assert config["documentation"]
@@ -70,9 +70,9 @@ def test_one_broker_and_all_brokers(kbroker: Kbroker) -> None:
     kbroker("configs", "set", "broker", node, "log.cleaner.threads=2")
     kbroker("configs", "set", "broker", "--default", "log.cleaner.threads=2")
     try:
-        shown = kbroker("configs", "get", "broker", node, "log.cleaner.threads", "--describe").out.splitlines()
-        assert shown[0] == "log.cleaner.threads=2  (int, source: broker)"
-        assert "    all brokers: log.cleaner.threads=2" in shown
+        output = kbroker("configs", "get", "broker", node, "log.cleaner.threads", "--describe").out.splitlines()
+        assert output[0] == "log.cleaner.threads=2  (int, source: broker)"
+        assert "    all brokers: log.cleaner.threads=2" in output
         assert values(kbroker, "broker", "--default")["log.cleaner.threads"] == "2"
     finally:
         kbroker("configs", "unset", "broker", node, "log.cleaner.threads")

@@ -37,17 +37,17 @@ def test_an_empty_group_is_listed_described_and_deleted(
     assert group not in kbroker("groups", "list", "--state", "Stable").out
     kbroker("produce", name, "--partition", "1", "more")
     assert committed(kbroker, group) == [(0, 10, 0), (1, 10, 1)]
-    shown = kbroker("groups", "describe", group).out.splitlines()
-    assert shown[0] == f"{group}  Empty  0 members  lag 1"
-    assert shown[1].split()[:5] == ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
-    assert [line.split()[:5] for line in shown[2:]] == [
+    output = kbroker("groups", "describe", group).out.splitlines()
+    assert output[0] == f"{group}  Empty  0 members  lag 1"
+    assert output[1].split()[:5] == ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
+    assert [line.split()[:5] for line in output[2:]] == [
         [name, "0", "10", "10", "0"],
         [name, "1", "10", "11", "1"],
     ]
     assert kbroker("groups", "delete", group).out == f"{group}: deleted\n"
-    gone = try_kbroker("groups", "delete", group)
-    assert gone.status == 1
-    assert "(GROUP_ID_NOT_FOUND)" in gone.err
+    missing = try_kbroker("groups", "delete", group)
+    assert missing.status == 1
+    assert "(GROUP_ID_NOT_FOUND)" in missing.err
     assert "(GROUP_ID_NOT_FOUND)" in try_kbroker("groups", "describe", group).err
 
 

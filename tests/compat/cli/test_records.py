@@ -27,14 +27,14 @@ def test_keys_headers_partitions_and_timestamps_arrive(kbroker: Kbroker, name: s
     kbroker("produce", name, "--key-separator", "\\t", "--partition", "1", stdin="k2\tv\t2\n")
     record = {"key": "k3", "value": None, "partition": 1, "timestamp": 1_700_000_000_000}
     kbroker("produce", name, "--json", stdin=json.dumps(record) + "\n")
-    shown = [json.loads(line) for line in kbroker("consume", name, "--json").out.splitlines()]
-    assert [(r["partition"], r["offset"], r["key"], r["value"]) for r in shown] == [
+    output = [json.loads(line) for line in kbroker("consume", name, "--json").out.splitlines()]
+    assert [(r["partition"], r["offset"], r["key"], r["value"]) for r in output] == [
         (1, 0, "k", "v"),
         (1, 1, "k2", "v\t2"),
         (1, 2, "k3", None),
     ]
-    assert shown[0]["headers"] == [{"key": "h", "value": "1"}, {"key": "h", "value": "2"}]
-    assert (shown[2]["timestamp"], shown[2]["timestamp_type"]) == (1_700_000_000_000, "CreateTime")
+    assert output[0]["headers"] == [{"key": "h", "value": "1"}, {"key": "h", "value": "2"}]
+    assert (output[2]["timestamp"], output[2]["timestamp_type"]) == (1_700_000_000_000, "CreateTime")
     assert kbroker("consume", name, "--key-separator", "=").out == "k=v\nk2=v\t2\nk3=\n"
 
 

@@ -19,9 +19,9 @@ def test_a_topic_is_created_listed_described_and_deleted(kbroker: Kbroker, try_k
     assert described["configs"]["retention.ms"] == "86400000"
     assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
     assert {(p["earliest_offset"], p["latest_offset"]) for p in described["partitions"]} == {(0, 0)}
-    shown = kbroker("topics", "describe", name).out.splitlines()
-    assert "retention.ms=86400000" in shown[0]
-    assert len(shown) == 5
+    output = kbroker("topics", "describe", name).out.splitlines()
+    assert "retention.ms=86400000" in output[0]
+    assert len(output) == 5
 
     assert kbroker("topics", "delete", name).out == f"{name}: deleted\n"
     missing = try_kbroker("topics", "describe", name)

@@ -62,9 +62,9 @@ def test_an_open_transaction_is_listed_and_described(
     assert described["timeout_ms"] == 60_000
     assert described["partitions"] == {name: [0]}
     assert abs(described["start_ms"] - time.time() * 1000) < HOUR_MS
-    [shown] = kbroker("transactions", "describe", name).out.splitlines()[1:]
-    assert shown.split()[:5] == [name, "Ongoing", str(row["producer_id"]), str(described["producer_epoch"]), "1m"]
-    assert shown.endswith(f"  {name}:0")
+    [output] = kbroker("transactions", "describe", name).out.splitlines()[1:]
+    assert output.split()[:5] == [name, "Ongoing", str(row["producer_id"]), str(described["producer_epoch"]), "1m"]
+    assert output.endswith(f"  {name}:0")
 
     [at] = kbroker("transactions", "producers", name, "--json").json()
     assert (at["partition"], at["producer_id"], at["start_offset"]) == (0, row["producer_id"], 0)
@@ -91,8 +91,8 @@ def test_a_listing_is_filtered_by_the_broker(
     assert sorted(numbers) == [f"{name}-idle", f"{name}-open"]
 
     def listed(*filters: str) -> list[str]:
-        found = [row["transactional_id"] for row in kbroker("transactions", "list", "--json", *filters).json()]
-        return [found_id for found_id in found if found_id.startswith(name)]
+        rows = kbroker("transactions", "list", "--json", *filters).json()
+        return [row["transactional_id"] for row in rows if row["transactional_id"].startswith(name)]
 
     assert listed("--state", "ongoing") == [f"{name}-open"]
     assert listed("--state", "Empty", "--state", "Ongoing") == [f"{name}-idle", f"{name}-open"]
@@ -192,12 +192,12 @@ def test_a_hanging_transaction_is_found_and_aborted(
     begin(transactional(name), name)  # an open transaction that its coordinator knows
     assert kbroker("consume", name, "--read-committed").out == "before\n"
 
-    [found] = kbroker("transactions", "find-hanging", "--topic", name, "--json").json()
-    assert (found["topic"], found["partition"], found["start_offset"]) == (name, 0, 1)
-    assert found["producer_id"] == producer_id
-    assert HOUR_MS <= found["silent_ms"] < 2 * HOUR_MS
-    assert found in [
-        {**row, "silent_ms": found["silent_ms"]}
+    [hanging] = kbroker("transactions", "find-hanging", "--topic", name, "--json").json()
+    assert (hanging["topic"], hanging["partition"], hanging["start_offset"]) == (name, 0, 1)
+    assert hanging["producer_id"] == producer_id
+    assert HOUR_MS <= hanging["silent_ms"] < 2 * HOUR_MS
+    assert hanging in [
+        {**row, "silent_ms": hanging["silent_ms"]}
         for row in kbroker("transactions", "find-hanging", "--broker", "1", "--json").json()
     ]
     assert kbroker("transactions", "find-hanging", "--broker", "99", "--json").json() == []

@@ -49,9 +49,9 @@ def test_a_refused_connection_is_one_line(
     command: list[str], unused_address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, "--bootstrap", unused_address]) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err == (
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == (
         f"kbroker: cannot connect to {unused_address}: Connection refused (start a broker with: kbroker start)\n"
     )
 
@@ -112,18 +112,18 @@ def test_usage_errors_are_one_line_with_status_2(
     command: list[str], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command) == 2
-    shown = capsys.readouterr()
-    assert reason in shown.err
-    assert shown.err.count("\n") == 1
-    assert shown.out == ""
+    output = capsys.readouterr()
+    assert reason in output.err
+    assert output.err.count("\n") == 1
+    assert output.out == ""
 
 
 @pytest.mark.parametrize("command", [["--help"], ["topics", "-h"], ["start", "--help"], ["consume", "--help"]])
 def test_help_has_status_0(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 0
-    shown = capsys.readouterr()
-    assert shown.out.startswith("Usage: kbroker")
-    assert shown.err == ""
+    output = capsys.readouterr()
+    assert output.out.startswith("Usage: kbroker")
+    assert output.err == ""
 
 
 @pytest.mark.parametrize("command", [[], ["topics"], ["groups"], ["configs"]])
@@ -134,7 +134,7 @@ def test_a_group_without_a_command_prints_its_help(command: list[str], capsys: p
 
 def test_help_of_start_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     main(["start", "--help"])
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for option in (
         "--config",
         "--data-dir",
@@ -145,7 +145,7 @@ def test_help_of_start_has_every_option(capsys: pytest.CaptureFixture[str]) -> N
         "--log-format",
         "--metrics",
     ):
-        assert option in shown
+        assert option in output
 
 
 def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

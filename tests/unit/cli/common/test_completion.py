@@ -35,9 +35,9 @@ def complete(
     monkeypatch.setenv("COMP_WORDS", "\n".join(("kbroker", *words)))
     monkeypatch.setenv("COMP_CWORD", str(len(words)))
     assert main([]) == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    return shown.out.split()
+    output = capsys.readouterr()
+    assert output.err == ""
+    return output.out.split()
 
 
 @pytest.mark.parametrize(

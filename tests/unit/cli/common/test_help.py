@@ -34,8 +34,8 @@ CONTEXT = typer.Context(COMMAND, info_name="copy")
 
 def test_help_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    shown = format_help(COMMAND, CONTEXT)
-    assert shown[: shown.index("\n  --install-completion")] == (
+    output = format_help(COMMAND, CONTEXT)
+    assert output[: output.index("\n  --install-completion")] == (
         "Usage: copy [OPTIONS] SOURCE...\n"
         "\n"
         "Copy files. Existing files are replaced.\n"

@@ -34,16 +34,16 @@ def test_a_table_on_a_terminal_is_drawn_by_rich(
     monkeypatch.setenv("COLUMNS", "80")
     print_heading("orders", "3 partitions")
     print_table(("topic", "lag"), [["[red]a[/red]", 5], ["b", None]])
-    shown = capsys.readouterr().out
-    assert "─" in shown
-    assert "[red]a[/red]" in shown  # not interpreted as rich markup
+    output = capsys.readouterr().out
+    assert "─" in output
+    assert "[red]a[/red]" in output  # not interpreted as rich markup
 
 
 def test_json_is_not_escaped_to_ascii(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"näme": [1, None]})
-    shown = capsys.readouterr().out
-    assert "näme" in shown
-    assert json.loads(shown) == {"näme": [1, None]}
+    output = capsys.readouterr().out
+    assert "näme" in output
+    assert json.loads(output) == {"näme": [1, None]}
 
 
 def test_a_heading_in_a_pipe_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:

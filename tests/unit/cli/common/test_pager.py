@@ -88,10 +88,10 @@ def test_long_output_goes_through_the_pager() -> None:
     ],
 )
 def test_short_output_and_disabled_pagers_are_not_paged(arguments: list[str], more: dict[str, str]) -> None:
-    shown = in_terminal(LISTING, *arguments, **more)
-    assert "paged:" not in shown
-    assert "\x1b[" in shown
-    assert "4" in shown
+    output = in_terminal(LISTING, *arguments, **more)
+    assert "paged:" not in output
+    assert "\x1b[" in output
+    assert "4" in output
 
 
 def test_no_color_disables_colors() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.parsing import (
-    Position,
+    PartitionPosition,
     TopicPartitions,
     parse_assignments,
     parse_config_changes,
@@ -80,18 +80,18 @@ def test_an_invalid_time_is_rejected(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("earliest", Position("earliest")),
-        ("beginning", Position("earliest")),
-        ("latest", Position("latest")),
-        ("end", Position("latest")),
-        ("0", Position("offset", 0)),
-        ("42", Position("offset", 42)),
-        ("-5", Position("last", 5)),
-        ("@1795000000000", Position("time", NOW)),
-        ("@1h", Position("time", NOW - 3_600_000)),
+        ("earliest", PartitionPosition("earliest")),
+        ("beginning", PartitionPosition("earliest")),
+        ("latest", PartitionPosition("latest")),
+        ("end", PartitionPosition("latest")),
+        ("0", PartitionPosition("offset", 0)),
+        ("42", PartitionPosition("offset", 42)),
+        ("-5", PartitionPosition("last", 5)),
+        ("@1795000000000", PartitionPosition("time", NOW)),
+        ("@1h", PartitionPosition("time", NOW - 3_600_000)),
     ],
 )
-def test_positions(text: str, expected: Position) -> None:
+def test_positions(text: str, expected: PartitionPosition) -> None:
     assert parse_position(text, NOW) == expected
 
 

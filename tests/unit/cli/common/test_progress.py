@@ -44,10 +44,10 @@ def test_quick_work_shows_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-@pytest.mark.parametrize(("stream", "wanted"), [(io.StringIO(), True), (Terminal(), False)])
-def test_no_bar_without_a_terminal_or_when_disabled(stream: io.StringIO, wanted: bool) -> None:
+@pytest.mark.parametrize(("stream", "enabled"), [(io.StringIO(), True), (Terminal(), False)])
+def test_no_bar_without_a_terminal_or_when_disabled(stream: io.StringIO, enabled: bool) -> None:
     clock = Clock()
-    with ProgressBar("producing", None, enabled=wanted, stream=stream, clock=clock) as progress:
+    with ProgressBar("producing", None, enabled=enabled, stream=stream, clock=clock) as progress:
         clock.now += 60
         progress.advance(1)
         assert not progress.is_shown

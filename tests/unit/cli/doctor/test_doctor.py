@@ -40,10 +40,10 @@ class FaultyHost(Host):
         return self._get("bind", None)  # type: ignore[no-any-return]
 
     def resolve(self, host: str) -> list[str]:
-        found = self._get("addresses", ["127.0.0.1"])
-        if isinstance(found, OSError):
-            raise found
-        return found  # type: ignore[no-any-return]
+        addresses = self._get("addresses", ["127.0.0.1"])
+        if isinstance(addresses, OSError):
+            raise addresses
+        return addresses  # type: ignore[no-any-return]
 
     def connect_error(self, host: str, port: int) -> OSError | None:
         return self._get("connect", None)  # type: ignore[no-any-return]
@@ -136,20 +136,20 @@ def failure(
 
 
 def test_a_healthy_host(data: Path) -> None:
-    found = results(data)
-    assert {result.status for result in found} == {OK}
-    assert [result.check for result in found] == [
+    healthy = results(data)
+    assert {result.status for result in healthy} == {OK}
+    assert [result.check for result in healthy] == [
         "configuration", "listener", "advertised address", "data directory", "disk space", "file system", "reads",
         "write cache", "last stop", "clock", "open files", "memory", "programs",
     ]  # fmt: skip
-    assert all(result.advice == "" for result in found)
+    assert all(result.advice == "" for result in healthy)
 
 
 def test_a_healthy_host_before_the_first_start(tmp_path: Path) -> None:
-    found = {result.check: result for result in results(tmp_path / "a" / "b")}
-    assert {result.status for result in found.values()} == {OK}
-    assert found["data directory"].message.endswith("will be created")
-    assert "is unknown before the first start" in found["reads"].message
+    by_check = {result.check: result for result in results(tmp_path / "a" / "b")}
+    assert {result.status for result in by_check.values()} == {OK}
+    assert by_check["data directory"].message.endswith("will be created")
+    assert "is unknown before the first start" in by_check["reads"].message
 
 
 # Configuration.
@@ -191,9 +191,9 @@ def test_a_listener_address_in_use(data: Path) -> None:
 
 @pytest.mark.usefixtures("_locked")
 def test_a_running_broker_is_checked(data: Path) -> None:
-    found = {result.check: result.message for result in results(data, bind=IN_USE)}
-    assert found["listener"] == "a broker of cluster cluster serves PLAINTEXT://127.0.0.1:9092: 3 topics"
-    assert found["last stop"] == "a broker is running on the data directory"
+    messages = {result.check: result.message for result in results(data, bind=IN_USE)}
+    assert messages["listener"] == "a broker of cluster cluster serves PLAINTEXT://127.0.0.1:9092: 3 topics"
+    assert messages["last stop"] == "a broker is running on the data directory"
     assert failure(data, bind=IN_USE, cluster=replace(CLUSTER, without_leader=("a", "b"))) == (
         "topics", PROBLEM, "without a leader: a, b",
     )  # fmt: skip
@@ -253,17 +253,17 @@ def test_file_systems(data: Path) -> None:
     )  # fmt: skip
     assert failure(data, file_system=FileSystem("tmpfs", "/tmp", "0:5"))[2] == "tmpfs at /tmp is in memory"
     assert failure(data, nowait=False)[:2] == ("reads", WARNING)
-    found = {result.check: result.message for result in results(data, file_system=None)}
-    assert found["file system"].startswith("unknown")
+    messages = {result.check: result.message for result in results(data, file_system=None)}
+    assert messages["file system"].startswith("unknown")
 
 
 def test_write_caches(data: Path) -> None:
-    def found(**faults: Any) -> str:
+    def message(**faults: Any) -> str:
         return next(result.message for result in results(data, **faults) if result.check == "write cache")
 
-    assert found() == "sda is write through"
-    assert found(write_caches={"vda": "write back"}).startswith("vda writes back")
-    assert found(write_caches={}).startswith("unknown")
+    assert message() == "sda is write through"
+    assert message(write_caches={"vda": "write back"}).startswith("vda writes back")
+    assert message(write_caches={}).startswith("unknown")
 
 
 def test_disks_under_a_device(tmp_path: Path) -> None:
@@ -344,9 +344,9 @@ def test_the_command(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         args = ["doctor", "--data-dir", str(data), "--listen", address]
         assert main(args) == 1
-        shown = capsys.readouterr().out
-        assert f"problem  listener            PLAINTEXT://{address} cannot be bound: Address already in use" in shown
-        assert "-> Stop the process that listens there" in shown
+        output = capsys.readouterr().out
+        assert f"problem  listener            PLAINTEXT://{address} cannot be bound: Address already in use" in output
+        assert "-> Stop the process that listens there" in output
         assert main([*args, "--json"]) == 1
         listed = {result["check"]: result for result in json.loads(capsys.readouterr().out)}
         assert listed["listener"]["status"] == "problem"
@@ -357,10 +357,10 @@ def test_the_command(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_real_host(data: Path) -> None:
     """The real host returns values of the types that FaultyHost returns."""
     host = Host()
-    found = host.file_system(str(data))
-    assert found is not None
-    assert str(data).startswith(found.mount_point)
-    assert isinstance(host.write_caches(found.device), dict)
+    file_system = host.file_system(str(data))
+    assert file_system is not None
+    assert str(data).startswith(file_system.mount_point)
+    assert isinstance(host.write_caches(file_system.device), dict)
     assert host.write_caches("999:999") == {}
     assert host.supports_nowait_reads(str(data / meta_properties.FILE)) in (True, False)
     assert host.is_clock_synchronized() in (True, False, None)

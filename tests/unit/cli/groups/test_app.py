@@ -1,4 +1,4 @@
-"""What is shown of groups: the lag table and members."""
+"""The lag table and the members of groups."""
 
 from kbroker.cli.groups.app import lag_table, member_summary
 

@@ -28,7 +28,7 @@ from protocol.records.control import EndMarker, build_end_marker
 from protocol.schema.message import encode
 from tests.unit.support.log_lab import NOW, Lab, append, batch
 
-Shown = list[dict[str, Any]]
+Items = list[dict[str, Any]]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def lab(tmp_path: Path) -> Lab:
     return lab
 
 
-def as_json(capsys: pytest.CaptureFixture[str], *args: str, status: int = 0) -> Shown:
+def as_json(capsys: pytest.CaptureFixture[str], *args: str, status: int = 0) -> Items:
     assert main(["log", "dump", "--json", *args]) == status
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
@@ -58,22 +58,22 @@ def write(path: Path, data: bytes | bytearray) -> str:
 
 
 def test_a_directory_is_dumped_recursively(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = as_json(capsys, str(lab.path.parent))
+    items = as_json(capsys, str(lab.path.parent))
     by_kind: dict[str, int] = {}
-    for one in shown:
-        by_kind[one["item"]] = by_kind.get(one["item"], 0) + 1
+    for item in items:
+        by_kind[item["item"]] = by_kind.get(item["item"], 0) + 1
     assert by_kind["batch"] == 20
     assert by_kind["producer"] == len(lab.files(".snapshot"))
     assert by_kind["epoch"] == by_kind["topic id"] == 1
     # Offset index entries point at the starts of batches.
-    begins = {(one["last_offset"], one["position"]) for one in shown if one["item"] == "batch"}
-    entries = {(one["offset"], one["position"]) for one in shown if one["item"] == "entry" and "position" in one}
+    begins = {(item["last_offset"], item["position"]) for item in items if item["item"] == "batch"}
+    entries = {(item["offset"], item["position"]) for item in items if item["item"] == "entry" and "position" in item}
     assert entries
     assert entries <= begins
-    times = {one["last_offset"]: one["max_timestamp"] for one in shown if one["item"] == "batch"}
-    dated = [one for one in shown if one["item"] == "entry" and "timestamp" in one]
+    times = {item["last_offset"]: item["max_timestamp"] for item in items if item["item"] == "batch"}
+    dated = [item for item in items if item["item"] == "entry" and "timestamp" in item]
     assert dated
-    assert all(times[one["offset"]] == one["timestamp"] for one in dated)
+    assert all(times[item["offset"]] == item["timestamp"] for item in dated)
 
 
 def test_batches_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +99,7 @@ def test_batches_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "  key k  value v\\n  h=base64:/w==",
         "  key null  value null",
     ]
-    (record,) = [one for one in as_json(capsys, path, "--values") if one["item"] == "record" and one["offset"] == 5]
+    (record,) = [item for item in as_json(capsys, path, "--values") if item["item"] == "record" and item["offset"] == 5]
     assert (record["key"], record["value"], record["headers"]) == ("k", "v\n", [{"key": "h", "value_base64": "/w=="}])
 
 
@@ -113,9 +113,9 @@ def test_control_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_offsets_and_max_limit_the_items(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(lab.path / "00000000000000000000.log")
-    assert [one["base_offset"] for one in as_json(capsys, path, "--offsets", "3..6")] == [2, 4, 6]
+    assert [item["base_offset"] for item in as_json(capsys, path, "--offsets", "3..6")] == [2, 4, 6]
     assert [
-        one["offset"] for one in as_json(capsys, path, "--offsets", "3..4", "--records") if one["item"] == "record"
+        item["offset"] for item in as_json(capsys, path, "--offsets", "3..4", "--records") if item["item"] == "record"
     ] == [3, 4]
     lines = as_text(capsys, path, "--max", "2")
     assert len(lines) == 4
@@ -136,13 +136,13 @@ def test_damage_is_printed_with_its_position_and_the_batches_after_it(
     count = len(data) // size
     data[2 * size + 70] ^= 1
     write(path, data + b"torn")
-    shown = as_json(capsys, str(path), "--values", status=1)
-    first, last = (one for one in shown if one["item"] == "damage")
+    items = as_json(capsys, str(path), "--values", status=1)
+    first, last = (item for item in items if item["item"] == "damage")
     assert (first["position"], first["size"], first["offset"]) == (2 * size, size, 4)
     assert first["reason"] == "its CRC is wrong"
-    assert [one["position"] for one in shown if one.get("valid") is False] == [2 * size]
+    assert [item["position"] for item in items if item.get("valid") is False] == [2 * size]
     assert (last["position"], last["size"]) == (len(data), 4)
-    assert len([one for one in shown if one["item"] == "batch"]) == count
+    assert len([item for item in items if item["item"] == "batch"]) == count
     assert f"DAMAGE at byte {2 * size} to {3 * size - 1}, offset 4: its CRC is wrong" in as_text(
         capsys, str(path), status=1
     )
@@ -150,26 +150,26 @@ def test_damage_is_printed_with_its_position_and_the_batches_after_it(
 
 def test_random_bytes_under_every_name_are_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = Random(1)
-    found = [f"{7:020d}{suffix}" for suffix in (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)]
-    found += [
+    names = [f"{7:020d}{suffix}" for suffix in (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)]
+    names += [
         file_names.LEADER_EPOCHS,
         file_names.PARTITION_METADATA,
         file_names.RECOVERY_POINTS,
         file_names.LOG_START_OFFSETS,
     ]
-    found += [
+    names += [
         file_names.CLEANER_OFFSETS,
         "replication-offset-checkpoint",
         meta_properties.FILE,
         file_names.CLEAN_SHUTDOWN,
     ]
-    found += ["coordination.journal", "coordination.snapshot"]
-    for name in found:
+    names += ["coordination.journal", "coordination.snapshot"]
+    for name in names:
         path = write(tmp_path / "__consumer_offsets-0" / name, random.randbytes(999))
         assert main(["log", "dump", "--values", path]) == 1, name
-        shown = capsys.readouterr()
-        assert "DAMAGE" in shown.out, name
-        assert shown.err == "", name
+        output = capsys.readouterr()
+        assert "DAMAGE" in output.out, name
+        assert output.err == "", name
 
 
 def test_small_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,14 +178,14 @@ def test_small_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     write_clean_shutdown_file(disk, directory, 3)
     meta_properties.write_meta_properties(disk, directory, meta_properties.MetaProperties("cluster", 2, "directory"))
     write(tmp_path / "t-1.0123456789abcdef0123456789abcdef-delete" / file_names.LEADER_EPOCHS, b"0\n1\n4 9\n")
-    shown = {one["item"]: one for one in as_json(capsys, directory)}
-    assert shown["offset"] == {
+    items = {item["item"]: item for item in as_json(capsys, directory)}
+    assert items["offset"] == {
         "file": f"{directory}/{file_names.RECOVERY_POINTS}",
         "item": "offset", "topic": "t", "partition": 1, "offset": 5,
     }  # fmt: skip
-    assert shown["clean shutdown"]["broker_epoch"] == 3
-    assert shown["identity"]["cluster_id"] == "cluster"
-    assert (shown["epoch"]["epoch"], shown["epoch"]["start_offset"]) == (4, 9)
+    assert items["clean shutdown"]["broker_epoch"] == 3
+    assert items["identity"]["cluster_id"] == "cluster"
+    assert (items["epoch"]["epoch"], items["epoch"]["start_offset"]) == (4, 9)
     assert "topic t  partition 1  offset 5" in as_text(capsys, f"{directory}/{file_names.RECOVERY_POINTS}")
     path = write(tmp_path / file_names.CLEANER_OFFSETS, b"0\n2\nt 1 5\n")
     lines = as_text(capsys, path, status=1)
@@ -201,7 +201,7 @@ def test_the_coordination_journal(tmp_path: Path, capsys: pytest.CaptureFixture[
         journal.append(ops)
     journal.close()
     path = tmp_path / "coordination.journal"
-    assert [(one["number"], one["op"], one["path"]) for one in as_json(capsys, str(path))] == [
+    assert [(item["number"], item["op"], item["path"]) for item in as_json(capsys, str(path))] == [
         (1, "create", "/a"),
         (2, "set", "/a"),
         (2, "create", "/a/b"),
@@ -210,8 +210,8 @@ def test_the_coordination_journal(tmp_path: Path, capsys: pytest.CaptureFixture[
     data = bytearray(path.read_bytes())
     data[10] ^= 1
     path.write_bytes(data)
-    shown = as_json(capsys, str(path), status=1)
-    assert [one["item"] for one in shown] == ["damage", "change", "change", "change"]
+    items = as_json(capsys, str(path), status=1)
+    assert [item["item"] for item in items] == ["damage", "change", "change", "change"]
     snapshot = write(tmp_path / "coordination.snapshot", encode_snapshot(tree, 3))
     assert as_text(capsys, snapshot)[1:] == ["/a  version 1  base64:/w=="]
 
@@ -229,15 +229,15 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     ]
     data = build_batch([(NOW, key, value, ()) for key, value in records])
     path = write(tmp_path / "__consumer_offsets-4" / f"{0:020d}.log", data)
-    shown = as_json(capsys, path, "--records", status=1)
-    decoded = [one for one in shown if one["item"] == "decoded"]
+    items = as_json(capsys, path, "--records", status=1)
+    decoded = [item for item in items if item["item"] == "decoded"]
     assert decoded[0]["kind"] == "offset commit"
     assert decoded[0]["key"] == {"group": "g", "topic": "t", "partition": 3}
     assert decoded[0]["value"]["offset"] == 42
     assert decoded[0]["value"]["topic_id"] == encode_topic_id(bytes(range(16)))
-    assert [one["value"] for one in decoded[1:]] == [None, None, None]
+    assert [item["value"] for item in decoded[1:]] == [None, None, None]
     assert decoded[3]["kind"] == "record of a newer group type 3"
-    assert shown[-1]["reason"] == "a key of unknown version 32515 in __consumer_offsets"
+    assert items[-1]["reason"] == "a key of unknown version 32515 in __consumer_offsets"
 
 
 def test_transactional_offset_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,8 +246,8 @@ def test_transactional_offset_commits(tmp_path: Path, capsys: pytest.CaptureFixt
         [(NOW, key, value, ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0
     )
     path = write(tmp_path / "__consumer_offsets-4" / f"{0:020d}.log", data)
-    shown = as_json(capsys, path, "--records")
-    assert [one["kind"] for one in shown if one["item"] == "decoded"] == ["transactional offset commit"]
+    items = as_json(capsys, path, "--records")
+    assert [item["kind"] for item in items if item["item"] == "decoded"] == ["transactional offset commit"]
 
 
 def test_transactions() -> None:
@@ -255,11 +255,11 @@ def test_transactions() -> None:
     partitions = [TransactionPartitions(topic="t", partition_ids=[1, 2])]
     value = TransactionLogValue(producer_id=5, transaction_status=1, transaction_partitions=partitions)
     for version in (0, 1):
-        shown = decode_internal("__transaction_state", key, bytes([0, version]) + encode(value, version))
-        assert (shown["kind"], shown["key"]) == ("transaction", {"transactional_id": "tx"})
-        assert shown["value"]["transaction_status"] == "Ongoing"
-        assert shown["value"]["transaction_partitions"] == [{"topic": "t", "partition_ids": [1, 2]}]
-        assert ("next_producer_id" in shown["value"]) == (version == 1)
+        decoded = decode_internal("__transaction_state", key, bytes([0, version]) + encode(value, version))
+        assert (decoded["kind"], decoded["key"]) == ("transaction", {"transactional_id": "tx"})
+        assert decoded["value"]["transaction_status"] == "Ongoing"
+        assert decoded["value"]["transaction_partitions"] == [{"topic": "t", "partition_ids": [1, 2]}]
+        assert ("next_producer_id" in decoded["value"]) == (version == 1)
     assert decode_internal("__transaction_state", key, None)["value"] is None
     with pytest.raises(MalformedError):
         decode_internal("__transaction_state", key, b"\0\x05")

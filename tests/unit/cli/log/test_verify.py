@@ -128,9 +128,9 @@ def test_the_ends_of_logs_of_a_running_broker_are_not_verified(data: Path, capsy
 def test_as_json(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage(first_log(data), 70)
     assert main(["log", "verify", "--json", str(data)]) == 1
-    shown = json.loads(capsys.readouterr().out)
-    assert (shown["problems"], shown["partitions"], shown["clean_stop"], shown["next_start"]) == (1, 1, True, [])
-    (finding,) = shown["findings"]
+    report = json.loads(capsys.readouterr().out)
+    assert (report["problems"], report["partitions"], report["clean_stop"], report["next_start"]) == (1, 1, True, [])
+    (finding,) = report["findings"]
     assert finding == {
         "path": str(first_log(data)),
         "what": "a batch: its CRC is wrong",

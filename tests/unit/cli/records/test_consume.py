@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.cli.common.parsing import Position
+from kbroker.cli.common.parsing import PartitionPosition
 from kbroker.cli.records.offset_range import resolve_position
 from kbroker.cli.records.polling import InterruptGuard, Printer
 
@@ -22,24 +22,27 @@ LOG_END = {A: 100, B: 5}
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
-        (Position("earliest"), {A: 10, B: 0}),
-        (Position("latest"), {A: 100, B: 5}),
-        (Position("offset", 50), {A: 50, B: 5}),
-        (Position("offset", 3), {A: 10, B: 3}),
-        (Position("last", 2), {A: 98, B: 3}),
-        (Position("last", 1000), {A: 10, B: 0}),
+        (PartitionPosition("earliest"), {A: 10, B: 0}),
+        (PartitionPosition("latest"), {A: 100, B: 5}),
+        (PartitionPosition("offset", 50), {A: 50, B: 5}),
+        (PartitionPosition("offset", 3), {A: 10, B: 3}),
+        (PartitionPosition("last", 2), {A: 98, B: 3}),
+        (PartitionPosition("last", 1000), {A: 10, B: 0}),
     ],
 )
-def test_positions_are_clamped_to_the_log(position: Position, expected: dict[object, int]) -> None:
+def test_positions_are_clamped_to_the_log(position: PartitionPosition, expected: dict[object, int]) -> None:
     assert resolve_position(position, LOG_START, LOG_END, {}) == expected
 
 
 def test_a_time_after_the_last_record_is_the_log_end() -> None:
-    assert resolve_position(Position("time", 7), LOG_START, LOG_END, {A: 42, B: None}) == {A: 42, B: 5}
+    assert resolve_position(PartitionPosition("time", 7), LOG_START, LOG_END, {A: 42, B: None}) == {A: 42, B: 5}
 
 
 def test_with_follow_the_end_may_be_a_future_offset() -> None:
-    assert resolve_position(Position("offset", 500), LOG_START, LOG_END, {}, clamp_to_end=False) == {A: 500, B: 500}
+    assert resolve_position(PartitionPosition("offset", 500), LOG_START, LOG_END, {}, clamp_to_end=False) == {
+        A: 500,
+        B: 500,
+    }
 
 
 class Record(NamedTuple):

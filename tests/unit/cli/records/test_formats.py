@@ -97,9 +97,9 @@ def test_json_round_trip(key: bytes | None, value: bytes | None, headers: list[t
 
 
 def test_json_has_all_fields_but_no_timestamp_if_there_is_none() -> None:
-    shown: dict[str, Any] = json.loads(to_json(Consumed(timestamp_type=1)))
-    assert shown["topic"] == "orders"
-    assert (shown["partition"], shown["offset"], shown["timestamp_type"]) == (3, 17, "LogAppendTime")
+    fields: dict[str, Any] = json.loads(to_json(Consumed(timestamp_type=1)))
+    assert fields["topic"] == "orders"
+    assert (fields["partition"], fields["offset"], fields["timestamp_type"]) == (3, 17, "LogAppendTime")
     assert "timestamp" not in json.loads(to_json(Consumed(timestamp=-1)))
 
 

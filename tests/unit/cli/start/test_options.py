@@ -35,21 +35,21 @@ def test_without_options_the_broker_listens_on_loopback_only() -> None:
 def test_options_override_set_which_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text('log.dirs = "from-file"\n"num.partitions" = 3\n[node]\nid = 7\n')
-    given = properties(
+    loaded = properties(
         StartOptions(config=str(file), data_dir="from-option", set=["log.dirs=from-set", "num.partitions=5"])
     )
-    assert given["log.dirs"] == "from-option"
-    assert given["num.partitions"] == "5"
-    assert given["node.id"] == "7"
+    assert loaded["log.dirs"] == "from-option"
+    assert loaded["num.partitions"] == "5"
+    assert loaded["node.id"] == "7"
 
 
 def test_the_environment_overrides_the_file_and_options_override_it(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("num.partitions=3\nnode.id=7\nlog.dirs=from-file\nlog.retention.ms=9\n")
     variables = {"KBROKER_NUM_PARTITIONS": "4", "KBROKER_NODE_ID": "8", "KBROKER_LOG_DIRS": "from-env"}
-    given, sentences = load_properties(StartOptions(config=str(file), set=["node.id=9"], data_dir="d"), variables)
-    assert sentences == []
-    assert {name: tuple(one) for name, one in given.items()} == {
+    loaded, warnings = load_properties(StartOptions(config=str(file), set=["node.id=9"], data_dir="d"), variables)
+    assert warnings == []
+    assert {name: tuple(source) for name, source in loaded.items()} == {
         "num.partitions": ("4", "KBROKER_NUM_PARTITIONS"),
         "node.id": ("9", "--set"),
         "log.dirs": ("d", "--data-dir"),
@@ -60,9 +60,9 @@ def test_the_environment_overrides_the_file_and_options_override_it(tmp_path: Pa
 
 def test_data_dir_overrides_log_dir() -> None:
     assert "log.dirs" not in properties(StartOptions(set=["log.dir=old"]))
-    given = properties(StartOptions(set=["log.dir=old"], data_dir="new"))
-    assert given["log.dirs"] == "new"
-    assert "log.dir" not in given
+    loaded = properties(StartOptions(set=["log.dir=old"], data_dir="new"))
+    assert loaded["log.dirs"] == "new"
+    assert "log.dir" not in loaded
 
 
 def test_an_ipv6_address_keeps_its_brackets() -> None:

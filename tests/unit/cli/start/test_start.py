@@ -76,10 +76,10 @@ def test_a_configuration_error_is_one_line(
     options: StartOptions, status: int, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert start(options) == status
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert reason in shown.err
-    assert shown.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert reason in output.err
+    assert output.err.count("\n") == 1
 
 
 def test_a_failure_of_the_broker_is_one_line(broker: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,9 +21,9 @@ def described(
 
 
 def test_json_has_partitions_by_topic_and_the_duration() -> None:
-    found = description_json(described(("b", 0), ("a", 2), ("a", 0)), now_ms=4_500)
-    assert found["partitions"] == {"a": [0, 2], "b": [0]}
-    assert found["duration_ms"] == 3_500
+    fields = description_json(described(("b", 0), ("a", 2), ("a", 0)), now_ms=4_500)
+    assert fields["partitions"] == {"a": [0, 2], "b": [0]}
+    assert fields["duration_ms"] == 3_500
     assert description_json(described(start_ms=None), now_ms=4_500)["duration_ms"] is None
     # The broker's clock may be ahead of ours.
     assert description_json(described(), now_ms=900)["duration_ms"] == 0
@@ -45,8 +45,8 @@ def test_only_open_transactions_of_idle_producers_are_candidates() -> None:
     ],
 )
 def test_a_transaction_that_no_coordinator_knows_hangs(known: TransactionDescription | None, hangs: bool) -> None:
-    found = unknown_to_coordinators([producer()], [] if known is None else [known])
-    assert found == ([producer()] if hangs else [])
+    hanging = unknown_to_coordinators([producer()], [] if known is None else [known])
+    assert hanging == ([producer()] if hangs else [])
 
 
 def test_the_abort_marker_is_for_the_transaction_that_begins_at_the_offset() -> None:
@@ -79,7 +79,7 @@ def test_a_filter_requires_the_version_that_introduced_it() -> None:
 )
 def test_usage_errors_are_one_line(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["transactions", *arguments, "--bootstrap", "127.0.0.1:1"]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert reason in shown.err
-    assert shown.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert reason in output.err
+    assert output.err.count("\n") == 1

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, GroupOffsets, TopicInfo
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest.model import GroupOffsets, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -115,36 +116,37 @@ class Cluster:
                 found[name] = {key: config["value"] for key, config in sorted(configs.items())}
         return found
 
-    def beginnings(self, partitions: Iterable[ArchivePartition]) -> dict[ArchivePartition, int]:
+    def beginnings(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where the log of each partition starts now."""
         from kafka.admin import OffsetSpec
 
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), False)
 
-    def ends(self, partitions: Iterable[ArchivePartition], committed_only: bool = False) -> dict[ArchivePartition, int]:
+    def ends(self, partitions: Iterable[TopicPartition], committed_only: bool = False) -> dict[TopicPartition, int]:
         """The offset after the last record that a consumer may read: the high watermark, or with `committed_only`
         the last stable offset."""
         from kafka.admin import OffsetSpec
 
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), committed_only)
 
-    def offsets_at(self, partitions: Iterable[ArchivePartition], time_ms: int) -> dict[ArchivePartition, int]:
+    def offsets_at(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
         """The first record with this timestamp or a later one; where there is none, the end."""
         wanted = list(partitions)
         found = self._offsets(dict.fromkeys(wanted, time_ms), False)
         ends = self.ends(partition for partition in wanted if found[partition] < 0)
         return {**found, **ends}
 
-    def _offsets(self, specs: Mapping[ArchivePartition, Any], committed_only: bool) -> dict[ArchivePartition, int]:
+    def _offsets(self, specs: Mapping[TopicPartition, Any], committed_only: bool) -> dict[TopicPartition, int]:
         if not specs:
             return {}
-        from kafka import IsolationLevel, TopicPartition
+        from kafka import IsolationLevel
+        from kafka import TopicPartition as KafkaTopicPartition
 
         level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
-        asked = {TopicPartition(*partition): spec for partition, spec in specs.items()}
+        asked = {KafkaTopicPartition(*partition): spec for partition, spec in specs.items()}
         with self._asking("offsets") as client:
             answer = client.list_partition_offsets(asked, isolation_level=level)
-        return {ArchivePartition(at.topic, at.partition): found.offset for at, found in answer.items()}
+        return {TopicPartition(at.topic, at.partition): found.offset for at, found in answer.items()}
 
     def groups(self, topics: Iterable[str] | None = None) -> GroupOffsets:
         """What every group has committed for these topics, or for all; groups that have nothing are left out."""
@@ -171,12 +173,12 @@ class Cluster:
                 raise PipelineError(f"topic {name} cannot be created: {reason}")
             client.wait_for_topics([name])
 
-    def commit_offsets(self, group: str, offsets: Mapping[ArchivePartition, int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets for a group that has no members; PipelineError where the group or a partition refuses."""
-        from kafka import TopicPartition
+        from kafka import TopicPartition as KafkaTopicPartition
         from kafka.structs import OffsetAndMetadata
 
-        wanted = {TopicPartition(*at): OffsetAndMetadata(offset, "", -1) for at, offset in offsets.items()}
+        wanted = {KafkaTopicPartition(*at): OffsetAndMetadata(offset, "", -1) for at, offset in offsets.items()}
         with self._asking(f"offsets of group {group}") as client:
             for at, error in client.alter_group_offsets(group, wanted).items():
                 if error.errno:
@@ -244,11 +246,9 @@ def reachable(bootstrap: str) -> list[str]:
     raise BrokerGone(f"cannot connect to {'; '.join(refusals)}")
 
 
-def partitions_of(topics: Mapping[str, TopicInfo]) -> list[ArchivePartition]:
+def partitions_of(topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
     """All partitions of these topics, in order."""
-    return [
-        ArchivePartition(name, number) for name, info in sorted(topics.items()) for number in range(info.partitions)
-    ]
+    return [TopicPartition(name, number) for name, info in sorted(topics.items()) for number in range(info.partitions)]
 
 
 def _topic_id(raw: Any) -> str:

@@ -63,7 +63,7 @@ def archive(spark: Any, bootstrap: str, topic: str, directory: Path, most_record
     from kbroker.pipeline.archive.ingest.brokers import Stop
     from kbroker.pipeline.archive.ingest.run import Options, archive_topics
     from kbroker.pipeline.archive.ingest.subscription import subscription
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     options = Options(bootstrap, subscription([topic], None), once=True, most_records=most_records)
     tell = Tell(progress=lambda line: None, warn=_say)
@@ -132,7 +132,7 @@ class Verifying:
 def verified(spark: Any, one: Archived, bootstrap: str = "") -> float:
     """Seconds of `archive verify`, which has to find nothing."""
     from kbroker.pipeline.archive.verification.verify import verify
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     report = verify(spark, open_storage(str(one.directory)), bootstrap)
     if report.differences or report.rows != one.records or (bootstrap and report.records_compared != one.records):
@@ -186,9 +186,9 @@ def alone(archiving: Archiving, peer: Peer, rounds: int) -> list[Alone]:
 
 def compacted(spark: Any, directory: Path) -> float:
     """Seconds of `archive compact`."""
+    from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.archive.compaction.compaction import compact
-    from kbroker.pipeline.archive.manifest.store import Archive
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     begin = time.perf_counter()
     outcome = compact(spark, Archive.open(open_storage(str(directory))))

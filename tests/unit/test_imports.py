@@ -33,7 +33,7 @@ LAYERS = (
 # Outside the layers: programs that reach brokers over the network, as any client does.
 CLIENTS = {
     "cli": {"cli", "pipeline", "config", "protocol"},
-    "pipeline": {"pipeline", "config", "protocol"},
+    "pipeline": {"pipeline", "common", "config", "protocol"},
     "__main__": {"cli"},
 }
 # `kbroker start` is the one command that runs a broker; `kbroker log` and `kbroker doctor` read a broker's files.

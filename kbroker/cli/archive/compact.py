@@ -47,10 +47,10 @@ def compact(
     reader that began before may find its files gone, and fails; --keep-replaced lets it finish. Files half as large
     as the target stay as they are. A damaged file is never merged: it is told, and the exit status is 1.
     """
+    from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.archive.compaction.compaction import Wanted, compact, tidy
     from kbroker.pipeline.archive.compaction.plan import plan
-    from kbroker.pipeline.archive.manifest.store import Archive
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     wanted = Wanted(size_of(target_size), topic or (), [parse_date(one) for one in date or ()], _seconds(keep_replaced))
     with storages([directory], master, jars, conf) as storage_of:

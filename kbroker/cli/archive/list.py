@@ -37,7 +37,7 @@ def list_archives(
     transaction's marker, has no row. Lost are offsets that were gone before they could be archived.
     """
     from kbroker.pipeline.archive import report
-    from kbroker.pipeline.archive.manifest.store import Archive
+    from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.errors import PipelineError
 
     told, failed = [], False
@@ -79,7 +79,7 @@ def describe(
     A plot is drawn from the manifest: the rows of one file are spread evenly over the time that they span.
     """
     from kbroker.pipeline.archive import report
-    from kbroker.pipeline.archive.manifest.store import Archive
+    from kbroker.pipeline.archive.archive import Archive
 
     wanted = topic or ()
     with storages([directory], master, jars, conf) as storage_of:
@@ -103,7 +103,7 @@ def storages(
     directories: Sequence[str], master: str | None, jars: str | None, conf: Sequence[str] | None
 ) -> "Iterator[Callable[[str], Storage]]":
     """Opens storages. A session of Spark is started where one is not a directory of this machine."""
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     if any(map(_NEEDS_SPARK.match, directories)):
         with spark_session_for("kbroker archive", master, jars, conf) as session:
@@ -115,7 +115,7 @@ def storages(
 
 def _archives(storage_of: "Callable[[str], Storage]", directory: str) -> "Iterator[Storage]":
     """The archive that the directory is, or else those in it. CliError where there is none."""
-    from kbroker.pipeline.archive.manifest import manifest_files as manifest
+    from kbroker.pipeline.archive.manifest import file_format as manifest
 
     storage = storage_of(directory)
     if storage.exists(manifest.DIRECTORY):
@@ -123,7 +123,7 @@ def _archives(storage_of: "Callable[[str], Storage]", directory: str) -> "Iterat
         return
     within = [
         entry.name
-        for entry in storage.names("")
+        for entry in storage.list_directory("")
         if entry.is_directory and storage.exists(f"{entry.name}/{manifest.DIRECTORY}")
     ]
     if not within:

@@ -108,7 +108,7 @@ def _run(
     """What was archived, and the number of the archive's last commit."""
     from kbroker.pipeline.archive.ingest.batch import Tell
     from kbroker.pipeline.archive.ingest.run import archive_topics
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     storage = open_storage(directory, session)
     place = open_storage(checkpoint, session) if checkpoint else None

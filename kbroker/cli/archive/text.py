@@ -8,7 +8,7 @@ from kbroker.cli.common.formatting import count_text, format_size
 from kbroker.cli.common.output import Cell, print_heading, print_note, print_table
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.manifest.model import File, Gap, OffsetSpan, State
+    from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap, OffsetRange
     from kbroker.pipeline.archive.report import PartitionReport, TopicReport
 
 _TOPIC = ("topic", "partitions", "rows", "offsets", "lost", "files", "size", "first", "last")
@@ -41,7 +41,7 @@ class Show(NamedTuple):
 
 
 def archive_json(
-    root: str, state: "State", topics: "Sequence[TopicReport]", partitions: bool = False
+    root: str, state: "ArchiveState", topics: "Sequence[TopicReport]", partitions: bool = False
 ) -> dict[str, Any]:
     """An archive and its topics for programs."""
     from kbroker.pipeline.archive.report import topic_json
@@ -56,7 +56,7 @@ def archive_json(
 
 
 def description_json(
-    root: str, state: "State", topics: "Sequence[TopicReport]", beside: Beside, show: Show
+    root: str, state: "ArchiveState", topics: "Sequence[TopicReport]", beside: Beside, show: Show
 ) -> dict[str, Any]:
     """A whole description for programs: `files` and `groups` are null where nobody asked for them."""
     return archive_json(root, state, topics, show.partitions) | {
@@ -69,7 +69,7 @@ def description_json(
     }
 
 
-def print_archive(root: str, state: "State", topics: "Sequence[TopicReport]") -> None:
+def print_archive(root: str, state: "ArchiveState", topics: "Sequence[TopicReport]") -> None:
     """An archive as `list` shows it."""
     print_heading(root, in_short(topics))
     print_table(_TOPIC, [_topic_row(topic) for topic in topics])
@@ -86,7 +86,9 @@ def in_short(topics: "Sequence[TopicReport]") -> str:
     )
 
 
-def print_description(root: str, state: "State", topics: "Sequence[TopicReport]", beside: Beside, show: Show) -> None:
+def print_description(
+    root: str, state: "ArchiveState", topics: "Sequence[TopicReport]", beside: Beside, show: Show
+) -> None:
     """An archive as `describe` shows it: a table for each kind of thing that there is."""
     print_heading(root, in_short(topics))
     print_table(("of the archive", "value"), _archive_rows(state))
@@ -111,7 +113,7 @@ def _print_more(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         print_table(columns, rows)
 
 
-def _archive_rows(state: "State") -> list[tuple[str, Cell]]:
+def _archive_rows(state: "ArchiveState") -> list[tuple[str, Cell]]:
     """The settings, whatever they are, and what changes."""
     settings = [(name.replace("_", " "), _plain(value)) for name, value in sorted(state.settings.items())]
     groups = f"{len(state.groups)}, as of {utc(state.groups_ms)}" if state.groups else "0"
@@ -150,7 +152,7 @@ def _partition_row(topic: str, one: "PartitionReport") -> list[Cell]:
     return [topic, one.partition, _ranges(one.covered), *counts, _size(one.bytes), *times]
 
 
-def _ranges(spans: "Sequence[OffsetSpan]") -> str:
+def _ranges(spans: "Sequence[OffsetRange]") -> str:
     told = [f"{span.start}..{span.end - 1}" for span in spans[:MOST_RANGES]]
     return ",".join(told) + (f",+{len(spans) - MOST_RANGES}" if len(spans) > MOST_RANGES else "")
 
@@ -159,17 +161,17 @@ def _gap_row(gap: "Gap") -> list[Cell]:
     return [gap.topic, gap.partition, f"{gap.start}..{gap.end - 1}", gap.end - gap.start, gap.reason]
 
 
-def _files(state: "State", topics: "Sequence[TopicReport]") -> "list[File]":
+def _files(state: "ArchiveState", topics: "Sequence[TopicReport]") -> "list[DataFile]":
     shown = {topic.topic for topic in topics}
     return sorted(file for file in state.files.values() if file.topic in shown)
 
 
-def _file_row(file: "File") -> list[Cell]:
+def _file_row(file: "DataFile") -> list[Cell]:
     first, last = _times(file)
     return [file.path, file.rows, _size(file.size), len(file.parts), utc(first), utc(last)]
 
 
-def _file_json(file: "File") -> dict[str, Any]:
+def _file_json(file: "DataFile") -> dict[str, Any]:
     first, last = _times(file)
     return {
         "path": file.path,
@@ -184,12 +186,12 @@ def _file_json(file: "File") -> dict[str, Any]:
     }
 
 
-def _times(file: "File") -> tuple[int | None, int | None]:
+def _times(file: "DataFile") -> tuple[int | None, int | None]:
     first = min((part.from_ms for part in file.parts), default=None)
     return first, max((part.to_ms for part in file.parts), default=None)
 
 
-def _group_rows(state: "State") -> list[list[Cell]]:
+def _group_rows(state: "ArchiveState") -> list[list[Cell]]:
     return [
         [group, topic, partition, offset]
         for group, of_topics in sorted(state.groups.items())

@@ -93,7 +93,7 @@ def verify(
 
 def _verified(session: object, directory: str, address: str, scope: "Scope", require_broker: bool) -> "Report":
     from kbroker.pipeline.archive.verification.verify import verify as verified
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     storage = open_storage(directory, session)  # type: ignore[arg-type]
     talks = sys.stderr.isatty()
@@ -114,7 +114,7 @@ def _require(directory: str, address: str) -> None:
     from kbroker.pipeline.archive.verification.verify import require_archive
     from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.kafka import BrokerGone, reachable
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     with pipeline_errors():
         storage = None
@@ -131,7 +131,7 @@ def _require(directory: str, address: str) -> None:
 
 
 def _scope(topics: Sequence[str], dates: Sequence[str], start: str | None, end: str | None) -> "Scope":
-    from kbroker.pipeline.archive.manifest.model import OffsetSpan
+    from kbroker.pipeline.archive.manifest.model import OffsetRange
     from kbroker.pipeline.archive.verification.verify import Scope
 
     bounds = [None if text is None else _bound(text) for text in (start, end)]
@@ -143,7 +143,7 @@ def _scope(topics: Sequence[str], dates: Sequence[str], start: str | None, end: 
     )
     if first >= last:
         raise usage_error(f"there is nothing from {start} to {end}")
-    span = OffsetSpan(first, last)
+    span = OffsetRange(first, last)
     days = frozenset(map(parse_date, dates))
     return Scope(frozenset(topics), days, span if "offset" in kinds else None, span if "time" in kinds else None)
 

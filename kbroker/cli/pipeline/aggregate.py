@@ -228,7 +228,7 @@ def _as_json(summary: "Summary") -> dict[str, Any]:
 
 def _plot(session: Any, bootstrap: str, definition: "Definition", target: "Target", path: str) -> None:
     from kbroker.pipeline.aggregate import plot as aggregate_plot
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     if target.topic:
         results = aggregate_plot.results_in_topic(session, bootstrap, target.topic, definition)

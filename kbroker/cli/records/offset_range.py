@@ -9,7 +9,7 @@ from kbroker.cli.common.parsing import PartitionPosition
 Offsets = dict[Any, int]  # by kafka.TopicPartition
 
 
-class OffsetRange(NamedTuple):
+class OffsetBounds(NamedTuple):
     """First offsets, and exclusive end offsets; a partition without an end is read until the command is stopped."""
 
     begin: Offsets
@@ -33,7 +33,7 @@ def existing_partitions(consumer: Any, topics: list[str], partitions: list[int] 
 
 def find_range(
     consumer: Any, partitions: list[Any], start: PartitionPosition, stop: PartitionPosition | None, follow: bool
-) -> OffsetRange:
+) -> OffsetBounds:
     """Return the offsets of two positions. Without `stop` the range ends at the current end, or never with `follow`."""
     log_start: Offsets = consumer.beginning_offsets(partitions)
     log_end: Offsets = consumer.end_offsets(partitions)
@@ -52,7 +52,7 @@ def find_range(
             end = {tp: offset for tp, offset in end.items() if offset < log_end[tp]}
     else:
         end = {} if follow else dict(log_end)
-    return OffsetRange(begin, end)
+    return OffsetBounds(begin, end)
 
 
 def resolve_position(

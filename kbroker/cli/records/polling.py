@@ -9,7 +9,7 @@ from typing import Any
 
 from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.records.formats import to_json, to_plain, to_terminal
-from kbroker.cli.records.offset_range import OffsetRange, Offsets
+from kbroker.cli.records.offset_range import OffsetBounds, Offsets
 
 POLL_MS = 500
 MAX_POLL_RECORDS = 5000
@@ -74,7 +74,7 @@ class Printer:
 
 
 def consume_range(
-    consumer: Any, offsets: OffsetRange, printer: Printer, max_records: int | None, guard: InterruptGuard
+    consumer: Any, offsets: OffsetBounds, printer: Printer, max_records: int | None, guard: InterruptGuard
 ) -> None:
     """Print the records of a range, at most `max_records`."""
     begin, end = offsets
@@ -106,7 +106,7 @@ def consume_range(
                 unfinished -= finished
 
 
-def _expected_records(offsets: OffsetRange, max_records: int | None, partitions: set[Any]) -> int | None:
+def _expected_records(offsets: OffsetBounds, max_records: int | None, partitions: set[Any]) -> int | None:
     begin, end = offsets
     if not all(tp in end for tp in partitions):
         return max_records

@@ -244,11 +244,11 @@ def _check_codec(name: str) -> None:
 def _look_first(directory: str, topics: Sequence[str], bootstrap: str) -> None:
     """What is wrong without Spark is told before it is started, which takes seconds."""
 
-    from kbroker.pipeline.archive.manifest.store import Archive
+    from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.kafka import reachable
     from kbroker.pipeline.replay.draft import check_topics
     from kbroker.pipeline.spark.installed import require_spark
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     require_spark(os.environ)
     if "://" not in directory:
@@ -261,10 +261,10 @@ def _world(
     session: Any, directory: str, bootstrap: str, patience_s: float
 ) -> "Iterator[tuple[World, Callable[[Plan], Any]]]":
     """The world of a replay, and its progress bar once there is a plan."""
-    from kbroker.pipeline.archive.manifest.store import Archive
+    from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.replay.connection import Brokers
     from kbroker.pipeline.replay.draft import World
-    from kbroker.pipeline.storage.storage import open_storage
+    from kbroker.pipeline.storage.location import open_storage
 
     bars: list[tuple[ProgressBar, list[int]]] = []
 

@@ -50,7 +50,7 @@ def keep(storage: Storage, definition: Definition, topic_ids: Mapping[str, str],
     and created again since.
     """
     if not storage.exists(NAME):
-        if storage.names(""):
+        if storage.list_directory(""):
             raise PipelineError(f"{storage.root} is not empty and holds no aggregate's checkpoint: name another one")
         note = Note(str(uuid.uuid4()), definition, topic_ids, target)
         storage.create(NAME, json.dumps(note.as_json(), indent=2).encode())

@@ -10,7 +10,8 @@ from kbroker.pipeline import plot
 from kbroker.pipeline.aggregate.definition import Definition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.plot import Piece, Points
-from kbroker.pipeline.storage.storage import Storage, literal
+from kbroker.pipeline.storage.location import without_globs
+from kbroker.pipeline.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,9 +90,9 @@ def _length(ms: int) -> str:
 
 def results_in(spark: "SparkSession", storage: Storage) -> "DataFrame":
     """The results in a directory. Raises PipelineError where there are none."""
-    if not any(entry.name.startswith("date=") for entry in storage.names("")):
+    if not any(entry.name.startswith("date=") for entry in storage.list_directory("")):
         raise PipelineError(f"{storage.root}: there is nothing to plot yet")
-    return literal(spark.read).parquet(storage.uri(""))
+    return without_globs(spark.read).parquet(storage.uri(""))
 
 
 def rows_of(definition: Definition, results: "DataFrame") -> "DataFrame":

@@ -18,7 +18,7 @@ from kbroker.pipeline.aggregate.sql import OBSERVED, PROBLEMS, aggregated, messa
 from kbroker.pipeline.archive.manifest.model import TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
-from kbroker.pipeline.storage.storage import open_storage
+from kbroker.pipeline.storage.location import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline.aggregate.definition import Definition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Storage, literal
+from kbroker.pipeline.storage.location import without_globs
+from kbroker.pipeline.storage.storage import Storage
+from kbroker.pipeline.storage.walk import walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +35,7 @@ _STAGED = re.compile(rf"{STAGING}/date=([^/]+)/[^/]+\.parquet")
 def claim(storage: Storage, owner: str) -> None:
     """Makes the directory the aggregate's with this id. PipelineError where it holds something else."""
     if not storage.exists(OWNER):
-        foreign = [entry.name for entry in storage.names("") if entry.name != CHECKPOINT]
+        foreign = [entry.name for entry in storage.list_directory("") if entry.name != CHECKPOINT]
         if foreign:
             raise PipelineError(f"{storage.root} holds something else than results of an aggregate: {foreign[0]}")
         storage.create(OWNER, json.dumps({"format": "kbroker-aggregate-results", "id": owner}).encode())
@@ -83,7 +85,7 @@ def _with_unchanged(storage: Storage, definition: Definition, dated: "DataFrame"
     if not there:
         return dated
     _require_whole(storage, there)
-    reader = literal(dated.sparkSession.read).schema(dated.drop("date").schema)
+    reader = without_globs(dated.sparkSession.read).schema(dated.drop("date").schema)
     before = reader.parquet(*(storage.uri(path) for path in there))
     before = before.selectExpr("*", "date_format(window_start, 'yyyy-MM-dd') AS date").alias("before")
     same = [F.expr(f"before.{name} <=> changed.{name}") for name in ("window_start", *_groups(definition))]
@@ -106,11 +108,11 @@ def _groups(definition: Definition) -> list[str]:
 
 def _publish(storage: Storage, dates: list[str]) -> int:
     """Each file is synced to the disk, so that several at a time take little longer than one."""
-    names = (entry.name for entry in storage.walk(STAGING))
+    names = (entry.name for entry in walk(storage, STAGING))
     staged = {match[1]: match[0] for name in names if (match := _STAGED.fullmatch(name))}
     if sorted(staged) != dates:
         raise PipelineError(f"{storage.root}/{STAGING}: files of a batch vanished before they were in place")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda date: storage.replace(path_of(date), storage.read(staged[date], most=None)), dates))
+        list(pool.map(lambda date: storage.replace(path_of(date), storage.read(staged[date], max_bytes=None)), dates))
     storage.delete(STAGING, recursive=True)
     return len(staged)

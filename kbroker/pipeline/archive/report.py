@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kbroker.common import TopicPartition
 from kbroker.pipeline import plot
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, Gap, OffsetSpan, Part, State, TopicInfo
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap, OffsetRange, PartitionStats, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 
 UNEXPLAINED = "unexplained"  # between two covered ranges, and no commit says why
@@ -17,7 +18,7 @@ class PartitionReport:
     """One partition. Sizes are bytes, times milliseconds since 1970; the times are None where there are no rows."""
 
     partition: int
-    covered: tuple[OffsetSpan, ...]
+    covered: tuple[OffsetRange, ...]
     gaps: tuple[Gap, ...]
     files: int  # that hold rows of it; a compacted file may hold several partitions
     rows: int
@@ -82,12 +83,12 @@ class TopicReport:
         return max((one.to_ms for one in self.partitions if one.to_ms is not None), default=None)
 
 
-def topics(state: State, wanted: Collection[str] = ()) -> tuple[TopicReport, ...]:
+def topics(state: ArchiveState, wanted: Collection[str] = ()) -> tuple[TopicReport, ...]:
     """A report of each topic, by name; only of those that are wanted, if any are named.
 
     Raises PipelineError for a wanted topic that the archive knows nothing of.
     """
-    files: dict[str, list[File]] = defaultdict(list)
+    files: dict[str, list[DataFile]] = defaultdict(list)
     for file in state.files.values():
         files[file.topic].append(file)
     partitions: dict[str, set[int]] = defaultdict(set)
@@ -104,8 +105,8 @@ def _instead(known: Iterable[str]) -> str:
     return f"; there are {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}" if names else ", which is empty"
 
 
-def _topic(state: State, topic: str, files: Collection[File], numbers: Collection[int]) -> TopicReport:
-    parts: dict[int, list[Part]] = defaultdict(list)
+def _topic(state: ArchiveState, topic: str, files: Collection[DataFile], numbers: Collection[int]) -> TopicReport:
+    parts: dict[int, list[PartitionStats]] = defaultdict(list)
     for file in files:
         for part in file.parts:
             parts[part.partition].append(part)
@@ -118,7 +119,7 @@ def _topic(state: State, topic: str, files: Collection[File], numbers: Collectio
     return TopicReport(
         topic,
         info,
-        tuple(_partition(state, ArchivePartition(topic, number), parts[number], gaps[number]) for number in everyone),
+        tuple(_partition(state, TopicPartition(topic, number), parts[number], gaps[number]) for number in everyone),
         tuple(sorted({file.date for file in files})),
         len(files),
         sum(file.size for file in files),
@@ -126,7 +127,7 @@ def _topic(state: State, topic: str, files: Collection[File], numbers: Collectio
 
 
 def _partition(
-    state: State, partition: ArchivePartition, parts: Collection[Part], gaps: Iterable[Gap]
+    state: ArchiveState, partition: TopicPartition, parts: Collection[PartitionStats], gaps: Iterable[Gap]
 ) -> PartitionReport:
     covered = tuple(state.covered.get(partition, ()))
     told = sorted(set(gaps), key=lambda gap: (gap.start, gap.end))
@@ -143,15 +144,15 @@ def _partition(
     )
 
 
-def _unexplained(covered: Collection[OffsetSpan], gaps: Iterable[Gap]) -> Iterator[OffsetSpan]:
+def _unexplained(covered: Collection[OffsetRange], gaps: Iterable[Gap]) -> Iterator[OffsetRange]:
     """What lies between covered ranges and in none of the gaps, which are ascending."""
     if not covered:
         return
-    known = sorted([*covered, *(OffsetSpan(gap.start, gap.end) for gap in gaps)])
+    known = sorted([*covered, *(OffsetRange(gap.start, gap.end) for gap in gaps)])
     reached = min(span.start for span in covered)
     for start, end in known:
         if start > reached:
-            yield OffsetSpan(reached, start)
+            yield OffsetRange(reached, start)
         reached = max(reached, end)
 
 
@@ -218,7 +219,7 @@ def _partition_json(report: PartitionReport) -> dict[str, Any]:
     }
 
 
-def draw(state: State, path: str, title: str, wanted: Collection[str] = ()) -> None:
+def draw(state: ArchiveState, path: str, title: str, wanted: Collection[str] = ()) -> None:
     """Writes the PNG of records and bytes over time, by topic. Raises PipelineError, as plot.over_time does.
 
     A file's rows are spread evenly over the time that they span: that is all the manifest says of them.
@@ -231,7 +232,7 @@ def draw(state: State, path: str, title: str, wanted: Collection[str] = ()) -> N
         raise PipelineError(f"{path}: there is nothing to plot, for the archive has no rows with a time")
     one = plot.step(min(part.from_ms for part in every), max(part.to_ms for part in every))
 
-    def over_time(amount: Callable[[Part], int]) -> dict[str, plot.Points]:
+    def over_time(amount: Callable[[PartitionStats], int]) -> dict[str, plot.Points]:
         return {
             topic: plot.spread((plot.Piece(part.from_ms, part.to_ms, amount(part)) for part in found), one.ms)
             for topic, found in timed.items()
@@ -256,8 +257,8 @@ def _note(untimed: int) -> str:
     return f"Bytes of keys and values. The rows of a file are spread evenly over the time that they span.{left_out}"
 
 
-def _parts(state: State) -> Mapping[str, list[Part]]:
-    parts: dict[str, list[Part]] = defaultdict(list)
+def _parts(state: ArchiveState) -> Mapping[str, list[PartitionStats]]:
+    parts: dict[str, list[PartitionStats]] = defaultdict(list)
     for file in state.files.values():
         parts[file.topic] += file.parts
     return parts

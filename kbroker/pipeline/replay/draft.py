@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, State
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.manifest.model import ArchiveState
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import groups, job, target
 from kbroker.pipeline.replay.connection import Brokers, told
@@ -43,7 +44,7 @@ class Draft:
     """What a request comes to, before anything is created or sent."""
 
     request: Request
-    state: State
+    state: ArchiveState
     upto: Limits
     routing: Routing
     by_time: bool
@@ -116,12 +117,12 @@ def check_topics(archive: Archive, topics: Iterable[str]) -> None:
             raise PipelineError(f"{archive.storage.root}: the archive has no topic {topic}; {has}")
 
 
-def _sources(world: World, state: State, request: Request, upto: Limits) -> list[ArchivePartition]:
+def _sources(world: World, state: ArchiveState, request: Request, upto: Limits) -> list[TopicPartition]:
     """The partitions that anything is selected of, as far as the manifest tells."""
     check_topics(world.archive, request.selection.topics)
     files = pruned(state, request.selection, upto)
     found = {
-        ArchivePartition(file.topic, part.partition)
+        TopicPartition(file.topic, part.partition)
         for file in files
         for part in wanted_parts(file, request.selection, upto)
     }
@@ -134,7 +135,7 @@ def _feeding(request: Request, name: str) -> list[str]:
     return [source for source, to in request.names.items() if to == name]
 
 
-def _least(request: Request, name: str, sources: list[ArchivePartition]) -> int:
+def _least(request: Request, name: str, sources: list[TopicPartition]) -> int:
     feeding = set(_feeding(request, name))
     return max((source.partition + 1 for source in sources if source.topic in feeding), default=1)
 
@@ -149,7 +150,7 @@ def _from_manifest(rows: Rows) -> dict[Target, Amount] | None:
         for part in wanted_parts(file, rows.selection, rows.limits):
             if not whole(part, rows.selection, rows.limits[file.topic][part.partition]):
                 return None
-            one = targets[rows.routing.fed_by(ArchivePartition(file.topic, part.partition))[0]]
+            one = targets[rows.routing.fed_by(TopicPartition(file.topic, part.partition))[0]]
             known = found.get(one, Amount(0, 0, part.from_ms, part.to_ms))
             found[one] = Amount(
                 known.rows + part.rows,

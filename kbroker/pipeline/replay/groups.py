@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, GroupOffsets
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest.model import GroupOffsets
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.connection import Brokers, RefusedError
 from kbroker.pipeline.replay.encoding import Target
@@ -27,7 +28,7 @@ class Committed(NamedTuple):
     """What a group had committed for one source partition."""
 
     group: str
-    source: ArchivePartition
+    source: TopicPartition
     offset: int
 
 
@@ -49,7 +50,7 @@ def chosen(archived: GroupOffsets, wanted: Sequence[str], topics: Iterable[str])
     for group in names:
         offsets = archived.get(group, {})
         mine = [
-            Committed(group, ArchivePartition(topic, int(partition)), committed)
+            Committed(group, TopicPartition(topic, int(partition)), committed)
             for topic in topics
             for partition, committed in sorted(offsets.get(topic, {}).items())
         ]
@@ -59,7 +60,7 @@ def chosen(archived: GroupOffsets, wanted: Sequence[str], topics: Iterable[str])
     return found
 
 
-def bounding(committed: Sequence[Committed], sources: Iterable[ArchivePartition], routing: Routing) -> list[Committed]:
+def bounding(committed: Sequence[Committed], sources: Iterable[TopicPartition], routing: Routing) -> list[Committed]:
     """What was committed, and offset 0 of source partitions that a group has no offset of, where their records can
     meet those of one that it has: none of theirs may be skipped."""
     targets: dict[str, set[int]] = {}

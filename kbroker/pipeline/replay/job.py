@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.pipeline.archive.manifest.frame import frame
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, State
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.dataframe import archive_dataframe
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.groups import Committed, Placed, bounding
@@ -51,13 +52,13 @@ class Rows:
 
     spark: "SparkSession"
     archive: Archive
-    state: State
+    state: ArchiveState
     selection: Selection
     limits: Limits
     routing: Routing
     by_time: bool
 
-    def files(self) -> list[File]:
+    def files(self) -> list[DataFile]:
         return pruned(self.state, self.selection, self.limits)
 
     def require_files(self) -> None:
@@ -75,7 +76,9 @@ class Rows:
         from pyspark.sql import functions as f
 
         files = self.files()
-        rows = selected(frame(self.spark, self.archive, self.state, files), self.selection, self.limits, files)
+        rows = selected(
+            archive_dataframe(self.spark, self.archive, self.state, files), self.selection, self.limits, files
+        )
         return rows.select(
             "topic",
             "partition",
@@ -135,7 +138,7 @@ def places(rows: Rows, committed: Sequence[Committed], counts: Mapping[Target, i
     if not committed:
         return []
     columns = "group string, topic string, partition int, committed bigint"
-    sources = [ArchivePartition(topic, number) for topic, ends in rows.limits.items() for number in ends]
+    sources = [TopicPartition(topic, number) for topic, ends in rows.limits.items() for number in ends]
     bounds = bounding(committed, sources, rows.routing)
     offsets = rows.spark.createDataFrame([(one.group, *one.source, one.offset) for one in bounds], columns)
     joined = rows.numbered().join(f.broadcast(offsets), ["topic", "partition"])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition
+from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.encoding import Target
 from kbroker.pipeline.replay.groups import Committed
@@ -158,7 +158,7 @@ def unfinished(storage: Storage, request: Request, cluster: str) -> Plan | None:
 
 
 def plans(storage: Storage) -> list[Plan]:
-    names = [entry.name for entry in storage.names(DIRECTORY) if entry.name.endswith(".json")]
+    names = [entry.name for entry in storage.list_directory(DIRECTORY) if entry.name.endswith(".json")]
     return [decoded(storage.read(f"{DIRECTORY}/{name}"), f"{DIRECTORY}/{name}") for name in names]
 
 
@@ -180,7 +180,7 @@ def decoded(data: bytes, path: str) -> Plan:
             for topic, one in found["targets"].items()
         }
         limits = {topic: {int(number): end for number, end in ends.items()} for topic, ends in found["limits"].items()}
-        committed = tuple(Committed(group, ArchivePartition(*source), at) for group, source, at in found["committed"])
+        committed = tuple(Committed(group, TopicPartition(*source), at) for group, source, at in found["committed"])
         sets = {"request": request, "targets": targets, "limits": limits, "committed": committed}
         plan = Plan(**{**found, **sets})
     except (ValueError, KeyError, TypeError, AttributeError) as error:

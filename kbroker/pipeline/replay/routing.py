@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition
+from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.encoding import Target
 
@@ -44,7 +44,7 @@ class Routing:
     def width(self, source: str) -> int:
         return self.partitions[self.names[source]]
 
-    def fed_by(self, source: ArchivePartition) -> range:
+    def fed_by(self, source: TopicPartition) -> range:
         """The numbers of the targets that records of a source partition can go to; none where it has no
         counterpart."""
         base = self.base(source.topic)
@@ -52,7 +52,7 @@ class Routing:
             return range(base, base + self.width(source.topic))
         return range(base, base + self.width(source.topic))[source.partition : source.partition + 1]
 
-    def check(self, sources: Iterable[ArchivePartition]) -> None:
+    def check(self, sources: Iterable[TopicPartition]) -> None:
         """Raises PipelineError where a source partition has no counterpart."""
         for topic, partition in sources:
             if not self.by_key and partition >= self.width(topic):
@@ -62,7 +62,7 @@ class Routing:
                     f"are to be replayed: give it more partitions, or use --partitions-by key"
                 )
 
-    def merges(self, sources: Iterable[ArchivePartition]) -> bool:
+    def merges(self, sources: Iterable[TopicPartition]) -> bool:
         """Whether records of several source partitions can meet in one target."""
         seen: set[int] = set()
         for source in sources:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, State
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest.model import ArchiveState
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.replay import groups, job, plan, target
@@ -130,7 +131,7 @@ def go_on(world: World, made: Plan, limit: Limit) -> Summary:
     return Summary(made, made.rows, made.rows - sum(had.values()), time.monotonic() - began, placed)
 
 
-def _check_same(world: World, made: Plan, state: State) -> None:
+def _check_same(world: World, made: Plan, state: ArchiveState) -> None:
     if made.archive != str(state.settings.get("id", "")):
         raise PipelineError(f"replay {made.id} is of another archive")
     for name, topic in made.targets.items():
@@ -178,7 +179,7 @@ def _restored(world: World, made: Plan, rows: Rows) -> tuple[Plan, dict[str, dic
     with Cluster(world.bootstrap) as cluster:
         for group, found in offsets.items():
             name = made.request.group_prefix + group
-            cluster.commit_offsets(name, {ArchivePartition(*one): at for one, at in found.items()})
+            cluster.commit_offsets(name, {TopicPartition(*one): at for one, at in found.items()})
             # At once: if this ends here, the group may go on from there before the replay does.
             made = plan.restored(world.archive.storage, made, group)
             named[name] = found

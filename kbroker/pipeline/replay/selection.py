@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, Part, State
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def check_regex(spark: "SparkSession", regex: str) -> None:
         raise PipelineError(f"{regex!r} is no regular expression as Java has them") from None
 
 
-def limits(state: State, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+def limits(state: ArchiveState, topics: Iterable[str]) -> dict[str, dict[int, int]]:
     """Where the archive ends now, for each partition that it has something of."""
     found: dict[str, dict[int, int]] = {topic: {} for topic in topics}
     for (topic, partition), spans in sorted(state.covered.items()):
@@ -87,19 +88,19 @@ def limits(state: State, topics: Iterable[str]) -> dict[str, dict[int, int]]:
     return found
 
 
-def pruned(state: State, selection: Selection, upto: Limits) -> list[File]:
+def pruned(state: ArchiveState, selection: Selection, upto: Limits) -> list[DataFile]:
     """The files that can hold records of the selection, by what the manifest says of their parts."""
     return [file for file in state.files.values() if wanted_parts(file, selection, upto)]
 
 
-def wanted_parts(file: File, selection: Selection, upto: Limits) -> list[Part]:
+def wanted_parts(file: DataFile, selection: Selection, upto: Limits) -> list[PartitionStats]:
     """The parts of a file that can hold records of the selection."""
     if file.topic not in selection.topics:
         return []
     return [part for part in file.parts if _can_hold(part, selection, upto[file.topic].get(part.partition, 0))]
 
 
-def _can_hold(part: Part, selection: Selection, limit: int) -> bool:
+def _can_hold(part: PartitionStats, selection: Selection, limit: int) -> bool:
     if not selection.takes_partition(part.partition) or part.first >= limit:
         return False
     if selection.from_ms is not None and part.to_ms < selection.from_ms:
@@ -110,7 +111,7 @@ def _can_hold(part: Part, selection: Selection, limit: int) -> bool:
     return not ranges or any(part.last >= start and (end is None or part.first < end) for start, end in ranges)
 
 
-def whole(part: Part, selection: Selection, limit: int) -> bool:
+def whole(part: PartitionStats, selection: Selection, limit: int) -> bool:
     """Whether every row of a part that can hold records of the selection is one of them."""
     if selection.reads_records or part.last >= limit:
         return False
@@ -122,14 +123,14 @@ def whole(part: Part, selection: Selection, limit: int) -> bool:
     return not ranges or any(part.first >= start and (end is None or part.last < end) for start, end in ranges)
 
 
-def selected(frame: "DataFrame", selection: Selection, upto: Limits, files: Iterable[File]) -> "DataFrame":
+def selected(frame: "DataFrame", selection: Selection, upto: Limits, files: Iterable[DataFile]) -> "DataFrame":
     """The rows of the selection, out of the rows of these files."""
     from pyspark.sql import functions as f
 
     for condition in _conditions(selection):
         frame = frame.where(condition)
     beyond = {
-        ArchivePartition(file.topic, part.partition)
+        TopicPartition(file.topic, part.partition)
         for file in files
         for part in file.parts
         if part.last >= upto[file.topic].get(part.partition, 0)

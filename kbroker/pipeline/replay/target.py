@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kbroker.pipeline.archive.manifest.model import State
+from kbroker.pipeline.archive.manifest.model import ArchiveState
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.connection import Brokers, Connection, RefusedError
 from kbroker.pipeline.replay.encoding import Target
@@ -96,7 +96,7 @@ def _configs(connection: Connection, kind: int, name: str, keys: Iterable[str]) 
     return {one.name: one.value for one in answer.configs if one.value is not None}
 
 
-def wanted(state: State, sources: Iterable[str], partitions: int, configs: Mapping[str, str]) -> Wanted:
+def wanted(state: ArchiveState, sources: Iterable[str], partitions: int, configs: Mapping[str, str]) -> Wanted:
     """A topic like the archived ones that feed it; `partitions`: what it needs at least, `configs` overrule theirs.
 
     Records keep their timestamps, whatever the archived topic did and the broker does by default.

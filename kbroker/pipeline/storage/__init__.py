@@ -1,1 +1,1 @@
-"""Where the pipeline keeps files: a local directory, or any file system that Hadoop supports."""
+"""File access of the pipeline: local directories, and every file system that Hadoop supports."""

@@ -1,220 +1,119 @@
-"""Where an archive's files are: a directory of this machine, or of any file system that Hadoop knows.
+"""The file operations that the pipeline needs of a file system.
 
-Paths are relative to the root, with `/`; "" is the root itself. Failures are PipelineError, one sentence.
+Paths are relative to the storage's root and separated by `/`; "" is the root itself. Failures are raised as
+PipelineError with a message of one sentence.
 """
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 from kbroker.pipeline.errors import PipelineError
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader, SparkSession
-
-# The largest file that `read` returns by default. Manifests of more than some 100,000 files are larger.
-MOST_BYTES = 64 << 20
+# The largest file that `read` returns by default. Manifest files exceed it from some 100,000 data files on.
+MAX_READ_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 20
-# The longest line that `lines` accepts across two pieces.
-_MOST_LINE_BYTES = 64 << 10
-
-# As Hadoop reads a location: a scheme needs a slash after its colon, or else it is a file's name.
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+# The longest line that `read_lines` accepts across two pieces.
+_MAX_LINE_BYTES = 64 << 10
 
 
 class DirectoryEntry(NamedTuple):
     """A file or directory in a listing."""
 
-    name: str  # of `names`: the last part; of `walk`: the whole path, relative to the root
-    size: int  # bytes; of no meaning for directories
-    modified_ms: int  # since 1970
+    name: str  # from `list_directory`: the last path component; from `walk`: the path relative to the root
+    size: int  # bytes; without meaning for directories
+    modified_ms: int  # since the epoch
     is_directory: bool
 
 
 class Storage(Protocol):
-    """What the pipeline asks of a file system. Safe to use from several threads."""
+    """A directory tree. All methods are thread-safe."""
 
-    root: str  # an absolute path of this machine, or a URI
+    root: str  # an absolute local path, or a URI
 
     def uri(self, path: str) -> str:
-        """The location with its scheme, as Spark and Hadoop take it: nothing in it is percent-encoded."""
+        """Return the location with its scheme, as Spark and Hadoop expect it: without percent-encoding."""
         ...
 
-    def names(self, path: str) -> list[DirectoryEntry]:
-        """What a directory holds, by name; empty when it is not there."""
-        ...
-
-    def walk(self, path: str = "") -> Iterator[DirectoryEntry]:
-        """Every file below a directory, none when it is not there; what vanishes meanwhile is left out.
-
-        Links to directories are followed, but not a link to a directory that the walk is in, or that another link
-        led to: such a link is an entry itself, with is_directory.
-        """
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """Return the entries of a directory, sorted by name; an empty list if it does not exist."""
         ...
 
     def real_path(self, path: str) -> str | None:
-        """The absolute path of a directory without links; None where the file system has no links."""
+        """Return the absolute path of a directory with all links resolved; None if the file system has no links."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
-    def read(self, path: str, most: int | None = MOST_BYTES) -> bytes:
-        """The whole file. Raises Absent when it is not there, and TooLarge when it has more than `most` bytes.
+    def read(self, path: str, max_bytes: int | None = MAX_READ_BYTES) -> bytes:
+        """Return the whole file. Raises FileMissingError, and FileTooLargeError above `max_bytes`.
 
-        Every method that reads a file raises PipelineError for a FIFO, a device, a socket or a directory: to open one
-        may block for ever.
+        Every method that reads a file raises PipelineError for a FIFO, a device, a socket or a directory, because
+        opening one may block forever.
         """
         ...
 
     def read_range(self, path: str, start: int, size: int) -> bytes:
-        """`size` bytes from position `start` on; fewer only at the end. Raises Absent when the file is not there."""
+        """Return `size` bytes from position `start`, fewer at the end of the file. Raises FileMissingError."""
         ...
 
     def create(self, path: str, data: bytes) -> bool:
-        """Writes a file whole and durably, or not at all, and makes its directory; False when it is there already."""
+        """Write a new file atomically and durably; return False if it already exists. Creates its directory."""
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Writes a file whole and durably, in the place of what was there; readers see the old or the new one."""
+        """Write a file atomically and durably; readers see either the old or the new content."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Moves one file durably and makes the target's directory. Raises PipelineError when the target is there."""
+        """Move one file durably and create the target's directory. Raises PipelineError if the target exists."""
         ...
 
     def delete(self, path: str, recursive: bool = False) -> None:
-        """Removes a file, or a directory with all that it holds; nothing happens when it is not there."""
+        """Delete a file, or a directory with its content; a path that does not exist is ignored."""
         ...
 
     def size(self, path: str) -> int:
-        """Bytes of a file. Raises Absent when it is not there."""
+        """Return the size of a file in bytes. Raises FileMissingError."""
         ...
 
     def sha256(self, path: str) -> str:
-        """Of the file's bytes, 64 hexadecimal digits. Raises Absent when it is not there."""
+        """Return the SHA-256 of a file's content as 64 hexadecimal digits. Raises FileMissingError."""
         ...
 
 
-class Absent(PipelineError):
-    """A file that was asked for is not there."""
+class FileMissingError(PipelineError):
+    """A file that does not exist was read."""
 
 
-class TooLarge(PipelineError):
-    """A file that was to be read whole has too many bytes."""
+class FileTooLargeError(PipelineError):
+    """A file is larger than the caller allows."""
 
 
-class _Level(NamedTuple):
-    """A directory that a walk is in."""
-
-    path: str
-    real: str | None
-    left: Iterator[DirectoryEntry]
-
-
-def walk(
-    storage: Storage, path: str, skip: Callable[[str], bool] = lambda name: False, tolerant: bool = False
-) -> Iterator[DirectoryEntry]:
-    """`Storage.walk`, without the names for which `skip` returns true.
-
-    With `tolerant`, a directory that cannot be listed is an entry itself; otherwise it raises PipelineError.
-    """
-    levels = [_Level(path, storage.real_path(path), iter(storage.names(path)))]
-    linked: set[str] = set()  # directories that were entered through a link
-    while levels:
-        here = levels[-1]
-        entry = next(here.left, None)
-        if entry is None:
-            levels.pop()
-        elif not skip(entry.name):
-            entry = entry._replace(name=f"{here.path}/{entry.name}" if here.path else entry.name)
-            below = _entered(storage, entry, levels, linked, tolerant) if entry.is_directory else None
-            if below is None:
-                yield entry
-            else:
-                levels.append(below)
-
-
-def _entered(
-    storage: Storage, entry: DirectoryEntry, levels: Sequence[_Level], linked: set[str], tolerant: bool
-) -> _Level | None:
-    """The level below an entry; None where the directory is not entered."""
-    try:
-        real = storage.real_path(entry.name)
-        parent = levels[-1].real
-        if real is not None and parent is not None and real != f"{parent.rstrip('/')}/{entry.name.rpartition('/')[2]}":
-            if real in linked or any(level.real == real for level in levels):
-                return None
-            linked.add(real)
-        return _Level(entry.name, real, iter(storage.names(entry.name)))
-    except PipelineError:
-        if tolerant:
-            return None
-        raise
-
-
-def lines(storage: Storage, path: str) -> Iterator[bytes]:
-    """The lines of a file without their ends; at most 1 MiB of the file is held at a time.
+def read_lines(storage: Storage, path: str) -> Iterator[bytes]:
+    """Yield the lines of a file without line ends, while holding at most 1 MiB of it.
 
     Raises PipelineError for a line of more than 64 KiB.
     """
-    at, rest, piece = 0, b"", bytes(_PIECE_BYTES)
+    position, incomplete, piece = 0, b"", bytes(_PIECE_BYTES)
     while len(piece) == _PIECE_BYTES:
-        piece = storage.read_range(path, at, _PIECE_BYTES)
-        at += len(piece)
-        *whole, rest = (rest + piece).split(b"\n")
-        if len(rest) > _MOST_LINE_BYTES:
-            raise PipelineError(f"{storage.uri(path)}: has a line of more than {_MOST_LINE_BYTES} bytes")
-        yield from whole
-    yield rest
+        piece = storage.read_range(path, position, _PIECE_BYTES)
+        position += len(piece)
+        *complete, incomplete = (incomplete + piece).split(b"\n")
+        if len(incomplete) > _MAX_LINE_BYTES:
+            raise PipelineError(f"{storage.uri(path)}: has a line of more than {_MAX_LINE_BYTES} bytes")
+        yield from complete
+    yield incomplete
 
 
-def reason(storage: Storage, path: str, error: PipelineError) -> str:
-    """The message of an error without the path that it begins with."""
+def message_without_path(storage: Storage, path: str, error: PipelineError) -> str:
+    """Return an error's message without the path at its beginning."""
     text = str(error)
-    for where in (storage.uri(path), f"{storage.root.rstrip('/')}/{path}", path):
-        text = text.removeprefix(f"{where}: ")
+    for prefix in (storage.uri(path), f"{storage.root.rstrip('/')}/{path}", path):
+        text = text.removeprefix(f"{prefix}: ")
     return text
 
 
-def require_size(size: int, most: int | None, where: str) -> None:
-    """Raises TooLarge for a file of more than `most` bytes."""
-    if most is not None and size > most:
-        raise TooLarge(f"{where}: has {size} bytes, at most {most} are read")
-
-
-def literal(reader: "DataFrameReader") -> "DataFrameReader":
-    """The reader with Spark's glob patterns turned off. Without it a path with `*?[]{}` names other files, or none."""
-    return reader.option("__globPaths__", "false")
-
-
-def open_storage(location: str, spark: "SparkSession | None" = None) -> Storage:
-    """The storage at a path of this machine or a URI; nothing is read or made yet.
-
-    `spark`: needed for every scheme but `file:`. Raises PipelineError where it is missing, or Hadoop does not
-    know the scheme.
-    """
-    from kbroker.pipeline.storage.local import LocalStorage
-
-    if not location:
-        raise PipelineError("the directory has no name")
-    scheme = _SCHEME.match(location)
-    if scheme is None:
-        return LocalStorage(location)
-    if scheme[1].lower() == "file":
-        return LocalStorage(_local_path(location))
-    if spark is None:
-        raise PipelineError(f"{location}: only paths of this machine and file: URIs are read without Spark")
-    from kbroker.pipeline.storage.hadoop import HadoopStorage
-
-    return HadoopStorage(location, spark)
-
-
-def _local_path(uri: str) -> str:
-    """The path of a file: URI; what is percent-encoded stays as it is, as in Hadoop."""
-    rest = uri.partition(":")[2]
-    if rest.startswith("//"):
-        host, slash, path = rest[2:].partition("/")
-        if host not in ("", "localhost") or not slash:
-            raise PipelineError(f"{uri}: a file: URI of another host; write file:///PATH")
-        return "/" + path
-    return rest
+def require_size(size: int, max_bytes: int | None, location: str) -> None:
+    """Raise FileTooLargeError if a file has more than `max_bytes` bytes."""
+    if max_bytes is not None and size > max_bytes:
+        raise FileTooLargeError(f"{location}: has {size} bytes, at most {max_bytes} are read")

@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kbroker.pipeline.archive import schema
+from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.compaction.plan import (
     ROUND_SIZE,
     TARGET_SIZE,
@@ -22,14 +24,12 @@ from kbroker.pipeline.archive.compaction.plan import (
     rounds,
     tasks,
 )
-from kbroker.pipeline.archive.ingest.staged_files import staged
-from kbroker.pipeline.archive.manifest import schema
-from kbroker.pipeline.archive.manifest.frame import frame
-from kbroker.pipeline.archive.manifest.model import File, ManifestCommit, State
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.dataframe import archive_dataframe
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, ManifestCommit
+from kbroker.pipeline.archive.staging.data_file_writer import staged
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.tasks import task_keys
-from kbroker.pipeline.storage.storage import Absent, Storage, reason
+from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,7 +142,7 @@ class _Compaction:
         wanted = self._wanted
         return plan(self._archive.state(), wanted.target_size, wanted.topics, wanted.dates, among)
 
-    def _round(self, bins: Sequence[Bin], among: set[str], kept: ExitStack) -> Sequence[File] | None:
+    def _round(self, bins: Sequence[Bin], among: set[str], kept: ExitStack) -> Sequence[DataFile] | None:
         """What one job and one commit do: the new files, or None where others took some of the old ones away."""
         sound = self._sound(bins, among)
         if sound is None:
@@ -163,7 +163,7 @@ class _Compaction:
         sound = (one._replace(files=tuple(f for f in one.files if f.path not in damaged)) for one in bins)
         return [one for one in sound if len(one.files) > 1]
 
-    def _merge(self, bins: Sequence[Bin], kept: ExitStack) -> tuple[File, ...] | None:
+    def _merge(self, bins: Sequence[Bin], kept: ExitStack) -> tuple[DataFile, ...] | None:
         """The files of these bins exchanged for one of each; the rest is as in `_round`."""
         old = [file for one in bins for file in one.files]
         with ExitStack() as own:
@@ -197,7 +197,7 @@ class _Compaction:
         ]
         place = self._spark.createDataFrame(places, "in_topic string, in_date string, in_file string, task bigint")
         state = self._archive.state()
-        rows = frame(self._spark, self._archive, state, [file for one in bins for file in one.files])
+        rows = archive_dataframe(self._spark, self._archive, state, [file for one in bins for file in one.files])
         named = rows.select(*schema.NAMES, "_metadata.file_name")
         same = (
             (f.col("topic") == f.col("in_topic"))
@@ -206,10 +206,10 @@ class _Compaction:
         )
         return named.join(f.broadcast(place), same).repartition(len(keys), "task")
 
-    def _exchange(self, old: Sequence[File], new: Sequence[File]) -> bool:
+    def _exchange(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> bool:
         """The commit; False where the old files are not all there any longer."""
 
-        def build(state: State) -> ManifestCommit | None:
+        def build(state: ArchiveState) -> ManifestCommit | None:
             if any(state.files.get(file.path) != file for file in old):
                 return None
             return ManifestCommit(
@@ -218,7 +218,7 @@ class _Compaction:
 
         return self._archive.commit(build).files.get(new[0].path) == new[0]
 
-    def _count(self, old: Sequence[File], new: Sequence[File]) -> None:
+    def _count(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
         outcome, before = self._outcome, sum(file.size for file in old)
         outcome.commits += 1
         outcome.merged += len(old)
@@ -228,7 +228,7 @@ class _Compaction:
         outcome.bytes_after += sum(file.size for file in new)
         self._advance(before)
 
-    def _remove(self, files: Sequence[File], due_ms: int) -> None:
+    def _remove(self, files: Sequence[DataFile], due_ms: int) -> None:
         """Removes replaced files when their time has come."""
         while (left_ms := due_ms - self._world.now_ms()) > 0:
             self._world.sleep(left_ms / 1000)
@@ -236,13 +236,13 @@ class _Compaction:
             list(pool.map(lambda file: self._archive.storage.delete(file.path), files))
 
 
-def _damage(storage: Storage, file: File) -> str:
+def _damage(storage: Storage, file: DataFile) -> str:
     """What is wrong with a file; empty where its bytes are those that were committed."""
     try:
         if storage.size(file.path) == file.size and storage.sha256(file.path) == file.sha256:
             return ""
         return "its bytes are not those that were committed"
-    except Absent:
+    except FileMissingError:
         return "it is not there"
     except PipelineError as error:
-        return f"it cannot be read ({reason(storage, file.path, error)})"
+        return f"it cannot be read ({message_without_path(storage, file.path, error)})"

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from kbroker.pipeline.archive.manifest.model import File, Part, State
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
 
 TARGET_SIZE = 128 * 1024 * 1024
@@ -23,7 +23,7 @@ class Bin(NamedTuple):
 
     topic: str
     date: str
-    files: tuple[File, ...]  # two at least
+    files: tuple[DataFile, ...]  # two at least
 
     @property
     def size(self) -> int:
@@ -32,7 +32,7 @@ class Bin(NamedTuple):
 
 
 def plan(
-    state: State,
+    state: ArchiveState,
     target_size: int = TARGET_SIZE,
     topics: Collection[str] = (),
     dates: Collection[str] = (),
@@ -44,7 +44,7 @@ def plan(
     """
     _require("topic", topics, {file.topic for file in state.files.values()})
     _require("date", dates, {file.date for file in state.files.values()})
-    small: dict[tuple[str, str], list[File]] = defaultdict(list)
+    small: dict[tuple[str, str], list[DataFile]] = defaultdict(list)
     for file in state.files.values():
         wanted = (not topics or file.topic in topics) and (not dates or file.date in dates)
         if wanted and file.size * 2 < target_size and (among is None or file.path in among):
@@ -62,9 +62,9 @@ def _require(what: str, wanted: Collection[str], present: Collection[str]) -> No
         raise PipelineError(f"the archive has no rows of {what} {absent}")
 
 
-def _filled(files: Iterable[File], target_size: int) -> list[tuple[File, ...]]:
+def _filled(files: Iterable[DataFile], target_size: int) -> list[tuple[DataFile, ...]]:
     """The files in order, so many together as fit into the target."""
-    bins: list[list[File]] = [[]]
+    bins: list[list[DataFile]] = [[]]
     size = 0
     for file in sorted(files, key=lambda file: (min((part[:2] for part in file.parts), default=(0, 0)), file.path)):
         if bins[-1] and size + file.size > target_size:
@@ -106,12 +106,12 @@ def tasks(bins: Iterable[Bin], target_size: int, at_least: int) -> list[int]:
     return result
 
 
-Sums = Mapping[tuple[str, str, int], Part]  # by topic, date, partition
+Sums = Mapping[tuple[str, str, int], PartitionStats]  # by topic, date, partition
 
 
-def sums(files: Iterable[File]) -> Sums:
+def sums(files: Iterable[DataFile]) -> Sums:
     """What files hold together, by topic, date and partition: counts added, ranges joined, checksums by XOR."""
-    result: dict[tuple[str, str, int], Part] = {}
+    result: dict[tuple[str, str, int], PartitionStats] = {}
     for file in files:
         for part in file.parts:
             key = (file.topic, file.date, part.partition)
@@ -119,7 +119,7 @@ def sums(files: Iterable[File]) -> Sums:
     return result
 
 
-def require_same(before: Iterable[File], after: Iterable[File]) -> None:
+def require_same(before: Iterable[DataFile], after: Iterable[DataFile]) -> None:
     """PipelineError unless both hold the same rows, as far as counts, ranges and checksums can tell."""
     old, new = sums(before), sums(after)
     for topic, date, partition in sorted({*old, *new}):
@@ -127,7 +127,7 @@ def require_same(before: Iterable[File], after: Iterable[File]) -> None:
         if was != now:
             told = [
                 f"{name} {a} and not {b}"
-                for name, a, b in zip(Part._fields, now or _NOTHING, was or _NOTHING, strict=True)
+                for name, a, b in zip(PartitionStats._fields, now or _NOTHING, was or _NOTHING, strict=True)
                 if a != b
             ]
             raise PipelineError(
@@ -136,4 +136,4 @@ def require_same(before: Iterable[File], after: Iterable[File]) -> None:
             )
 
 
-_NOTHING = Part(0, 0, 0, 0, 0, 0, 0, 0)
+_NOTHING = PartitionStats(0, 0, 0, 0, 0, 0, 0, 0)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.brokers import Brokers, Ended, Stop
 from kbroker.pipeline.archive.ingest.checkpoint import Generation
 from kbroker.pipeline.archive.ingest.offset_ranges import (
@@ -24,17 +26,8 @@ from kbroker.pipeline.archive.ingest.offset_ranges import (
     wanted_ranges,
 )
 from kbroker.pipeline.archive.ingest.rate_limit import RateLimit
-from kbroker.pipeline.archive.ingest.staged_files import staged
-from kbroker.pipeline.archive.manifest.model import (
-    ArchivePartition,
-    File,
-    Gap,
-    ManifestCommit,
-    OffsetSpan,
-    State,
-    TopicInfo,
-)
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap, ManifestCommit, OffsetRange, TopicInfo
+from kbroker.pipeline.archive.staging.data_file_writer import staged
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
 
@@ -58,7 +51,7 @@ class Summary:
     gaps: list[Gap] = field(default_factory=list)
     commit: int = -1  # the archive's last that the run knows of
 
-    def add(self, files: Sequence[File]) -> None:
+    def add(self, files: Sequence[DataFile]) -> None:
         """One more batch."""
         self.batches += 1
         self.files += len(files)
@@ -92,12 +85,12 @@ class Ingest:
     busy: bool = False
     batches: int = 0  # that were finished
 
-    def __call__(self, frame: "DataFrame", batch: int) -> None:
+    def __call__(self, archive_dataframe: "DataFrame", batch: int) -> None:
         self.busy = True
         try:
             if self.stop.asked:
                 raise Ended
-            self._batch(frame, batch)
+            self._batch(archive_dataframe, batch)
             self.batches += 1
         except Exception as error:
             self.failure = error
@@ -105,7 +98,7 @@ class Ingest:
         finally:
             self.busy = False
 
-    def _batch(self, frame: "DataFrame", batch: int) -> None:
+    def _batch(self, archive_dataframe: "DataFrame", batch: int) -> None:
         state = self.archive.state()
         if state.queries.get(self.generation.note.query, -1) >= batch:
             return
@@ -115,24 +108,28 @@ class Ingest:
         wanted = wanted_ranges(begins, ends, resume, starts)
         if wanted:
             self._slow_down(wanted)
-            self._archive(_without(frame, unwanted_below(begins, ends, resume, starts)), batch, state, wanted)
+            self._archive(
+                _without(archive_dataframe, unwanted_below(begins, ends, resume, starts)), batch, state, wanted
+            )
 
     def _slow_down(self, wanted: Sequence[Wanted]) -> None:
         if self.pace is not None:
             self.stop.pause(self.pace.wait(time.monotonic()))
             self.pace.took(sum(one.end - one.start for one in wanted), time.monotonic())
 
-    def _archive(self, frame: "DataFrame", batch: int, state: State, wanted: Sequence[Wanted]) -> None:
+    def _archive(
+        self, archive_dataframe: "DataFrame", batch: int, state: ArchiveState, wanted: Sequence[Wanted]
+    ) -> None:
         started = time.monotonic()
         resume = resume_offsets(state)
         with staged(self.spark, self.archive) as staging:
-            files = staging.write(frame)
+            files = staging.write(archive_dataframe)
             _require_within(files, wanted)
             topics, log_starts = self._look(state, wanted)
             staging.publish()
             covered, gaps = told(wanted, self._lost(state, files, wanted, log_starts))
 
-            def build(now: State) -> ManifestCommit | None:
+            def build(now: ArchiveState) -> ManifestCommit | None:
                 require_unchanged(resume, now, [one.partition for one in wanted])
                 return ManifestCommit(
                     kind="append",
@@ -148,8 +145,8 @@ class Ingest:
         self._report(batch, files, gaps, time.monotonic() - started)
 
     def _look(
-        self, state: State, wanted: Sequence[Wanted]
-    ) -> tuple[Mapping[str, TopicInfo], Mapping[ArchivePartition, int]]:
+        self, state: ArchiveState, wanted: Sequence[Wanted]
+    ) -> tuple[Mapping[str, TopicInfo], Mapping[TopicPartition, int]]:
         """The topics and where their logs start, now that all is read: it was theirs if they are still the same."""
         partitions = [one.partition for one in wanted]
         names = sorted({partition.topic for partition in partitions})
@@ -157,7 +154,7 @@ class Ingest:
 
         def question(
             cluster: Cluster,
-        ) -> tuple[Mapping[str, TopicInfo], Mapping[ArchivePartition, int], Mapping[ArchivePartition, int]]:
+        ) -> tuple[Mapping[str, TopicInfo], Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
             topics = cluster.topics(names)
             if len(topics) < len(names):
                 raise Changed(f"topics were deleted while they were archived: {', '.join(set(names) - set(topics))}")
@@ -170,8 +167,12 @@ class Ingest:
         return topics, log_starts
 
     def _lost(
-        self, state: State, files: Sequence[File], wanted: Sequence[Wanted], log_starts: Mapping[ArchivePartition, int]
-    ) -> dict[ArchivePartition, list[OffsetSpan]]:
+        self,
+        state: ArchiveState,
+        files: Sequence[DataFile],
+        wanted: Sequence[Wanted],
+        log_starts: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, list[OffsetRange]]:
         result = {}
         for one in wanted:
             start = log_starts[one.partition]
@@ -182,21 +183,21 @@ class Ingest:
                 result[one.partition] = gone(one, start)
         return result
 
-    def _jumps(self, state: State, files: Sequence[File], wanted: Wanted) -> list[OffsetSpan]:
+    def _jumps(self, state: ArchiveState, files: Sequence[DataFile], wanted: Wanted) -> list[OffsetRange]:
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        from kbroker.pipeline.archive.manifest.frame import frame
+        from kbroker.pipeline.archive.dataframe import archive_dataframe
 
         topic, partition = wanted.partition
         mine = [file for file in files if file.topic == topic]
-        rows = frame(self.spark, self.archive, state, mine).where(f.col("partition") == partition)
+        rows = archive_dataframe(self.spark, self.archive, state, mine).where(f.col("partition") == partition)
         before = f.lag("offset", 1, wanted.start - 1).over(Window.orderBy("offset"))
         pairs = rows.select(before.alias("before"), "offset").where("offset > before + 1").collect()
         last = max(part.last for file in mine for part in file.parts if part.partition == partition)
-        return [*(OffsetSpan(row.before, row.offset) for row in pairs), OffsetSpan(last, wanted.end)]
+        return [*(OffsetRange(row.before, row.offset) for row in pairs), OffsetRange(last, wanted.end)]
 
-    def _report(self, batch: int, files: Sequence[File], gaps: Sequence[Gap], seconds: float) -> None:
+    def _report(self, batch: int, files: Sequence[DataFile], gaps: Sequence[Gap], seconds: float) -> None:
         self.summary.add(files)
         self.summary.gaps += gaps
         for gap in gaps:
@@ -209,22 +210,22 @@ class Ingest:
         )
 
 
-def _without(frame: "DataFrame", below: Mapping[ArchivePartition, int]) -> "DataFrame":
+def _without(archive_dataframe: "DataFrame", below: Mapping[TopicPartition, int]) -> "DataFrame":
     """A batch without what is below these offsets."""
     from pyspark.sql import functions as f
 
     for (topic, partition), offset in below.items():
         mine = (f.col("topic") == topic) & (f.col("partition") == partition)
-        frame = frame.where(~(mine & (f.col("offset") < offset)))
-    return frame
+        archive_dataframe = archive_dataframe.where(~(mine & (f.col("offset") < offset)))
+    return archive_dataframe
 
 
-def _require_within(files: Sequence[File], wanted: Sequence[Wanted]) -> None:
+def _require_within(files: Sequence[DataFile], wanted: Sequence[Wanted]) -> None:
     """What was written is what the commit will say; anything else is a fault of Spark's, or of ours."""
     ranges = {one.partition: one for one in wanted}
     for file in files:
         for part in file.parts:
-            one = ranges.get(ArchivePartition(file.topic, part.partition))
+            one = ranges.get(TopicPartition(file.topic, part.partition))
             if one is None or part.first < one.start or part.last >= one.end:
                 raise PipelineError(
                     f"{file.topic}-{part.partition}: Spark read offsets {part.first} to {part.last}, which are not of "
@@ -233,7 +234,7 @@ def _require_within(files: Sequence[File], wanted: Sequence[Wanted]) -> None:
 
 
 def require_unchanged(
-    resume: Mapping[ArchivePartition, int], now: State, partitions: Sequence[ArchivePartition]
+    resume: Mapping[TopicPartition, int], now: ArchiveState, partitions: Sequence[TopicPartition]
 ) -> None:
     """PipelineError where somebody else has archived the partitions since `resume` was taken."""
     newer = resume_offsets(now)
@@ -245,7 +246,7 @@ def require_unchanged(
             )
 
 
-def require_same_topics(state: State, topics: Mapping[str, TopicInfo]) -> None:
+def require_same_topics(state: ArchiveState, topics: Mapping[str, TopicInfo]) -> None:
     """PipelineError where a topic was deleted and created again since it was archived."""
     for name, info in topics.items():
         known = state.topics.get(name)
@@ -256,7 +257,7 @@ def require_same_topics(state: State, topics: Mapping[str, TopicInfo]) -> None:
             )
 
 
-def news(state: State, topics: Mapping[str, TopicInfo]) -> dict[str, Any] | None:
+def news(state: ArchiveState, topics: Mapping[str, TopicInfo]) -> dict[str, Any] | None:
     """The topics that are not as the archive knows them."""
     return {name: info for name, info in topics.items() if state.topics.get(name) != info} or None
 

@@ -12,8 +12,8 @@ another choice of topics begins another generation.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.ingest.subscription import Note, note_of, note_text, source_offsets
-from kbroker.pipeline.archive.manifest.model import ArchivePartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.storage import Storage
 
@@ -34,12 +34,12 @@ class Generation:
         """As Spark is given it."""
         return self.storage.uri(self.path)
 
-    def planned(self, batch: int) -> tuple[dict[ArchivePartition, int], dict[ArchivePartition, int]]:
+    def planned(self, batch: int) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where a batch begins, but for partitions that are new in it, and where it ends."""
         before = f"offsets/{batch - 1}" if batch else "sources/0/0"
         return self._offsets(before), self._offsets(f"offsets/{batch}")
 
-    def position(self) -> tuple[dict[ArchivePartition, int], dict[ArchivePartition, int]] | None:
+    def position(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]] | None:
         """What the next batch begins with, and where it ends if it is one that was planned and not finished.
 
         None where no batch was ever planned.
@@ -54,9 +54,11 @@ class Generation:
         return self.planned(last)
 
     def _numbers(self, path: str) -> list[int]:
-        return [int(entry.name) for entry in self.storage.names(f"{self.path}/{path}") if entry.name.isdecimal()]
+        return [
+            int(entry.name) for entry in self.storage.list_directory(f"{self.path}/{path}") if entry.name.isdecimal()
+        ]
 
-    def _offsets(self, name: str) -> dict[ArchivePartition, int]:
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
         path = f"{self.path}/{name}"
         return source_offsets(self.storage.read(path), self.storage.uri(path))
 
@@ -76,7 +78,7 @@ class Checkpoints:
 
     def newest(self) -> Generation | None:
         """The latest generation; PipelineError where the directory belongs to something or somebody else."""
-        names = [entry.name for entry in self._storage.names(self._path) if not entry.name.startswith(".")]
+        names = [entry.name for entry in self._storage.list_directory(self._path) if not entry.name.startswith(".")]
         foreign = sorted(name for name in names if not name.isdecimal())
         if foreign:
             what = "is the checkpoint of another Spark query" if "offsets" in foreign else f"has {foreign[0]} in it"
@@ -100,7 +102,9 @@ class Checkpoints:
 
     def begin(self, note: Note) -> Generation:
         """A new generation; older ones are removed but for the latest before it."""
-        numbers = sorted(int(entry.name) for entry in self._storage.names(self._path) if entry.name.isdecimal())
+        numbers = sorted(
+            int(entry.name) for entry in self._storage.list_directory(self._path) if entry.name.isdecimal()
+        )
         path = self._in(str(numbers[-1] + 1 if numbers else 0))
         if not self._storage.create(f"{path}/{NOTE}", note_text(note)):
             raise PipelineError(f"another `kbroker archive run` is at work with {self.where}")
@@ -113,8 +117,8 @@ class Checkpoints:
 
 
 def goes_on(
-    position: tuple[Mapping[ArchivePartition, int], Mapping[ArchivePartition, int]] | None,
-    expected: Mapping[ArchivePartition, int],
+    position: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]] | None,
+    expected: Mapping[TopicPartition, int],
 ) -> bool:
     """Whether a query that continues at this position brings what the archive wants next, `expected`, and no more
     than one batch twice. Partitions that the query does not know yet it reads from their start."""

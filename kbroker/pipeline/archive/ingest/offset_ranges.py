@@ -7,7 +7,8 @@ knows to be gone.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, Covered, File, Gap, OffsetSpan, State
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest.model import ArchiveState, CoveredRange, DataFile, Gap, OffsetRange
 from kbroker.pipeline.errors import PipelineError
 
 RETENTION = "retention"
@@ -16,32 +17,32 @@ RETENTION = "retention"
 class Wanted(NamedTuple):
     """What a batch has to bring of a partition."""
 
-    partition: ArchivePartition
+    partition: TopicPartition
     start: int
     end: int
 
 
-def resume_offset(state: State, partition: ArchivePartition) -> int | None:
+def resume_offset(state: ArchiveState, partition: TopicPartition) -> int | None:
     """Where the archive goes on, or None where it knows nothing of the partition."""
     known = [gap.end for gap in state.gaps if (gap.topic, gap.partition) == partition]
     covered = state.next_offset(partition)
     return max([*known, *([] if covered is None else [covered])], default=None)
 
 
-def resume_offsets(state: State) -> dict[ArchivePartition, int]:
+def resume_offsets(state: ArchiveState) -> dict[TopicPartition, int]:
     """`resume_offset` of every partition that the archive knows."""
     result = {partition: spans[-1].end for partition, spans in state.covered.items() if spans}
     for gap in state.gaps:
-        partition = ArchivePartition(gap.topic, gap.partition)
+        partition = TopicPartition(gap.topic, gap.partition)
         result[partition] = max(gap.end, result.get(partition, 0))
     return result
 
 
 def wanted_ranges(
-    begins: Mapping[ArchivePartition, int],
-    ends: Mapping[ArchivePartition, int],
-    resume: Mapping[ArchivePartition, int],
-    starts: Mapping[ArchivePartition, int],
+    begins: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    resume: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
 ) -> list[Wanted]:
     """What a batch from `begins` to `ends` has that the archive does not.
 
@@ -63,11 +64,11 @@ def wanted_ranges(
 
 
 def unwanted_below(
-    begins: Mapping[ArchivePartition, int],
-    ends: Mapping[ArchivePartition, int],
-    resume: Mapping[ArchivePartition, int],
-    starts: Mapping[ArchivePartition, int],
-) -> dict[ArchivePartition, int]:
+    begins: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    resume: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
     """The partitions of which a batch has records below these offsets that are archived already, or that the archive
     was not to begin with: Spark goes back to the last stable offset where an open transaction holds that below where
     it was told to begin."""
@@ -75,7 +76,7 @@ def unwanted_below(
     return {partition: offset for partition, offset in expected.items() if begins.get(partition, 0) < offset}
 
 
-def initial_gaps(expected: Mapping[ArchivePartition, int], log_starts: Mapping[ArchivePartition, int]) -> list[Gap]:
+def initial_gaps(expected: Mapping[TopicPartition, int], log_starts: Mapping[TopicPartition, int]) -> list[Gap]:
     """What is gone between where the archive goes on and where the logs start."""
     return [
         Gap(partition.topic, partition.partition, offset, log_starts[partition], RETENTION)
@@ -84,7 +85,7 @@ def initial_gaps(expected: Mapping[ArchivePartition, int], log_starts: Mapping[A
     ]
 
 
-def require_whole_logs(wanted: Mapping[ArchivePartition, int], ends: Mapping[ArchivePartition, int]) -> None:
+def require_whole_logs(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
     """PipelineError where a log ends before an offset that it has had: it was truncated, or it is another one."""
     for partition, offset in sorted(wanted.items()):
         if partition in ends and ends[partition] < offset:
@@ -94,7 +95,7 @@ def require_whole_logs(wanted: Mapping[ArchivePartition, int], ends: Mapping[Arc
             )
 
 
-def needs_search(wanted: Wanted, log_start: int, files: Iterable[File]) -> bool:
+def needs_search(wanted: Wanted, log_start: int, files: Iterable[DataFile]) -> bool:
     """True where records below the log's start have been read before they went, so that only the rows can tell
     which were not."""
     return log_start > wanted.start and any(
@@ -106,32 +107,32 @@ def needs_search(wanted: Wanted, log_start: int, files: Iterable[File]) -> bool:
     )
 
 
-def gone(wanted: Wanted, log_start: int) -> list[OffsetSpan]:
+def gone(wanted: Wanted, log_start: int) -> list[OffsetRange]:
     """What is gone of a range of which nothing below the log's start was read."""
     end = min(log_start, wanted.end)
-    return [OffsetSpan(wanted.start, end)] if wanted.start < end else []
+    return [OffsetRange(wanted.start, end)] if wanted.start < end else []
 
 
-def holes(wanted: Wanted, log_start: int, jumps: Sequence[OffsetSpan]) -> list[OffsetSpan]:
+def holes(wanted: Wanted, log_start: int, jumps: Sequence[OffsetRange]) -> list[OffsetRange]:
     """What is gone of a range of which some was read: `jumps` are pairs (offset read, next offset read) between which
     there is nothing, the first beginning one before the range, the last ending where the range does."""
     end = min(log_start, wanted.end)
-    spans = (OffsetSpan(max(before + 1, wanted.start), min(after, end)) for before, after in jumps)
+    spans = (OffsetRange(max(before + 1, wanted.start), min(after, end)) for before, after in jumps)
     return [span for span in spans if span.start < span.end]
 
 
 def told(
-    wanted: Sequence[Wanted], lost: Mapping[ArchivePartition, Sequence[OffsetSpan]]
-) -> tuple[list[Covered], list[Gap]]:
+    wanted: Sequence[Wanted], lost: Mapping[TopicPartition, Sequence[OffsetRange]]
+) -> tuple[list[CoveredRange], list[Gap]]:
     """The ranges without what was lost, and that, as a commit says it."""
     covered, gaps = [], []
     for (topic, partition), start, end in wanted:
         at = start
-        for span in sorted(lost.get(ArchivePartition(topic, partition), ())):
+        for span in sorted(lost.get(TopicPartition(topic, partition), ())):
             if at < span.start:
-                covered.append(Covered(topic, partition, at, span.start))
+                covered.append(CoveredRange(topic, partition, at, span.start))
             gaps.append(Gap(topic, partition, span.start, span.end, RETENTION))
             at = span.end
         if at < end:
-            covered.append(Covered(topic, partition, at, end))
+            covered.append(CoveredRange(topic, partition, at, end))
     return covered, gaps

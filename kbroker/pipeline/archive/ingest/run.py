@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.batch import (
     Changed,
     Ingest,
@@ -25,8 +27,7 @@ from kbroker.pipeline.archive.ingest.rate_limit import RateLimit, batch_size
 from kbroker.pipeline.archive.ingest.subscription import Note, Subscription, offsets_text
 from kbroker.pipeline.archive.ingest.topic_observer import EVERY_S as OBSERVE_EVERY_S
 from kbroker.pipeline.archive.ingest.topic_observer import Observer
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, ManifestCommit, State, TopicInfo
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import BrokerGone, Cluster, partitions_of, reachable
 from kbroker.pipeline.spark.explain import explain, is_sparks
@@ -211,8 +212,8 @@ class Run:
         return self._checkpoints.begin(note)
 
     def _expected(
-        self, state: State, partitions: list[ArchivePartition], newest: Generation | None
-    ) -> dict[ArchivePartition, int]:
+        self, state: ArchiveState, partitions: list[TopicPartition], newest: Generation | None
+    ) -> dict[TopicPartition, int]:
         """Where each partition goes on, or begins."""
         resume = resume_offsets(state)
         expected = {at: resume[at] for at in partitions if at in resume}
@@ -233,9 +234,9 @@ class Run:
 
     def _tell_gaps(
         self,
-        state: State,
-        expected: Mapping[ArchivePartition, int],
-        log_starts: Mapping[ArchivePartition, int],
+        state: ArchiveState,
+        expected: Mapping[TopicPartition, int],
+        log_starts: Mapping[TopicPartition, int],
         topics: Mapping[str, TopicInfo],
     ) -> None:
         gaps = initial_gaps(expected, log_starts)
@@ -244,8 +245,8 @@ class Run:
         resume = resume_offsets(state)
         lost = {gap.topic for gap in gaps}
 
-        def build(now: State) -> ManifestCommit:
-            require_unchanged(resume, now, [ArchivePartition(gap.topic, gap.partition) for gap in gaps])
+        def build(now: ArchiveState) -> ManifestCommit:
+            require_unchanged(resume, now, [TopicPartition(gap.topic, gap.partition) for gap in gaps])
             of_these = {name: info for name, info in topics.items() if name in lost}
             return ManifestCommit("append", time.time_ns() // 1_000_000, gaps=tuple(gaps), topics=news(now, of_these))
 
@@ -254,7 +255,7 @@ class Run:
         for gap in gaps:
             self._tell.warn(gap_text(gap))
 
-    def _fits(self, generation: Generation, begin: Mapping[ArchivePartition, int]) -> bool:
+    def _fits(self, generation: Generation, begin: Mapping[TopicPartition, int]) -> bool:
         note = generation.note
         if note.subscription != self._options.subscription or note.committed_only != self._options.committed_only:
             return False

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition
+from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 
 NOTE_FORMAT = "kbroker-archive-checkpoint"
 NOTE_VERSION = 1
 
-OffsetMap = Mapping[ArchivePartition, int]
+OffsetMap = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ def nested(offsets: OffsetMap) -> dict[str, dict[str, int]]:
     return result
 
 
-def flat(value: Any) -> dict[ArchivePartition, int]:
+def flat(value: Any) -> dict[TopicPartition, int]:
     """The reverse of `nested`; ValueError, TypeError or AttributeError for what is something else."""
     return {
-        ArchivePartition(str(topic), int(partition)): int(offset)
+        TopicPartition(str(topic), int(partition)): int(offset)
         for topic, partitions in value.items()
         for partition, offset in partitions.items()
     }
 
 
-def source_offsets(data: bytes, where: str) -> dict[ArchivePartition, int]:
+def source_offsets(data: bytes, where: str) -> dict[TopicPartition, int]:
     """The offsets in a file `offsets/N` or `sources/0/0` of Spark's checkpoint.
 
     The one is `v1`, a line about the batch, then a line for each source; the other a zero byte, `v1`, one line.

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
+from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.batch import news
-from kbroker.pipeline.archive.manifest.model import GroupOffsets, ManifestCommit, State, TopicInfo
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.manifest.model import ArchiveState, GroupOffsets, ManifestCommit, TopicInfo
 from kbroker.pipeline.kafka import BrokerGone, Cluster
 from kbroker.pipeline.storage.storage import Storage
 
@@ -52,12 +52,14 @@ class Observer:
         self._cluster.close()
 
 
-def archived_topics(state: State) -> list[str]:
+def archived_topics(state: ArchiveState) -> list[str]:
     """The topics of which the archive has anything, or knows it to be gone."""
     return sorted({partition.topic for partition in state.covered} | {gap.topic for gap in state.gaps})
 
 
-def observation(state: State, topics: dict[str, TopicInfo], groups: GroupOffsets, now_ms: int) -> ManifestCommit | None:
+def observation(
+    state: ArchiveState, topics: dict[str, TopicInfo], groups: GroupOffsets, now_ms: int
+) -> ManifestCommit | None:
     """The commit of what was seen; None where the archive knows it. A topic that was created anew stays as it was."""
     same = {name: info for name, info in topics.items() if _is_same(state.topics.get(name), info)}
     changed = news(state, same)

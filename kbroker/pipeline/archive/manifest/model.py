@@ -8,27 +8,21 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 
 FORMAT = "kbroker-archive"
 FORMAT_VERSION = 1
 
 
-class ArchivePartition(NamedTuple):
-    """One partition of one topic."""
-
-    topic: str
-    partition: int
-
-
-class OffsetSpan(NamedTuple):
+class OffsetRange(NamedTuple):
     """The offsets [start, end)."""
 
     start: int
     end: int
 
 
-class Part(NamedTuple):
+class PartitionStats(NamedTuple):
     """The rows of one partition in one file."""
 
     partition: int
@@ -40,9 +34,9 @@ class Part(NamedTuple):
     to_ms: int  # the latest
     checksum: int  # schema.CHECKSUM over the rows: unsigned, 64 bits
 
-    def joined(self, other: "Part") -> "Part":
+    def joined(self, other: "PartitionStats") -> "PartitionStats":
         """The rows of both together: counts added, ranges joined, checksums by XOR."""
-        return Part(
+        return PartitionStats(
             self.partition,
             min(self.first, other.first),
             max(self.last, other.last),
@@ -54,7 +48,7 @@ class Part(NamedTuple):
         )
 
 
-class File(NamedTuple):
+class DataFile(NamedTuple):
     """One committed Parquet file, which holds rows of one topic and one date."""
 
     path: str  # relative to the archive: topic=T/date=YYYY-MM-DD/NAME.parquet
@@ -62,14 +56,14 @@ class File(NamedTuple):
     date: str  # YYYY-MM-DD of the records' timestamps, in UTC
     size: int
     sha256: str  # of the file as it is on disk
-    parts: tuple[Part, ...]
+    parts: tuple[PartitionStats, ...]
 
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
 
 
-class Covered(NamedTuple):
+class CoveredRange(NamedTuple):
     """A commit has every record of these offsets. Where one has no row there was no record to be had: a
     transaction marker, an aborted record, one that compaction had removed."""
 
@@ -107,9 +101,9 @@ class ManifestCommit:
 
     kind: str  # "create", "append", "compact", "observe" (topics and groups alone)
     time_ms: int
-    add: tuple[File, ...] = ()
+    add: tuple[DataFile, ...] = ()
     remove: tuple[str, ...] = ()  # paths
-    covered: tuple[Covered, ...] = ()
+    covered: tuple[CoveredRange, ...] = ()
     gaps: tuple[Gap, ...] = ()
     query: tuple[str, int] | None = None  # the streaming query's id and batch, so that a batch is committed once
     topics: Mapping[str, TopicInfo] | None = None  # where given, it replaces what was known of these topics
@@ -118,35 +112,35 @@ class ManifestCommit:
 
 
 @dataclass(frozen=True)
-class State:
+class ArchiveState:
     """An archive as of one commit."""
 
     number: int = -1  # of the latest commit
     time_ms: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)  # id, format, format_version, committed_only, ...
-    files: Mapping[str, File] = field(default_factory=dict)  # by path
-    covered: Mapping[ArchivePartition, tuple[OffsetSpan, ...]] = field(default_factory=dict)  # ascending, merged
+    files: Mapping[str, DataFile] = field(default_factory=dict)  # by path
+    covered: Mapping[TopicPartition, tuple[OffsetRange, ...]] = field(default_factory=dict)  # ascending, merged
     gaps: tuple[Gap, ...] = ()
     queries: Mapping[str, int] = field(default_factory=dict)  # the last batch of each streaming query
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     groups: GroupOffsets = field(default_factory=dict)
     groups_ms: int = 0  # when the groups were looked at
 
-    def next_offset(self, partition: ArchivePartition) -> int | None:
+    def next_offset(self, partition: TopicPartition) -> int | None:
         """Where the next commit has to go on; None where nothing of the partition is archived yet."""
         spans = self.covered.get(partition)
         return spans[-1].end if spans else None
 
 
-def after(state: State, number: int, commit: ManifestCommit) -> State:
+def apply_commit(state: ArchiveState, number: int, commit: ManifestCommit) -> ArchiveState:
     """The state that commit `number` makes of `state`.
 
     Raises PipelineError for a commit that does not follow: one that covers offsets twice or removes what is not there.
     """
-    return folded(state, [(number, commit)])
+    return apply_commits(state, [(number, commit)])
 
 
-def folded(state: State, commits: Iterable[tuple[int, ManifestCommit]]) -> State:
+def apply_commits(state: ArchiveState, commits: Iterable[tuple[int, ManifestCommit]]) -> ArchiveState:
     """The state that these commits, given with their numbers, make of `state` one after the other. Takes as long as
     the state and the commits are large together. Raises as `after` does.
     """
@@ -166,7 +160,7 @@ def folded(state: State, commits: Iterable[tuple[int, ManifestCommit]]) -> State
             settings = MappingProxyType(dict(commit.settings))
         if commit.groups is not None:
             groups, groups_ms = commit.groups, commit.time_ms
-    return State(
+    return ArchiveState(
         number=number,
         time_ms=time_ms,
         settings=settings,
@@ -180,7 +174,7 @@ def folded(state: State, commits: Iterable[tuple[int, ManifestCommit]]) -> State
     )
 
 
-def _exchange(files: dict[str, File], number: int, commit: ManifestCommit) -> None:
+def _exchange(files: dict[str, DataFile], number: int, commit: ManifestCommit) -> None:
     for path in commit.remove:
         if files.pop(path, None) is None:
             raise PipelineError(f"commit {number} removes {path}, which is not in the archive")
@@ -190,9 +184,9 @@ def _exchange(files: dict[str, File], number: int, commit: ManifestCommit) -> No
         files[file.path] = file
 
 
-def _extend(covered: dict[ArchivePartition, tuple[OffsetSpan, ...]], more: Iterable[Covered]) -> None:
+def _extend(covered: dict[TopicPartition, tuple[OffsetRange, ...]], more: Iterable[CoveredRange]) -> None:
     for topic, partition, start, end in more:
-        spans = covered.get(ArchivePartition(topic, partition), ())
+        spans = covered.get(TopicPartition(topic, partition), ())
         if start >= end:
             raise PipelineError(f"{topic}-{partition}: the range [{start}, {end}) covers nothing")
         if spans and start < spans[-1].end:
@@ -201,4 +195,4 @@ def _extend(covered: dict[ArchivePartition, tuple[OffsetSpan, ...]], more: Itera
             )
         if spans and start == spans[-1].end:
             spans, start = spans[:-1], spans[-1].start
-        covered[ArchivePartition(topic, partition)] = (*spans, OffsetSpan(start, end))
+        covered[TopicPartition(topic, partition)] = (*spans, OffsetRange(start, end))

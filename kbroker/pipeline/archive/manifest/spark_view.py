@@ -13,9 +13,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import quote
 
-from kbroker.pipeline.archive.manifest.model import State
+from kbroker.pipeline.archive.manifest.model import ArchiveState
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Storage, lines
+from kbroker.pipeline.storage.storage import Storage, read_lines
 
 DIRECTORY = "_spark_metadata"
 INTERVAL = 10
@@ -34,7 +34,7 @@ class SparkView:
         self._storage = storage
         self._known: tuple[int, dict[str, int]] = (-1, {})  # the latest number read or written, and what it shows
 
-    def bring_up_to_date(self, state: Callable[[], State]) -> None:
+    def bring_up_to_date(self, state: Callable[[], ArchiveState]) -> None:
         """Makes the view show the archive's state. `state` is asked for the newest after the view was read."""
         while True:
             numbers, misplaced = self._numbers()
@@ -46,8 +46,8 @@ class SparkView:
             if shown == wanted and numbers:
                 self._complete(numbers, wanted, now.time_ms)
                 return
-            number, lines = _next(numbers, shown, wanted)
-            if self._storage.create(_path(number), encode(lines, now.time_ms)):
+            number, read_lines = _next(numbers, shown, wanted)
+            if self._storage.create(_path(number), encode(read_lines, now.time_ms)):
                 self._known = (number, wanted)
                 self._complete({*numbers, number}, wanted, now.time_ms)
                 return
@@ -78,7 +78,7 @@ class SparkView:
         for number in range(max(0, (latest + 1) // INTERVAL * INTERVAL - 1), latest + 1):
             if number not in numbers:
                 raise PipelineError(f"{self._storage.uri(DIRECTORY)}: number {number} is not there")
-            for uri, size in decode(lines(self._storage, _path(number)), self._storage.uri(_path(number))):
+            for uri, size in decode(read_lines(self._storage, _path(number)), self._storage.uri(_path(number))):
                 if uri in shown:
                     raise PipelineError(f"{self._storage.uri(_path(number))}: shows {uri} twice")
                 shown[uri] = size
@@ -87,7 +87,7 @@ class SparkView:
     def _numbers(self) -> tuple[set[int], list[str]]:
         """Of the view's files; and the names of those that do not belong in a view, and would mislead Spark."""
         numbers, misplaced = set(), []
-        for entry in self._storage.names(DIRECTORY):
+        for entry in self._storage.list_directory(DIRECTORY):
             stem = entry.name.removesuffix(_COMPACT)
             if not (stem.isascii() and stem.isdigit()):
                 continue
@@ -109,7 +109,7 @@ class SparkView:
                 self._storage.delete(_path(number))
 
 
-def wanted_files(storage: Storage, state: State) -> dict[str, int]:
+def wanted_files(storage: Storage, state: ArchiveState) -> dict[str, int]:
     """What the view of a state shows: sizes by URI, percent-encoded."""
     base = encoded_uri(storage.uri(""))
     return {f"{base}/{file.path}": file.size for file in state.files.values()}
@@ -123,12 +123,12 @@ def encoded_uri(uri: str) -> str:
 
 def encode(files: Iterable[tuple[str, int]], time_ms: int) -> bytes:
     """A view's file. `files`: URI and size of each; they are all shown with the one time of modification."""
-    lines = [_HEADER]
+    read_lines = [_HEADER]
     for uri, size in files:
         line = {"path": uri, "size": size, "isDir": False, "modificationTime": time_ms}
         line |= {"blockReplication": 1, "blockSize": 33554432, "action": "add"}
-        lines.append(json.dumps(line, separators=(",", ":")))
-    return "\n".join(lines).encode()
+        read_lines.append(json.dumps(line, separators=(",", ":")))
+    return "\n".join(read_lines).encode()
 
 
 def decode(text: Iterable[bytes], where: str) -> Iterator[tuple[str, int]]:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.archive.manifest import schema
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, OffsetSpan, State
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive import schema
+from kbroker.pipeline.archive.manifest.model import ArchiveState, OffsetRange
 from kbroker.pipeline.archive.verification.content import BUCKET, TOLD, condition, more
 from kbroker.pipeline.archive.verification.findings import Finding, difference, minus, note
 from kbroker.pipeline.archive.verification.rules import Scope, Sum, comparable
@@ -33,18 +34,18 @@ _HASHES = {
 class Plan:
     """What of the archive is compared with the broker, and why the rest is not."""
 
-    spans: Mapping[ArchivePartition, tuple[OffsetSpan, ...]] = field(default_factory=dict)
-    starts: Mapping[ArchivePartition, int] = field(default_factory=dict)  # of the broker's log
+    spans: Mapping[TopicPartition, tuple[OffsetRange, ...]] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)  # of the broker's log
     compacted: frozenset[str] = frozenset()  # topics whose older records the broker may have removed
     findings: list[Finding] = field(default_factory=list)
 
     @property
-    def ranges(self) -> dict[ArchivePartition, OffsetSpan]:
+    def ranges(self) -> dict[TopicPartition, OffsetRange]:
         """From the first compared offset of each partition to the last."""
-        return {at: OffsetSpan(spans[0].start, spans[-1].end) for at, spans in self.spans.items()}
+        return {at: OffsetRange(spans[0].start, spans[-1].end) for at, spans in self.spans.items()}
 
 
-def plan(cluster: Cluster, state: State, scope: Scope, is_required: bool) -> Plan:
+def plan(cluster: Cluster, state: ArchiveState, scope: Scope, is_required: bool) -> Plan:
     """What can be compared now. With `is_required` it is a difference where a topic is not at the broker."""
     archived = sorted({at.topic for at in state.covered if scope.has_topic(at.topic)})
     there = cluster.topics(archived)
@@ -60,19 +61,19 @@ def plan(cluster: Cluster, state: State, scope: Scope, is_required: bool) -> Pla
             findings.append(tell("not compared", f"{reason}: not compared", topic=topic))
         elif now is not None:
             numbers = sorted(at.partition for at in state.covered if at.topic == topic)
-            partitions += [ArchivePartition(topic, number) for number in numbers if number < now.partitions]
+            partitions += [TopicPartition(topic, number) for number in numbers if number < now.partitions]
             findings += _without_partition(topic, numbers, now.partitions)
     starts = cluster.beginnings(partitions)
     ends = cluster.ends(partitions, bool(state.settings.get("committed_only")))
     for at in partitions:
-        beyond = minus(scope.spans(state.covered[at]), [OffsetSpan(0, ends[at])])
+        beyond = minus(scope.spans(state.covered[at]), [OffsetRange(0, ends[at])])
         if beyond:
             what = f"archived, and the broker's log ends at {ends[at]}"
             findings.append(difference("unknown record", what, at, offsets=beyond))
     return Plan(comparable(state, scope, starts, ends), starts, _compacted(cluster, state, there), findings)
 
 
-def _compacted(cluster: Cluster, state: State, topics: Iterable[str]) -> frozenset[str]:
+def _compacted(cluster: Cluster, state: ArchiveState, topics: Iterable[str]) -> frozenset[str]:
     """Those that are compacted, or were while they were archived."""
     now = cluster.in_force("cleanup.policy", topics)
     then = {name: info.configs.get("cleanup.policy", "") for name, info in state.topics.items()}
@@ -82,9 +83,7 @@ def _compacted(cluster: Cluster, state: State, topics: Iterable[str]) -> frozens
 def _without_partition(topic: str, numbers: Iterable[int], partitions: int) -> list[Finding]:
     what = f"archived, and the broker's topic has {partitions} partitions"
     return [
-        difference("unknown record", what, ArchivePartition(topic, number))
-        for number in numbers
-        if number >= partitions
+        difference("unknown record", what, TopicPartition(topic, number)) for number in numbers if number >= partitions
     ]
 
 
@@ -100,7 +99,7 @@ class Broker:
         self._level = "read_committed" if committed_only else "read_uncommitted"
         self._condition = condition(scope)
 
-    def sums(self) -> dict[tuple[ArchivePartition, int], Sum]:
+    def sums(self) -> dict[tuple[TopicPartition, int], Sum]:
         """Of all records that are compared, by partition and bucket."""
         from pyspark.sql import functions as f
 
@@ -108,11 +107,11 @@ class Broker:
         counted = rows.groupBy("topic", "partition", "bucket")
         found = counted.agg(f.count("*").alias("rows"), f.expr(f"{schema.CHECKSUM} AS checksum")).collect()
         return {
-            (ArchivePartition(row.topic, row.partition), row.bucket): Sum(row["rows"], schema.unsigned(row.checksum))
+            (TopicPartition(row.topic, row.partition), row.bucket): Sum(row["rows"], schema.unsigned(row.checksum))
             for row in found
         }
 
-    def rows(self, spans: Mapping[ArchivePartition, Sequence[OffsetSpan]]) -> "DataFrame":
+    def rows(self, spans: Mapping[TopicPartition, Sequence[OffsetRange]]) -> "DataFrame":
         """The records of these offsets, with the columns of Spark's Kafka source."""
         first = {at: listed[0].start for at, listed in spans.items()}
         last = {at: listed[-1].end for at, listed in spans.items()}
@@ -132,7 +131,7 @@ class Broker:
         return only(rows, self._spark, spans)
 
     def unlike(
-        self, archive: "DataFrame", spans: Mapping[ArchivePartition, Sequence[OffsetSpan]]
+        self, archive: "DataFrame", spans: Mapping[TopicPartition, Sequence[OffsetRange]]
     ) -> tuple[list[Finding], int]:
         """Each record of these offsets that is not the same on both sides, and how many the broker compacted away."""
         from pyspark.sql import functions as f
@@ -163,14 +162,14 @@ class Broker:
         runs = rows.select(*by, "offset", run).groupBy(*by, "run")
         ends = runs.agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
         found = ends.orderBy("topic", "partition", "first").limit(TOLD + 1).collect()
-        grouped: dict[tuple[Any, ...], list[OffsetSpan]] = defaultdict(list)
+        grouped: dict[tuple[Any, ...], list[OffsetRange]] = defaultdict(list)
         for row in found[:TOLD]:
-            grouped[tuple(row[name] for name in by)].append(OffsetSpan(row["first"], row["last"] + 1))
+            grouped[tuple(row[name] for name in by)].append(OffsetRange(row["first"], row["last"] + 1))
         told = [_finding(of, spans) for of, spans in grouped.items()]
         return told + more(len(found), "ranges of differing records")
 
 
-def _finding(of: tuple[Any, ...], spans: Sequence[OffsetSpan]) -> Finding:
+def _finding(of: tuple[Any, ...], spans: Sequence[OffsetRange]) -> Finding:
     topic, partition, kind, columns, file = of
     path = "/".join(file.split("/")[-3:]) if file else ""
     what = {
@@ -178,11 +177,11 @@ def _finding(of: tuple[Any, ...], spans: Sequence[OffsetSpan]) -> Finding:
         "unknown record": "the archive has what the broker has not",
         "different record": f"not the same at the broker ({columns})",
     }[kind]
-    return difference(kind, what, ArchivePartition(topic, partition), path, spans)
+    return difference(kind, what, TopicPartition(topic, partition), path, spans)
 
 
 def only(
-    rows: "DataFrame", spark: "SparkSession", spans: Mapping[ArchivePartition, Sequence[OffsetSpan]]
+    rows: "DataFrame", spark: "SparkSession", spans: Mapping[TopicPartition, Sequence[OffsetRange]]
 ) -> "DataFrame":
     """The rows whose offsets are in these ranges."""
     from pyspark.sql import functions as f
@@ -204,14 +203,14 @@ def _hashed(rows: "DataFrame", file: str, name: str) -> "DataFrame":
     return each.groupBy("topic", "partition", "offset").agg(f.first(name).alias(name))
 
 
-def _assignment(partitions: Iterable[ArchivePartition]) -> str:
+def _assignment(partitions: Iterable[TopicPartition]) -> str:
     listed: dict[str, list[int]] = defaultdict(list)
     for at in sorted(partitions):
         listed[at.topic].append(at.partition)
     return json.dumps(listed)
 
 
-def _offsets(values: Mapping[ArchivePartition, int]) -> str:
+def _offsets(values: Mapping[TopicPartition, int]) -> str:
     offsets: dict[str, dict[str, int]] = defaultdict(dict)
     for at, value in values.items():
         offsets[at.topic][str(at.partition)] = value

@@ -5,11 +5,18 @@ A manifest that is damaged gives findings and the state that can be made of the 
 
 from dataclasses import replace
 
-from kbroker.pipeline.archive.manifest import manifest_files as manifest
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, ManifestCommit, OffsetSpan, State, after, folded
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest import file_format as manifest
+from kbroker.pipeline.archive.manifest.model import (
+    ArchiveState,
+    ManifestCommit,
+    OffsetRange,
+    apply_commit,
+    apply_commits,
+)
 from kbroker.pipeline.archive.verification.findings import Finding, difference, merged
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Absent, Storage, reason
+from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
 
 ATTEMPTS = 5
 
@@ -20,13 +27,13 @@ class Chain:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self.findings: list[Finding] = []
-        self.state = State()
+        self.state = ArchiveState()
         self.removed: set[str] = set()  # files that commits took out again
         self._digest: str | None = ""  # of the latest commit; None where it cannot be known
         self._is_whole = True  # whether the state is what all commits make
         self._pending: list[tuple[int, ManifestCommit]] = []  # read, and not in the state yet
-        self._missing: list[OffsetSpan] = []  # numbers of commits
-        found = [manifest.parsed_name(entry.name) for entry in storage.names(manifest.DIRECTORY)]
+        self._missing: list[OffsetRange] = []  # numbers of commits
+        found = [manifest.parsed_name(entry.name) for entry in storage.list_directory(manifest.DIRECTORY)]
         self._commits = {one[0] for one in found if one is not None and not one[1]}
         self._states = {one[0] for one in found if one is not None and one[1]}
 
@@ -51,7 +58,7 @@ class Chain:
 
     def _miss(self, start: int, end: int) -> None:
         """Commits `start` to `end` - 1 are not there."""
-        self._missing.append(OffsetSpan(start, end))
+        self._missing.append(OffsetRange(start, end))
         self._is_whole, self._digest = False, None
 
     def _first(self) -> int:
@@ -66,10 +73,10 @@ class Chain:
         path = manifest.commit_path(number)
         try:
             commit, previous, digest = manifest.decode_commit(manifest.read(self._storage, path), number, path)
-        except Absent:
+        except FileMissingError:
             raise
         except PipelineError as error:
-            self._add(path, reason(self._storage, path, error))
+            self._add(path, message_without_path(self._storage, path, error))
             self._is_whole, self._digest = False, None
             return
         if self._digest is not None and previous != self._digest:
@@ -81,13 +88,13 @@ class Chain:
     def _fold(self) -> None:
         pending, self._pending = self._pending, []
         try:
-            self.state = folded(self.state, pending)
+            self.state = apply_commits(self.state, pending)
             return
         except PipelineError:
             pass
         for number, commit in pending:
             try:
-                self.state = after(self.state, number, commit)
+                self.state = apply_commit(self.state, number, commit)
             except PipelineError as error:
                 # Behind a commit that is missing this is only to be expected.
                 if self._is_whole:
@@ -98,10 +105,10 @@ class Chain:
         path = manifest.state_path(number)
         try:
             state, previous, _ = manifest.decode_state(manifest.read(self._storage, path), number, path)
-        except Absent:
+        except FileMissingError:
             raise
         except PipelineError as error:
-            self._add(path, reason(self._storage, path, error))
+            self._add(path, message_without_path(self._storage, path, error))
             return
         if self._digest is not None and previous != self._digest:
             self._add(path, f"was folded after another commit {number} than the one that is there")
@@ -125,18 +132,18 @@ def read(storage: Storage) -> Chain:
         chain = Chain(storage)
         try:
             chain.read()
-        except Absent:
+        except FileMissingError:
             continue
         return chain
     raise PipelineError(f"{storage.root}: the manifest's files vanish while they are read")
 
 
-def salvaged(state: State, number: int, commit: ManifestCommit) -> State:
+def salvaged(state: ArchiveState, number: int, commit: ManifestCommit) -> ArchiveState:
     """What a commit says, taken over although it does not follow."""
     files = {path: file for path, file in state.files.items() if path not in commit.remove}
     covered = {at: list(spans) for at, spans in state.covered.items()}
     for topic, partition, start, end in commit.covered:
-        covered.setdefault(ArchivePartition(topic, partition), []).append(OffsetSpan(start, end))
+        covered.setdefault(TopicPartition(topic, partition), []).append(OffsetRange(start, end))
     return replace(
         state,
         number=number,

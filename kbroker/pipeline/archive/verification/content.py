@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.archive.manifest import schema
-from kbroker.pipeline.archive.manifest.frame import frame, read
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, OffsetSpan, State
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive import schema
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.dataframe import archive_dataframe, read_parquet
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, OffsetRange
 from kbroker.pipeline.archive.verification.findings import Finding, as_spans, difference, note
 from kbroker.pipeline.archive.verification.rules import Measured, Scope
 
@@ -24,20 +25,20 @@ _WORD = 6
 _OF_THE_MACHINE = ("no space left on device", "ran out of memory")
 
 # (Where the compared offsets begin, where they end) by partition.
-Ranges = Mapping[ArchivePartition, OffsetSpan]
+Ranges = Mapping[TopicPartition, OffsetRange]
 
 
 class Content:
     """Passes over the files of one state. Files that cannot be read are left out of every pass after the first."""
 
-    def __init__(self, spark: "SparkSession", archive: Archive, state: State, scope: Scope) -> None:
+    def __init__(self, spark: "SparkSession", archive: Archive, state: ArchiveState, scope: Scope) -> None:
         self._spark = spark
         self._archive = archive
         self._state = state
         self._condition = condition(scope)
         self.unreadable: dict[str, Exception] = {}
 
-    def measured(self, files: Sequence[File], ranges: Ranges, check: Callable[[], None]) -> list[Measured]:
+    def measured(self, files: Sequence[DataFile], ranges: Ranges, check: Callable[[], None]) -> list[Measured]:
         """Every row of these files, counted; `ranges` are compared with the broker.
 
         A file that Spark cannot read is put into `unreadable` and the others are counted nevertheless. `check` is
@@ -57,7 +58,7 @@ class Content:
         half = len(files) // 2
         return self.measured(files[:half], ranges, check) + self.measured(files[half:], ranges, check)
 
-    def _pass(self, files: Sequence[File], ranges: Ranges) -> list[Measured]:
+    def _pass(self, files: Sequence[DataFile], ranges: Ranges) -> list[Measured]:
         from pyspark.sql import functions as f
 
         rows = self._rows(files).withColumn("bucket", f.expr(f"offset div {BUCKET}"))
@@ -79,18 +80,18 @@ class Content:
         wanted = f.expr("coalesce(offset >= lo AND offset < hi, false)")
         return marked.withColumn("is_compared", wanted & f.expr(self._condition))
 
-    def _rows(self, files: Iterable[File]) -> "DataFrame":
+    def _rows(self, files: Iterable[DataFile]) -> "DataFrame":
         chosen = list(files)
         if not chosen:
             return self._spark.createDataFrame([], f"{schema.COLUMNS}, file_path string")
-        rows = frame(self._spark, self._archive, self._state, chosen)
+        rows = archive_dataframe(self._spark, self._archive, self._state, chosen)
         return rows.select(*schema.NAMES, "_metadata.file_path")
 
-    def rows(self, files: Iterable[File]) -> "DataFrame":
+    def rows(self, files: Iterable[DataFile]) -> "DataFrame":
         """The rows of those of these files that can be read: schema.NAMES, and the URI as `file_path`."""
         return self._rows(file for file in files if file.path not in self.unreadable)
 
-    def doubled(self, files: Sequence[File]) -> list[Finding]:
+    def doubled(self, files: Sequence[DataFile]) -> list[Finding]:
         """Records that are in the files more than once, and in which ones.
 
         Of all rows only the offsets are read; of those around a doubled one, the files as well.
@@ -117,29 +118,29 @@ class Content:
         return [*self._tell_doubled(found, files), *more(len(doubled), "doubled records")]
 
     def _tell_doubled(
-        self, found: Mapping[tuple[str, int, tuple[str, ...]], Sequence[int]], files: Iterable[File]
+        self, found: Mapping[tuple[str, int, tuple[str, ...]], Sequence[int]], files: Iterable[DataFile]
     ) -> list[Finding]:
         paths = _Paths(files)
         told = []
         for (topic, partition, uris), offsets in found.items():
             first, *others = (paths[uri] for uri in uris)
             what = f"also in {', '.join(others)}" if others else "more than once in this file"
-            told.append(difference("doubled", what, ArchivePartition(topic, partition), first, as_spans(offsets)))
+            told.append(difference("doubled", what, TopicPartition(topic, partition), first, as_spans(offsets)))
         return told
 
-    def offsets(self, file: File, partition: int) -> tuple[OffsetSpan, ...]:
+    def offsets(self, file: DataFile, partition: int) -> tuple[OffsetRange, ...]:
         """The offsets that a file has rows of."""
         from pyspark.sql import functions as f
 
         return spans_of(self.rows([file]).where(f.col("partition") == partition))
 
-    def foreign(self, path: str) -> list[tuple[ArchivePartition, tuple[OffsetSpan, ...]]]:
+    def foreign(self, path: str) -> list[tuple[TopicPartition, tuple[OffsetRange, ...]]]:
         """What a file holds that no commit names. Raises what Spark raises when it is no file of ours."""
         storage = self._archive.storage
-        rows = read(self._spark, storage.uri(""), [storage.uri(path)]).where("offset IS NOT NULL")
+        rows = read_parquet(self._spark, storage.uri(""), [storage.uri(path)]).where("offset IS NOT NULL")
         found = rows.select("topic", "partition").distinct().orderBy("topic", "partition").collect()
         return [
-            (ArchivePartition(*row), spans_of(rows.where(f"topic = '{row.topic}' AND partition = {row.partition}")))
+            (TopicPartition(*row), spans_of(rows.where(f"topic = '{row.topic}' AND partition = {row.partition}")))
             for row in found
         ]
 
@@ -162,20 +163,20 @@ def condition(scope: Scope) -> str:
     return " AND ".join(conditions)
 
 
-def spans_of(rows: "DataFrame") -> tuple[OffsetSpan, ...]:
+def spans_of(rows: "DataFrame") -> tuple[OffsetRange, ...]:
     """The offsets of one partition's rows as ranges, the first of them."""
     from pyspark.sql import functions as f
 
     run = f.expr("offset - row_number() OVER (ORDER BY offset)").alias("run")
     runs = rows.select("offset").distinct().select("offset", run).groupBy("run")
     ends = runs.agg(f.min("offset").alias("first"), f.max("offset").alias("last")).orderBy("first").limit(TOLD)
-    return tuple(OffsetSpan(row["first"], row["last"] + 1) for row in ends.collect())
+    return tuple(OffsetRange(row["first"], row["last"] + 1) for row in ends.collect())
 
 
 class _Paths:
     """Files by the URI that Spark has for them."""
 
-    def __init__(self, files: Iterable[File]) -> None:
+    def __init__(self, files: Iterable[DataFile]) -> None:
         self._known = {file.path for file in files}
 
     def __getitem__(self, uri: str) -> str:

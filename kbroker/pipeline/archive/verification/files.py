@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kbroker.pipeline.archive.manifest import owner, spark_view
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, OffsetSpan, State
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest import spark_view
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, OffsetRange
+from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.archive.verification.findings import Finding, difference, note
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Absent, Storage, reason
+from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,20 +30,20 @@ _MOST_FOOTER_BYTES = 64 << 20
 class Files:
     """What was seen of the committed files."""
 
-    missing: list[File] = field(default_factory=list)
-    intact: list[File] = field(default_factory=list)
-    changed: list[File] = field(default_factory=list)  # and still Parquet, as far as can be seen without Spark
-    broken: list[File] = field(default_factory=list)  # not to be read at all
+    missing: list[DataFile] = field(default_factory=list)
+    intact: list[DataFile] = field(default_factory=list)
+    changed: list[DataFile] = field(default_factory=list)  # and still Parquet, as far as can be seen without Spark
+    broken: list[DataFile] = field(default_factory=list)  # not to be read at all
     bytes: int = 0
     findings: list[Finding] = field(default_factory=list)
 
     @property
-    def lost(self) -> list[File]:
+    def lost(self) -> list[DataFile]:
         """Those whose rows nobody can read."""
         return [*self.missing, *self.broken]
 
 
-def look_at(storage: Storage, state: State, files: Iterable[File], advance: Callable[[int], None]) -> Files:
+def look_at(storage: Storage, state: ArchiveState, files: Iterable[DataFile], advance: Callable[[int], None]) -> Files:
     """Every file from its first byte to its last. `advance` is told the bytes that were read.
 
     Raises Absent for a file that vanishes while it is looked at.
@@ -51,14 +53,14 @@ def look_at(storage: Storage, state: State, files: Iterable[File], advance: Call
     seen = Files()
     with ThreadPoolExecutor(THREADS) as pool:
         for file, found in pool.map(lambda file: (file, _sized(storage, file, sizes)), list(files)):
-            if isinstance(found, Absent):
+            if isinstance(found, FileMissingError):
                 what = f"was committed with {file.rows} rows, and is not there"
                 seen.missing.append(file)
                 seen.findings += _of_parts("missing file", what, file)
                 continue
             if isinstance(found, PipelineError):
                 seen.broken.append(file)
-                seen.findings += _of_parts("unreadable file", reason(storage, file.path, found), file)
+                seen.findings += _of_parts("unreadable file", message_without_path(storage, file.path, found), file)
                 continue
             size, digest = found
             seen.bytes += file.size
@@ -71,7 +73,7 @@ def look_at(storage: Storage, state: State, files: Iterable[File], advance: Call
     return seen
 
 
-def _sized(storage: Storage, file: File, sizes: Container[int]) -> tuple[int, str] | PipelineError:
+def _sized(storage: Storage, file: DataFile, sizes: Container[int]) -> tuple[int, str] | PipelineError:
     """A file's size and checksum, or why it cannot be read. Where no committed file has this size, the checksum is ""
     and the file, which may be of any size, is not read.
     """
@@ -82,7 +84,7 @@ def _sized(storage: Storage, file: File, sizes: Container[int]) -> tuple[int, st
         return error
 
 
-def _changed(storage: Storage, file: File, size: int, other: str | None, seen: Files) -> None:
+def _changed(storage: Storage, file: DataFile, size: int, other: str | None, seen: Files) -> None:
     """Spark is kept from what is not Parquet any longer: a damaged size of a page may take all of its memory."""
     what = "its bytes are not those that were committed"
     if other is not None:
@@ -98,11 +100,15 @@ def _changed(storage: Storage, file: File, size: int, other: str | None, seen: F
     seen.findings += _of_parts("unreadable file", why, file)
 
 
-def _of_parts(kind: str, what: str, file: File) -> list[Finding]:
+def _of_parts(kind: str, what: str, file: DataFile) -> list[Finding]:
     """The finding, once for each partition that the file has rows of."""
     return [
         difference(
-            kind, what, ArchivePartition(file.topic, part.partition), file.path, [OffsetSpan(part.first, part.last + 1)]
+            kind,
+            what,
+            TopicPartition(file.topic, part.partition),
+            file.path,
+            [OffsetRange(part.first, part.last + 1)],
         )
         for part in file.parts
     ] or [difference(kind, what, file=file.path)]
@@ -128,23 +134,23 @@ def unreadable(storage: Storage, path: str, is_ours: bool = True) -> str | None:
                 return odd
             for batch in file.iter_batches(batch_size=_ROWS):
                 batch.validate(full=True)
-    except Absent:
+    except FileMissingError:
         raise
     except PipelineError as error:
-        return reason(storage, path, error)
+        return message_without_path(storage, path, error)
     except (pyarrow.ArrowException, OSError, ValueError, MemoryError) as error:
         return " ".join(str(error).split())[:200] or type(error).__name__
     return None
 
 
-def _columns(storage: Storage, file: File) -> Iterator[Finding]:
+def _columns(storage: Storage, file: DataFile) -> Iterator[Finding]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         source = pyarrow.PythonFile(_Remote(storage, file.path, file.size), mode="r")
         odd = _odd_columns(pyarrow.parquet.read_schema(source))
-    except Absent:
+    except FileMissingError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, PipelineError) as error:
         odd = f"its footer cannot be read: {error}"
@@ -227,7 +233,7 @@ class _Remote(io.RawIOBase):
 
 
 def strangers(
-    listed: Iterable[str], writers: set[str], state: State, removed: set[str]
+    listed: Iterable[str], writers: set[str], state: ArchiveState, removed: set[str]
 ) -> tuple[list[str], list[Finding]]:
     """Files among the data that no commit names: those that are in the way of readers, and notes on what writers left.
 
@@ -247,10 +253,10 @@ def strangers(
 
 def writers(storage: Storage) -> set[str]:
     """Who is writing, or has left its staging directory."""
-    return {entry.name for entry in storage.names(owner.STAGING)}
+    return {entry.name for entry in storage.list_directory(owner.STAGING)}
 
 
-def view(storage: Storage, state: State) -> list[Finding]:
+def view(storage: Storage, state: ArchiveState) -> list[Finding]:
     """What `spark.read.parquet(DIR)` sees, against the state. Nothing is changed."""
     try:
         shown = spark_view.SparkView(storage).listed()

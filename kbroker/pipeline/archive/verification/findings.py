@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, OffsetSpan
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest.model import OffsetRange
 
 # Of one finding's offsets; what is more is counted.
 TOLD_SPANS = 10
@@ -40,7 +41,7 @@ class Finding(NamedTuple):
     topic: str = ""
     partition: int | None = None
     file: str = ""  # relative to the archive
-    offsets: tuple[OffsetSpan, ...] = ()
+    offsets: tuple[OffsetRange, ...] = ()
     is_difference: bool = True
 
 
@@ -49,7 +50,7 @@ class Compared(NamedTuple):
 
     topic: str
     partition: int
-    spans: tuple[OffsetSpan, ...]
+    spans: tuple[OffsetRange, ...]
     archive_rows: int
     broker_rows: int
     equal: bool
@@ -103,9 +104,9 @@ class Report:
 def note(
     kind: str,
     what: str,
-    at: ArchivePartition | None = None,
+    at: TopicPartition | None = None,
     file: str = "",
-    offsets: Sequence[OffsetSpan] = (),
+    offsets: Sequence[OffsetRange] = (),
     topic: str = "",
 ) -> Finding:
     """What is told, and is no difference."""
@@ -116,9 +117,9 @@ def note(
 def difference(
     kind: str,
     what: str,
-    at: ArchivePartition | None = None,
+    at: TopicPartition | None = None,
     file: str = "",
-    offsets: Sequence[OffsetSpan] = (),
+    offsets: Sequence[OffsetRange] = (),
     topic: str = "",
 ) -> Finding:
     """What makes a verification fail; `kind` is one of DIFFERENCES."""
@@ -137,7 +138,7 @@ def line(finding: Finding) -> str:
     return f"{text}: {offsets_text(finding.offsets)}" if finding.offsets else text
 
 
-def offsets_text(spans: Sequence[OffsetSpan]) -> str:
+def offsets_text(spans: Sequence[OffsetRange]) -> str:
     """`offset 17`, `offsets 3, 10 to 19`, and how many ranges were left out."""
     told = [str(start) if end - start == 1 else f"{start} to {end - 1}" for start, end in spans[:TOLD_SPANS]]
     single = len(spans) == 1 and spans[0].end - spans[0].start == 1
@@ -145,23 +146,23 @@ def offsets_text(spans: Sequence[OffsetSpan]) -> str:
     return f"offset{'' if single else 's'} {', '.join(told)}{more}"
 
 
-def as_spans(offsets: Iterable[int]) -> tuple[OffsetSpan, ...]:
+def as_spans(offsets: Iterable[int]) -> tuple[OffsetRange, ...]:
     """Single offsets as ranges, ascending."""
-    return merged(OffsetSpan(offset, offset + 1) for offset in offsets)
+    return merged(OffsetRange(offset, offset + 1) for offset in offsets)
 
 
-def merged(spans: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
+def merged(spans: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     """Ranges in any order as ascending ones that neither touch nor overlap."""
-    result: list[OffsetSpan] = []
+    result: list[OffsetRange] = []
     for span in sorted(span for span in spans if span.start < span.end):
         if result and span.start <= result[-1].end:
-            result[-1] = OffsetSpan(result[-1].start, max(result[-1].end, span.end))
+            result[-1] = OffsetRange(result[-1].start, max(result[-1].end, span.end))
         else:
             result.append(span)
     return tuple(result)
 
 
-def minus(spans: Iterable[OffsetSpan], taken: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
+def minus(spans: Iterable[OffsetRange], taken: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     """What is in the one and not in the other."""
     left = []
     away = merged(taken)
@@ -170,15 +171,15 @@ def minus(spans: Iterable[OffsetSpan], taken: Iterable[OffsetSpan]) -> tuple[Off
         for other in away:
             if other.end <= at or other.start >= end:
                 continue
-            left.append(OffsetSpan(at, other.start))
+            left.append(OffsetRange(at, other.start))
             at = other.end
-        left.append(OffsetSpan(at, end))
+        left.append(OffsetRange(at, end))
     return merged(left)
 
 
-def common(spans: Iterable[OffsetSpan], others: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
+def common(spans: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     """What is in both."""
     both = merged(others)
     return merged(
-        OffsetSpan(max(start, other.start), min(end, other.end)) for start, end in merged(spans) for other in both
+        OffsetRange(max(start, other.start), min(end, other.end)) for start, end in merged(spans) for other in both
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, OffsetSpan, Part, State
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, OffsetRange, PartitionStats
 from kbroker.pipeline.archive.verification.findings import Finding, common, difference, merged, minus
 
 DAY_MS = 86_400_000
@@ -18,24 +19,24 @@ class Scope:
 
     topics: frozenset[str] = frozenset()
     dates: frozenset[str] = frozenset()
-    offsets: OffsetSpan | None = None
-    times: OffsetSpan | None = None  # of the records, milliseconds since 1970
+    offsets: OffsetRange | None = None
+    times: OffsetRange | None = None  # of the records, milliseconds since 1970
 
     def has_topic(self, topic: str) -> bool:
         return not self.topics or topic in self.topics
 
-    def has_file(self, file: File) -> bool:
+    def has_file(self, file: DataFile) -> bool:
         """Whether rows of it may be wanted."""
         if not self.has_topic(file.topic) or (self.dates and file.date not in self.dates):
             return False
         return any(self._has_part(part) for part in file.parts)
 
-    def _has_part(self, part: Part) -> bool:
+    def _has_part(self, part: PartitionStats) -> bool:
         if self.offsets is not None and (part.last < self.offsets.start or part.first >= self.offsets.end):
             return False
         return self.times is None or (part.to_ms >= self.times.start and part.from_ms < self.times.end)
 
-    def spans(self, spans: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
+    def spans(self, spans: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
         """What is wanted of these offsets."""
         return merged(spans) if self.offsets is None else common(spans, [self.offsets])
 
@@ -64,7 +65,7 @@ class Sum(NamedTuple):
     checksum: int
 
 
-def layout(state: State, scope: Scope) -> Iterator[Finding]:
+def layout(state: ArchiveState, scope: Scope) -> Iterator[Finding]:
     """What the manifest says against itself: paths, dates, offsets, holes."""
     for file in state.files.values():
         if not scope.has_file(file):
@@ -72,15 +73,15 @@ def layout(state: State, scope: Scope) -> Iterator[Finding]:
         if not file.path.startswith(f"topic={file.topic}/date={file.date}/"):
             yield difference("layout", f"is said to hold {file.topic} of {file.date}", file=file.path)
         for part in file.parts:
-            yield from _part(file, part, state.covered.get(ArchivePartition(file.topic, part.partition), ()))
+            yield from _part(file, part, state.covered.get(TopicPartition(file.topic, part.partition), ()))
     for at, spans in sorted(state.covered.items()):
         if scope.has_topic(at.topic):
             yield from _holes(at, spans, state)
 
 
-def _part(file: File, part: Part, covered: tuple[OffsetSpan, ...]) -> Iterator[Finding]:
-    at = ArchivePartition(file.topic, part.partition)
-    span = OffsetSpan(part.first, part.last + 1)
+def _part(file: DataFile, part: PartitionStats, covered: tuple[OffsetRange, ...]) -> Iterator[Finding]:
+    at = TopicPartition(file.topic, part.partition)
+    span = OffsetRange(part.first, part.last + 1)
     if not 0 < part.rows <= span.end - span.start:
         yield difference("layout", f"is said to have {part.rows} rows", at, file.path, [span])
     outside = minus([span], covered)
@@ -88,48 +89,50 @@ def _part(file: File, part: Part, covered: tuple[OffsetSpan, ...]) -> Iterator[F
         yield difference("layout", "is said to have rows that no commit covers", at, file.path, outside)
 
 
-def _holes(at: ArchivePartition, spans: Sequence[OffsetSpan], state: State) -> Iterator[Finding]:
-    between = [OffsetSpan(one.end, other.start) for one, other in pairwise(spans)]
-    gaps = [OffsetSpan(gap.start, gap.end) for gap in state.gaps if (gap.topic, gap.partition) == at]
+def _holes(at: TopicPartition, spans: Sequence[OffsetRange], state: ArchiveState) -> Iterator[Finding]:
+    between = [OffsetRange(one.end, other.start) for one, other in pairwise(spans)]
+    gaps = [OffsetRange(gap.start, gap.end) for gap in state.gaps if (gap.topic, gap.partition) == at]
     holes = minus(between, gaps)
     if holes:
         yield difference("hole", "no commit covers them, and no gap tells why", at, offsets=holes)
 
 
-def parts(measured: Iterable[Measured]) -> dict[str, tuple[Part, ...]]:
+def parts(measured: Iterable[Measured]) -> dict[str, tuple[PartitionStats, ...]]:
     """By file: its parts as they were counted."""
-    found: dict[tuple[str, int], Part] = {}
+    found: dict[tuple[str, int], PartitionStats] = {}
     for one in measured:
         key = (one.file, one.partition)
-        part = Part(one.partition, one.first, one.last, one.rows, one.bytes, one.from_ms, one.to_ms, one.checksum)
+        part = PartitionStats(
+            one.partition, one.first, one.last, one.rows, one.bytes, one.from_ms, one.to_ms, one.checksum
+        )
         found[key] = found[key].joined(part) if key in found else part
-    by_file: dict[str, list[Part]] = defaultdict(list)
+    by_file: dict[str, list[PartitionStats]] = defaultdict(list)
     for (file, _), part in sorted(found.items()):
         by_file[file].append(part)
     return {file: tuple(listed) for file, listed in by_file.items()}
 
 
-def rows(file: File, found: Sequence[Part]) -> Iterator[Finding]:
+def rows(file: DataFile, found: Sequence[PartitionStats]) -> Iterator[Finding]:
     """The rows of a file against what was committed of them."""
     committed = {part.partition: part for part in file.parts}
     counted = {part.partition: part for part in found}
     for number in sorted(committed.keys() | counted.keys()):
-        at = ArchivePartition(file.topic, number)
+        at = TopicPartition(file.topic, number)
         was, now = committed.get(number), counted.get(number)
         if was is None and now is not None:
-            span = OffsetSpan(now.first, now.last + 1)
+            span = OffsetRange(now.first, now.last + 1)
             yield difference(
                 "rows", f"{now.rows} rows of a partition that was not committed with it", at, file.path, [span]
             )
         elif was is not None and now is None:
-            span = OffsetSpan(was.first, was.last + 1)
+            span = OffsetRange(was.first, was.last + 1)
             yield difference("rows", f"none of the {was.rows} rows that were committed", at, file.path, [span])
         elif was is not None and now is not None and was != now:
-            span = OffsetSpan(min(was.first, now.first), max(was.last, now.last) + 1)
+            span = OffsetRange(min(was.first, now.first), max(was.last, now.last) + 1)
             yield difference("rows", "; ".join(_changes(was, now)), at, file.path, [span])
 
 
-def _changes(was: Part, now: Part) -> Iterator[str]:
+def _changes(was: PartitionStats, now: PartitionStats) -> Iterator[str]:
     if was.rows != now.rows:
         yield f"{now.rows} rows instead of {was.rows}"
     if (was.first, was.last) != (now.first, now.last):
@@ -142,17 +145,17 @@ def _changes(was: Part, now: Part) -> Iterator[str]:
         yield f"checksum {now.checksum:016x} instead of {was.checksum:016x}"
 
 
-def suspicious(measured: Iterable[Measured], state: State) -> list[Measured]:
+def suspicious(measured: Iterable[Measured], state: ArchiveState) -> list[Measured]:
     """Those that may have rows which no commit covers: the offsets themselves have to be looked at."""
     return [one for one in measured if not _is_covered(one, state)]
 
 
-def _is_covered(one: Measured, state: State) -> bool:
-    covered = state.covered.get(ArchivePartition(state.files[one.file].topic, one.partition), ())
+def _is_covered(one: Measured, state: ArchiveState) -> bool:
+    covered = state.covered.get(TopicPartition(state.files[one.file].topic, one.partition), ())
     return any(start <= one.first and one.last < end for start, end in covered)
 
 
-def misdated(measured: Iterable[Measured], state: State) -> Iterator[Finding]:
+def misdated(measured: Iterable[Measured], state: ArchiveState) -> Iterator[Finding]:
     """Files with rows of other dates than their directory's."""
     found: dict[tuple[str, int], list[Measured]] = defaultdict(list)
     for one in measured:
@@ -162,33 +165,33 @@ def misdated(measured: Iterable[Measured], state: State) -> Iterator[Finding]:
         file = state.files[path]
         number_of = sum(one.misdated for one in listed)
         what = f"{number_of} row{'s are' if number_of > 1 else ' is'} not of {file.date} (UTC), among"
-        spans = merged(OffsetSpan(one.first, one.last + 1) for one in listed)
-        yield difference("date", what, ArchivePartition(file.topic, number), path, spans)
+        spans = merged(OffsetRange(one.first, one.last + 1) for one in listed)
+        yield difference("date", what, TopicPartition(file.topic, number), path, spans)
 
 
-def lost(part: Part, held: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
+def lost(part: PartitionStats, held: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     """The offsets that a part must have had and does not have: known where every offset of it had a row."""
     if part.rows != part.last - part.first + 1:
         return ()
-    return minus([OffsetSpan(part.first, part.last + 1)], held)
+    return minus([OffsetRange(part.first, part.last + 1)], held)
 
 
-def sums(measured: Iterable[Measured], files: Mapping[str, File]) -> dict[tuple[ArchivePartition, int], Sum]:
+def sums(measured: Iterable[Measured], files: Mapping[str, DataFile]) -> dict[tuple[TopicPartition, int], Sum]:
     """By partition and bucket, of the rows that are compared with the broker."""
-    found: dict[tuple[ArchivePartition, int], Sum] = {}
+    found: dict[tuple[TopicPartition, int], Sum] = {}
     for one in measured:
         if one.is_compared:
-            key = (ArchivePartition(files[one.file].topic, one.partition), one.bucket)
+            key = (TopicPartition(files[one.file].topic, one.partition), one.bucket)
             before = found.get(key, Sum(0, 0))
             found[key] = Sum(before.rows + one.rows, before.checksum ^ one.checksum)
     return found
 
 
 def unequal(
-    archive: Mapping[tuple[ArchivePartition, int], Sum], broker: Mapping[tuple[ArchivePartition, int], Sum]
-) -> dict[ArchivePartition, list[int]]:
+    archive: Mapping[tuple[TopicPartition, int], Sum], broker: Mapping[tuple[TopicPartition, int], Sum]
+) -> dict[TopicPartition, list[int]]:
     """The buckets that are not the same on both sides, ascending."""
-    found: dict[ArchivePartition, list[int]] = defaultdict(list)
+    found: dict[TopicPartition, list[int]] = defaultdict(list)
     for key in sorted(archive.keys() | broker.keys()):
         if archive.get(key, Sum(0, 0)) != broker.get(key, Sum(0, 0)):
             found[key[0]].append(key[1])
@@ -196,13 +199,13 @@ def unequal(
 
 
 def comparable(
-    state: State, scope: Scope, starts: Mapping[ArchivePartition, int], ends: Mapping[ArchivePartition, int]
-) -> dict[ArchivePartition, tuple[OffsetSpan, ...]]:
+    state: ArchiveState, scope: Scope, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, tuple[OffsetRange, ...]]:
     """The offsets that the archive covers and the broker still has, [start, end) of its log by partition."""
     found = {}
     for at, spans in sorted(state.covered.items()):
         if scope.has_topic(at.topic) and at in starts and at in ends:
-            both = common(scope.spans(spans), [OffsetSpan(starts[at], ends[at])])
+            both = common(scope.spans(spans), [OffsetRange(starts[at], ends[at])])
             if both:
                 found[at] = both
     return found

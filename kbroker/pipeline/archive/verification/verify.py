@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.pipeline.archive.manifest import manifest_files as manifest
-from kbroker.pipeline.archive.manifest import owner
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, OffsetSpan, State
-from kbroker.pipeline.archive.manifest.store import Archive, data_files
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive, data_files
+from kbroker.pipeline.archive.manifest import file_format as manifest
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, OffsetRange
+from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.archive.verification import commit_chain as chain
 from kbroker.pipeline.archive.verification import files as verification_files
 from kbroker.pipeline.archive.verification import rules as verification_rules
@@ -30,7 +31,7 @@ from kbroker.pipeline.archive.verification.rules import Measured, Scope
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.spark.explain import explain, is_sparks
-from kbroker.pipeline.storage.storage import Absent, Storage, reason
+from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +84,7 @@ def verify(
 
 def require_archive(storage: Storage) -> None:
     """Raises PipelineError, which says what it is instead. A damaged archive is one."""
-    if not any(manifest.parsed_name(entry.name) for entry in storage.names(manifest.DIRECTORY)):
+    if not any(manifest.parsed_name(entry.name) for entry in storage.list_directory(manifest.DIRECTORY)):
         Archive.open(storage)
 
 
@@ -106,7 +107,7 @@ class _Run:
         self._require_broker = require_broker
         self._tell = tell
         self._chain = chain.read(storage)
-        self._state: State = self._chain.state
+        self._state: ArchiveState = self._chain.state
         self._content = Content(spark, Archive(storage), self._state, scope)
         self._report = Report(storage.root, cluster.bootstrap if cluster is not None else "", self._state.number)
 
@@ -155,7 +156,7 @@ class _Run:
         self._tell(f"reading {len(files)} files, {sum(file.size for file in files) / 1e6:.0f} MB")
         try:
             seen = verification_files.look_at(self._storage, self._state, files, advance)
-        except Absent:
+        except FileMissingError:
             self._check()
             raise
         if seen.missing:
@@ -163,14 +164,14 @@ class _Run:
         self._report.files, self._report.bytes = len(files), seen.bytes
         return seen
 
-    def _unreadable(self, lost: Iterable[File]) -> list[Finding]:
+    def _unreadable(self, lost: Iterable[DataFile]) -> list[Finding]:
         return [
             difference("unreadable file", explain(error), file=file.path, topic=file.topic)
             for file in lost
             if (error := self._content.unreadable.get(file.path)) is not None
         ]
 
-    def _rows(self, files: Sequence[File], measured: Sequence[Measured]) -> list[Finding]:
+    def _rows(self, files: Sequence[DataFile], measured: Sequence[Measured]) -> list[Finding]:
         counted = verification_rules.parts(measured)
         found: list[Finding] = []
         for file in files:
@@ -184,16 +185,16 @@ class _Run:
             found += self._uncovered(self._state.files[path], number)
         return found + (self._content.doubled(files) if files else [])
 
-    def _lost(self, file: File, number: int) -> list[Finding]:
-        at = ArchivePartition(file.topic, number)
+    def _lost(self, file: DataFile, number: int) -> list[Finding]:
+        at = TopicPartition(file.topic, number)
         offsets = self._content.offsets(file, number)
         lost = [
             span for part in file.parts if part.partition == number for span in verification_rules.lost(part, offsets)
         ]
         return [difference("rows", "rows that were committed are not there", at, file.path, lost)] if lost else []
 
-    def _uncovered(self, file: File, number: int) -> list[Finding]:
-        at = ArchivePartition(file.topic, number)
+    def _uncovered(self, file: DataFile, number: int) -> list[Finding]:
+        at = TopicPartition(file.topic, number)
         outside = minus(self._content.offsets(file, number), self._state.covered.get(at, ()))
         return [difference("uncovered", "rows that no commit covers", at, file.path, outside)] if outside else []
 
@@ -214,17 +215,18 @@ class _Run:
         try:
             return verification_files.writers(self._storage), []
         except PipelineError as error:
-            what = f"it is in the place of the writers' directory ({reason(self._storage, owner.STAGING, error)})"
+            reason = message_without_path(self._storage, owner.STAGING, error)
+            what = f"it is in the place of the writers' directory ({reason})"
             return set(), [difference("foreign file", what, file=owner.STAGING)]
 
     def _foreign(self, path: str) -> list[Finding]:
         what = "no commit names it; readers that do not ask the manifest or Spark's list see its rows"
-        held: list[tuple[ArchivePartition, tuple[OffsetSpan, ...]]] = []
+        held: list[tuple[TopicPartition, tuple[OffsetRange, ...]]] = []
         try:
             why = verification_files.unreadable(self._storage, path, is_ours=False)
             if why is None and path.startswith("topic="):
                 held = self._content.foreign(path)
-        except Absent:
+        except FileMissingError:
             return []
         except Exception as error:
             if not is_sparks(error):
@@ -239,9 +241,10 @@ class _Run:
     def _directory(self, path: str) -> list[Finding]:
         what = "it links to a directory that has another path too; readers may see rows twice, or not end"
         try:
-            self._storage.names(path)
+            self._storage.list_directory(path)
         except PipelineError as error:
-            what = f"it is a directory that cannot be listed ({reason(self._storage, path, error)}); readers may fail"
+            reason = message_without_path(self._storage, path, error)
+            what = f"it is a directory that cannot be listed ({reason}); readers may fail"
         return [difference("foreign file", what, file=path)]
 
     def _view(self) -> list[Finding]:
@@ -255,7 +258,7 @@ class _Run:
             state = chain.read(self._storage).state
         return found
 
-    def _is_changing(self, state: State) -> bool:
+    def _is_changing(self, state: ArchiveState) -> bool:
         return state.number != self._state.number or bool(self._writers()[0])
 
     # The archive with the broker.
@@ -264,9 +267,9 @@ class _Run:
         self,
         cluster: Cluster,
         compared: Plan,
-        files: Sequence[File],
+        files: Sequence[DataFile],
         measured: Iterable[Measured],
-        lost: Sequence[File],
+        lost: Sequence[DataFile],
     ) -> list[Finding]:
         committed_only = bool(self._state.settings.get("committed_only"))
         broker = Broker(self._spark, cluster.bootstrap, compared, committed_only, self._scope)
@@ -292,9 +295,9 @@ class _Run:
         cluster: Cluster,
         broker: Broker,
         compared: Plan,
-        unequal: Mapping[ArchivePartition, Sequence[int]],
-        files: Sequence[File],
-        lost: Sequence[File],
+        unequal: Mapping[TopicPartition, Sequence[int]],
+        files: Sequence[DataFile],
+        lost: Sequence[DataFile],
     ) -> list[Finding]:
         """Record by record, what differs in these buckets."""
         spans, found = self._spans(cluster, compared, unequal)
@@ -312,20 +315,20 @@ class _Run:
         return found
 
     def _spans(
-        self, cluster: Cluster, compared: Plan, unequal: Mapping[ArchivePartition, Sequence[int]]
-    ) -> tuple[dict[ArchivePartition, tuple[OffsetSpan, ...]], list[Finding]]:
+        self, cluster: Cluster, compared: Plan, unequal: Mapping[TopicPartition, Sequence[int]]
+    ) -> tuple[dict[TopicPartition, tuple[OffsetRange, ...]], list[Finding]]:
         """The offsets of unequal buckets that the broker has now, and what of the buckets is told without a look."""
         starts = cluster.beginnings(unequal)
         spans = {}
         found = []
         for at, buckets in unequal.items():
-            ranges = merged(OffsetSpan(number * BUCKET, (number + 1) * BUCKET) for number in buckets)
+            ranges = merged(OffsetRange(number * BUCKET, (number + 1) * BUCKET) for number in buckets)
             both = common(compared.spans[at], ranges)
-            gone = common(both, [OffsetSpan(0, starts[at])])
+            gone = common(both, [OffsetRange(0, starts[at])])
             if gone:
                 found.append(note("retention", "removed from the broker's log while it was read", at, offsets=gone))
             both = minus(both, gone)
-            limit = merged(OffsetSpan(number * BUCKET, (number + 1) * BUCKET) for number in buckets[:MOST_BUCKETS])
+            limit = merged(OffsetRange(number * BUCKET, (number + 1) * BUCKET) for number in buckets[:MOST_BUCKETS])
             if at.topic not in compared.compacted and len(buckets) > MOST_BUCKETS:
                 what = "rows are not the same at the broker, and were not looked at one by one"
                 found.append(difference("different record", what, at, offsets=minus(both, limit)))
@@ -335,29 +338,29 @@ class _Run:
         return spans, found
 
 
-def _require_topics(state: State, scope: Scope) -> None:
+def _require_topics(state: ArchiveState, scope: Scope) -> None:
     known = {at.topic for at in state.covered} | {file.topic for file in state.files.values()} | set(state.topics)
     absent = sorted(scope.topics - known)
     if absent:
         raise PipelineError(f"the archive has no topic {absent[0]}; it has {', '.join(sorted(known)) or 'none'}")
 
 
-def _has_some(file: File, spans: Mapping[ArchivePartition, Sequence[OffsetSpan]]) -> bool:
+def _has_some(file: DataFile, spans: Mapping[TopicPartition, Sequence[OffsetRange]]) -> bool:
     return any(
-        common([OffsetSpan(part.first, part.last + 1)], spans.get(ArchivePartition(file.topic, part.partition), ()))
+        common([OffsetRange(part.first, part.last + 1)], spans.get(TopicPartition(file.topic, part.partition), ()))
         for part in file.parts
     )
 
 
-def _without_retention(finding: Finding, starts: Mapping[ArchivePartition, int]) -> Finding | None:
+def _without_retention(finding: Finding, starts: Mapping[TopicPartition, int]) -> Finding | None:
     """What is left of a finding when the records that retention took meanwhile are no difference."""
     if finding.kind != "unknown record" or finding.partition is None:
         return finding
-    left = minus(finding.offsets, [OffsetSpan(0, starts[ArchivePartition(finding.topic, finding.partition)])])
+    left = minus(finding.offsets, [OffsetRange(0, starts[TopicPartition(finding.topic, finding.partition)])])
     return finding._replace(offsets=left) if left else None
 
 
-def _attributed(finding: Finding | None, lost: Iterable[File]) -> list[Finding]:
+def _attributed(finding: Finding | None, lost: Iterable[DataFile]) -> list[Finding]:
     """Missing records by the file that had them, where one cannot be read."""
     if finding is None or finding.kind != "missing record":
         return [] if finding is None else [finding]
@@ -365,7 +368,7 @@ def _attributed(finding: Finding | None, lost: Iterable[File]) -> list[Finding]:
     rest = finding.offsets
     for file in lost:
         parts = [part for part in file.parts if (file.topic, part.partition) == (finding.topic, finding.partition)]
-        held = common(rest, [OffsetSpan(part.first, part.last + 1) for part in parts])
+        held = common(rest, [OffsetRange(part.first, part.last + 1) for part in parts])
         if held:
             what = "the broker has what the archive lost with this file"
             result.append(finding._replace(what=what, file=file.path, offsets=held))

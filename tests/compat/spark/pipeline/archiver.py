@@ -4,13 +4,13 @@ import threading
 
 import pyarrow.parquet as pq
 
+from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.batch import Tell
 from kbroker.pipeline.archive.ingest.brokers import Stop
 from kbroker.pipeline.archive.ingest.run import Options, archive_topics
 from kbroker.pipeline.archive.ingest.subscription import subscription
-from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import open_storage
+from kbroker.pipeline.storage.location import open_storage
 from tests.compat.support import eventually
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from kbroker.pipeline.archive.ingest.staged_files import staged
-from kbroker.pipeline.archive.manifest.model import Covered, Gap, ManifestCommit
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.manifest.model import CoveredRange, Gap, ManifestCommit
+from kbroker.pipeline.archive.staging.data_file_writer import staged
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import load
@@ -58,7 +58,7 @@ def archive_topic(
     with Cluster(bootstrap) as cluster, staged(spark, archive) as files:
         add = files.write(change(rows))
         files.publish()
-        covered = tuple(Covered(topic, partition, *span) for partition, span in spans.items())
+        covered = tuple(CoveredRange(topic, partition, *span) for partition, span in spans.items())
         topics = cluster.topics([topic])
         archive.commit(
             lambda _: ManifestCommit("append", NEW_YEAR_MS, add=add, covered=covered, gaps=tuple(gaps), topics=topics)

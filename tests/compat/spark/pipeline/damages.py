@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.pipeline.archive.manifest.model import OffsetSpan
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.manifest.model import OffsetRange
 from tests.compat.spark.pipeline.archives import rewritten
 
 
@@ -35,7 +35,7 @@ class Place:
         )
         self.file = self.files[1]
         self.part = self.file.parts[0]
-        self.whole = OffsetSpan(self.part.first, self.part.last + 1)
+        self.whole = OffsetRange(self.part.first, self.part.last + 1)
         self.middle = self.part.first + self.part.rows // 2
 
     @property
@@ -56,7 +56,7 @@ class Place:
 
 
 # What is to be found: kind, and file or None, and offsets or None.
-Wanted = tuple[str, str | None, OffsetSpan | None]
+Wanted = tuple[str, str | None, OffsetRange | None]
 
 
 def remove_file(at: Place) -> list[Wanted]:
@@ -115,7 +115,7 @@ def double_within(at: Place) -> list[Wanted]:
 
     row = at.middle - at.part.first
     at.rewrite(lambda table: pyarrow.concat_tables([table, table.slice(row, 1)]))
-    once = OffsetSpan(at.middle, at.middle + 1)
+    once = OffsetRange(at.middle, at.middle + 1)
     return [("changed file", at.file.path, None), ("rows", at.file.path, at.whole), ("doubled", at.file.path, once)]
 
 
@@ -190,7 +190,7 @@ def double_by_append(at: Place) -> list[Wanted]:
     at.spark.createDataFrame(rows.collect(), rows.schema).write.mode("append").partitionBy("topic", "date").parquet(
         str(at.root)
     )
-    return [("foreign file", None, OffsetSpan(at.middle, at.middle + 1))]
+    return [("foreign file", None, OffsetRange(at.middle, at.middle + 1))]
 
 
 def change_row(at: Place) -> list[Wanted]:
@@ -200,8 +200,8 @@ def change_row(at: Place) -> list[Wanted]:
 
 def change_offset(at: Place) -> list[Wanted]:
     at.rewrite(lambda table: _with(table, "offset", at.middle - at.part.first, 7_000))
-    once = OffsetSpan(at.middle, at.middle + 1)
-    return [("rows", at.file.path, once), ("uncovered", at.file.path, OffsetSpan(7000, 7001))]
+    once = OffsetRange(at.middle, at.middle + 1)
+    return [("rows", at.file.path, once), ("uncovered", at.file.path, OffsetRange(7000, 7001))]
 
 
 def change_day(at: Place) -> list[Wanted]:

@@ -23,8 +23,8 @@ import pyarrow.dataset
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from kbroker.pipeline.archive.manifest.store import Archive
-from kbroker.pipeline.storage.storage import open_storage
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.storage.location import open_storage
 from tests.compat.spark.pipeline.processes import Command
 from tests.compat.spark.pipeline.writers import Writers
 from tests.compat.support import BrokerProcess, eventually, unique

@@ -8,13 +8,15 @@ import threading
 import time
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.pipeline.archive.ingest import staged_files as archive_files
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.run import Origin
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, Gap, OffsetSpan
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.manifest.model import Gap, OffsetRange
+from kbroker.pipeline.archive.staging import data_file_writer as archive_files
 from kbroker.pipeline.errors import PipelineError
 from tests.compat.spark.helpers import Topics, Writer, numbered
 from tests.compat.spark.pipeline.archiver import Archiver, has
@@ -41,7 +43,7 @@ def test_once_takes_what_there_is_and_goes_on_from_there(archiver, topics, spark
     topics.fill(name, ({**record, "partition": 1} for record in records))
     group = unique("group")
     consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(name, 1, 2)], asynchronous=False)
+    consumer.commit(offsets=[ConfluentPartition(name, 1, 2)], asynchronous=False)
     consumer.close()
 
     summary = archiver.once(name)
@@ -55,14 +57,14 @@ def test_once_takes_what_there_is_and_goes_on_from_there(archiver, topics, spark
     state = archiver.state()
     assert state.topics[name].configs == {"retention.ms": "86400000000"}
     assert state.groups[group] == {name: {1: 2}}
-    assert state.covered == {ArchivePartition(name, 1): (OffsetSpan(0, 3),)}
+    assert state.covered == {TopicPartition(name, 1): (OffsetRange(0, 3),)}
 
     topics.fill(name, numbered(range(10), partitions=2))
     assert archiver.once(name).records == {name: 10}
     assert archiver.once(name).records == {}
     assert archiver.state().covered == {
-        ArchivePartition(name, 0): (OffsetSpan(0, 5),),
-        ArchivePartition(name, 1): (OffsetSpan(0, 8),),
+        TopicPartition(name, 0): (OffsetRange(0, 5),),
+        TopicPartition(name, 1): (OffsetRange(0, 8),),
     }
     assert archiver.state().number == state.number + 1, "a run that finds nothing commits nothing"
 
@@ -112,7 +114,7 @@ def test_a_kill_before_the_commit_leaves_nothing_behind(archiver, topics, monkey
             archiver.once(name)
     assert archiver.rows(name) == []
     assert list(archiver.directory.rglob("*.parquet")), "the files were there already"
-    monkeypatch.setattr("kbroker.pipeline.archive.manifest.owner.is_alive", lambda *_: False)
+    monkeypatch.setattr("kbroker.pipeline.archive.staging.owner.is_alive", lambda *_: False)
     archiver.once(name)
     assert archiver.numbers(name) == list(range(50))
     assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)
@@ -156,7 +158,10 @@ def test_committed_records_only(archiver, topics):
     assert archiver.numbers(name) == list(range(30))
     covered = archiver.state().covered
     # Of each partition 15 records, 10 that were aborted, 4 markers.
-    assert covered == {ArchivePartition(name, 0): (OffsetSpan(0, 29),), ArchivePartition(name, 1): (OffsetSpan(0, 29),)}
+    assert covered == {
+        TopicPartition(name, 0): (OffsetRange(0, 29),),
+        TopicPartition(name, 1): (OffsetRange(0, 29),),
+    }
     with pytest.raises(PipelineError, match="committed records only: go on with --committed-only"):
         archiver.once(name)
 
@@ -196,8 +201,8 @@ def test_what_retention_took_is_told(archiver, topics):
     state = archiver.state()
     assert list(state.gaps) == gaps
     assert state.covered == {
-        ArchivePartition(name, 0): (OffsetSpan(5, 40),),
-        ArchivePartition(name, 1): (OffsetSpan(0, 20), OffsetSpan(30, 40)),
+        TopicPartition(name, 0): (OffsetRange(5, 40),),
+        TopicPartition(name, 1): (OffsetRange(0, 20), OffsetRange(30, 40)),
     }
 
 

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.pipeline.archive.ingest.staged_files import staged
-from kbroker.pipeline.archive.manifest import schema
-from kbroker.pipeline.archive.manifest.frame import frame
-from kbroker.pipeline.archive.manifest.model import File, ManifestCommit
+from kbroker.pipeline.archive import schema
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.dataframe import archive_dataframe
+from kbroker.pipeline.archive.manifest.model import DataFile, ManifestCommit
 from kbroker.pipeline.archive.manifest.spark_view import SparkView
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.staging.data_file_writer import staged
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.hadoop import HadoopStorage
 from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.storage import Absent, open_storage
+from kbroker.pipeline.storage.location import open_storage
+from kbroker.pipeline.storage.storage import FileMissingError
+from kbroker.pipeline.storage.walk import walk
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive files")]
 
@@ -46,7 +48,7 @@ def rows(spark, numbers, topic="t.b-c_1", partitions=2):
     return made.coalesce(1)
 
 
-def append(spark, archive: Archive, made, sort: bool = False) -> tuple[File, ...]:
+def append(spark, archive: Archive, made, sort: bool = False) -> tuple[DataFile, ...]:
     with staged(spark, archive) as files:
         written = files.write(made, sort)
         files.publish()
@@ -105,7 +107,7 @@ def test_rows_come_back_as_they_were(spark, archive):
         "__consumer_offsets": "1970-01-01",
         "0x1.e5_-": "2024-02-29",
     }
-    read = frame(spark, archive, archive.state())
+    read = archive_dataframe(spark, archive, archive.state())
     assert read.columns == list(schema.NAMES)
     assert read.schema.simpleString() == spark.createDataFrame([], schema.COLUMNS).schema.simpleString()
     found = {
@@ -125,7 +127,7 @@ def test_times_beyond_pythons_are_archived(spark, archive):
     made = rows(spark, range(2)).drop("timestamp").selectExpr("*", f"timestamp_millis({far}) AS timestamp")
     (file,) = append(spark, archive, made)
     assert (file.date, file.parts[0].from_ms) == ("+56132-08-24", far)
-    read = frame(spark, archive, archive.state()).where("date > '9999-12-31'")
+    read = archive_dataframe(spark, archive, archive.state()).where("date > '9999-12-31'")
     assert read.selectExpr("count(*)", "max(unix_millis(timestamp))").first() == (2, far)
     assert spark.read.parquet(archive.storage.root).count() == 2
 
@@ -145,19 +147,23 @@ def test_what_is_committed_is_known_part_by_part(spark, archive):
     assert file.parts[0][:-1] == (0, 0, 49, 50, size, NOON_MS, NOON_MS)
     assert [part.partition for part in file.parts] == [0, 1]
     state = archive.state()
-    computed = schema.parts(frame(spark, archive, state, [file])).orderBy("partition").collect()
+    computed = schema.parts(archive_dataframe(spark, archive, state, [file])).orderBy("partition").collect()
     assert [(*row[:-1], schema.unsigned(row[-1])) for row in computed] == [tuple(part) for part in file.parts]
     storage = archive.storage
     assert (storage.size(file.path), storage.sha256(file.path)) == (file.size, file.sha256)
-    offsets = [tuple(row) for row in frame(spark, archive, state, [file]).select("partition", "offset").collect()]
+    offsets = [
+        tuple(row) for row in archive_dataframe(spark, archive, state, [file]).select("partition", "offset").collect()
+    ]
     assert offsets == [(p, offset) for p in (0, 1) for offset in range(50)]
     # Without a sort of ours they stay in their order.
     (other,) = append(spark, archive, rows(spark, range(100), topic="u").orderBy("offset", "partition").coalesce(1))
-    offsets = [tuple(row) for row in frame(spark, archive, state, [other]).select("partition", "offset").collect()]
+    offsets = [
+        tuple(row) for row in archive_dataframe(spark, archive, state, [other]).select("partition", "offset").collect()
+    ]
     assert offsets == [(p, offset) for offset in range(50) for p in (0, 1)]
     state = archive.state()
     # Nothing of Hadoop's is left beside the files, nor of the staging.
-    everything = [entry.name for entry in storage.walk() if not entry.name.startswith(("_manifest", "_spark_metadata"))]
+    everything = [entry.name for entry in walk(storage) if not entry.name.startswith(("_manifest", "_spark_metadata"))]
     assert sorted(everything) == sorted(state.files)
 
 
@@ -213,13 +219,13 @@ def test_spark_sees_what_is_committed_and_nothing_else(spark, archive, monkeypat
         files.write(rows(spark, range(300, 400)))
         files.publish()
         assert seen(spark, archive) == expected(range(300))
-        leftover = next(entry.name for entry in archive.storage.walk() if f"{files.writer}-" in entry.name)
+        leftover = next(entry.name for entry in walk(archive.storage) if f"{files.writer}-" in entry.name)
         shutil.copy(f"{archive.storage.root}/{leftover}", f"{archive.storage.root}/{leftover}.copy.parquet")
     assert not archive.storage.exists(leftover)
     assert archive.foreign() == [f"{leftover}.copy.parquet"]
 
     with staged(spark, archive) as files:
-        whole = files.write(frame(spark, archive, archive.state(), first), sort=True)
+        whole = files.write(archive_dataframe(spark, archive, archive.state(), first), sort=True)
         files.publish()
         with monkeypatch.context() as dies:
             dies.setattr(SparkView, "bring_up_to_date", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -233,7 +239,7 @@ def test_spark_sees_what_is_committed_and_nothing_else(spark, archive, monkeypat
     for interval in ("10", "3", "17"):
         with setting(spark, "spark.sql.streaming.fileSink.log.compactInterval", interval):
             assert seen(spark, again) == expected(range(300))
-    assert values(frame(spark, again, again.state())) == expected(range(300))
+    assert values(archive_dataframe(spark, again, again.state())) == expected(range(300))
 
     moved = f"{archive.storage.root}-moved"
     os.rename(archive.storage.root, moved)
@@ -257,7 +263,7 @@ def test_spark_sees_every_commit_of_many(spark, archive):
     # So many files are read without being listed.
     state = archive.state()
     assert len(state.files) == 34
-    whole = frame(spark, archive, state)
+    whole = archive_dataframe(spark, archive, state)
     names = whole.select("*", "_metadata.file_name").groupBy("topic", "partition", "date", "file_name").count()
     assert {(row.topic, row.partition, str(row.date), row["count"]) for row in names.collect()} == {
         ("t.b-c_1", 0, "2024-02-29", 5),
@@ -265,7 +271,7 @@ def test_spark_sees_every_commit_of_many(spark, archive):
     }
     assert names.count() == 2 * 34
     with setting(spark, "spark.sql.streaming.fileStreamSink.ignoreMetadata", "true"):
-        assert frame(spark, archive, state).count() == whole.count() == 340
+        assert archive_dataframe(spark, archive, state).count() == whole.count() == 340
 
 
 def test_nothing_is_written_of_no_rows_and_of_wrong_ones(spark, archive):
@@ -275,7 +281,7 @@ def test_nothing_is_written_of_no_rows_and_of_wrong_ones(spark, archive):
             files.write(rows(spark, range(5)).drop("timestamp"))
         with pytest.raises(PipelineError, match="rows without a topic"):
             files.write(rows(spark, range(5), topic=""))
-    assert frame(spark, archive, archive.state()).count() == 0
+    assert archive_dataframe(spark, archive, archive.state()).count() == 0
     assert archive.leftovers() == archive.foreign() == []
 
 
@@ -287,7 +293,7 @@ def test_an_archive_through_hadoop(spark, tmp_path):
     archive = Archive.open_or_create(HadoopStorage(location, spark), {})
     append(spark, archive, rows(spark, range(100)))
     append(spark, archive, rows(spark, range(100, 150)))
-    assert values(frame(spark, archive, archive.state())) == expected(range(150))
+    assert values(archive_dataframe(spark, archive, archive.state())) == expected(range(150))
     assert seen(spark, archive) == expected(range(150))
     local = Archive.open(open_storage(location))
     assert local.state() == archive.state()
@@ -309,20 +315,22 @@ def test_files_through_hadoop(spark, tmp_path, has_context, monkeypatch):
     assert (storage.read("a/b"), storage.read("a/c")) == (b"\x00\xff1", bytes(range(256)) * 1000)
     assert (storage.size("a/c"), storage.sha256("a/c")) == (256_000, local.sha256("a/c"))
     storage.rename("a/b", "x/y/b")
-    with pytest.raises(PipelineError, match=r"a/c: is there already"):
+    with pytest.raises(PipelineError, match=r"a/c: already exists"):
         storage.rename("x/y/b", "a/c")
     assert (storage.exists("a/b"), storage.exists("x/y/b")) == (False, True)
-    assert [entry.name for entry in storage.walk()] == ["a/c", "x/y/b"]
-    assert [(e.name, e.is_directory) for e in storage.names("")] == [("a", True), ("x", True)]
+    assert [entry.name for entry in walk(storage)] == ["a/c", "x/y/b"]
+    assert [(e.name, e.is_directory) for e in storage.list_directory("")] == [("a", True), ("x", True)]
     # Hadoop puts a checksum beside a local file, whose name begins with a dot.
-    assert storage.names("a") == [entry for entry in local.names("a") if not entry.name.startswith(".")]
-    assert storage.names("absent") == []
+    assert storage.list_directory("a") == [
+        entry for entry in local.list_directory("a") if not entry.name.startswith(".")
+    ]
+    assert storage.list_directory("absent") == []
     for call in (storage.read, storage.size, storage.sha256):
-        with pytest.raises(Absent, match=r"/d/no: no such file or directory"):
+        with pytest.raises(FileMissingError, match=r"/d/no: no such file or directory"):
             call("no")
     storage.delete("a", recursive=True)
     storage.delete("a/c")
-    assert [entry.name for entry in storage.walk()] == ["x/y/b"]
+    assert [entry.name for entry in walk(storage)] == ["x/y/b"]
     with pytest.raises(PipelineError, match=r"nonsense://x/y.*[Nn]o FileSystem for scheme"):
         open_storage("nonsense://x/y", spark)
 
@@ -333,7 +341,7 @@ def test_what_is_no_file_through_hadoop(spark, tmp_path):
     storage.create("a/b", b"0123456789")
     assert [storage.read_range("a/b", *one) for one in ((0, 3), (8, 9), (10, 1), (11, 1))] == [b"012", b"89", b"", b""]
     with pytest.raises(PipelineError, match="a/b: has 10 bytes, at most 9 are read"):
-        storage.read("a/b", most=9)
+        storage.read("a/b", max_bytes=9)
     os.mkfifo(tmp_path / "d" / "fifo")
     (tmp_path / "d" / "a" / "up").symlink_to("..")
     (tmp_path / "d" / "c").symlink_to("a")
@@ -346,5 +354,5 @@ def test_what_is_no_file_through_hadoop(spark, tmp_path):
     for call in (storage.read, storage.size, storage.sha256):
         with pytest.raises(PipelineError, match="/d/a: is a directory"):
             call("a")
-    found = [(entry.name, entry.is_directory) for entry in storage.walk()]
+    found = [(entry.name, entry.is_directory) for entry in walk(storage)]
     assert found == [("a/b", False), ("a/up", True), ("c/b", False), ("c/up", True), ("fifo", False)]

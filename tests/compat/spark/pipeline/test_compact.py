@@ -14,12 +14,12 @@ import pyarrow.parquet
 import pytest
 
 from kbroker.cli import main
+from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.compaction.compaction import Wanted, World, compact, tidy
 from kbroker.pipeline.archive.compaction.plan import plan, sums
-from kbroker.pipeline.archive.ingest.staged_files import staged
-from kbroker.pipeline.archive.manifest import owner
-from kbroker.pipeline.archive.manifest.model import Covered, ManifestCommit
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit
+from kbroker.pipeline.archive.staging import owner
+from kbroker.pipeline.archive.staging.data_file_writer import staged
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.tasks import task_keys
 from kbroker.pipeline.storage.local import LocalStorage
@@ -53,7 +53,7 @@ def append(spark: Any, archive: Archive, start: int = 0, files: int = 4) -> None
     with staged(spark, archive) as writer:
         added = writer.write(rows_of(spark, start).repartition(files))
         writer.publish()
-        covered = tuple(Covered(topic, p, first, last) for topic in TOPICS for p in range(PARTITIONS))
+        covered = tuple(CoveredRange(topic, p, first, last) for topic in TOPICS for p in range(PARTITIONS))
         archive.commit(lambda _: ManifestCommit("append", T0, add=added, covered=covered))
 
 

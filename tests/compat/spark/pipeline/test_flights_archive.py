@@ -10,12 +10,12 @@ import pyarrow
 import pyarrow.dataset
 import pytest
 
+from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.compaction.compaction import compact
 from kbroker.pipeline.archive.ingest.batch import Tell
 from kbroker.pipeline.archive.ingest.brokers import Stop
 from kbroker.pipeline.archive.ingest.run import Options, archive_topics
 from kbroker.pipeline.archive.ingest.subscription import subscription
-from kbroker.pipeline.archive.manifest.store import Archive
 from kbroker.pipeline.archive.verification.rules import Scope
 from kbroker.pipeline.archive.verification.verify import verify
 from kbroker.pipeline.replay.connection import Brokers
@@ -25,7 +25,7 @@ from kbroker.pipeline.replay.plan import Request
 from kbroker.pipeline.replay.routing import target_names
 from kbroker.pipeline.replay.run import begin, go_on
 from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.storage.storage import open_storage
+from kbroker.pipeline.storage.location import open_storage
 from tests.compat.spark.flights import FLIGHTS as FLIGHTS_ROWS
 from tests.compat.spark.flights import TOTALS, flight_lines, totals
 from tests.compat.spark.flights import WEATHER as WEATHER_ROWS

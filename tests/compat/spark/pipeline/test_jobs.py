@@ -165,10 +165,10 @@ def test_failures_are_told_by_their_cause(spark, bootstrap, streams, tmp_path):
 
 def test_what_a_batch_of_ours_raises_is_told_as_it_is(spark, streams):
     def full(batch: Any, number: int) -> None:
-        raise PipelineError("/data: no space left on device; what was archived stays readable")
+        raise PipelineError("/data: no space left on device; archived records stay readable")
 
     frame = spark.readStream.format("rate").load()
     query = streams.run(frame.writeStream.foreachBatch(full))
     assert failure(lambda: query.awaitTermination(60)) == (
-        "/data: no space left on device; what was archived stays readable"
+        "/data: no space left on device; archived records stay readable"
     )

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, TopicMetadata
 
-from kbroker.pipeline.archive.ingest.staged_files import staged
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, Covered, ManifestCommit, TopicInfo
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.staging.data_file_writer import staged
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import groups, job, plan
 from kbroker.pipeline.replay.connection import Brokers
@@ -74,7 +76,7 @@ def archived(spark: Any, directory: Path, bootstrap: str, names: Mapping[str, in
         .withColumnRenamed("max(offset)", "end")
         .collect()
     }
-    covered = tuple(Covered(topic, partition, 0, end + 1) for (topic, partition), end in sorted(ends.items()))
+    covered = tuple(CoveredRange(topic, partition, 0, end + 1) for (topic, partition), end in sorted(ends.items()))
     topics = {name: TopicInfo("", partitions, more.pop("configs", {})) for name, partitions in names.items()}
     with staged(spark, archive) as files:
         added = files.write(rows)
@@ -262,7 +264,7 @@ def arrived(topics: Topics, name: str) -> int:
     consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": "looks"})
     try:
         partitions = consumer.list_topics(timeout=20).topics.get(name, TopicMetadata()).partitions or {}
-        return sum(consumer.get_watermark_offsets(TopicPartition(name, p), timeout=20)[1] for p in partitions)
+        return sum(consumer.get_watermark_offsets(ConfluentPartition(name, p), timeout=20)[1] for p in partitions)
     except KafkaException:
         return 0
     finally:
@@ -313,7 +315,7 @@ def never_skipped(world, topics, source, original):
     target = topics.create(1, name=unique("one"))
     group = unique("partly")
     draft = drafted(world, request_for([source], target, by_key=True), {})
-    draft = replace(draft, committed=(Committed(group, ArchivePartition(source, 0), 150),))
+    draft = replace(draft, committed=(Committed(group, TopicPartition(source, 0), 150),))
     merged, latest = [], {0: 0, 1: 0}
     for m in original:
         latest[m.partition()] = max(latest[m.partition()], m.timestamp()[1])

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from kbroker.cli.app import run
-from kbroker.pipeline.archive.ingest.staged_files import staged
-from kbroker.pipeline.archive.manifest.frame import frame
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, ManifestCommit, OffsetSpan, State, TopicInfo
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.dataframe import archive_dataframe
+from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit, OffsetRange, TopicInfo
+from kbroker.pipeline.archive.staging.data_file_writer import staged
 from kbroker.pipeline.archive.verification.broker_records import plan
 from kbroker.pipeline.archive.verification.findings import Finding, Report, as_spans, line
 from kbroker.pipeline.archive.verification.verify import Scope, verify
@@ -116,7 +117,7 @@ def test_what_the_broker_has_otherwise_is_found_record_by_record(spark: Any, sou
         *(("different record", 1, OTHERWISE.format("value"), spans) for spans in _by_file(archive, 1, emptied)),
     ]
     some = verify(
-        spark, archive.storage, sound.bootstrap, Scope(offsets=OffsetSpan(31, 43), dates=frozenset({"2026-01-01"}))
+        spark, archive.storage, sound.bootstrap, Scope(offsets=OffsetRange(31, 43), dates=frozenset({"2026-01-01"}))
     )
     assert [(one.kind, one.partition, one.offsets) for one in some.findings] == [
         ("different record", 0, as_spans([31])),
@@ -147,7 +148,7 @@ def test_retention_and_topics_that_are_gone_are_no_difference(spark: Any, topics
     archive_topic(spark, archive, topics.bootstrap, topic, {0: (0, 60)})
     topics.delete_before(topic, 0, 20)
     report = verify(spark, archive.storage, topics.bootstrap)
-    assert (_text(report), report.compared[0].spans) == ("", (OffsetSpan(20, 60),))
+    assert (_text(report), report.compared[0].spans) == ("", (OffsetRange(20, 60),))
     topics.delete_before(topic, 0, 60)
     assert _text(verify(spark, archive.storage, topics.bootstrap)) == ""
 
@@ -199,8 +200,8 @@ def test_topics_that_are_compacted_by_default_or_were_compacted(tmp_path: Path) 
             set_config(broker.bootstrap, topic, "cleanup.policy", "delete")
         assert cluster.in_force("cleanup.policy", [default, was]) == {default: "compact", was: "delete"}
         known = {was: TopicInfo("", 1, {"cleanup.policy": "compact,delete"})}
-        state = State(
-            covered={ArchivePartition(name, 0): (OffsetSpan(0, 0),) for name in (default, was, never)}, topics=known
+        state = ArchiveState(
+            covered={TopicPartition(name, 0): (OffsetRange(0, 0),) for name in (default, was, never)}, topics=known
         )
         assert plan(cluster, state, Scope(), True).compacted == {default, was}
 
@@ -215,7 +216,7 @@ def test_files_that_compaction_replaces_meanwhile_are_no_difference(spark: Any, 
         if text == "counting the rows" and told.count(text) == 1:
             old = archive.state().files
             with staged(spark, archive) as files:
-                add = files.write(frame(spark, archive, archive.state()).coalesce(1), sort=True)
+                add = files.write(archive_dataframe(spark, archive, archive.state()).coalesce(1), sort=True)
                 files.publish()
                 archive.commit(lambda _: ManifestCommit("compact", 1, add=add, remove=tuple(old)))
             for path in old:
@@ -233,7 +234,7 @@ def _is(wanted: Wanted, found: Finding) -> bool:
     return offsets is None or found.offsets == (offsets,)
 
 
-def _by_file(archive: Archive, partition: int, offsets: list[int]) -> Iterator[tuple[OffsetSpan, ...]]:
+def _by_file(archive: Archive, partition: int, offsets: list[int]) -> Iterator[tuple[OffsetRange, ...]]:
     """The offsets as they are told: those of one file together, files by their first one."""
     for file in sorted(archive.state().files.values(), key=lambda file: file.date):
         for part in file.parts:

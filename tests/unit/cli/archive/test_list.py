@@ -11,9 +11,9 @@ from kbroker.cli import main
 from kbroker.cli.archive.compact import size_of
 from kbroker.cli.archive.text import utc
 from kbroker.cli.common.errors import CliError
-from kbroker.pipeline.archive.manifest import owner
-from kbroker.pipeline.archive.manifest.model import Covered, Gap, ManifestCommit, TopicInfo
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.manifest.model import CoveredRange, Gap, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.unit.support.archives import append, created, file_of, new_path
 
@@ -28,7 +28,7 @@ def filled(directory: Path) -> Archive:
         lambda _: ManifestCommit(
             "append", 1_709_251_200_000,
             add=(file_of(path, 5, 3, 2),),
-            covered=(Covered("u", 0, 5, 8), Covered("u", 1, 5, 10)),
+            covered=(CoveredRange("u", 0, 5, 8), CoveredRange("u", 1, 5, 10)),
             gaps=(Gap("u", 0, 0, 5, "retention"),),
             topics={"u": TopicInfo("id-of-u", 2, {"retention.ms": "60000"})},
             groups={"readers": {"u": {0: 7, 1: 6}}},

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition
+from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import groups, plan, run
 from kbroker.pipeline.replay.draft import World
@@ -20,7 +20,7 @@ from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import Selection
 from kbroker.pipeline.storage.local import LocalStorage
 
-SOURCE = ArchivePartition("a", 0)
+SOURCE = TopicPartition("a", 0)
 PLAN = Plan(
     "abc123", 1000, "archive-id", 17, Request(Selection(("a",)), {"a": "x"}, groups=("g", "h"), group_prefix="new-"),
     {"a": {0: 5}}, "cluster-id", {"x": TargetTopic("00ff", (0,), (True,), (5,))}, False, 999, 4711, 0,
@@ -32,7 +32,7 @@ class Groups:
     """Stands in for `Cluster`: keeps what is committed, and refuses it for some."""
 
     def __init__(self) -> None:
-        self.commits: list[tuple[str, Mapping[ArchivePartition, int]]] = []
+        self.commits: list[tuple[str, Mapping[TopicPartition, int]]] = []
         self.refused: set[str] = set()
 
     def __call__(self, _: str) -> "Groups":
@@ -44,7 +44,7 @@ class Groups:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def commit_offsets(self, group: str, offsets: Mapping[ArchivePartition, int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         if group in self.refused:
             raise PipelineError(f"{group} is refused")
         self.commits.append((group, offsets))
@@ -87,7 +87,7 @@ def test_a_group_is_committed_once_even_if_the_next_one_fails(world, cluster):
     cluster.refused = {"new-h"}
     with pytest.raises(PipelineError, match="new-h is refused"):
         run._restored(world, PLAN, cast(Any, None))
-    assert cluster.commits == [("new-g", {ArchivePartition("x", 0): 3})]
+    assert cluster.commits == [("new-g", {TopicPartition("x", 0): 3})]
     left = plan.load(storage, PLAN.id)
     assert (left.groups, left.done_ms) == (["new-h"], None)
     assert plan.unfinished(storage, PLAN.request, "cluster-id") == left
@@ -110,7 +110,7 @@ def test_a_group_that_has_members_by_now_is_refused_before_anything_is_sent(worl
 
 
 def test_partitions_without_an_offset_bound_those_that_they_meet():
-    a0, a1, b0 = ArchivePartition("a", 0), ArchivePartition("a", 1), ArchivePartition("b", 0)
+    a0, a1, b0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
     sources = [a0, a1, b0]
     of_g, of_h = Committed("g", a0, 7), Committed("h", b0, 3)
     apart = Routing({"a": "x", "b": "y"}, {"x": 2, "y": 1})
@@ -126,5 +126,5 @@ def test_partitions_without_an_offset_bound_those_that_they_meet():
 
 def test_a_partition_without_a_counterpart_feeds_none_of_another_topic():
     routing = Routing({"a": "x", "b": "y"}, {"x": 1, "y": 2})
-    assert [list(routing.fed_by(ArchivePartition("a", number))) for number in (0, 1, 9)] == [[0], [], []]
-    assert [list(routing.fed_by(ArchivePartition("b", number))) for number in (0, 1, 9)] == [[1], [2], []]
+    assert [list(routing.fed_by(TopicPartition("a", number))) for number in (0, 1, 9)] == [[0], [], []]
+    assert [list(routing.fed_by(TopicPartition("b", number))) for number in (0, 1, 9)] == [[1], [2], []]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition
+from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import plan
 from kbroker.pipeline.replay.encoding import Target
@@ -21,7 +21,7 @@ REQUEST = Request(SELECTION, {"a": "x", "b": "x"}, True, False, True, "lz4", ("g
 PLAN = Plan(
     "abc123", 1000, "archive-id", 17, REQUEST, {"a": {0: 5, 10: 7}, "b": {}}, "cluster-id",
     {"x": TargetTopic("00ff", (0, 9), (True, False), (3, 0))}, True, 999, 4711, 0,
-    (Committed("g", ArchivePartition("a", 0), 3),),
+    (Committed("g", TopicPartition("a", 0), 3),),
 )  # fmt: skip
 
 

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, File, OffsetSpan, Part, State, TopicInfo
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, OffsetRange, PartitionStats, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import groups
 from kbroker.pipeline.replay.encoding import Target
@@ -18,11 +19,11 @@ from tests.unit.support.archives import append, created
 
 
 def part(partition=0, first=0, last=99, from_ms=1000, to_ms=2000):
-    return Part(partition, first, last, last - first + 1, 10, from_ms, to_ms, 0)
+    return PartitionStats(partition, first, last, last - first + 1, 10, from_ms, to_ms, 0)
 
 
 def file(name, *parts, topic="t"):
-    return File(f"topic={topic}/date=2026-01-01/{name}.parquet", topic, "2026-01-01", 1, "", parts)
+    return DataFile(f"topic={topic}/date=2026-01-01/{name}.parquet", topic, "2026-01-01", 1, "", parts)
 
 
 FILES = [
@@ -31,12 +32,12 @@ FILES = [
     file("c", part(1, 0, 49, 1500, 2500), part(2, 0, 9, 5000, 5000)),
     file("d", part(0, 0, 9), topic="other"),
 ]
-STATE = State(
+STATE = ArchiveState(
     files={one.path: one for one in FILES},
     covered={
-        ArchivePartition("t", 0): (OffsetSpan(0, 200),),
-        ArchivePartition("t", 1): (OffsetSpan(0, 20), OffsetSpan(30, 50)),
-        ArchivePartition("t", 2): (OffsetSpan(0, 10),),
+        TopicPartition("t", 0): (OffsetRange(0, 200),),
+        TopicPartition("t", 1): (OffsetRange(0, 20), OffsetRange(30, 50)),
+        TopicPartition("t", 2): (OffsetRange(0, 10),),
     },
 )
 UPTO = limits(STATE, ["t"])
@@ -120,18 +121,18 @@ def test_ranges_of_offsets_are_read():
 def test_records_go_to_their_own_partition_or_by_key():
     kept = Routing({"a": "x", "b": "y"}, {"x": 3, "y": 2})
     assert kept.targets == [Target("x", 0), Target("x", 1), Target("x", 2), Target("y", 0), Target("y", 1)]
-    assert [*kept.fed_by(ArchivePartition("b", 1))] == [4]
-    kept.check([ArchivePartition("a", 2), ArchivePartition("b", 1)])
+    assert [*kept.fed_by(TopicPartition("b", 1))] == [4]
+    kept.check([TopicPartition("a", 2), TopicPartition("b", 1)])
     with pytest.raises(PipelineError, match="topic y has 2 partitions, but records of b-2"):
-        kept.check([ArchivePartition("b", 2)])
-    assert not kept.merges([ArchivePartition("a", 0), ArchivePartition("a", 1), ArchivePartition("b", 0)])
+        kept.check([TopicPartition("b", 2)])
+    assert not kept.merges([TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)])
     merged = Routing(target_names(["a", "b"], "all", None), {"all": 2})
-    assert merged.merges([ArchivePartition("a", 1), ArchivePartition("b", 1)])
-    assert not merged.merges([ArchivePartition("a", 0), ArchivePartition("b", 1)])
+    assert merged.merges([TopicPartition("a", 1), TopicPartition("b", 1)])
+    assert not merged.merges([TopicPartition("a", 0), TopicPartition("b", 1)])
     keyed = Routing({"a": "x"}, {"x": 3}, by_key=True)
-    assert [*keyed.fed_by(ArchivePartition("a", 7))] == [0, 1, 2]
-    assert keyed.merges([ArchivePartition("a", 0), ArchivePartition("a", 1)])
-    assert not keyed.merges([ArchivePartition("a", 0)])
+    assert [*keyed.fed_by(TopicPartition("a", 7))] == [0, 1, 2]
+    assert keyed.merges([TopicPartition("a", 0), TopicPartition("a", 1)])
+    assert not keyed.merges([TopicPartition("a", 0)])
     assert target_names(["a"], None, "copy-") == {"a": "copy-a"}
     assert target_names(["a"], None, None) == {"a": "a"}
 
@@ -143,7 +144,7 @@ def test_targets_are_spread_by_what_they_have_to_send():
 
 def test_groups_that_the_archive_knows():
     archived = {"g": {"t": {1: 5, 0: 3}, "u": {0: 1}}, "h": {"u": {0: 9}}}
-    mine = [Committed("g", ArchivePartition("t", 0), 3), Committed("g", ArchivePartition("t", 1), 5)]
+    mine = [Committed("g", TopicPartition("t", 0), 3), Committed("g", TopicPartition("t", 1), 5)]
     assert chosen(archived, ["g"], ["t"]) == mine
     assert chosen(archived, [groups.ALL], ["t"]) == mine
     with pytest.raises(PipelineError, match="no offsets of group h"):
@@ -176,7 +177,7 @@ def test_topics_that_would_not_keep_timestamps_are_told():
 
 def test_a_new_topic_is_like_the_archived_one():
     configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "5"}
-    state = State(topics={"t": TopicInfo("", 4, configs), "u": TopicInfo("", 6, {"segment.ms": "9"})})
+    state = ArchiveState(topics={"t": TopicInfo("", 4, configs), "u": TopicInfo("", 6, {"segment.ms": "9"})})
     made = wanted(state, ["t"], 2, {"retention.ms": "-1"})
     assert (made.partitions, made.configs) == (4, {"message.timestamp.type": "CreateTime", "retention.ms": "-1"})
     assert wanted(state, ["t", "u"], 9, {}) == type(made)(9, {"message.timestamp.type": "CreateTime"})

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.pipeline.archive.manifest.model import State, TopicInfo
+from kbroker.pipeline.archive.manifest.model import ArchiveState, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import draft, target
 from kbroker.pipeline.replay.draft import World
@@ -21,7 +21,7 @@ from protocol.messages.k32_describe_configs import (
 
 HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS
-STATE = State(topics={"a": TopicInfo("", 3, {"message.timestamp.type": "LogAppendTime", "segment.bytes": "9"})})
+STATE = ArchiveState(topics={"a": TopicInfo("", 3, {"message.timestamp.type": "LogAppendTime", "segment.bytes": "9"})})
 
 
 class Broker:

@@ -165,7 +165,7 @@ BATCH = (
     "py4j.Py4JException: An exception was raised by the Python Proxy. Return Message: "
     "Traceback (most recent call last):\n"
     '  File "x.py", line 1, in call\n    f()\n'
-    "kbroker.pipeline.errors.PipelineError: /data: no space left on device; what was archived stays readable\n"
+    "kbroker.pipeline.errors.PipelineError: /data: no space left on device; archived records stay readable\n"
 )
 WORKER = (
     "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
@@ -185,7 +185,7 @@ WORKER = (
         (["x", "java.io.FileNotFoundException: /a/b"], "FileNotFoundException: /a/b"),
         (["x", "java.lang.NullPointerException"], "NullPointerException"),
         ([TASK], "IllegalStateException: odd"),
-        (["query failed", BATCH], "/data: no space left on device; what was archived stays readable"),
+        (["query failed", BATCH], "/data: no space left on device; archived records stay readable"),
         (["query failed", WORKER], "ZeroDivisionError: division by zero"),
         (["x", "org.apache.spark.SparkException: Could not parse Master URL: 'foo'"],
          "foo is no master that Spark knows"),

@@ -12,7 +12,9 @@ import pytest
 
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.storage import Absent, DirectoryEntry, lines, open_storage, walk
+from kbroker.pipeline.storage.location import open_storage
+from kbroker.pipeline.storage.storage import DirectoryEntry, FileMissingError, read_lines
+from kbroker.pipeline.storage.walk import walk
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 def everything(storage: LocalStorage) -> list[str]:
-    return sorted(entry.name for entry in storage.walk())
+    return sorted(entry.name for entry in walk(storage))
 
 
 def test_a_file_is_created_once(storage):
@@ -64,7 +66,7 @@ def test_a_file_is_replaced_and_renamed_and_deleted(storage):
 def test_nothing_is_overwritten_by_a_rename(storage):
     storage.create("a", b"1")
     storage.create("b", b"2")
-    with pytest.raises(PipelineError, match="/b: is there already"):
+    with pytest.raises(PipelineError, match="/b: already exists"):
         storage.rename("a", "b")
     assert (storage.read("a"), storage.read("b")) == (b"1", b"2")
 
@@ -74,12 +76,12 @@ def test_a_listing_has_names_sizes_times_and_kinds(storage, tmp_path):
     storage.create("a", b"")
     os.utime(tmp_path / "root" / "a", ns=(0, 1_700_000_000_123_000_000))
     (tmp_path / "root" / "dead-link").symlink_to("nowhere")
-    a, d = storage.names("")
+    a, d = storage.list_directory("")
     assert a == DirectoryEntry("a", 0, 1_700_000_000_123, False)
     assert (d.name, d.is_directory) == ("d", True)
-    assert [(entry.name, entry.size) for entry in storage.walk()] == [("a", 0), ("d/f", 3)]
-    assert storage.names("absent") == []
-    assert list(storage.walk("absent")) == []
+    assert [(entry.name, entry.size) for entry in walk(storage)] == [("a", 0), ("d/f", 3)]
+    assert storage.list_directory("absent") == []
+    assert list(walk(storage, "absent")) == []
 
 
 @pytest.mark.timeout(30)
@@ -102,9 +104,9 @@ def test_what_is_no_regular_file_is_not_opened(storage, tmp_path, call):
 
 def test_a_file_that_is_too_large_is_not_read_whole(storage, tmp_path):
     storage.create("a", b"0123456789")
-    assert storage.read("a", most=10) == b"0123456789"
+    assert storage.read("a", max_bytes=10) == b"0123456789"
     with pytest.raises(PipelineError, match=r"root/a: has 10 bytes, at most 9 are read"):
-        storage.read("a", most=9)
+        storage.read("a", max_bytes=9)
     os.truncate(tmp_path / "root" / "a", 1 << 40)
     with pytest.raises(PipelineError, match=r"root/a: has 1099511627776 bytes"):
         storage.read("a")
@@ -120,10 +122,10 @@ def test_a_range_of_a_file(storage):
 def test_lines_are_read_a_piece_at_a_time(storage):
     for data in (b"", b"\n", b"a", b"a\n\nbc", (b"x" * 64_000 + b"\n\n") * 40):
         storage.replace("a", data)
-        assert list(lines(storage, "a")) == data.split(b"\n")
+        assert list(read_lines(storage, "a")) == data.split(b"\n")
     storage.replace("a", b"x" * 2_000_000)
     with pytest.raises(PipelineError, match="root/a: has a line of more than 65536 bytes"):
-        list(lines(storage, "a"))
+        list(read_lines(storage, "a"))
 
 
 @pytest.mark.timeout(30)
@@ -139,7 +141,7 @@ def test_links_are_followed_once_and_not_round(storage, tmp_path):
         "d/e": "../e", "e/d": "../d", "d/more": outside, "e/again": outside, "e/nowhere": "absent",
     }.items():  # fmt: skip
         (root / link).symlink_to(target)
-    found = list(storage.walk())
+    found = list(walk(storage))
     assert [entry.name for entry in found if not entry.is_directory] == [
         "a/f", "b/c/f", "b/c/other/f", "d/e/again/o/g", "d/e/f", "d/f", "e/d/f", "e/f"
     ]  # fmt: skip
@@ -153,10 +155,10 @@ def test_links_are_followed_once_and_not_round(storage, tmp_path):
 class Closed(LocalStorage):
     """Its directory `closed` may not be read."""
 
-    def names(self, path: str) -> list[DirectoryEntry]:
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
         if path == "closed":
             raise PipelineError(f"{self.root}/closed: permission denied")
-        return super().names(path)
+        return super().list_directory(path)
 
 
 def test_a_directory_that_cannot_be_listed(tmp_path):
@@ -165,7 +167,7 @@ def test_a_directory_that_cannot_be_listed(tmp_path):
     storage.create("z", b"")
     (tmp_path / "unreachable").symlink_to("x" * 300)
     with pytest.raises(PipelineError, match="closed: permission denied"):
-        list(storage.walk())
+        list(walk(storage))
     found = [(entry.name, entry.is_directory) for entry in walk(storage, "", tolerant=True)]
     assert found == [("closed", True), ("unreachable", False), ("z", False)]
     assert [entry.name for entry in walk(storage, "", skip=lambda name: name != "z")] == ["z"]
@@ -173,7 +175,7 @@ def test_a_directory_that_cannot_be_listed(tmp_path):
 
 @pytest.mark.parametrize("call", ["read", "size", "sha256"])
 def test_what_is_absent_is_told(storage, call):
-    with pytest.raises(Absent, match=r"root/no: no such file or directory"):
+    with pytest.raises(FileMissingError, match=r"root/no: no such file or directory"):
         getattr(storage, call)("no")
 
 
@@ -182,7 +184,7 @@ def test_a_file_in_the_place_of_a_directory_is_told(storage):
     with pytest.raises(PipelineError, match=r"root/a/b: not a directory"):
         storage.create("a/b", b"")
     with pytest.raises(PipelineError, match="not a directory"):
-        storage.names("a")
+        storage.list_directory("a")
 
 
 @pytest.mark.parametrize("call", ["create", "replace"])
@@ -194,7 +196,7 @@ def test_a_full_disk_leaves_nothing_half_done(storage, call, code, monkeypatch):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(PipelineError, match="no space left on device; what was archived stays readable"):
+    with pytest.raises(PipelineError, match="no space left on device; archived records stay readable"):
         getattr(storage, call)("new" if call == "create" else "old", b"2")
     monkeypatch.undo()
     assert everything(storage) == ["old"]
@@ -206,7 +208,7 @@ def test_a_file_that_may_not_be_so_large_is_told_as_a_full_disk(storage):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with pytest.raises(PipelineError, match="/new: no space left on device; what was archived stays readable"):
+        with pytest.raises(PipelineError, match="/new: no space left on device; archived records stay readable"):
             storage.create("new", bytes(10_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -224,7 +226,7 @@ def test_one_directory_has_one_name(tmp_path):
 @pytest.mark.parametrize(
     ("location", "reason"),
     [
-        ("", "no name"),
+        ("", "name is empty"),
         ("hdfs://node/a", "without Spark"),
         ("s3a://bucket/a", "without Spark"),
         ("file://host/a", "another host"),

@@ -7,21 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.pipeline.archive.compaction.plan import Bin, plan, require_same, rounds, sums, tasks
-from kbroker.pipeline.archive.manifest.model import File, Part, State
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
 
 MIB = 1024 * 1024
 
 
 def a_file(
-    name: str, size: int, *parts: Part, topic: str = "t", date: str = "2025-10-09", partition: int = 0, first: int = 0
-) -> File:
-    parts = parts or (Part(partition, first, first + 9, 10, 100, 0, 9, hash(name) & 0xFFFF),)
-    return File(f"topic={topic}/date={date}/{name}.parquet", topic, date, size, "", parts)
+    name: str,
+    size: int,
+    *parts: PartitionStats,
+    topic: str = "t",
+    date: str = "2025-10-09",
+    partition: int = 0,
+    first: int = 0,
+) -> DataFile:
+    parts = parts or (PartitionStats(partition, first, first + 9, 10, 100, 0, 9, hash(name) & 0xFFFF),)
+    return DataFile(f"topic={topic}/date={date}/{name}.parquet", topic, date, size, "", parts)
 
 
-def state(*files: File) -> State:
-    return State(files={file.path: file for file in files})
+def state(*files: DataFile) -> ArchiveState:
+    return ArchiveState(files={file.path: file for file in files})
 
 
 def names(bins: tuple[Bin, ...]) -> list[str]:
@@ -49,7 +55,7 @@ def test_files_follow_each_other_by_partition_and_offset() -> None:
         a_file("d", 10, partition=1, first=50),
         a_file("a", 10, partition=0, first=900),
         a_file("c", 10, partition=1, first=0),
-        a_file("b", 10, Part(2, 5, 6, 2, 1, 0, 0, 0), Part(0, 1000, 1001, 2, 1, 0, 0, 0)),
+        a_file("b", 10, PartitionStats(2, 5, 6, 2, 1, 0, 0, 0), PartitionStats(0, 1000, 1001, 2, 1, 0, 0, 0)),
     ]
     assert names(plan(state(*files), 21)) == ["a+b", "c+d"]
 
@@ -126,19 +132,22 @@ def test_each_bin_is_alone_with_its_topic_and_date_in_its_task(wanted: list[tupl
 
 def test_files_together_hold_what_their_parts_hold() -> None:
     files = [
-        a_file("a", 1, Part(0, 10, 19, 10, 100, 5, 50, 0b1100), Part(1, 0, 0, 1, 1, 1, 1, 1)),
-        a_file("b", 1, Part(0, 0, 9, 7, 30, 9, 99, 0b1010)),
-        a_file("c", 1, Part(0, 3, 3, 1, 1, 1, 1, 7), date="2025-10-10"),
+        a_file("a", 1, PartitionStats(0, 10, 19, 10, 100, 5, 50, 0b1100), PartitionStats(1, 0, 0, 1, 1, 1, 1, 1)),
+        a_file("b", 1, PartitionStats(0, 0, 9, 7, 30, 9, 99, 0b1010)),
+        a_file("c", 1, PartitionStats(0, 3, 3, 1, 1, 1, 1, 7), date="2025-10-10"),
     ]
     assert sums(files) == {
-        ("t", "2025-10-09", 0): Part(0, 0, 19, 17, 130, 5, 99, 0b0110),
-        ("t", "2025-10-09", 1): Part(1, 0, 0, 1, 1, 1, 1, 1),
-        ("t", "2025-10-10", 0): Part(0, 3, 3, 1, 1, 1, 1, 7),
+        ("t", "2025-10-09", 0): PartitionStats(0, 0, 19, 17, 130, 5, 99, 0b0110),
+        ("t", "2025-10-09", 1): PartitionStats(1, 0, 0, 1, 1, 1, 1, 1),
+        ("t", "2025-10-10", 0): PartitionStats(0, 3, 3, 1, 1, 1, 1, 7),
     }
 
 
-OLD = (a_file("a", 1, Part(0, 0, 9, 10, 100, 0, 9, 5)), a_file("b", 1, Part(0, 10, 19, 10, 100, 10, 19, 6)))
-SAME = Part(0, 0, 19, 20, 200, 0, 19, 3)
+OLD = (
+    a_file("a", 1, PartitionStats(0, 0, 9, 10, 100, 0, 9, 5)),
+    a_file("b", 1, PartitionStats(0, 10, 19, 10, 100, 10, 19, 6)),
+)
+SAME = PartitionStats(0, 0, 19, 20, 200, 0, 19, 3)
 
 
 def test_the_same_rows_are_the_same() -> None:
@@ -154,7 +163,7 @@ def test_the_same_rows_are_the_same() -> None:
         (SAME._replace(to_ms=20), "to_ms 20 and not 19"),
     ],
 )
-def test_other_rows_are_refused(new: Part, told: str) -> None:
+def test_other_rows_are_refused(new: PartitionStats, told: str) -> None:
     with pytest.raises(PipelineError, match=rf"^t-0 of 2025-10-09 would not be the same after compaction \({told}\)"):
         require_same(OLD, [a_file("new", 1, new)])
 
@@ -163,6 +172,6 @@ def test_rows_of_another_partition_date_or_topic_are_refused() -> None:
     with pytest.raises(PipelineError, match="rows 0 and not 20"):
         require_same(OLD, [])
     with pytest.raises(PipelineError, match="t-1 of 2025-10-09"):
-        require_same(OLD, [a_file("new", 1, SAME, Part(1, 0, 0, 1, 1, 0, 0, 0))])
+        require_same(OLD, [a_file("new", 1, SAME, PartitionStats(1, 0, 0, 1, 1, 0, 0, 0))])
     with pytest.raises(PipelineError, match="would not be the same"):
         require_same(OLD, [a_file("new", 1, SAME, date="2025-10-10")])

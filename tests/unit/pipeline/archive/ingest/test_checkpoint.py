@@ -2,13 +2,13 @@
 
 import pytest
 
+from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.ingest.checkpoint import Checkpoints, goes_on
 from kbroker.pipeline.archive.ingest.subscription import Note, Subscription
-from kbroker.pipeline.archive.manifest.model import ArchivePartition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import open_storage
+from kbroker.pipeline.storage.location import open_storage
 
-A, B = ArchivePartition("t", 0), ArchivePartition("t", 1)
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 NOTE = Note("mine", "q", Subscription(("t",)), False, {A: 0})
 
 
@@ -33,7 +33,7 @@ def test_generations_follow_each_other_and_old_ones_go(checkpoints):
         assert checkpoints.newest() == begun
         assert begun.location.startswith("file:/")
     storage, path = begun.storage, begun.path.rpartition("/")[0]
-    assert [entry.name for entry in storage.names(path)] == ["1", "2"]
+    assert [entry.name for entry in storage.list_directory(path)] == ["1", "2"]
 
 
 def test_the_position_is_that_of_the_last_batch_that_was_done(checkpoints):
@@ -60,7 +60,7 @@ def test_a_checkpoint_that_is_cut_is_refused(checkpoints):
 
 def test_two_runs_cannot_begin_the_same_generation(checkpoints, monkeypatch):
     checkpoints.begin(NOTE)
-    monkeypatch.setattr(type(open_storage("/")), "names", lambda *_: [])
+    monkeypatch.setattr(type(open_storage("/")), "list_directory", lambda *_: [])
     with pytest.raises(PipelineError, match="another `kbroker archive run` is at work"):
         checkpoints.begin(NOTE)
 

@@ -5,7 +5,7 @@ import pytest
 from kbroker.pipeline.archive.ingest.brokers import Brokers, Ended, Stop
 from kbroker.pipeline.archive.ingest.failures import passes
 from kbroker.pipeline.archive.ingest.topic_observer import observation
-from kbroker.pipeline.archive.manifest.model import State, TopicInfo
+from kbroker.pipeline.archive.manifest.model import ArchiveState, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import BrokerGone
 
@@ -60,7 +60,7 @@ def test_waiting_has_an_end_and_can_be_ended():
 
 def test_only_what_is_new_is_observed():
     info, grown = TopicInfo("id", 1, {"a": "b"}), TopicInfo("id", 2, {"a": "b"})
-    state = State(topics={"t": info}, groups={"g": {"t": {0: 5}}})
+    state = ArchiveState(topics={"t": info}, groups={"g": {"t": {0: 5}}})
     assert observation(state, {"t": info}, {"g": {"t": {0: 5}}}, 1) is None
     commit = observation(state, {"t": grown}, {"g": {"t": {0: 5}}}, 1)
     assert commit is not None
@@ -71,5 +71,5 @@ def test_only_what_is_new_is_observed():
 
 
 def test_a_topic_that_was_created_anew_stays_as_it_was_archived():
-    state = State(topics={"t": TopicInfo("old", 1, {})})
+    state = ArchiveState(topics={"t": TopicInfo("old", 1, {})})
     assert observation(state, {"t": TopicInfo("new", 1, {})}, {}, 1) is None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.ingest.offset_ranges import (
     Wanted,
     gone,
@@ -15,17 +16,24 @@ from kbroker.pipeline.archive.ingest.offset_ranges import (
     unwanted_below,
     wanted_ranges,
 )
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, Covered, File, Gap, OffsetSpan, Part, State
+from kbroker.pipeline.archive.manifest.model import (
+    ArchiveState,
+    CoveredRange,
+    DataFile,
+    Gap,
+    OffsetRange,
+    PartitionStats,
+)
 from kbroker.pipeline.errors import PipelineError
 
-A, B, C = ArchivePartition("t", 0), ArchivePartition("t", 1), ArchivePartition("u", 0)
+A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 
 def test_an_archive_goes_on_after_what_it_has_and_what_it_knows_to_be_gone():
     gaps = (Gap("t", 0, 0, 5, "retention"), Gap("t", 1, 8, 12, "retention"), Gap("u", 0, 0, 3, "retention"))
-    state = State(covered={A: (OffsetSpan(5, 9),), B: (OffsetSpan(0, 8),)}, gaps=gaps)
+    state = ArchiveState(covered={A: (OffsetRange(5, 9),), B: (OffsetRange(0, 8),)}, gaps=gaps)
     assert resume_offsets(state) == {A: 9, B: 12, C: 3}
-    assert [resume_offset(state, one) for one in (A, B, C, ArchivePartition("u", 1))] == [9, 12, 3, None]
+    assert [resume_offset(state, one) for one in (A, B, C, TopicPartition("u", 1))] == [9, 12, 3, None]
 
 
 def test_a_batch_is_wanted_from_where_the_archive_goes_on():
@@ -65,11 +73,11 @@ def test_a_log_that_is_shorter_than_it_was_is_refused():
 
 
 def part(partition, first, last):
-    return Part(partition, first, last, 1, 1, 0, 0, 0)
+    return PartitionStats(partition, first, last, 1, 1, 0, 0, 0)
 
 
 def file(*parts, topic="t"):
-    return File(f"topic={topic}/date=2026-01-01/x.parquet", topic, "2026-01-01", 1, "", parts)
+    return DataFile(f"topic={topic}/date=2026-01-01/x.parquet", topic, "2026-01-01", 1, "", parts)
 
 
 def test_rows_are_searched_only_where_some_below_the_logs_start_were_read():
@@ -80,22 +88,22 @@ def test_rows_are_searched_only_where_some_below_the_logs_start_were_read():
 
 
 def test_where_nothing_below_the_start_was_read_it_is_all_gone():
-    assert gone(Wanted(A, 10, 50), 30) == [OffsetSpan(10, 30)]
-    assert gone(Wanted(A, 10, 50), 90) == [OffsetSpan(10, 50)]
+    assert gone(Wanted(A, 10, 50), 30) == [OffsetRange(10, 30)]
+    assert gone(Wanted(A, 10, 50), 90) == [OffsetRange(10, 50)]
     assert gone(Wanted(A, 10, 50), 10) == []
 
 
 def test_holes_in_what_was_read_end_at_the_logs_start():
-    jumps = [OffsetSpan(9, 12), OffsetSpan(15, 40), OffsetSpan(44, 50)]
-    assert holes(Wanted(A, 10, 50), 40, jumps) == [OffsetSpan(10, 12), OffsetSpan(16, 40)]
-    assert holes(Wanted(A, 10, 50), 20, jumps) == [OffsetSpan(10, 12), OffsetSpan(16, 20)]
-    assert holes(Wanted(A, 10, 50), 99, jumps) == [OffsetSpan(10, 12), OffsetSpan(16, 40), OffsetSpan(45, 50)]
+    jumps = [OffsetRange(9, 12), OffsetRange(15, 40), OffsetRange(44, 50)]
+    assert holes(Wanted(A, 10, 50), 40, jumps) == [OffsetRange(10, 12), OffsetRange(16, 40)]
+    assert holes(Wanted(A, 10, 50), 20, jumps) == [OffsetRange(10, 12), OffsetRange(16, 20)]
+    assert holes(Wanted(A, 10, 50), 99, jumps) == [OffsetRange(10, 12), OffsetRange(16, 40), OffsetRange(45, 50)]
 
 
 def test_a_commit_says_what_it_covers_and_what_was_lost_in_between():
     wanted = [Wanted(A, 10, 50), Wanted(B, 0, 4), Wanted(C, 0, 3)]
-    covered, gaps = told(wanted, {A: [OffsetSpan(10, 12), OffsetSpan(20, 30)], C: [OffsetSpan(0, 3)], B: []})
-    assert covered == [Covered("t", 0, 12, 20), Covered("t", 0, 30, 50), Covered("t", 1, 0, 4)]
+    covered, gaps = told(wanted, {A: [OffsetRange(10, 12), OffsetRange(20, 30)], C: [OffsetRange(0, 3)], B: []})
+    assert covered == [CoveredRange("t", 0, 12, 20), CoveredRange("t", 0, 30, 50), CoveredRange("t", 1, 0, 4)]
     assert [(gap.topic, gap.partition, gap.start, gap.end) for gap in gaps] == [
         ("t", 0, 10, 12),
         ("t", 0, 20, 30),

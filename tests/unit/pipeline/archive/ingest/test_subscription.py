@@ -2,6 +2,7 @@
 
 import pytest
 
+from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.ingest.subscription import (
     Note,
     Subscription,
@@ -11,7 +12,6 @@ from kbroker.pipeline.archive.ingest.subscription import (
     source_offsets,
     subscription,
 )
-from kbroker.pipeline.archive.manifest.model import ArchivePartition
 from kbroker.pipeline.errors import PipelineError
 
 # As Spark 4.0.5 wrote them.
@@ -33,7 +33,7 @@ def test_nothing_both_and_no_name_are_refused(topics, pattern):
 
 def test_a_note_reads_as_it_was_written():
     for wanted in (Subscription(("a", "b")), Subscription((), "a.*")):
-        note = Note("archive", "query", wanted, True, {ArchivePartition("a", 10): 7, ArchivePartition("a", 2): 0})
+        note = Note("archive", "query", wanted, True, {TopicPartition("a", 10): 7, TopicPartition("a", 2): 0})
         assert note_of(note_text(note), "there") == note
 
 
@@ -45,11 +45,11 @@ def test_another_file_is_no_note(data):
 
 def test_offsets_of_spark_are_read():
     assert source_offsets(OFFSETS, "x") == {
-        ArchivePartition("a.b", 0): 5,
-        ArchivePartition("a.b", 1): 6,
-        ArchivePartition("c", 0): 0,
+        TopicPartition("a.b", 0): 5,
+        TopicPartition("a.b", 1): 6,
+        TopicPartition("c", 0): 0,
     }
-    assert source_offsets(INITIAL, "x") == {ArchivePartition("a.b", 0): 0, ArchivePartition("a.b", 1): 17}
+    assert source_offsets(INITIAL, "x") == {TopicPartition("a.b", 0): 0, TopicPartition("a.b", 1): 17}
     assert source_offsets(b"v1\n{}\n-", "x") == {}
 
 
@@ -63,5 +63,5 @@ def test_offsets_that_are_cut_or_of_another_source_are_refused(data):
 
 
 def test_offsets_are_given_to_spark_as_it_reads_them():
-    assert offsets_text({ArchivePartition("b", 1): 2, ArchivePartition("a", 0): 1}) == '{"a":{"0":1},"b":{"1":2}}'
+    assert offsets_text({TopicPartition("b", 1): 2, TopicPartition("a", 0): 1}) == '{"a":{"0":1},"b":{"1":2}}'
     assert offsets_text({}) == "{}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.pipeline.archive.manifest import spark_view
-from kbroker.pipeline.archive.manifest.model import State
+from kbroker.pipeline.archive.manifest.model import ArchiveState
 from kbroker.pipeline.archive.manifest.spark_view import SparkView, encoded_uri, wanted_files
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
@@ -61,7 +61,7 @@ def interval(default: int, compacts: list[int]) -> int:
 
 def seen_by_spark(storage: LocalStorage, default: int = 10) -> list[str]:
     """The URIs that Spark reads, one for each time."""
-    names = [entry.name for entry in storage.names("_spark_metadata") if not entry.name.startswith(".")]
+    names = [entry.name for entry in storage.list_directory("_spark_metadata") if not entry.name.startswith(".")]
     compacts = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
     every = interval(default, compacts)
     latest = max(int(name.removesuffix(".compact")) for name in names)
@@ -74,11 +74,11 @@ def seen_by_spark(storage: LocalStorage, default: int = 10) -> list[str]:
     return sorted(seen)
 
 
-def state_of(*paths: str) -> State:
-    return State(files={path: file_of(path) for path in paths})
+def state_of(*paths: str) -> ArchiveState:
+    return ArchiveState(files={path: file_of(path) for path in paths})
 
 
-def uris(storage: LocalStorage, state: State) -> list[str]:
+def uris(storage: LocalStorage, state: ArchiveState) -> list[str]:
     return sorted(wanted_files(storage, state))
 
 
@@ -105,7 +105,7 @@ def test_locations_are_percent_encoded():
 
 
 def test_an_empty_archive_is_an_empty_view(storage):
-    SparkView(storage).bring_up_to_date(State)
+    SparkView(storage).bring_up_to_date(ArchiveState)
     assert [seen_by_spark(storage, default) for default in DEFAULTS] == [[]] * len(DEFAULTS)
 
 
@@ -113,7 +113,7 @@ def test_what_was_added_is_a_file_of_its_own_until_the_next_compact(storage):
     view, paths = SparkView(storage), [new_path(number=number) for number in range(25)]
     for count in range(len(paths)):
         view.bring_up_to_date(lambda count=count: state_of(*paths[: count + 1]))
-    names = sorted(int(entry.name.removesuffix(".compact")) for entry in storage.names("_spark_metadata"))
+    names = sorted(int(entry.name.removesuffix(".compact")) for entry in storage.list_directory("_spark_metadata"))
     assert names == list(range(19, 44))
     assert storage.read("_spark_metadata/43").count(b"\n") == 1
     assert storage.read("_spark_metadata/39.compact").count(b"\n") == 21
@@ -122,9 +122,9 @@ def test_what_was_added_is_a_file_of_its_own_until_the_next_compact(storage):
 def test_nothing_is_written_when_nothing_changed(storage):
     state = state_of(new_path())
     SparkView(storage).bring_up_to_date(lambda: state)
-    before = storage.names("_spark_metadata")
+    before = storage.list_directory("_spark_metadata")
     SparkView(storage).bring_up_to_date(lambda: state)
-    assert storage.names("_spark_metadata") == before
+    assert storage.list_directory("_spark_metadata") == before
 
 
 def test_a_removal_goes_on_at_the_next_compact(storage):
@@ -132,7 +132,12 @@ def test_a_removal_goes_on_at_the_next_compact(storage):
     view.bring_up_to_date(lambda: state_of(one))
     view.bring_up_to_date(lambda: state_of(one, two))
     view.bring_up_to_date(lambda: state_of(two))
-    assert [e.name for e in storage.names("_spark_metadata")] == ["19.compact", "20", "29.compact", "9.compact"]
+    assert [e.name for e in storage.list_directory("_spark_metadata")] == [
+        "19.compact",
+        "20",
+        "29.compact",
+        "9.compact",
+    ]
     assert seen_by_spark(storage) == uris(storage, state_of(two))
 
 
@@ -155,7 +160,7 @@ def test_spark_sees_a_whole_state_whatever_happens(tmp_path, no_sync):
                 allowed = [uris(storage, state)]
             except Crash:
                 allowed.append(uris(storage, state))
-            if storage.names("_spark_metadata"):
+            if storage.list_directory("_spark_metadata"):
                 seen = [seen_by_spark(storage, default) for default in DEFAULTS]
                 assert seen[0] in allowed, (seed, step)
                 assert seen == [seen[0]] * len(DEFAULTS), (seed, step)
@@ -204,7 +209,7 @@ def test_who_comes_second_shows_the_newer_state(storage):
     states = [state_of(one)]
     SparkView(storage).bring_up_to_date(lambda: states[-1])
 
-    def late() -> State:
+    def late() -> ArchiveState:
         if len(states) == 1:
             states.append(state_of(two))
             SparkView(storage).bring_up_to_date(lambda: states[-1])

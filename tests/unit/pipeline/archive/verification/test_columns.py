@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.pipeline.archive.manifest.model import File, Part, State
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.archive.verification import files as verification_files
 from kbroker.pipeline.storage.local import LocalStorage
 
@@ -51,9 +51,9 @@ def test_a_file_of_other_columns_is_named(tmp_path: Path, column: str, kind: Any
     buffer = io.BytesIO()
     parquet.write_table(pyarrow.schema(columns.items()).empty_table(), buffer)
     storage.create(PATH, buffer.getvalue())
-    part = Part(0, 0, 0, 1, 0, 0, 0, 0)
-    one = File(PATH, "t", "2026-01-01", storage.size(PATH), storage.sha256(PATH), (part,))
-    seen = verification_files.look_at(storage, State(files={PATH: one}), [one], lambda size: None)
+    part = PartitionStats(0, 0, 0, 1, 0, 0, 0, 0)
+    one = DataFile(PATH, "t", "2026-01-01", storage.size(PATH), storage.sha256(PATH), (part,))
+    seen = verification_files.look_at(storage, ArchiveState(files={PATH: one}), [one], lambda size: None)
     assert seen.intact == [one]
     assert [(finding.kind, finding.file, finding.what) for finding in seen.findings] == (
         [("columns", PATH, told)] if told else []
@@ -72,13 +72,15 @@ def memory() -> Iterator[list[int]]:
         tracemalloc.stop()
 
 
-def committed(path: str, size: int) -> File:
-    return File(path, "t", "2026-01-01", size, "0" * 64, (Part(0, 0, 9, 10, 0, 0, 0, 0),))
+def committed(path: str, size: int) -> DataFile:
+    return DataFile(path, "t", "2026-01-01", size, "0" * 64, (PartitionStats(0, 0, 9, 10, 0, 0, 0, 0),))
 
 
-def found(storage: LocalStorage, *files: File) -> dict[str, list[tuple[str, str]]]:
+def found(storage: LocalStorage, *files: DataFile) -> dict[str, list[tuple[str, str]]]:
     """Kind and text of the findings, by file."""
-    seen = verification_files.look_at(storage, State(files={one.path: one for one in files}), files, lambda size: None)
+    seen = verification_files.look_at(
+        storage, ArchiveState(files={one.path: one for one in files}), files, lambda size: None
+    )
     told: dict[str, list[tuple[str, str]]] = {}
     for finding in seen.findings:
         told.setdefault(finding.file, []).append((finding.kind, finding.what))
@@ -128,7 +130,7 @@ def test_a_changed_file_is_read_a_piece_at_a_time(tmp_path: Path) -> None:
         file.write(bytes([byte ^ 1]))
     one = committed("a", size)
     with memory() as peak:
-        seen = verification_files.look_at(storage, State(files={"a": one}), [one], lambda size: None)
+        seen = verification_files.look_at(storage, ArchiveState(files={"a": one}), [one], lambda size: None)
     assert [(finding.kind, finding.what) for finding in seen.findings] == [
         ("changed file", "its bytes are not those that were committed")
     ]

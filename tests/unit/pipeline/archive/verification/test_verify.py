@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.pipeline.archive.manifest import manifest_files as manifest
-from kbroker.pipeline.archive.manifest import owner
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.manifest import file_format as manifest
 from kbroker.pipeline.archive.manifest.model import (
-    ArchivePartition,
-    Covered,
-    File,
+    ArchiveState,
+    CoveredRange,
+    DataFile,
     Gap,
     ManifestCommit,
-    OffsetSpan,
-    Part,
-    State,
-    folded,
+    OffsetRange,
+    PartitionStats,
+    apply_commits,
 )
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.archive.verification import commit_chain as verification_chain
 from kbroker.pipeline.archive.verification import files as verification_files
 from kbroker.pipeline.archive.verification import rules as verification_rules
@@ -39,19 +39,21 @@ from kbroker.pipeline.storage.local import LocalStorage
 from tests.unit.support.archives import append, created
 
 DAY = "2026-01-01"
-AT = ArchivePartition("t", 0)
+AT = TopicPartition("t", 0)
 
 
-def part(first: int, last: int, rows: int | None = None, partition: int = 0, checksum: int = 7) -> Part:
-    return Part(partition, first, last, last - first + 1 if rows is None else rows, 10, 1000, 2000, checksum)
+def part(first: int, last: int, rows: int | None = None, partition: int = 0, checksum: int = 7) -> PartitionStats:
+    return PartitionStats(partition, first, last, last - first + 1 if rows is None else rows, 10, 1000, 2000, checksum)
 
 
-def file(name: str, *parts: Part, topic: str = "t") -> File:
-    return File(f"topic={topic}/date={DAY}/{name}.parquet", topic, DAY, 100, "0" * 64, parts)
+def file(name: str, *parts: PartitionStats, topic: str = "t") -> DataFile:
+    return DataFile(f"topic={topic}/date={DAY}/{name}.parquet", topic, DAY, 100, "0" * 64, parts)
 
 
-def state(*files: File, covered: tuple[OffsetSpan, ...] = (OffsetSpan(0, 100),), gaps: tuple[Gap, ...] = ()) -> State:
-    return State(number=1, files={one.path: one for one in files}, covered={AT: covered}, gaps=gaps)
+def state(
+    *files: DataFile, covered: tuple[OffsetRange, ...] = (OffsetRange(0, 100),), gaps: tuple[Gap, ...] = ()
+) -> ArchiveState:
+    return ArchiveState(number=1, files={one.path: one for one in files}, covered={AT: covered}, gaps=gaps)
 
 
 def measured(path: str, first: int, last: int, **more: int) -> Measured:
@@ -64,37 +66,40 @@ def texts(findings: object) -> list[str]:
 
 
 def test_ranges() -> None:
-    assert merged([OffsetSpan(5, 7), OffsetSpan(0, 2), OffsetSpan(2, 3), OffsetSpan(6, 9), OffsetSpan(4, 4)]) == (
-        OffsetSpan(0, 3),
-        OffsetSpan(5, 9),
+    assert merged([OffsetRange(5, 7), OffsetRange(0, 2), OffsetRange(2, 3), OffsetRange(6, 9), OffsetRange(4, 4)]) == (
+        OffsetRange(0, 3),
+        OffsetRange(5, 9),
     )
-    assert minus([OffsetSpan(0, 10)], [OffsetSpan(2, 3), OffsetSpan(8, 20)]) == (OffsetSpan(0, 2), OffsetSpan(3, 8))
-    assert minus([OffsetSpan(0, 3), OffsetSpan(5, 6)], [OffsetSpan(0, 6)]) == ()
-    assert common([OffsetSpan(0, 10), OffsetSpan(20, 30)], [OffsetSpan(5, 25)]) == (
-        OffsetSpan(5, 10),
-        OffsetSpan(20, 25),
+    assert minus([OffsetRange(0, 10)], [OffsetRange(2, 3), OffsetRange(8, 20)]) == (
+        OffsetRange(0, 2),
+        OffsetRange(3, 8),
     )
-    assert as_spans([4, 1, 2, 9]) == (OffsetSpan(1, 3), OffsetSpan(4, 5), OffsetSpan(9, 10))
+    assert minus([OffsetRange(0, 3), OffsetRange(5, 6)], [OffsetRange(0, 6)]) == ()
+    assert common([OffsetRange(0, 10), OffsetRange(20, 30)], [OffsetRange(5, 25)]) == (
+        OffsetRange(5, 10),
+        OffsetRange(20, 25),
+    )
+    assert as_spans([4, 1, 2, 9]) == (OffsetRange(1, 3), OffsetRange(4, 5), OffsetRange(9, 10))
 
 
 @pytest.mark.parametrize(
     ("spans", "text"),
     [
-        ([OffsetSpan(17, 18)], "offset 17"),
-        ([OffsetSpan(3, 4), OffsetSpan(10, 20)], "offsets 3, 10 to 19"),
+        ([OffsetRange(17, 18)], "offset 17"),
+        ([OffsetRange(3, 4), OffsetRange(10, 20)], "offsets 3, 10 to 19"),
         (
-            [OffsetSpan(n * 2, n * 2 + 1) for n in range(13)],
+            [OffsetRange(n * 2, n * 2 + 1) for n in range(13)],
             "offsets 0, 2, 4, 6, 8, 10, 12, 14, 16, 18 and 3 more ranges",
         ),
     ],
 )
-def test_offsets_are_told_in_words(spans: list[OffsetSpan], text: str) -> None:
+def test_offsets_are_told_in_words(spans: list[OffsetRange], text: str) -> None:
     assert offsets_text(spans) == text
 
 
 def test_a_finding_says_where() -> None:
     assert (
-        line(difference("rows", "few", AT, "a.parquet", [OffsetSpan(1, 2)])) == "rows: a.parquet (t-0): few: offset 1"
+        line(difference("rows", "few", AT, "a.parquet", [OffsetRange(1, 2)])) == "rows: a.parquet (t-0): few: offset 1"
     )
     assert line(difference("hole", "odd", AT)) == "hole: t-0: odd"
     assert line(note("retention", "gone", topic="t")) == "retention: t: gone"
@@ -106,7 +111,7 @@ def test_a_sound_manifest_has_nothing_against_itself() -> None:
     sound = state(
         file("a", part(0, 49)),
         file("b", part(60, 90, rows=3)),
-        covered=(OffsetSpan(0, 50), OffsetSpan(60, 100)),
+        covered=(OffsetRange(0, 50), OffsetRange(60, 100)),
         gaps=gaps,
     )
     assert texts(verification_rules.layout(sound, Scope())) == []
@@ -117,7 +122,7 @@ def test_a_hole_without_a_gap_and_rows_outside_are_told() -> None:
         file("a", part(0, 55)),
         file("b", part(60, 62, rows=9)),
         replace_path(file("c", part(70, 70)), "topic=other/date=2026-01-01/c.parquet"),
-        covered=(OffsetSpan(0, 50), OffsetSpan(60, 80), OffsetSpan(90, 95)),
+        covered=(OffsetRange(0, 50), OffsetRange(60, 80), OffsetRange(90, 95)),
         gaps=(Gap("t", 0, 50, 55, "retention"),),
     )
     assert texts(verification_rules.layout(odd, Scope())) == [
@@ -129,7 +134,7 @@ def test_a_hole_without_a_gap_and_rows_outside_are_told() -> None:
     assert texts(verification_rules.layout(odd, Scope(topics=frozenset({"other"})))) == []
 
 
-def replace_path(one: File, path: str) -> File:
+def replace_path(one: DataFile, path: str) -> DataFile:
     return one._replace(path=path)
 
 
@@ -138,10 +143,10 @@ def test_a_scope_takes_files_by_topic_date_offsets_and_times() -> None:
     assert Scope().has_file(one)
     assert not Scope(topics=frozenset({"u"})).has_file(one)
     assert not Scope(dates=frozenset({"2026-01-02"})).has_file(one)
-    assert [Scope(offsets=OffsetSpan(*span)).has_file(one) for span in ((0, 10), (0, 11), (20, 50), (59, 99))] == [
+    assert [Scope(offsets=OffsetRange(*span)).has_file(one) for span in ((0, 10), (0, 11), (20, 50), (59, 99))] == [
         False, True, False, True
     ]  # fmt: skip
-    assert [Scope(times=OffsetSpan(*span)).has_file(one) for span in ((0, 1000), (2000, 2001), (2001, 9999))] == [
+    assert [Scope(times=OffsetRange(*span)).has_file(one) for span in ((0, 1000), (2000, 2001), (2001, 9999))] == [
         False, True, False
     ]  # fmt: skip
 
@@ -150,7 +155,10 @@ def test_what_was_counted_in_buckets_adds_up_to_parts() -> None:
     found = verification_rules.parts(
         [measured("a", 0, 9), measured("a", 10, 12, checksum=5, from_ms=500), measured("b", 3, 3)]
     )
-    assert found == {"a": (Part(0, 0, 12, 13, 10, 500, 2000, 3 ^ 5),), "b": (Part(0, 3, 3, 1, 5, 1000, 2000, 3),)}
+    assert found == {
+        "a": (PartitionStats(0, 0, 12, 13, 10, 500, 2000, 3 ^ 5),),
+        "b": (PartitionStats(0, 3, 3, 1, 5, 1000, 2000, 3),),
+    }
 
 
 def test_rows_other_than_committed_are_told_by_partition() -> None:
@@ -165,14 +173,14 @@ def test_rows_other_than_committed_are_told_by_partition() -> None:
 
 
 def test_only_a_part_without_holes_tells_what_it_lost() -> None:
-    assert verification_rules.lost(part(0, 9), [OffsetSpan(0, 4), OffsetSpan(5, 10)]) == (OffsetSpan(4, 5),)
-    assert verification_rules.lost(part(0, 9, rows=9), [OffsetSpan(0, 4), OffsetSpan(5, 10)]) == ()
+    assert verification_rules.lost(part(0, 9), [OffsetRange(0, 4), OffsetRange(5, 10)]) == (OffsetRange(4, 5),)
+    assert verification_rules.lost(part(0, 9, rows=9), [OffsetRange(0, 4), OffsetRange(5, 10)]) == ()
 
 
 def test_rows_that_no_commit_covers_are_suspected_by_their_range() -> None:
     one = file("a", part(0, 200))
     inside, across, beyond = measured(one.path, 0, 49), measured(one.path, 45, 65), measured(one.path, 99, 100)
-    split = state(one, covered=(OffsetSpan(0, 50), OffsetSpan(60, 100)))
+    split = state(one, covered=(OffsetRange(0, 50), OffsetRange(60, 100)))
     assert verification_rules.suspicious([inside, across, beyond], split) == [across, beyond]
 
 
@@ -198,15 +206,15 @@ def test_buckets_of_both_sides_are_compared_by_count_and_checksum() -> None:
 
 
 def test_compared_is_what_the_archive_covers_and_the_broker_still_has() -> None:
-    archive = State(
-        covered={AT: (OffsetSpan(0, 50), OffsetSpan(60, 100)), ArchivePartition("u", 0): (OffsetSpan(0, 10),)}
+    archive = ArchiveState(
+        covered={AT: (OffsetRange(0, 50), OffsetRange(60, 100)), TopicPartition("u", 0): (OffsetRange(0, 10),)}
     )
-    ends = {AT: 80, ArchivePartition("u", 0): 10}
-    found = verification_rules.comparable(archive, Scope(), {AT: 20, ArchivePartition("u", 0): 10}, ends)
-    assert found == {AT: (OffsetSpan(20, 50), OffsetSpan(60, 80))}
-    some = Scope(offsets=OffsetSpan(40, 62))
+    ends = {AT: 80, TopicPartition("u", 0): 10}
+    found = verification_rules.comparable(archive, Scope(), {AT: 20, TopicPartition("u", 0): 10}, ends)
+    assert found == {AT: (OffsetRange(20, 50), OffsetRange(60, 80))}
+    some = Scope(offsets=OffsetRange(40, 62))
     assert verification_rules.comparable(archive, some, {AT: 20}, ends) == {
-        AT: (OffsetSpan(40, 50), OffsetSpan(60, 62))
+        AT: (OffsetRange(40, 50), OffsetRange(60, 62))
     }
 
 
@@ -217,18 +225,18 @@ def test_compared_is_what_the_archive_covers_and_the_broker_still_has() -> None:
 def chain(tmp_path: Path) -> LocalStorage:
     """Commits 0 to 5 with a folded state after 3: each but the first adds a file of ten offsets."""
     storage = LocalStorage(str(tmp_path))
-    digest, now = "", State()
+    digest, now = "", ArchiveState()
     for number in range(6):
         commit = ManifestCommit("create", 1, settings={"format": "kbroker-archive", "format_version": 1})
         if number:
             add = file(f"0123456789ab-0000{number}", part(number * 10, number * 10 + 9))
             commit = ManifestCommit(
-                "append", number, add=(add,), covered=(Covered("t", 0, number * 10, number * 10 + 10),)
+                "append", number, add=(add,), covered=(CoveredRange("t", 0, number * 10, number * 10 + 10),)
             )
         data = manifest.encode_commit(number, commit, digest)
         _, _, digest = manifest.decode_commit(data, number, "")
         storage.create(manifest.commit_path(number), data)
-        now = folded(now, [(number, commit)])
+        now = apply_commits(now, [(number, commit)])
         if number == 3:
             storage.create(manifest.state_path(3), manifest.encode_state(now, digest))
     return storage
@@ -248,7 +256,7 @@ def test_a_whole_manifest_gives_its_state(chain: LocalStorage) -> None:
     found = verification_chain.read(chain)
     assert found.findings == []
     assert found.state.number == 5
-    assert found.state.covered == {AT: (OffsetSpan(10, 60),)}
+    assert found.state.covered == {AT: (OffsetRange(10, 60),)}
 
 
 def test_a_history_that_was_folded_away_is_no_difference(chain: LocalStorage) -> None:
@@ -296,7 +304,7 @@ def test_a_damaged_file_of_the_manifest_is_named(
 
 
 def test_a_commit_of_another_history_is_told(chain: LocalStorage) -> None:
-    other = ManifestCommit("append", 2, covered=(Covered("t", 0, 20, 30),))
+    other = ManifestCommit("append", 2, covered=(CoveredRange("t", 0, 20, 30),))
     chain.replace(manifest.commit_path(2), manifest.encode_commit(2, other, "0" * 64))
     findings, _ = told(chain)
     assert findings == [
@@ -308,13 +316,13 @@ def test_a_commit_of_another_history_is_told(chain: LocalStorage) -> None:
 
 def test_a_commit_that_covers_offsets_twice_is_told_and_taken_over(chain: LocalStorage) -> None:
     _, _, digest = manifest.decode_commit(chain.read(manifest.commit_path(5)), 5, "")
-    again = ManifestCommit("append", 6, covered=(Covered("t", 0, 55, 70),))
+    again = ManifestCommit("append", 6, covered=(CoveredRange("t", 0, 55, 70),))
     chain.create(manifest.commit_path(6), manifest.encode_commit(6, again, digest))
     found = verification_chain.read(chain)
     assert texts(found.findings) == [
         f"manifest: {manifest.commit_path(6)}: t-0: offsets from 55 are archived already, up to 60"
     ]
-    assert found.state.covered == {AT: (OffsetSpan(10, 70),)}
+    assert found.state.covered == {AT: (OffsetRange(10, 70),)}
 
 
 @pytest.mark.timeout(30)

@@ -9,26 +9,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.pipeline.archive.manifest import manifest_files as manifest
-from kbroker.pipeline.archive.manifest.model import Covered, File, Gap, ManifestCommit, Part, State, TopicInfo, folded
+from kbroker.pipeline.archive.manifest import file_format as manifest
+from kbroker.pipeline.archive.manifest.model import (
+    ArchiveState,
+    CoveredRange,
+    DataFile,
+    Gap,
+    ManifestCommit,
+    PartitionStats,
+    TopicInfo,
+    apply_commits,
+)
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.storage import MOST_BYTES
+from kbroker.pipeline.storage.storage import MAX_READ_BYTES
 from tests.unit.support.archives import file_of, new_path
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 OFFSETS = st.integers(0, 2**63 - 1)
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
-PARTS = st.builds(Part, OFFSETS, OFFSETS, OFFSETS, OFFSETS, OFFSETS, LONGS, LONGS, st.integers(0, 2**64 - 1))
+PARTS = st.builds(PartitionStats, OFFSETS, OFFSETS, OFFSETS, OFFSETS, OFFSETS, LONGS, LONGS, st.integers(0, 2**64 - 1))
 GROUPS = st.dictionaries(st.text(), st.dictionaries(TOPICS, st.dictionaries(OFFSETS, OFFSETS)))
 INFOS = st.builds(TopicInfo, st.text(), OFFSETS, st.dictionaries(st.text(), st.text()))
 
 
 @st.composite
-def files(draw: st.DrawFn) -> File:
+def files(draw: st.DrawFn) -> DataFile:
     topic, date = draw(TOPICS), draw(st.dates()).isoformat()
     path = f"topic={topic}/date={date}/{draw(st.from_regex('[0-9a-f]{12}-[0-9]{5}', fullmatch=True))}.parquet"
-    return File(path, topic, date, draw(OFFSETS), "ab" * 32, tuple(draw(st.lists(PARTS, max_size=3))))
+    return DataFile(path, topic, date, draw(OFFSETS), "ab" * 32, tuple(draw(st.lists(PARTS, max_size=3))))
 
 
 COMMITS = st.builds(
@@ -37,7 +46,7 @@ COMMITS = st.builds(
     time_ms=LONGS,
     add=st.lists(files(), max_size=2).map(tuple),
     remove=st.lists(st.text(), max_size=2).map(tuple),
-    covered=st.lists(st.builds(Covered, TOPICS, OFFSETS, OFFSETS, OFFSETS), max_size=2).map(tuple),
+    covered=st.lists(st.builds(CoveredRange, TOPICS, OFFSETS, OFFSETS, OFFSETS), max_size=2).map(tuple),
     gaps=st.lists(st.builds(Gap, TOPICS, OFFSETS, OFFSETS, OFFSETS, st.text()), max_size=2).map(tuple),
     query=st.none() | st.tuples(st.text(), OFFSETS),
     topics=st.none() | st.dictionaries(TOPICS, INFOS, max_size=2),
@@ -56,8 +65,8 @@ def test_a_commit_is_read_as_it_was_written(commit, number, previous):
     assert json.loads(data)["sha256"] == digest
 
 
-def a_state() -> State:
-    spans = (Covered("t", 0, 0, 10), Covered("t", 0, 20, 30), Covered("t", 1, 5, 6))
+def a_state() -> ArchiveState:
+    spans = (CoveredRange("t", 0, 0, 10), CoveredRange("t", 0, 20, 30), CoveredRange("t", 1, 5, 6))
     first = ManifestCommit(
         "append",
         7,
@@ -69,7 +78,7 @@ def a_state() -> State:
         groups={"g": {"t": {0: 4}}},
         settings={"committed_only": True},
     )
-    return folded(State(), [(41, first), (42, ManifestCommit("observe", 8))])
+    return apply_commits(ArchiveState(), [(41, first), (42, ManifestCommit("observe", 8))])
 
 
 def test_a_state_is_read_as_it_was_written():
@@ -124,7 +133,7 @@ def test_a_damaged_state_is_told_by_its_name():
 
 
 def test_a_large_file_is_read_if_its_checksum_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "MOST_BYTES", 100)
+    monkeypatch.setattr(manifest, "MAX_READ_BYTES", 100)
     monkeypatch.setattr(manifest, "_PIECE_BYTES", 7)
     storage = LocalStorage(str(tmp_path))
     data = manifest.encode_state(a_state(), "00")
@@ -144,7 +153,7 @@ def test_a_huge_file_takes_no_memory(tmp_path: Path) -> None:
     try:
         with pytest.raises(PipelineError, match="damaged"):
             manifest.read(storage, "f")
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_READ_BYTES
     finally:
         tracemalloc.stop()
 
@@ -179,7 +188,7 @@ def test_a_newer_format_is_told():
     ],
 )
 def test_a_path_outside_of_the_archive_is_refused(path):
-    data = manifest.encode_commit(3, ManifestCommit("append", 5, add=(File(path, "t", "d", 1, "0" * 64, ()),)), "")
+    data = manifest.encode_commit(3, ManifestCommit("append", 5, add=(DataFile(path, "t", "d", 1, "0" * 64, ()),)), "")
     with pytest.raises(PipelineError, match="f: damaged"):
         manifest.decode_commit(data, 3, "f")
 

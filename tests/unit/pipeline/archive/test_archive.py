@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.pipeline.archive.manifest import manifest_files as manifest
-from kbroker.pipeline.archive.manifest import owner
-from kbroker.pipeline.archive.manifest.model import ArchivePartition, Covered, ManifestCommit, OffsetSpan
-from kbroker.pipeline.archive.manifest.store import FORGET_AFTER_MS, Archive
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import FORGET_AFTER_MS, Archive
+from kbroker.pipeline.archive.manifest import file_format as manifest
+from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit, OffsetRange
+from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from kbroker.pipeline.storage.storage import DirectoryEntry
+from kbroker.pipeline.storage.walk import walk
 from tests.unit.support.archives import SETTINGS, append, created, file_of, new_path, remove
 
 
@@ -97,7 +99,7 @@ def test_a_commit_is_seen_by_others_when_they_look_again(archive, storage):
     other = Archive.open(storage)
     file = append(archive, rows=5)
     assert dict(other.state().files) == {file.path: file}
-    assert other.state().covered == {ArchivePartition("t", 0): (OffsetSpan(0, 5),)}
+    assert other.state().covered == {TopicPartition("t", 0): (OffsetRange(0, 5),)}
     assert Archive.open(storage).state() == archive.state() == other.state()
 
 
@@ -140,7 +142,7 @@ def test_writers_that_race_lose_and_double_nothing(storage):
     assert failed == []
     state = Archive.open(storage).state()
     assert (state.number, len(state.files)) == (120, 120)
-    assert state.covered == {ArchivePartition("t", 0): (OffsetSpan(0, 120),)}
+    assert state.covered == {TopicPartition("t", 0): (OffsetRange(0, 120),)}
     assert sorted(part.first for file in state.files.values() for part in file.parts) == list(range(120))
     shown = created(storage).listed_by_spark()
     assert sorted(shown) == sorted(storage.uri(path) for path in state.files)
@@ -150,7 +152,10 @@ def test_a_commit_that_does_not_follow_is_refused_and_not_made(archive, storage)
     append(archive, rows=5)
     before = archive.state()
     for bad, reason in (
-        (ManifestCommit("append", 1, covered=(Covered("t", 0, 4, 6),)), "offsets from 4 are archived already, up to 5"),
+        (
+            ManifestCommit("append", 1, covered=(CoveredRange("t", 0, 4, 6),)),
+            "offsets from 4 are archived already, up to 5",
+        ),
         (ManifestCommit("compact", 1, remove=(new_path(),)), "which is not in the archive"),
         (ManifestCommit("append", 1, add=(next(iter(before.files.values())),)), "in the archive already"),
         (ManifestCommit("append", 1, add=(file_of(new_path())._replace(path="x"),)), "damaged"),
@@ -163,7 +168,7 @@ def test_a_commit_that_does_not_follow_is_refused_and_not_made(archive, storage)
 def test_the_whole_state_is_saved_now_and_then_and_opened(archive, storage):
     for _ in range(205):
         append(archive)
-    saved = [entry.name for entry in storage.names("_manifest") if ".state." in entry.name]
+    saved = [entry.name for entry in storage.list_directory("_manifest") if ".state." in entry.name]
     assert saved == ["00000000000000000100.state.json", "00000000000000000200.state.json"]
     assert Archive.open(storage).state() == archive.state()
     storage.delete(manifest.state_path(100))
@@ -266,7 +271,7 @@ def test_a_full_disk_leaves_the_archive_as_it_was(archive, storage, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(PipelineError, match="no space left on device; what was archived stays readable"):
+    with pytest.raises(PipelineError, match="no space left on device; archived records stay readable"):
         archive.commit(lambda state: ManifestCommit("observe", 5))
     monkeypatch.undo()
     assert archive.state() == before == Archive.open(storage).state()
@@ -282,8 +287,8 @@ def test_files_of_a_dead_writer_are_leftovers(archive, storage, dead):
     assert archive.foreign() == []
     assert Archive.open(storage).remove_leftovers() == [half_done, f"_staging/{killed}"]
     assert archive.leftovers() == []
-    assert [entry.name for entry in storage.walk("topic=t")] == [committed]
-    assert list(storage.walk("_staging")) == []
+    assert [entry.name for entry in walk(storage, "topic=t")] == [committed]
+    assert list(walk(storage, "_staging")) == []
 
 
 def test_a_dead_writer_keeps_what_it_has_committed(archive, storage, dead):
@@ -381,14 +386,14 @@ def test_a_committed_file_that_a_link_leads_to_is_no_leftover(archive, storage, 
 def test_only_root_may_look_into_lost_and_found(archive, storage, monkeypatch):
     storage.create("lost+found/x", b"")
     storage.create("mine/x", b"")
-    names = storage.names
+    list_directory = storage.list_directory
 
     def closed(path: str) -> list[DirectoryEntry]:
         if path in ("lost+found", "mine"):
             raise PipelineError(f"{path}: permission denied")
-        return names(path)
+        return list_directory(path)
 
-    monkeypatch.setattr(storage, "names", closed)
+    monkeypatch.setattr(storage, "list_directory", closed)
     assert archive.foreign() == ["mine"]
 
 

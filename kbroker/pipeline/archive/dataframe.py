@@ -5,10 +5,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from kbroker.pipeline.archive.manifest import schema, spark_view
-from kbroker.pipeline.archive.manifest.model import File, State
-from kbroker.pipeline.archive.manifest.store import Archive
-from kbroker.pipeline.storage.storage import literal
+from kbroker.pipeline.archive import schema
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.manifest import spark_view
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile
+from kbroker.pipeline.storage.location import without_globs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +24,9 @@ _IGNORED = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 _LISTED = 32
 
 
-def frame(spark: "SparkSession", archive: Archive, state: State, files: Iterable[File] | None = None) -> "DataFrame":
+def archive_dataframe(
+    spark: "SparkSession", archive: Archive, state: ArchiveState, files: Iterable[DataFile] | None = None
+) -> "DataFrame":
     """The rows of these committed files, of all files of the state without any given: schema.NAMES, in no order.
 
     `_metadata.file_path` and `_metadata.file_name` can be selected as well. A file that is removed while the frame is
@@ -34,7 +37,7 @@ def frame(spark: "SparkSession", archive: Archive, state: State, files: Iterable
         return spark.createDataFrame([], schema.COLUMNS)
     uri = archive.storage.uri
     if len(chosen) <= _LISTED or spark.conf.get(_IGNORED, "false") == "true":
-        return read(spark, uri(""), [uri(file.path) for file in chosen])
+        return read_parquet(spark, uri(""), [uri(file.path) for file in chosen])
     sizes = {f"{spark_view.encoded_uri(uri(''))}/{file.path}": file.size for file in chosen}
     # On this machine wherever the archive is: Spark's driver, which is here, reads it when the frame is made, and never
     # again.
@@ -42,12 +45,12 @@ def frame(spark: "SparkSession", archive: Archive, state: State, files: Iterable
         view = Path(directory, spark_view.DIRECTORY, "0")
         view.parent.mkdir()
         view.write_bytes(spark_view.encode(sizes.items(), state.time_ms))
-        return read(spark, f"file://{directory}", [f"file://{directory}"])
+        return read_parquet(spark, f"file://{directory}", [f"file://{directory}"])
 
 
-def read(spark: "SparkSession", base: str, paths: list[str]) -> "DataFrame":
+def read_parquet(spark: "SparkSession", base: str, paths: list[str]) -> "DataFrame":
     """The rows of Parquet files or directories; `topic` and `date` come from the directories below `base`."""
-    reader = literal(spark.read).schema(schema.COLUMNS).option("basePath", base)
+    reader = without_globs(spark.read).schema(schema.COLUMNS).option("basePath", base)
     for name, value in READ_OPTIONS.items():
         reader = reader.option(name, value)
     return reader.parquet(*paths).select(*schema.NAMES)

@@ -5,12 +5,14 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kbroker.pipeline.archive.manifest import manifest_files as manifest
-from kbroker.pipeline.archive.manifest import model, owner, spark_view
-from kbroker.pipeline.archive.manifest.model import ManifestCommit, State
+from kbroker.pipeline.archive.manifest import file_format as manifest
+from kbroker.pipeline.archive.manifest import model, spark_view
+from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit
 from kbroker.pipeline.archive.manifest.spark_view import SparkView
+from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import Absent, DirectoryEntry, Storage, walk
+from kbroker.pipeline.storage.storage import DirectoryEntry, FileMissingError, Storage
+from kbroker.pipeline.storage.walk import walk
 
 # Nobody goes on with a state as old as that, so the commits before the second-last state are of no use any longer.
 FORGET_AFTER_MS = 24 * 3600 * 1000
@@ -26,7 +28,7 @@ class Archive:
     def __init__(self, storage: Storage) -> None:
         """See `open` and `open_or_create`."""
         self.storage = storage
-        self._state = State()
+        self._state = ArchiveState()
         self._digest = ""  # of the commit that the state is after
         self._last_saved = 0  # the latest commit after which the whole state is in a file
         self._view = SparkView(storage)
@@ -56,7 +58,7 @@ class Archive:
         archive.refresh_view()
         return archive
 
-    def state(self) -> State:
+    def state(self) -> ArchiveState:
         """The archive as it is now. Reads what is new since the last call. Raises as `open` does."""
         numbers = _numbers(self.storage)
         if not numbers.commits:
@@ -69,10 +71,10 @@ class Archive:
             raise PipelineError(self._missing(self._state.number))
         if latest > self._state.number:
             commits, digest = self._new_commits(latest)
-            self._state, self._digest = model.folded(self._state, commits), digest
+            self._state, self._digest = model.apply_commits(self._state, commits), digest
         return self._state
 
-    def commit(self, build: Callable[[State], ManifestCommit | None], attempts: int = 100) -> State:
+    def commit(self, build: Callable[[ArchiveState], ManifestCommit | None], attempts: int = 100) -> ArchiveState:
         """Adds the commit that `build` makes of the newest state; it is whole and durable when this returns.
 
         `build` is called again with a newer state when another writer was first. Where it gives None there is nothing
@@ -85,7 +87,7 @@ class Archive:
             if commit is None:
                 return state
             number = state.number + 1
-            after = model.after(state, number, commit)
+            after = model.apply_commit(state, number, commit)
             data = manifest.encode_commit(number, commit, self._digest)
             # What is put there can be read: a file name or number that no reader takes is refused here.
             _, _, digest = manifest.decode_commit(data, number, "the commit")
@@ -117,7 +119,7 @@ class Archive:
         if len(states) < 2 or states[-1] > max(numbers.commits, default=-1):
             return []
         until = _now_ms() - older_than_ms
-        found = [(manifest.parsed_name(one.name), one) for one in self.storage.names(manifest.DIRECTORY)]
+        found = [(manifest.parsed_name(one.name), one) for one in self.storage.list_directory(manifest.DIRECTORY)]
         old = [one.name for name, one in found if name and name[0] < states[-2] and one.modified_ms < until]
         paths = [f"{manifest.DIRECTORY}/{name}" for name in old]
         # With the commits it would be forgotten that these files were ours.
@@ -142,7 +144,7 @@ class Archive:
         temporary = [
             f"{directory}/{entry.name}"
             for directory in (manifest.DIRECTORY, spark_view.DIRECTORY)
-            for entry in self.storage.names(directory)
+            for entry in self.storage.list_directory(directory)
             if entry.name.startswith(".") and entry.name.endswith(".tmp") and now_ms - entry.modified_ms > _TEMPORARY_MS
         ]
         return left + temporary + [f"{owner.STAGING}/{writer}" for writer in sorted(dead)]
@@ -187,15 +189,15 @@ class Archive:
 
     def _stagings(self) -> dict[str, owner.Staging]:
         """By writer."""
-        found = self.storage.names(owner.STAGING)
+        found = self.storage.list_directory(owner.STAGING)
         writers = [entry.name for entry in found if entry.is_directory and owner.is_writer(entry.name)]
         return {writer: self._staging(writer) for writer in writers}
 
     def _staging(self, writer: str) -> owner.Staging:
-        newest = max((entry.modified_ms for entry in self.storage.walk(f"{owner.STAGING}/{writer}")), default=0)
+        newest = max((entry.modified_ms for entry in walk(self.storage, f"{owner.STAGING}/{writer}")), default=0)
         try:
             data = self.storage.read(owner.owner_path(writer))
-        except Absent:
+        except FileMissingError:
             data = b""
         return owner.staging(data, _now_ms() - newest)
 
@@ -225,7 +227,7 @@ class Archive:
             where = self.storage.uri(path)
             try:
                 data = manifest.read(self.storage, path)
-            except Absent:
+            except FileMissingError:
                 raise PipelineError(self._missing(number)) from None
             commit, previous, own = manifest.decode_commit(data, number, where)
             if previous != digest:
@@ -239,7 +241,7 @@ class Archive:
     def _missing(self, number: int) -> str:
         return f"{self.storage.root}: commit {number} is missing in the manifest ({manifest.commit_path(number)})"
 
-    def _save(self, state: State) -> None:
+    def _save(self, state: ArchiveState) -> None:
         """Every now and then the whole state, so that the next to open the archive need not read every commit."""
         if state.number - self._last_saved >= manifest.STATE_EVERY:
             self.storage.replace(manifest.state_path(state.number), manifest.encode_state(state, self._digest))
@@ -267,7 +269,7 @@ class _Numbers:
 
 def _numbers(storage: Storage) -> _Numbers:
     numbers = _Numbers()
-    for entry in storage.names(manifest.DIRECTORY):
+    for entry in storage.list_directory(manifest.DIRECTORY):
         found = manifest.parsed_name(entry.name)
         if found is not None:
             (numbers.states if found[1] else numbers.commits).add(found[0])
@@ -275,7 +277,7 @@ def _numbers(storage: Storage) -> _Numbers:
 
 
 def _require_empty(storage: Storage) -> None:
-    others = [entry.name for entry in storage.names("") if entry.name not in _NOTHING]
+    others = [entry.name for entry in storage.list_directory("") if entry.name not in _NOTHING]
     if others and not _numbers(storage).commits:  # else another process has just made the archive
         raise PipelineError(
             f"{storage.root} is no archive and not empty (it has {others[0]}); name a new or an empty directory"
@@ -291,7 +293,7 @@ def _require_format(storage: Storage, settings: Mapping[str, Any]) -> None:
 
 
 def _what_it_is(storage: Storage) -> str:
-    if not storage.names(""):
+    if not storage.list_directory(""):
         return f"{storage.root}: no archive there; make one with: kbroker archive run"
     return f"{storage.root} is no archive: it has no {manifest.DIRECTORY} directory with commits"
 

@@ -6,13 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.archive.manifest import manifest_files as manifest
-from kbroker.pipeline.archive.manifest import owner, schema
-from kbroker.pipeline.archive.manifest.frame import read
-from kbroker.pipeline.archive.manifest.model import File, Part
-from kbroker.pipeline.archive.manifest.store import Archive
+from kbroker.pipeline.archive import schema
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.dataframe import read_parquet
+from kbroker.pipeline.archive.manifest import file_format as manifest
+from kbroker.pipeline.archive.manifest.model import DataFile, PartitionStats
+from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.storage import Storage
+from kbroker.pipeline.storage.walk import walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +50,7 @@ class Staged:
         self._published: list[str] = []
         self._storage.create(owner.owner_path(self.writer), owner.encode(self._process))
 
-    def write(self, frame: "DataFrame", sort: bool = False) -> tuple[File, ...]:
+    def write(self, frame: "DataFrame", sort: bool = False) -> tuple[DataFile, ...]:
         """Writes the rows as files of one topic and date each, and reads them back for what is to be known of them.
 
         `frame`: the columns schema.NAMES in any order; `date` is computed from the timestamp in UTC, given or not, and
@@ -62,7 +64,7 @@ class Staged:
         target = f"{self._directory}/data-{self._written}"
         self._written += 1
         _write(_shaped(frame, sort), self._storage.uri(target), "0" if sort else OPEN_FILES)
-        found = [entry for entry in self._storage.walk(target) if entry.name.endswith(".parquet")]
+        found = [entry for entry in walk(self._storage, target) if entry.name.endswith(".parquet")]
         if not found:
             return ()
         with ThreadPoolExecutor(THREADS) as pool:
@@ -75,7 +77,7 @@ class Staged:
                 own = parts.get(entry.name.removeprefix(f"{target}/"), [])
                 if not own:
                     raise PipelineError(f"{self._storage.uri(entry.name)}: Spark wrote no rows that can be read back")
-                files.append(File(path, topic, date, entry.size, digest, tuple(sorted(own))))
+                files.append(DataFile(path, topic, date, entry.size, digest, tuple(sorted(own))))
                 self._sources[path] = entry.name
         return tuple(files)
 
@@ -104,17 +106,17 @@ class Staged:
             raise PipelineError(f"rows without a topic, or of a topic or date that no archive has: {directory}")
         return path
 
-    def _parts(self, target: str) -> Mapping[str, list[Part]]:
+    def _parts(self, target: str) -> Mapping[str, list[PartitionStats]]:
         """Of each written file, by its path below the target."""
-        rows = read(self._spark, self._storage.uri(target), [self._storage.uri(target)])
+        rows = read_parquet(self._spark, self._storage.uri(target), [self._storage.uri(target)])
         # The date as text: Spark's dates go beyond the year 9999, Python's do not.
         named = rows.selectExpr(*schema.NAMES, "_metadata.file_name", "CAST(date AS STRING) AS day")
-        found: defaultdict[str, list[Part]] = defaultdict(list)
+        found: defaultdict[str, list[PartitionStats]] = defaultdict(list)
         # Within a streaming query Spark would not put its small tasks together.
         with _settings(self._spark, {"spark.sql.adaptive.enabled": "true"}):
             rows_of_parts = schema.parts(named, "topic", "day", "file_name").collect()
         for topic, day, name, *values in rows_of_parts:
-            part = Part(*values)
+            part = PartitionStats(*values)
             found[f"topic={topic}/date={day}/{name}"].append(part._replace(checksum=schema.unsigned(part.checksum)))
         return found
 
@@ -128,7 +130,7 @@ class Staged:
                     if path not in committed:
                         self._storage.delete(path)
             # The owner file last: without it nobody knows whose the rest is.
-            for entry in self._storage.names(self._directory):
+            for entry in self._storage.list_directory(self._directory):
                 if entry.is_directory:
                     self._storage.delete(f"{self._directory}/{entry.name}", recursive=True)
             self._storage.delete(self._directory, recursive=True)

@@ -10,20 +10,20 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest import model
 from kbroker.pipeline.archive.manifest.model import (
-    ArchivePartition,
-    Covered,
-    File,
+    ArchiveState,
+    CoveredRange,
+    DataFile,
     Gap,
     ManifestCommit,
-    OffsetSpan,
-    Part,
-    State,
+    OffsetRange,
+    PartitionStats,
     TopicInfo,
 )
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.storage import MOST_BYTES, Storage, TooLarge
+from kbroker.pipeline.storage.storage import MAX_READ_BYTES, FileTooLargeError, Storage
 
 DIRECTORY = "_manifest"
 STATE_EVERY = 100  # commits
@@ -67,8 +67,8 @@ def read(storage: Storage, path: str) -> bytes:
     Raises Absent when it is not there, and PipelineError.
     """
     try:
-        return storage.read(path, MOST_BYTES)
-    except TooLarge:
+        return storage.read(path, MAX_READ_BYTES)
+    except FileTooLargeError:
         size = storage.size(path)
     if not _is_sealed(storage, path, size):
         raise PipelineError(_damaged(storage.uri(path), f"{size} bytes, and its checksum is another"))
@@ -116,7 +116,7 @@ def decode_commit(data: bytes, number: int, where: str) -> tuple[ManifestCommit,
     return _decoded(data, where, lambda document: _commit(document, number))
 
 
-def encode_state(state: State, previous: str) -> bytes:
+def encode_state(state: ArchiveState, previous: str) -> bytes:
     """`previous`: the digest of commit `state.number`."""
     document = {
         "version": model.FORMAT_VERSION,
@@ -138,12 +138,12 @@ def encode_state(state: State, previous: str) -> bytes:
     return _sealed(document | {"previous": previous})
 
 
-def decode_state(data: bytes, number: int, where: str) -> tuple[State, str, str]:
+def decode_state(data: bytes, number: int, where: str) -> tuple[ArchiveState, str, str]:
     """The state, the digest of the commit that it is after, and its own digest. Raises as decode_commit does."""
     return _decoded(data, where, lambda document: _state(document, number))
 
 
-def _file(file: File) -> dict[str, Any]:
+def _file(file: DataFile) -> dict[str, Any]:
     parts = [part._asdict() | {"checksum": f"{part.checksum:016x}"} for part in file.parts]
     return {"path": file.path, "size": file.size, "sha256": file.sha256, "parts": parts}
 
@@ -196,7 +196,7 @@ def _commit(document: dict[str, Any], number: int) -> ManifestCommit:
         time_ms=_number(document["time_ms"]),
         add=tuple(map(_read_file, get("add", ()))),
         remove=tuple(map(_text, get("remove", ()))),
-        covered=tuple(Covered(**_partition(one, "start", "end")) for one in get("covered", ())),
+        covered=tuple(CoveredRange(**_partition(one, "start", "end")) for one in get("covered", ())),
         gaps=tuple(_read_gap(one) for one in get("gaps", ())),
         query=None if query is None else (_text(query["id"]), _number(query["batch"])),
         topics=None if topics is None else _read_topics(topics),
@@ -205,17 +205,17 @@ def _commit(document: dict[str, Any], number: int) -> ManifestCommit:
     )
 
 
-def _state(document: dict[str, Any], number: int) -> State:
+def _state(document: dict[str, Any], number: int) -> ArchiveState:
     if document["kind"] != "state" or _number(document["number"]) != number:
         raise ValueError(f"{document['kind']!r} {document['number']!r} in the place of state {number}")
     files = map(_read_file, document["files"])
     covered = {
-        ArchivePartition(_text(one["topic"]), _number(one["partition"])): tuple(
-            OffsetSpan(_number(start), _number(end)) for start, end in one["spans"]
+        TopicPartition(_text(one["topic"]), _number(one["partition"])): tuple(
+            OffsetRange(_number(start), _number(end)) for start, end in one["spans"]
         )
         for one in document["covered"]
     }
-    return State(
+    return ArchiveState(
         number=number,
         time_ms=_number(document["time_ms"]),
         settings=dict(document["settings"]),
@@ -229,16 +229,18 @@ def _state(document: dict[str, Any], number: int) -> State:
     )
 
 
-def _read_file(one: dict[str, Any]) -> File:
+def _read_file(one: dict[str, Any]) -> DataFile:
     path, sha256 = one["path"], one["sha256"]
     found = topic_and_date(path)
     if found is None or not _SHA256.fullmatch(sha256):
         raise ValueError(f"a file {path!r} with checksum {sha256!r}")
-    return File(path, *found, _number(one["size"]), sha256, tuple(map(_read_part, one["parts"])))
+    return DataFile(path, *found, _number(one["size"]), sha256, tuple(map(_read_part, one["parts"])))
 
 
-def _read_part(one: dict[str, Any]) -> Part:
-    return Part._make([*(_number(one[name]) for name in Part._fields[:-1]), int(_text(one["checksum"]), 16)])
+def _read_part(one: dict[str, Any]) -> PartitionStats:
+    return PartitionStats._make(
+        [*(_number(one[name]) for name in PartitionStats._fields[:-1]), int(_text(one["checksum"]), 16)]
+    )
 
 
 def _read_gap(one: dict[str, Any]) -> Gap:

@@ -103,7 +103,7 @@ def _answer(
         _check(request.isolation_level, wanted.timestamp, context.version)
         partition = services.replicas.leader(topic, wanted.partition_index)
         partition.check_leader(wanted.current_leader_epoch)
-        if partition.log.offline is not None:
+        if partition.log.offline is not None and partition.log.readable_end <= partition.log.log_start_offset:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     except KafkaError as refusal:
         answer.error_code = refusal.code
@@ -130,9 +130,8 @@ def _check(isolation_level: int, timestamp: int, version: int) -> None:
 def _visible_end(partition: Partition, request: ListOffsetsRequest) -> int:
     if request.replica_id != CONSUMER:
         return partition.log.log_end_offset
-    if request.isolation_level == READ_COMMITTED:
-        return partition.last_stable_offset
-    return partition.high_watermark
+    end = partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
+    return end if partition.log.offline is None else min(end, partition.log.readable_end)
 
 
 def _epoch_at(partition: Partition, offset: int) -> int:

@@ -177,9 +177,12 @@ FAMILIES = (
         "",
         "How late a timer of 100 ms fires: how long the event loop was busy.",
     ),
-    Family("kbroker_log_offline", GAUGE, _TP, "1 for a log that cannot be used until a restart; no sample for others."),
+    Family("kbroker_log_offline", GAUGE, _TP, "1 for a log that takes nothing until a restart; no sample for others."),
     Family(
-        "kbroker_log_full", GAUGE, _TP, "1 for a log that refuses appends since the disk is full; no sample for others."
+        "kbroker_log_full",
+        GAUGE,
+        _TP,
+        "1 for a log that refuses appends since the disk is full or read-only; no sample for others.",
     ),
     Family("kbroker_compactions_running", GAUGE, "", "Compactions under way."),
     Family("kbroker_compactions_total", COUNTER, "", "Compactions done."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
@@ -12,15 +13,12 @@ from kbroker.replica.logs.log_manager import Wanted
 from kbroker.replica.partition import Partition, acknowledged_by_sync
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.replica_manager import ReplicaManager
-from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage, TopicImage
     from kbroker.runtime.environment import Environment
     from kbroker.storage.log.log import Log
-
-event_log = EventLogger("kbroker.logs")
 
 
 def _must_sync(log: Log) -> bool:
@@ -61,10 +59,9 @@ class Assignments:
             await sync
 
     async def _sync(self, log: Log) -> None:
-        try:
+        # The log says why it goes offline.
+        with suppress(OSError):
             log.complete_flush(await self._environment.offload(log.flush_blocking, log.log_end_offset))
-        except OSError as error:
-            event_log.warning("log offline until a restart", partition=log.tp, reason=error)
 
     def _take_over(self, wanted: Iterable[Wanted], logs: Iterable[Log]) -> list[Log]:
         """Install the logs that were opened; note those that were not. Gives those whose topics have gone meanwhile."""

@@ -234,7 +234,9 @@ class Journal:
             if self._file.append(record) < len(record):
                 raise OSError(ENOSPC, "no room for the coordination journal")
         except OSError:
-            self._cut(self._size)
+            # A read-only file system refuses every cut, and has written nothing.
+            if self._file.size() != self._size:
+                self._cut(self._size)
             raise
         try:
             self._file.fdatasync()

@@ -83,6 +83,8 @@ def read(
             found.results.append((fetched, _result(partition, fetched, request, b"")._replace(diverging=diverging)))
             continue
         upper = partition.last_stable_offset if committed else partition.high_watermark
+        if partition.log.offline is not None:
+            upper = min(upper, partition.log.readable_end)
         limit = min(fetched.max_bytes, budget - found.size)
         if fetched.offset >= upper or (limit <= 0 and found.size):
             _take(found, session, fetched, partition, request, b"")
@@ -126,7 +128,7 @@ def _check(partition: Partition, fetched: FetchPartition, request: FetchRequest)
         # Not one of this partition's replicas: replication comes with the cluster.
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     log = partition.log
-    if log.offline is not None:
+    if log.offline is not None and fetched.offset >= log.readable_end:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     if fetched.offset < log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.partition import Partition
+from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import LogWork
+from kbroker.storage.log.rolling import refusal
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from asyncio import Task
 
     from kbroker.runtime.environment import Environment
+
+event_log = EventLogger("kbroker.logs")
 
 
 class Cleaner(Protocol):
@@ -86,7 +90,8 @@ class DirtyPartitions:
         """The disk is full; or it fails, and then nobody who waits here will be served."""
         if partition.log.offline is not None:
             partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
-        elif partition.log.full:
+        elif partition.log.full and partition not in self.full:
+            event_log.error("appends are refused", partition=partition.tp, reason=refusal(partition.log))
             self.full[partition] = None
             self._tell()
 
@@ -141,7 +146,7 @@ class DirtyPartitions:
             await self._environment.offload(log.flush_blocking, target)
         except Exception as error:
             if not partition.closed:
-                log.offline = f"sync failed: {error}"
+                log.fail(f"sync failed: {error}")
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
         log.complete_flush(target)
         if log.recovery_point >= log.log_end_offset:

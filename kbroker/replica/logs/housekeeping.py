@@ -7,6 +7,7 @@ back between them, so that thousands of idle partitions cost no latency.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
@@ -88,22 +89,24 @@ class Housekeeping:
             storage = partition.log
             if partition.closed or storage.offline is not None or storage.recovery_point >= storage.log_end_offset:
                 dirty.pop(partition, None)
+            elif storage.read_only:
+                # A sync would fail, and a failed one is never repeated: it waits until the file system is writable.
+                continue
             elif now_ms - since_ms >= storage.config.flush_ms or now_ms - last_ms >= IDLE_FLUSH_MS:
-                try:
+                # The log says why it goes offline.
+                with suppress(KafkaError):
                     await self._upkeep.flush_now(partition)
-                except KafkaError as error:
-                    if not partition.closed:
-                        log.error("log offline until a restart", partition=partition.tp, reason=error)
 
     async def _probe(self, partition: Partition) -> None:
-        """Is there room again? Kafka would have stopped; here appends are refused until there is."""
+        """Can it be written to again? Kafka would have stopped; here appends are refused until it can."""
         storage = partition.log
         if not storage.full or partition.closed or storage.offline is not None:
             self._upkeep.full.pop(partition, None)
         elif await self._environment.offload(storage.probe_blocking) and not partition.closed:
+            what = "the file system is writable again" if storage.read_only else "there is room again"
             storage.resume()
             self._upkeep.full.pop(partition, None)
-            log.info("there is room again, appends resume", partition=partition.tp)
+            log.info(f"{what}, appends resume", partition=partition.tp)
 
     async def checkpoint(self) -> None:
         """Write what lets recovery start late in each log, then the offsets from which it will."""
@@ -113,13 +116,17 @@ class Housekeeping:
         async for partition in self._gently(partitions):
             if partition.closed or partition.log.offline is not None:
                 continue
+            if partition.log.read_only:
+                upkeep.unchecked[partition] = None
+                continue
             done = self._environment.loop.create_future()
             partition.log.checkpoint(lambda done=done: done.set_result(None))  # type: ignore[misc]
             await done
             if partition in upkeep.dirty:
                 # It was appended to meanwhile, or is not known to be clean yet.
                 upkeep.unchecked[partition] = None
-        await self._replicas.logs.write_checkpoints()
+        if not await self._write_checkpoints():
+            upkeep.unchecked.update(dict.fromkeys(one for one in partitions if not one.closed))
 
     async def retain(self) -> None:
         """Remove old segments, expire producers, close files that nobody reads."""
@@ -140,4 +147,13 @@ class Housekeeping:
                 log.info("retention removed segments", partition=partition.tp, segments=segments, log_start=start)
                 partition.wake(0)
         if removed:
+            await self._write_checkpoints()
+
+    async def _write_checkpoints(self) -> bool:
+        """Whether the disk took them."""
+        try:
             await self._replicas.logs.write_checkpoints()
+        except OSError as error:
+            log.warning("checkpoints could not be written, tried again later", reason=error)
+            return False
+        return True

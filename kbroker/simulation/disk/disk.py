@@ -28,8 +28,8 @@ Trace = Callable[[str, str, int], None]
 class SimDisk:
     """`cold`: the chance that a read without waiting finds nothing in memory. `capacity`: in bytes, None: no limit;
     `used`: of these. `syncs` counts the syncs of files by path. `busy_ns`: how long the operations took, until it is
-    taken. `dead`: the machine is no more. `harsh`: a power loss takes all that it may take, else it is a matter of the
-    seed what.
+    taken. `read_only`: every change and every sync fails with EROFS. `dead`: the machine is no more. `harsh`: a power
+    loss takes all that it may take, else it is a matter of the seed what.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class SimDisk:
         self.trace = trace
         self.used = 0
         self.syncs: Counter[str] = Counter()
+        self.read_only = False
         self.dead = False
         self.harsh = False
         self._names = NameJournal()
@@ -113,6 +114,8 @@ class SimDisk:
         """Each change begins with this, those of open files too, when it is sure that it can be made."""
         if self.dead:
             raise MachineDied
+        if self.read_only:
+            fail(errno.EROFS, path)
         if self._fuse is not None:
             self._fuse -= 1
             if self._fuse < 0:

@@ -209,6 +209,19 @@ async def full(stage: Stage, random: Random) -> None:
     stage.note("there is room on the disk")
 
 
+async def read_only(stage: Stage, random: Random) -> None:
+    """The file system becomes read-only, and later writable again: logs that this took offline are back after a
+    restart only."""
+    stage.note("the file system is read-only")
+    stage.machine.disk.read_only = True
+    await asyncio.sleep(_seconds(random))
+    # A crash in between has brought another disk, which is writable.
+    stage.machine.disk.read_only = False
+    stage.note("the file system is writable")
+    if random.random() < 0.5 or any(partition.log.offline for partition in stage.partitions()):
+        await random.choice((restart, kill))(stage, random)
+
+
 async def slow_disk(stage: Stage, random: Random) -> None:
     """Syncs take long, writes are short, much has to be read from the disk."""
     disk = stage.machine.disk
@@ -265,7 +278,7 @@ def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) ->
 
 NODE: dict[str, Fault] = {"restart": restart, "kill": kill, "pause": pause, "stall": stall}
 NETWORK: dict[str, Fault] = {"cut": cut, "clog": clog, "slow": slow, "reset": reset, "stall": stall}
-DISK: dict[str, Fault] = {"disk_error": disk_error, "full": full, "slow_disk": slow_disk}
+DISK: dict[str, Fault] = {"disk_error": disk_error, "full": full, "read_only": read_only, "slow_disk": slow_disk}
 POWER: dict[str, Fault] = {"power": power}
 ROT: dict[str, Fault] = {"rot": rot}
 CLOCK: dict[str, Fault] = {"clock": clock}

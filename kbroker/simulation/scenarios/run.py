@@ -195,6 +195,7 @@ class Run:
         stage.network.faults.heal_all()
         machine.disk.faults.stop()
         machine.disk.capacity = None
+        machine.disk.read_only = False
         machine.disk.cold = 0.0
         machine.clock.skew_ms = 0
         machine.disarm()

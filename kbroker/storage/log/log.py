@@ -5,12 +5,13 @@ appends (segment.py says why that is safe). Everything else that waits for the d
 """
 
 from collections.abc import Callable
-from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC
+from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EROFS
 from typing import TYPE_CHECKING, cast
 
 from kbroker.common import Buffer, KafkaError, TopicPartition
 from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
+from kbroker.runtime.event_log import EventLogger
 from kbroker.storage import file_names
 from kbroker.storage.checkpoint_files import encode_epochs
 from kbroker.storage.indexes.segment_indexes import INDEX_ENTRY, TIME_ENTRY, WouldBlock
@@ -33,19 +34,23 @@ if TYPE_CHECKING:
 
 # Dirty bytes of a segment after which the kernel is asked to begin writing them.
 WRITEBACK_BYTES = 8 << 20
-FULL = (ENOSPC, EDQUOT, EFBIG)
+# The file system takes nothing more; later it may.
+REFUSED = (ENOSPC, EDQUOT, EFBIG, EROFS)
+event_log = EventLogger("kbroker.logs")
 
 
 class Log:
     """Made by recovery.open_log. Offsets: `log_start_offset` and `log_end_offset` bound what can be read;
     below `recovery_point` everything has been synced.
 
-    `offline`: why the log cannot be used until a restart, None while it can. `full`: appends are refused since the
-    disk had no room, until `resume`. `repairs`: what opening it had to repair, a line each.
+    `offline`: why the log takes nothing until a restart, None while it does. `full`: appends are refused until
+    `resume`, since the disk had no room or, with `read_only`, since its file system has become read-only. `repairs`:
+    what opening it had to repair, a line each.
     """
 
     __slots__ = (
         "_offline",
+        "_readable",
         "active",
         "append_epoch",
         "background",
@@ -69,6 +74,7 @@ class Log:
         "log_start_offset",
         "producers",
         "random",
+        "read_only",
         "recovery_point",
         "repairs",
         "roll_now",
@@ -113,10 +119,12 @@ class Log:
         self.snapshots: set[int] = set()
         self.repairs: list[str] = []
         self.full = False
+        self.read_only = False
         # Changes of names, and of how many it is known that they are durable; -1: not even of the directory's own.
         self.files_created = 0
         self.directory_synced = 0
         self._offline: str | None = None
+        self._readable = True
         self.random = random
         # The leader epoch of the last append; the content of the epochs' file, and as it was when it was synced.
         self.append_epoch = -1
@@ -224,19 +232,26 @@ class Log:
     def cut_back(self, error: OSError) -> KafkaError:
         """After a failed write: the file is to end with a whole batch again. Gives what to raise."""
         try:
-            assert self.active.file is not None
-            self.active.file.truncate(self.active.size)
-            self.active.cut = True
+            self._cut_torn()
         except OSError as worse:
             error = worse
-        if error.errno in FULL:
+        if error.errno in REFUSED:
             self.full = True
+            self.read_only = error.errno == EROFS
         elif error.errno not in (EMFILE, ENFILE):
-            self.offline = f"append failed: {error}"
+            self.fail(f"append failed: {error}")
         if not self.active.size:
             self.active.first_timestamp = None
         rolling.set_limits(self)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+    def _cut_torn(self) -> None:
+        """Cut what a failed write has left behind the last whole batch. A read-only file system refuses every cut."""
+        active = self.active
+        assert active.file is not None
+        if active.file.size() != active.size:
+            active.file.truncate(active.size)
+            active.cut = True
 
     # Segments: see rolling.py.
 
@@ -316,7 +331,8 @@ class Log:
 
     def read_failed(self, error: OSError) -> KafkaError:
         """Note that the disk fails; gives what clients are told."""
-        self.offline = f"read failed: {error}"
+        self._readable = False
+        self.fail(f"read failed: {error}")
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     @property
@@ -336,24 +352,39 @@ class Log:
         self._offline = self._offline or reason
         self.roll_size = -1
 
+    def fail(self, reason: str) -> None:
+        """The disk fails. May be called from a thread."""
+        if self._offline is None:
+            event_log.error("log offline until a restart", partition=self.tp, reason=reason)
+        self.offline = reason
+
+    @property
+    def readable_end(self) -> int:
+        """Up to where it can be read. Of a log that is offline what was synced before: nobody knows whether the disk
+        has the rest. After a failed read, nothing."""
+        if self._offline is None:
+            return self.log_end_offset
+        return self.recovery_point if self._readable else self.log_start_offset
+
     def chore_failed(self, error: OSError) -> None:
         """Index and snapshot files can wait for room: what they hold is in memory or in the log."""
-        if error.errno not in FULL:
-            self.offline = f"background work failed: {error}"
+        if error.errno not in REFUSED:
+            self.fail(f"background work failed: {error}")
 
     def probe_blocking(self) -> bool:
-        """Whether a log that is full could take data again."""
+        """Whether a log that is full could take data again. What could not be cut then is cut now."""
         path = f"{self.directory}/probe"
         try:
             self.disk.write_atomic(path, bytes(1 << 16), sync=False)
             self.disk.unlink(path)
+            self._cut_torn()
         except OSError:
             return False
         return True
 
     def resume(self) -> None:
         """Accept appends again after a successful probe."""
-        self.full = False
+        self.full = self.read_only = False
         rolling.set_limits(self)
 
     # Leader epochs.
@@ -385,7 +416,7 @@ class Log:
         try:
             maintenance.sync_segments(self, up_to)
         except OSError as error:
-            self.offline = f"sync failed: {error}"
+            self.fail(f"sync failed: {error}")
             raise
         return up_to
 

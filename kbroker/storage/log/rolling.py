@@ -24,7 +24,7 @@ AT_ONCE = -2
 def prepare(log: "Log", size: int, timestamp: int, last_offset: int, now_ms: int) -> LogSegment:
     """The uncommon cases before an append: refuse it, close the segment, note the first batch's timestamp."""
     if log.offline is not None or log.full:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline or "no space left on the disk")
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline or refusal(log))
     if size > log.config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -43,6 +43,11 @@ def prepare(log: "Log", size: int, timestamp: int, last_offset: int, now_ms: int
         log.active.first_timestamp = timestamp
         set_limits(log)
     return log.active
+
+
+def refusal(log: "Log") -> str:
+    """Why a log that is `full` refuses appends."""
+    return "the file system is read-only" if log.read_only else "no space left on the disk"
 
 
 def roll(log: "Log", now_ms: int) -> None:

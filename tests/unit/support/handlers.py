@@ -47,6 +47,10 @@ class FakeLog:
     epochs: LeaderEpochCache = field(default_factory=LeaderEpochCache)
 
     @property
+    def readable_end(self) -> int:
+        return self.log_end_offset if self.offline is None else self.log_start_offset
+
+    @property
     def log_end_offset(self) -> int:
         return self.records[-1][0] + 1 if self.records else self.log_start_offset
 

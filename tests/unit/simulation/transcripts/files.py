@@ -204,6 +204,19 @@ async def nearly_full(play: Play, count: str) -> list[str]:
     return []
 
 
+@COMMANDS.add("disk read-only")
+async def read_only(play: Play) -> list[str]:
+    """As ext4 with errors=remount-ro after an error: all changes are refused, syncs too."""
+    play.machine.disk.read_only = True
+    return []
+
+
+@COMMANDS.add("disk writable")
+async def writable(play: Play) -> list[str]:
+    play.machine.disk.read_only = False
+    return []
+
+
 @COMMANDS.add("disk has room")
 async def room(play: Play) -> list[str]:
     play.machine.disk.capacity = None

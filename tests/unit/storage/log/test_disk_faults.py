@@ -214,6 +214,53 @@ def test_a_full_disk_that_cannot_be_cut_back_takes_the_log_offline(lab: Lab, dis
     assert log.repairs
 
 
+@pytest.mark.parametrize("room", [None, 30])
+def test_a_read_only_file_system_refuses_appends_and_cuts_until_it_is_writable(
+    lab: Lab, disk: FaultyDisk, room: int | None
+) -> None:
+    """`room`: part of a batch was written before."""
+    log = lab.open()
+    fill(log, 5)
+    before, end = content(log), log.log_end_offset
+    disk.room = room
+    disk.broken.update(dict.fromkeys(("append", "create", "truncate", "write"), errno.EROFS))
+    assert refused(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.full, log.read_only, log.offline, content(log)) == (True, True, None, before)
+    assert not log.probe_blocking()
+    disk.room = None
+    disk.broken.clear()
+    assert log.probe_blocking()
+    log.resume()
+    assert (log.full, log.read_only) == (False, False)
+    assert append(log, batch(1)) == end
+    again = lab.open()
+    assert (again.repairs, again.log_end_offset) == ([], end + 1)
+
+
+@pytest.mark.parametrize("operation", ["append", "sync"])
+def test_what_was_synced_of_a_log_that_is_offline_can_be_read(lab: Lab, disk: FaultyDisk, operation: str) -> None:
+    log = lab.open()
+    fill(log, 5)
+    synced = log.log_end_offset
+    log.complete_flush(log.flush_blocking(synced))
+    fill(log, 5)
+    assert log.readable_end == log.log_end_offset
+    disk.broken[operation] = errno.EIO
+    with pytest.raises((KafkaError, OSError)):
+        append(log, batch(1))
+        log.flush_blocking(log.log_end_offset)
+    assert (log.offline is not None, log.readable_end) == (True, synced)
+
+
+def test_nothing_of_a_log_that_could_not_be_read_can_be_read(lab: Lab, disk: FaultyDisk) -> None:
+    log = lab.open()
+    fill(log, 5)
+    log.complete_flush(log.flush_blocking(log.log_end_offset))
+    disk.broken["read"] = errno.EIO
+    assert refused(lambda: log.read_blocking(0, 1000, log.log_end_offset)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.readable_end == 0
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_a_failed_sync_is_not_repeated_and_moves_no_recovery_point(lab: Lab, disk: FaultyDisk, code: int) -> None:
     log = lab.open()

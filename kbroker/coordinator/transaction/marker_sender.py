@@ -25,6 +25,8 @@ log = EventLogger("kbroker.transactions")
 
 # After an error that may pass; twice as long each time, up to the second figure.
 AGAIN_S, AGAIN_MAX_S = 0.1, 2.0
+# The pause with which the log says so. After a start the groups' partitions are still being loaded, for a moment.
+TOLD_AT_S = 8 * AGAIN_S
 
 # The partition can never have got records of the transaction.
 _NEVER_WRITTEN = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
@@ -34,7 +36,16 @@ class TransactionMarkerSender:
     """One transaction on its way from prepared to completed. `remaining`: partitions that have not yet said that the
     marker is there."""
 
-    __slots__ = ("_again", "_all_written", "_completions", "_marker", "_pause_s", "remaining", "transaction")
+    __slots__ = (
+        "_again",
+        "_all_written",
+        "_completions",
+        "_delayed",
+        "_marker",
+        "_pause_s",
+        "remaining",
+        "transaction",
+    )
 
     def __init__(
         self, completions: MarkerSenders, transaction: TransactionMetadata, epoch: int, all_written: Callable[[], None]
@@ -46,6 +57,8 @@ class TransactionMarkerSender:
         self._all_written = all_written
         self._again: list[TopicPartition] = []
         self._pause_s = AGAIN_S
+        # A partition of which the log has said that it does not take its marker.
+        self._delayed: TopicPartition | None = None
 
     def send(self) -> None:
         """In order of topics and partitions, so that a run can be repeated."""
@@ -82,12 +95,15 @@ class TransactionMarkerSender:
     def _done(self, tp: TopicPartition) -> None:
         self.remaining.discard(tp)
         if not self.remaining:
+            if self._delayed is not None:
+                log.info("a transaction's markers are written", **self._subject(self._delayed))
             self._all_written()
 
     def _try_again(self, tp: TopicPartition, error: ErrorCode) -> None:
         """All that fail within a pause are sent again at its end."""
         if not self._again:
-            if self._pause_s == AGAIN_S:
+            if self._delayed is None and self._pause_s >= TOLD_AT_S:
+                self._delayed = tp
                 self._tell("a transaction's marker cannot be written yet", tp, error)
             self.later(self._send_again)
         self._again.append(tp)
@@ -107,15 +123,16 @@ class TransactionMarkerSender:
             self._send(tp)
 
     def _tell(self, message: str, tp: TopicPartition, error: ErrorCode) -> None:
+        log.warning(message, **self._subject(tp), reason=error.name)
+
+    def _subject(self, tp: TopicPartition) -> dict[str, object]:
         transaction = self.transaction
-        log.warning(
-            message,
-            transactional_id=transaction.transactional_id,
-            partition=tp,
-            producer_id=transaction.producer_id,
-            epoch=transaction.producer_epoch,
-            reason=error.name,
-        )
+        return {
+            "transactional_id": transaction.transactional_id,
+            "partition": tp,
+            "producer_id": transaction.producer_id,
+            "epoch": transaction.producer_epoch,
+        }
 
 
 class MarkerSenders:

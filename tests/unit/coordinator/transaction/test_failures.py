@@ -49,6 +49,32 @@ def test_a_marker_is_sent_until_it_is_there(h: Harness, error: ErrorCode):
     ]
 
 
+def test_the_log_says_that_a_marker_has_to_wait_if_it_waits_for_long(h: Harness, caplog: pytest.LogCaptureFixture):
+    """After a start the groups' partitions are still being loaded: nothing is wrong for a moment."""
+    caplog.set_level("INFO", "kbroker.transactions")
+
+    def told() -> list[str]:
+        return [record.getMessage().partition(" transactional_id")[0] for record in caplog.records]
+
+    producer = opened(h, A0, B0)
+    h.markers.errors[B0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    producer = h.commit(producer)
+    h.loop.pass_ms(500)
+    h.markers.errors.clear()
+    h.loop.pass_ms(500)
+    assert (h.state(), told()) == ("CompleteCommit", [])
+    assert isinstance(producer, tuple)
+    h.add(producer, B0)
+    h.markers.errors[B0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    h.commit(producer)
+    h.loop.pass_ms(60_000)
+    assert told() == ["a transaction's marker cannot be written yet"]
+    h.markers.errors.clear()
+    h.loop.pass_ms(2000)
+    assert h.state() == "CompleteCommit"
+    assert told()[1:] == ["a transaction's markers are written"]
+
+
 def test_a_partition_of_a_deleted_topic_needs_no_marker(h: Harness):
     producer = opened(h, A0, B0)
     h.delete_topic("b")

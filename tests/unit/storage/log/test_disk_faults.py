@@ -246,9 +246,10 @@ def test_what_was_synced_of_a_log_that_is_offline_can_be_read(lab: Lab, disk: Fa
     fill(log, 5)
     assert log.readable_end == log.log_end_offset
     disk.broken[operation] = errno.EIO
+    end = log.log_end_offset
+    doing = {"append": lambda: append(log, batch(1)), "sync": lambda: log.flush_blocking(end)}
     with pytest.raises((KafkaError, OSError)):
-        append(log, batch(1))
-        log.flush_blocking(log.log_end_offset)
+        doing[operation]()
     assert (log.offline is not None, log.readable_end) == (True, synced)
 
 

@@ -28,8 +28,8 @@ Trace = Callable[[str, str, int], None]
 class SimDisk:
     """`cold`: the chance that a read without waiting finds nothing in memory. `capacity`: in bytes, None: no limit;
     `used`: of these. `syncs` counts the syncs of files by path. `busy_ns`: how long the operations took, until it is
-    taken. `read_only`: every change and every sync fails with EROFS. `dead`: the machine is no more. `harsh`: a power
-    loss takes all that it may take, else it is a matter of the seed what.
+    taken. `read_only`: changes, syncs and opening to write fail with EROFS. `dead`: the machine is no more. `harsh`: a
+    power loss takes all that it may take, else it is a matter of the seed what.
     """
 
     def __init__(
@@ -85,6 +85,8 @@ class SimDisk:
             self.clock, self.random, capacity=self.capacity, cold=self.cold, faults=self.faults, trace=self.trace
         )
         disk.harsh = self.harsh
+        # A machine that starts anew mounts it to be written to.
+        disk.read_only = self.read_only and not power
         names = self._names
         if ghost:
             self.dead = False
@@ -167,6 +169,8 @@ class SimDisk:
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
         self._check()
         path = posixpath.normpath(path)
+        if write and self.read_only:
+            fail(errno.EROFS, path)
         content = self._names.current.files.get(path)
         if content is None:
             if path in self._names.current.directories:

@@ -215,7 +215,6 @@ async def read_only(stage: Stage, random: Random) -> None:
     stage.note("the file system is read-only")
     stage.machine.disk.read_only = True
     await asyncio.sleep(_seconds(random))
-    # A crash in between has brought another disk, which is writable.
     stage.machine.disk.read_only = False
     stage.note("the file system is writable")
     if random.random() < 0.5 or any(partition.log.offline for partition in stage.partitions()):

@@ -89,6 +89,8 @@ def checkpoint(log: "Log", done: Callable[[], None] | None) -> None:
 def close(log: "Log", clean: bool, done: Callable[[bool], None]) -> None:
     """As `checkpoint`, with complete index files; then let go of all files."""
     end_offset = log.log_end_offset
+    if log.read_only:
+        log.offline = "the file system is read-only"
     for segment in log.segments:
         segment.note_time()
     write = _write_job(log, end_offset, complete=True) if clean and log.offline is None else None

@@ -51,7 +51,10 @@ def _end(
     rotated = _is_rotated(transaction, producer)
     if transaction.producer_id != producer.producer_id and not rotated:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    again = rotated or transaction.producer_epoch == producer.epoch + 1
+    # The end of an older client's transaction has bumped no epoch. Kafka 4.3 does not ask which it was, and gives the
+    # epoch of that client to the one that it has fenced.
+    bumped = transaction.version >= EPOCH_BUMP_VERSION and transaction.producer_epoch == producer.epoch + 1
+    again = rotated or bumped
     if not (_may_repeat(transaction, again) or _may_end(transaction, producer.epoch)):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if again:

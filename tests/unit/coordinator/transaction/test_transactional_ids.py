@@ -49,6 +49,18 @@ def test_a_new_producer_aborts_what_the_former_has_open(h: Harness):
     assert h.commit(former) is ErrorCode.PRODUCER_FENCED
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_former_does_not_get_the_epoch_of_a_new_producer_that_is_an_older_client(h: Harness, committed: bool):
+    """That one's end has bumped no epoch, so the former's, with the epoch before it, is no repetition of it. Found in
+    the simulation: both wrote with one epoch, and records of the one were taken for a retry of the other's."""
+    former = h.init()
+    end = h.commit if committed else h.abort
+    newer = opened(h, version=OLD_CLIENT)
+    assert end(newer, version=OLD_CLIENT) == newer
+    assert end(former) is ErrorCode.PRODUCER_FENCED
+    assert h.add(newer, B0, version=OLD_CLIENT) is None
+
+
 def test_the_former_finds_its_transaction_aborted(h: Harness):
     former = opened(h)
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS

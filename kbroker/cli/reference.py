@@ -55,7 +55,7 @@ def _command_section(command: Any, name: str, parent: typer.Context, heading: st
 
 
 def _code(usage: str, *examples: str) -> str:
-    lines = [usage, *(f"\n# Example\n{example}" for example in examples)]
+    lines = [usage, *(["\n# Examples" if len(examples) > 1 else "\n# Example"] if examples else []), *examples]
     return "\n".join(["```sh", *lines, "```\n"])
 
 

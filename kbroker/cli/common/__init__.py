@@ -1,1 +1,1 @@
-"""What the commands share: connections, output, errors, values, completion."""
+"""Shared by the commands: Kafka clients, options, parsing, output, errors, help and shell completion."""

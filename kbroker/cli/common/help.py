@@ -62,7 +62,7 @@ def _argument_name(param: Any) -> str:
 
 def _option_name(param: Any) -> str:
     # Short names first, and the same order for --help, which click keeps in a set.
-    names = ", ".join(sorted([*param.opts, *param.secondary_opts], key=len))
+    names = ", ".join(sorted([*param.opts, *param.secondary_opts], key=lambda name: name.startswith("--")))
     return names if param.is_flag or param.count else f"{names} {param.metavar or param.name.upper()}"
 
 

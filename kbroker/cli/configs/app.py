@@ -83,7 +83,10 @@ def get(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show configs that differ from their defaults, all configs, or the named ones."""
+    """Show configs that differ from their defaults, all configs, or the named ones.
+
+    Example: kbroker configs get topic orders retention.ms --describe
+    """
     resource, names = parse_resource(kind, words or (), default)
     with admin_client(bootstrap) as client:
         described = describe_configs(client, [resource], documented=documented or as_json)[resource]
@@ -167,7 +170,12 @@ def set_(
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Set configs of a resource: all of them, or none if the broker rejects one."""
+    """Set configs of a resource: all of them, or none if the broker rejects one.
+
+    Example: kbroker configs set topic orders retention.ms=86400000
+
+    Example: kbroker configs set broker --default log.cleaner.threads=2
+    """
     resource, texts = parse_resource(kind, words or (), default)
     changes = parse_config_changes(texts, (), append or (), subtract or ())
     if not changes:
@@ -232,7 +240,10 @@ def list_(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:  # fmt: skip
-    """List every config that is set for topics, brokers, groups and client metrics. Broker - means all brokers."""
+    """List every config that is set for topics, brokers, groups and client metrics.
+
+    A broker named - stands for all brokers.
+    """
     kinds = [parse_kind(kind)] if kind is not None else ["topic", "broker", "group", "client-metrics"]
     if "logger" in kinds:
         raise usage_error("loggers always have a level: show them with `kbroker configs get logger BROKER_ID`")

@@ -25,8 +25,6 @@ app = typer.Typer()
 
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False, autocompletion=complete_groups)]
 
-app.command("reset-offsets")(paginated(reset_offsets))
-
 
 @app.command("list")
 @paginated
@@ -67,7 +65,10 @@ def describe(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show committed offsets, lag and members of groups."""
+    """Show committed offsets, lag and members of groups.
+
+    Example: kbroker groups describe billing --members
+    """
     with admin_client(bootstrap) as client:
         results = [_description(client, group) for group in groups]
     descriptions = [group for group in results if group["error"] is None]
@@ -230,3 +231,6 @@ def delete_offsets(
                 print(f"{group}, {name}-{index}: deleted")
     if failed:
         raise typer.Exit(1)
+
+
+app.command("reset-offsets")(paginated(reset_offsets))

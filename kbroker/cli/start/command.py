@@ -48,6 +48,8 @@ def start(
     """Run a broker until SIGTERM or SIGINT.
 
     Prints one line with the bootstrap address on standard output when it is ready, and logs to standard error.
+
+    Example: kbroker start --data-dir /var/lib/kbroker --listen 0.0.0.0:9092 --advertise broker.example:9092
     """
     from kbroker.cli.start.start import start as start_broker
 

@@ -255,7 +255,10 @@ def alter(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Add partitions to a topic, or change its configs."""
+    """Add partitions to a topic, or change its configs.
+
+    Example: kbroker topics alter orders --partitions 12 --set retention.ms=86400000 --unset segment.ms
+    """
     changes = parse_config_changes(set_ or [], unset or [], append or [], subtract or [])
     if not changes and partitions is None:
         raise usage_error("nothing to alter: use --partitions, --set, --unset, --append or --subtract")

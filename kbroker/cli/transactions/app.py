@@ -29,10 +29,6 @@ STATES = (
 
 app = typer.Typer()
 
-app.command("find-hanging")(paginated(find_hanging))
-app.command("abort")(abort)
-app.command("terminate")(terminate)
-
 
 @app.command("list")
 @paginated
@@ -180,3 +176,8 @@ def producers(
 def _producer_row(row: PartitionProducer) -> list[Any]:
     timestamp = None if row.last_timestamp is None else format_timestamp(row.last_timestamp)
     return [*row[:5], timestamp, *row[6:]]
+
+
+app.command("find-hanging")(paginated(find_hanging))
+app.command("abort")(abort)
+app.command("terminate")(terminate)

@@ -148,14 +148,18 @@ def abort(
     ] = None,
     producer_id: Annotated[
         int | None,
-        typer.Option(metavar="ID", min=0, max=INT64, help="In place of --start-offset: the producer id, with"),
+        typer.Option(
+            metavar="ID", min=0, max=INT64, help="Producer id, in place of --start-offset; requires both epochs."
+        ),
     ] = None,
     producer_epoch: Annotated[
-        int | None, typer.Option(metavar="EPOCH", min=0, max=INT16, help="the producer epoch and")
+        int | None, typer.Option(metavar="EPOCH", min=0, max=INT16, help="Producer epoch, with --producer-id.")
     ] = None,
     coordinator_epoch: Annotated[
         int | None,
-        typer.Option(metavar="EPOCH", min=-1, max=INT32, help="the coordinator epoch, -1 if there is none yet."),
+        typer.Option(
+            metavar="EPOCH", min=-1, max=INT32, help="Coordinator epoch, with --producer-id; -1 if there is none yet."
+        ),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

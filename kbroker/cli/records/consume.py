@@ -13,8 +13,8 @@ from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
 from kbroker.cli.common.parsing import INT32, PartitionPosition, parse_position
-from kbroker.cli.records.offset_range import existing_partitions, find_range
-from kbroker.cli.records.polling import MAX_POLL_RECORDS, InterruptGuard, Printer, consume_as_member, consume_range
+from kbroker.cli.records.offset_bounds import existing_partitions, find_bounds
+from kbroker.cli.records.polling import MAX_POLL_RECORDS, InterruptGuard, Printer, consume_as_member, consume_partitions
 
 COMMIT_INTERVAL_MS = 1000
 MAX_PARTITION_FETCH_BYTES = 4 << 20
@@ -108,8 +108,8 @@ def consume(
             if group is not None:
                 consume_as_member(consumer, topics, printer, count, follow, guard)
             else:
-                offsets = find_range(consumer, partitions, start, stop, follow)
-                consume_range(consumer, offsets, printer, count, guard)
+                bounds = find_bounds(consumer, partitions, start, stop, follow)
+                consume_partitions(consumer, bounds, printer, count, guard)
     except KeyboardInterrupt:
         if not follow:
             raise

@@ -9,7 +9,7 @@ from typing import Any
 
 from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.records.formats import to_json, to_plain, to_terminal
-from kbroker.cli.records.offset_range import OffsetBounds, Offsets
+from kbroker.cli.records.offset_bounds import OffsetBounds, Offsets
 
 POLL_MS = 500
 MAX_POLL_RECORDS = 5000
@@ -73,11 +73,11 @@ class Printer:
         out.flush()
 
 
-def consume_range(
-    consumer: Any, offsets: OffsetBounds, printer: Printer, max_records: int | None, guard: InterruptGuard
+def consume_partitions(
+    consumer: Any, bounds: OffsetBounds, printer: Printer, max_records: int | None, guard: InterruptGuard
 ) -> None:
-    """Print the records of a range, at most `max_records`."""
-    begin, end = offsets
+    """Print the records within the bounds, at most `max_records`."""
+    begin, end = bounds
     unfinished = {tp for tp in begin if tp not in end or begin[tp] < end[tp]}
     if not unfinished:
         return
@@ -85,7 +85,7 @@ def consume_range(
     for tp in unfinished:
         consumer.seek(tp, begin[tp])
     remaining = max_records
-    total = _expected_records(offsets, max_records, unfinished)
+    total = _expected_records(bounds, max_records, unfinished)
     with ProgressBar("consuming", total, enabled=not sys.stdout.isatty()) as progress:
         while unfinished:
             with guard.deferred():
@@ -106,8 +106,8 @@ def consume_range(
                 unfinished -= finished
 
 
-def _expected_records(offsets: OffsetBounds, max_records: int | None, partitions: set[Any]) -> int | None:
-    begin, end = offsets
+def _expected_records(bounds: OffsetBounds, max_records: int | None, partitions: set[Any]) -> int | None:
+    begin, end = bounds
     if not all(tp in end for tp in partitions):
         return max_records
     total = sum(end[tp] - begin[tp] for tp in partitions)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kbroker.cli.common.parsing import PartitionPosition
-from kbroker.cli.records.offset_range import resolve_position
+from kbroker.cli.records.offset_bounds import resolve_position
 from kbroker.cli.records.polling import InterruptGuard, Printer
 
 A, B = ("t", 0), ("t", 1)

@@ -17,7 +17,7 @@ class OffsetBounds(NamedTuple):
 
 
 def existing_partitions(consumer: Any, topics: list[str], partitions: list[int] | None) -> list[Any]:
-    """Return the partitions of topics, or these of them; raises CliError for one that does not exist."""
+    """Return all partitions of topics, or those in `partitions`; raises CliError for one that does not exist."""
     from kafka import TopicPartition
 
     existing = []
@@ -31,10 +31,10 @@ def existing_partitions(consumer: Any, topics: list[str], partitions: list[int] 
     return existing
 
 
-def find_range(
+def find_bounds(
     consumer: Any, partitions: list[Any], start: PartitionPosition, stop: PartitionPosition | None, follow: bool
 ) -> OffsetBounds:
-    """Return the offsets of two positions. Without `stop` the range ends at the current end, or never with `follow`."""
+    """Return the offsets of two positions. Without `stop`, stop at the current end, or never with `follow`."""
     log_start: Offsets = consumer.beginning_offsets(partitions)
     log_end: Offsets = consumer.end_offsets(partitions)
 

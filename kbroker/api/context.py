@@ -1,16 +1,30 @@
-"""What a handler may use, and the request that it serves."""
+"""The contract of the API handlers.
+
+Each API that the broker supports is one file, kNN_name.py, with one function:
+
+    handle(services, context, request) -> Response | Awaitable[Response] | None
+
+- The caller decodes the request before, encodes the response after, and logs and counts the error codes in it.
+- A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is there, no
+  further request of the same connection is handled; only Produce requests with a DelayedResponse may overlap.
+- If the connection closes meanwhile, a DelayedResponse is abandoned, but a coroutine runs to its end: what it has begun
+  to change must not stay half done.
+- None: the request gets no response (Produce with acks=0).
+- The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
+  coroutine must copy them first.
+- A KafkaError is turned into error codes by the handler. Any other exception closes the connection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.common import Buffer
 from protocol.fast.fetch import Records
 
 if TYPE_CHECKING:
-    from kbroker.api.dispatch import ApiHandler
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
     from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
@@ -20,12 +34,16 @@ if TYPE_CHECKING:
     from kbroker.metadata.producer_id_manager import ProducerIdManager
     from kbroker.replica.fetch.fetch_manager import FetchManager
     from kbroker.replica.replica_manager import ReplicaManager
+    from kbroker.runtime.delayed_response import DelayedResponse
     from kbroker.runtime.environment import Environment
+    from kbroker.runtime.metrics import RequestStats
+
+Body = bytes | Sequence[Buffer | Records]
 
 
 @dataclass(slots=True)
 class Services:
-    """The rooms below the API, assembled by broker.py."""
+    """What handlers work with, assembled by broker.py."""
 
     node_id: int
     config: BrokerConfig
@@ -38,89 +56,80 @@ class Services:
     transactions: TransactionCoordinator
     markers: TransactionMarkerWriter
     producer_ids: ProducerIdManager
-    # Bytes of records given to consumers, by the topic's name or id as they ask with.
-    bytes_out: dict[str | bytes, int] = field(default_factory=dict)
 
 
-class Pending:
-    """The type of PENDING: the answer comes later, through `RequestContext.respond`."""
-
-    __slots__ = ()
-
-
-PENDING = Pending()
-
-Body = bytes | Sequence[Buffer | Records]
-
-
-class ResponseChannel(Protocol):
-    """Where answers go: the connection that the request came on."""
+class ClientConnection(Protocol):
+    """The connection that a request came on, as far as handlers need it. `peer`: the client's "host:port"."""
 
     peer: str
 
-    def answered(self, context: RequestContext) -> None: ...
-
-    def refused(
-        self, context: RequestContext, code: int, count: int, reason: str | None, subject: dict[str, object]
+    def report_error(
+        self, context: RequestContext, code: int, count: int, message: str | None, subject: dict[str, object]
     ) -> None: ...
 
     def hold(self, size: int) -> None:
-        """The request keeps so many bytes more (or fewer) beyond its handler's return."""
+        """Count `size` more bytes (fewer, if negative) of request memory that is in use until the response is sent."""
         ...
 
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
 
 
-class RequestContext:
-    """One request in progress: its header, and the way back.
+class ApiHandler(NamedTuple):
+    """How one API is served in one version.
 
-    `client_id` may be None, as the header's field. `received_ns`: when its last byte arrived (monotonic).
-    `on_abandoned`, if a handler sets it, is called when the connection ends before the answer.
+    `overlaps`: further requests of the connection may be handled while one waits for a DelayedResponse (Produce).
+    """
+
+    decode: Callable[[memoryview, int, int], Any]
+    handle: Callable[[Services, RequestContext, Any], Any | Awaitable[Any] | None]
+    encode: Callable[[Any, int], Body]
+    report_errors: Callable[[RequestContext, Any, Any], None]
+    response_type: type
+    stats: RequestStats
+    is_flexible: bool
+    has_flexible_response_header: bool
+    overlaps: bool
+
+
+class RequestContext:
+    """One request in progress.
+
+    `client_id` may be None, as in the request header. `received_ns`: when its last byte arrived (monotonic).
+    `body`: the encoded response, once it is there. `delayed`: what it is waiting for, if the handler returned that.
     """
 
     __slots__ = (
-        "answers", "body", "client_id", "correlation_id", "entry", "on_abandoned", "received_ns", "version",
+        "body", "client_id", "connection", "correlation_id", "delayed", "handler", "received_ns", "version",
     )  # fmt: skip
 
     def __init__(
         self,
-        answers: ResponseChannel,
+        connection: ClientConnection,
+        handler: ApiHandler,
         version: int,
         correlation_id: int,
         client_id: str | None,
-        entry: ApiHandler,
         received_ns: int,
     ) -> None:
-        self.answers = answers
+        self.connection = connection
+        self.handler = handler
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        self.entry = entry
         self.received_ns = received_ns
         self.body: Body | None = None
-        self.on_abandoned: Callable[[], None] | None = None
+        self.delayed: DelayedResponse[Any] | None = None
 
     @property
     def api_key(self) -> int:
-        return self.entry.stats.api_key
+        return self.handler.stats.api_key
 
     @property
     def peer(self) -> str:
         """The client's "host:port"."""
-        return self.answers.peer
+        return self.connection.peer
 
     @property
     def client_host(self) -> str:
         """The client's address as Kafka prints it in group descriptions."""
         return "/" + self.peer.rpartition(":")[0]
-
-    def refused(
-        self, code: int, reason: str | None = None, count: int = 1, subject: dict[str, object] | None = None
-    ) -> None:
-        """Tell the log, and whoever counts, that the answer has an error code; `subject` is what it is about."""
-        self.answers.refused(self, code, count, reason, subject or {})
-
-    def respond(self, body: Body) -> None:
-        """Answer a request whose handler returned PENDING; once."""
-        self.body = body
-        self.answers.answered(self)

@@ -1,24 +1,27 @@
-"""The dispatch table: which file answers which API. `ls kbroker/api` is the list of what is supported."""
+"""The dispatch table: which file handles which API. `ls kbroker/api` is the list of what is supported."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from kbroker.api.context import Body, Pending, RequestContext, Services
-from kbroker.api.response_errors import note, plan_of
+from kbroker.api.context import ApiHandler, Body, RequestContext, Services
+from kbroker.api.response_errors import (
+    error_fields,
+    report_errors,
+    report_fetch_errors,
+    report_no_errors,
+    report_produce_errors,
+)
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import APIS, ApiKey
-from protocol.errors import ErrorCode
-from protocol.fast.primitives import skip_tags
+from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
+from protocol.fast.produce import decode_produce_request, encode_produce_response
 from protocol.schema.message import Message, decoder, encode
 
-Served = Body | Pending | Awaitable[Body | Pending | None] | None
-Serve = Callable[[Services, RequestContext, memoryview, int], Served]
-
-# The handlers' and messages' file names: one stem in kbroker/api and in protocol/messages.
+# The file name of each API, in kbroker/api and in protocol/messages.
 STEMS: dict[ApiKey, str] = {
     ApiKey.PRODUCE: "k00_produce",
     ApiKey.FETCH: "k01_fetch",
@@ -68,8 +71,8 @@ STEMS: dict[ApiKey, str] = {
 }
 
 
-class UnservedRequest(Exception):
-    """A frame that gets no answer: its connection is closed, as Kafka does, and the reason is logged."""
+class UnsupportedRequest(Exception):
+    """A request that gets no response: its connection is closed, as Kafka does, and the reason is logged."""
 
     def __init__(self, reason: str, api_key: int, version: int) -> None:
         super().__init__(reason)
@@ -78,54 +81,78 @@ class UnservedRequest(Exception):
         self.version = version
 
 
-class ApiHandler(NamedTuple):
-    """One API in one version. `overlaps`: further requests may be served while this one waits (Produce)."""
-
-    serve: Serve
-    flexible: bool
-    tagged_response_header: bool
-    overlaps: bool
-    stats: RequestStats
-
-
-# Produce 0-2 are advertised because librdkafka will not compress without them, and refused like any other version
-# that does not exist: Kafka closes the connection (seen with 4.3.1).
-FIRST_SERVED_VERSION = {ApiKey.PRODUCE: 3}
+# ApiVersions lists Produce 0-2, without which librdkafka does not compress, but such a request closes the connection
+# like one of an unknown version, as with Kafka 4.3.1.
+FIRST_SUPPORTED_VERSION = {ApiKey.PRODUCE: 3}
 
 
 class Dispatch:
-    """Finds the entry of an API in a version. Handlers are bound at the first request of each version."""
+    """Finds the handler of an API version. Handlers are imported at the first request of each version."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[int, int], ApiHandler] = {}
-        self._unsupported = RequestStats(ApiKey.API_VERSIONS, 0)
-        self.skip_tags = skip_tags
+        self._handlers: dict[tuple[int, int], ApiHandler] = {}
+        self._unsupported_api_versions = _unsupported_api_versions()
 
     def find(self, api_key: int, version: int) -> ApiHandler:
-        """Raises Refused for what gets no answer."""
-        return self._entries.get((api_key, version)) or self._bind(api_key, version)
+        """Raises UnsupportedRequest."""
+        return self._handlers.get((api_key, version)) or self._load(api_key, version)
 
-    def _bind(self, api_key: int, version: int) -> ApiHandler:
+    def _load(self, api_key: int, version: int) -> ApiHandler:
         api = APIS.get(api_key)
         if api is None:
-            raise UnservedRequest("API not served", api_key, version)
+            raise UnsupportedRequest("API not served", api_key, version)
         key = ApiKey(api_key)
-        if not FIRST_SERVED_VERSION.get(key, api.min) <= version <= api.max:
+        if not FIRST_SUPPORTED_VERSION.get(key, api.min) <= version <= api.max:
             if key is ApiKey.API_VERSIONS:
-                # Answered in version 0, whatever was asked (KIP-511); the body is not looked at.
-                return ApiHandler(_unsupported_api_versions, False, False, False, self._unsupported)
-            raise UnservedRequest("version not served", api_key, version)
-        module = import_module(f"kbroker.api.{STEMS[key]}")
-        flexible = version >= api.flexible_from
-        serve = module.serve if hasattr(module, "serve") else message_server(key, version, module.handle)
-        tagged = flexible and key is not ApiKey.API_VERSIONS
-        entry = ApiHandler(serve, flexible, tagged, key is ApiKey.PRODUCE, RequestStats(api_key, version))
-        self._entries[api_key, version] = entry
-        return entry
+                return self._unsupported_api_versions
+            raise UnsupportedRequest("version not served", api_key, version)
+        handler = self._handlers[api_key, version] = load_handler(key, version)
+        return handler
 
     def stats(self) -> list[RequestStats]:
-        """Of every API and version that has been asked for."""
-        return [self._unsupported, *(entry.stats for entry in self._entries.values())]
+        """The statistics of every API version that has been requested."""
+        return [self._unsupported_api_versions.stats, *(handler.stats for handler in self._handlers.values())]
+
+
+class Codec(NamedTuple):
+    """The part of an ApiHandler that follows from the messages of an API."""
+
+    decode: Callable[[memoryview, int, int], Any]
+    encode: Callable[[Any, int], Body]
+    response_type: type
+    report_errors: Callable[[RequestContext, Any, Any], None]
+
+
+FAST_CODECS = {
+    ApiKey.PRODUCE: Codec(decode_produce_request, encode_produce_response, list, report_produce_errors),
+    ApiKey.FETCH: Codec(decode_fetch_request, encode_fetch_response, FetchResponse, report_fetch_errors),
+}
+
+
+def load_handler(key: ApiKey, version: int) -> ApiHandler:
+    """Import the handler of an API, with the codec of one version."""
+    is_flexible = version >= APIS[key].flexible_from
+    codec = FAST_CODECS.get(key) or message_codec(key, version)
+    return ApiHandler(
+        decode=codec.decode,
+        handle=import_module(f"kbroker.api.{STEMS[key]}").handle,
+        encode=codec.encode,
+        report_errors=codec.report_errors,
+        response_type=codec.response_type,
+        stats=RequestStats(key, version),
+        is_flexible=is_flexible,
+        has_flexible_response_header=is_flexible and key is not ApiKey.API_VERSIONS,
+        overlaps=key is ApiKey.PRODUCE,
+    )
+
+
+def message_codec(key: ApiKey, version: int) -> Codec:
+    """The codec of an API whose messages are declared as rows."""
+    request_class, response_class = message_classes(key)
+    decode = decoder(request_class, version)
+    fields = error_fields(response_class)
+    report = report_no_errors if fields is None else partial(report_errors, fields)
+    return Codec(lambda frame, pos, version: decode(frame, pos)[0], encode, response_class, report)
 
 
 def message_classes(key: ApiKey) -> tuple[type[Message], type[Message]]:
@@ -135,31 +162,23 @@ def message_classes(key: ApiKey) -> tuple[type[Message], type[Message]]:
     return getattr(module, f"{name}Request"), getattr(module, f"{name}Response")
 
 
-def message_server(key: ApiKey, version: int, handle: Callable[[Services, RequestContext, Any], Any]) -> Serve:
-    """Wrap a handler of typed messages: decode, handle, encode."""
-    request_class, response_class = message_classes(key)
-    decode = decoder(request_class, version)
-    plan = plan_of(response_class)
+def _unsupported_api_versions() -> ApiHandler:
+    """ApiVersions in an unknown version: the response has version 0 whatever was requested (KIP-511)."""
 
-    def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Served:
-        request, _ = decode(frame, pos)
-        response = handle(services, context, request)
-        if isawaitable(response):
-            return finish_later(context, request, response)
-        if plan is not None:
-            note(context, plan, request, response)
-        return encode(response, version)
+    def handle(services: Services, context: RequestContext, request: None) -> Message:
+        response: Message = import_module("kbroker.api.k18_api_versions").unsupported()
+        return response
 
-    async def finish_later(context: RequestContext, request: Message, response: Awaitable[Message]) -> Body:
-        answer = await response
-        if plan is not None:
-            note(context, plan, request, answer)
-        return encode(answer, version)
-
-    return serve
-
-
-def _unsupported_api_versions(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Served:
-    context.refused(ErrorCode.UNSUPPORTED_VERSION)
-    module = import_module("kbroker.api.k18_api_versions")
-    return encode(module.unsupported(), 0)
+    fields = error_fields(message_classes(ApiKey.API_VERSIONS)[1])
+    assert fields is not None
+    return ApiHandler(
+        decode=lambda frame, pos, version: None,
+        handle=handle,
+        encode=lambda response, version: encode(response, 0),
+        report_errors=partial(report_errors, fields),
+        response_type=Message,
+        stats=RequestStats(ApiKey.API_VERSIONS, 0),
+        is_flexible=False,
+        has_flexible_response_header=False,
+        overlaps=False,
+    )

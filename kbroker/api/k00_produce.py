@@ -19,22 +19,21 @@ from functools import partial
 from typing import Self
 
 from kbroker.api import transactional_produce
-from kbroker.api.context import PENDING, Body, Pending, RequestContext, Services
-from kbroker.api.response_errors import partition_named
+from kbroker.api.context import RequestContext, Services
 from kbroker.api.transactional_produce import Refusal, TransactionAppends, has_transactional
 from kbroker.common import KafkaError
 from kbroker.replica.produce.batch_validation import NotOneBatchError
 from kbroker.replica.produce.record_validation import Unfinished
 from kbroker.replica.purgatory import DelayedOperation
 from kbroker.replica.replica_manager import AppendResult, ReplicaManager
+from kbroker.runtime.delayed_response import DelayedResponse
 from protocol.errors import ErrorCode
 from protocol.fast.produce import (
     PartitionRecords,
     PartitionResult,
+    ProduceRequest,
     TopicRecords,
     TopicResult,
-    decode_produce_request,
-    encode_produce_response,
 )
 
 REFUSED_BY_LOG = {
@@ -52,37 +51,31 @@ _NOTHING: tuple[tuple[int, str | None], ...] = ()
 
 Unsettled = list[tuple[list[PartitionResult], int, AppendResult]]
 Appends = ReplicaManager | TransactionAppends
-Served = Body | Pending | None
+Response = list[TopicResult]
 
 
-def serve(services: Services, context: RequestContext, frame: memoryview, pos: int) -> Served | Awaitable[Served]:
-    transactional_id, acks, timeout_ms, topics = decode_produce_request(frame, pos, context.version)
+def handle(
+    services: Services, context: RequestContext, request: ProduceRequest
+) -> Response | Awaitable[Response | None] | None:
+    transactional_id, acks, timeout_ms, topics = request
     if acks not in (-1, 0, 1):
-        return _refuse_all(context, acks, topics, ErrorCode.INVALID_REQUIRED_ACKS, {"acks": acks})
+        return _respond(context, acks, _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS))
     if transactional_id is None:
         # The batch of a single partition is refused by its append.
         if (len(topics) > 1 or (topics and len(topics[0][1]) > 1)) and has_transactional(topics):
-            return _refuse_all(context, acks, topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {})
+            refused = _refuse_all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            return _respond(context, acks, refused)
         return produce(services, context, acks, timeout_ms, services.replicas, topics)
     try:
-        return transactional_produce.serve(
+        return transactional_produce.handle(
             services, context, transactional_id, topics, partial(produce, services, context, acks, timeout_ms)
         )
     except KafkaError as error:
-        return _refuse_all(context, acks, topics, error.code, {"transactional_id": transactional_id}, error.message)
+        return _respond(context, acks, _refuse_all(request, error.code, error.message))
 
 
-def _refuse_all(
-    context: RequestContext,
-    acks: int,
-    topics: list[TopicRecords],
-    code: ErrorCode,
-    subject: dict[str, object],
-    message: str | None = None,
-) -> Body | None:
-    context.refused(code, message, count=sum(len(parts) for _, parts in topics), subject=subject)
-    results = [(key, [_refused(index, code, message) for index, _ in parts]) for key, parts in topics]
-    return _answer(context, acks, results)
+def _refuse_all(request: ProduceRequest, code: ErrorCode, message: str | None = None) -> Response:
+    return [(key, [_refused(index, code, message) for index, _ in parts]) for key, parts in request.topics]
 
 
 def produce(
@@ -92,8 +85,8 @@ def produce(
     timeout_ms: int,
     appends: Appends,
     topics: list[TopicRecords],
-) -> Served | Awaitable[Served]:
-    """Append to every partition, in the order of the request, and answer."""
+) -> Response | Awaitable[Response | None] | None:
+    """Append to every partition, in the order of the request."""
     version = context.version
     append = appends.append
     now_ms = services.environment.clock.now_ms()
@@ -105,7 +98,7 @@ def produce(
             try:
                 appended = append(key, index, records, acks, version, now_ms)
             except KafkaError as error:
-                answers.append(_failed(services, context, key, index, error))
+                answers.append(_failed(services, key, index, error))
                 continue
             except Unfinished as unfinished:
                 rest = Rest(services, context, acks, timeout_ms, appends, results, unsettled, unfinished)
@@ -117,27 +110,26 @@ def produce(
             )
         if answers:
             results.append((key, answers))
-    if unsettled and acks != 0:
-        return _wait(services, context, results, unsettled, timeout_ms)
-    return _answer(context, acks, results)
+    if acks == 0:
+        return _respond(context, acks, results)
+    return _wait(services, results, unsettled, timeout_ms) if unsettled else results
 
 
-def _wait(
-    services: Services, context: RequestContext, results: list[TopicResult], unsettled: Unsettled, timeout_ms: int
-) -> Pending:
-    wait = DelayedProduce(services, context, results, unsettled, timeout_ms)
+def _wait(services: Services, results: list[TopicResult], unsettled: Unsettled, timeout_ms: int) -> Awaitable[Response]:
+    wait = DelayedProduce(services, results, unsettled, timeout_ms)
     services.replicas.watch(wait)
     wait.start()
-    return PENDING
+    return wait.response
 
 
-def _answer(context: RequestContext, acks: int, results: list[TopicResult]) -> Body | None:
+def _respond(context: RequestContext, acks: int, results: Response) -> Response | None:
+    """With acks=0 there is no response: a client learns of errors by its connection being closed."""
     if acks != 0:
-        return encode_produce_response(context.version, results)
-    failed = [ErrorCode(part[1]).name for _, parts in results for part in parts if part[1]]
-    if failed:
-        # Each has been told already.
-        context.answers.close("Produce with acks=0 failed", context, error=",".join(sorted(set(failed))))
+        return results
+    context.handler.report_errors(context, None, results)
+    errors = {ErrorCode(row[1]).name for _, rows in results for row in rows if row[1]}
+    if errors:
+        context.connection.close("Produce with acks=0 failed", context, error=",".join(sorted(errors)))
     return None
 
 
@@ -149,10 +141,7 @@ def _refused(index: int, code: ErrorCode, message: str | None = None) -> Partiti
     return (index, int(code), -1, -1, -1, _NOTHING, message)
 
 
-def _failed(
-    services: Services, context: RequestContext, key: str | bytes, index: int, error: KafkaError
-) -> PartitionResult:
-    context.refused(error.code, error.message, subject=partition_named(key, index))
+def _failed(services: Services, key: str | bytes, index: int, error: KafkaError) -> PartitionResult:
     log_start = _log_start(services, key, index, error)
     record_errors = tuple(getattr(error, "record_errors", _NOTHING))
     return (index, int(error.code), -1, -1, log_start, record_errors, error.message)
@@ -221,25 +210,24 @@ class Rest:
                 self._left.append((key, answers, index, kept))
             answers = []
         self._held = unfinished_size + sum(len(records) for _, _, _, records in self._left if records is not None)
-        self._context.answers.hold(self._held)
+        self._context.connection.hold(self._held)
         return self
 
-    async def serve(self) -> Body | Pending | None:
+    async def serve(self) -> Response | None:
         while self._left:
             key, answers, index, records = self._left.popleft()
             try:
                 appended = await self._append(key, index, records)
             except KafkaError as error:
-                answers.append(_failed(self._services, self._context, key, index, error))
+                answers.append(_failed(self._services, key, index, error))
                 continue
             if not appended.settled:
                 self._unsettled.append((answers, len(answers), appended))
             answers.append(_appended(index, appended))
-        self._context.on_abandoned = None
-        self._context.answers.hold(-self._held)
+        self._context.connection.hold(-self._held)
         if self._unsettled and self._acks != 0:
-            return _wait(self._services, self._context, self._results, self._unsettled, self._timeout_ms)
-        return _answer(self._context, self._acks, self._results)
+            return await _wait(self._services, self._results, self._unsettled, self._timeout_ms)
+        return _respond(self._context, self._acks, self._results)
 
     async def _append(self, key: str | bytes, index: int, records: memoryview | None) -> AppendResult:
         appends, version = self._appends, self._context.version
@@ -250,32 +238,27 @@ class Rest:
                 return appends.append(key, index, records, self._acks, version, now_ms)
             except Unfinished as found:
                 unfinished = found
-        return await appends.append_later(key, index, unfinished, self._acks, version, self._give_up)
-
-    def _give_up(self, cancel: Callable[[], None]) -> None:
-        """How to end the work if the client goes."""
-        self._context.on_abandoned = cancel
+        return await appends.append_later(key, index, unfinished, self._acks, version)
 
 
 class DelayedProduce(DelayedOperation):
     """A produce request of which some partitions wait for their high watermark or their sync."""
 
-    __slots__ = ("_context", "_left", "_results", "_services", "_unsettled")
+    __slots__ = ("_left", "_results", "_services", "_unsettled", "response")
 
     def __init__(
         self,
         services: Services,
-        context: RequestContext,
         results: list[TopicResult],
         unsettled: Unsettled,
         timeout_ms: int,
     ) -> None:
         super().__init__(services.environment.clock.mono_ms() + max(timeout_ms, 0))
         self._services = services
-        self._context = context
         self._results = results
         self._unsettled = unsettled
         self._left = set(range(len(unsettled)))
+        self.response: DelayedResponse[Response] = DelayedResponse()
 
     def start(self) -> None:
         for number, (_, _, appended) in enumerate(self._unsettled):
@@ -301,10 +284,8 @@ class DelayedProduce(DelayedOperation):
             self._respond()
 
     def _fail(self, number: int, code: ErrorCode) -> None:
-        answers, place, appended = self._unsettled[number]
+        answers, place, _ = self._unsettled[number]
         answers[place] = _refused(answers[place][0], code)
-        tp = appended.partition.tp
-        self._context.refused(code, subject=partition_named(tp.topic, tp.partition))
 
     def _respond(self) -> None:
-        self._context.respond(encode_produce_response(self._context.version, self._results))
+        self.response.complete(self._results)

@@ -1,20 +1,26 @@
-"""What an answer refuses: the error codes in it, and what each is about.
+"""Reports the error codes of a response: to the log and to the counters, one line for each code.
 
-Answers are messages that are declared as rows, so where their error codes are follows from the declaration: from
-each class a plan is made once, and walking an answer without errors costs a look at each code.
+Responses are declared as rows (protocol/messages), so the places of their error codes follow from the declaration.
+They are worked out once per class; then a response without errors costs one comparison per code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from protocol.errors import ErrorCode
 from protocol.schema.message import Message, StructType
 
 if TYPE_CHECKING:
     from kbroker.api.context import RequestContext
+    from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult
+    from protocol.fast.produce import PartitionResult, ProduceRequest, TopicResult
 
-# Fields that name what a code is about, and how the log calls them.
+T = TypeVar("T")
+
+# The fields that name what an error code is about, and their names in the log.
 SUBJECTS = {
     "group_id": "group",
     "key": "group",
@@ -30,37 +36,43 @@ SUBJECTS = {
     "transactional_id": "transactional_id",
     "user": "user",
 }
+# What of a request is named too, since responses do not repeat it.
+REQUEST_SUBJECTS = ("group_id", "transactional_id", "member_id")
+
+Subject = dict[str, object]
 
 
 class ErrorFields(NamedTuple):
-    """Where the codes of a struct are: its own, and those of the structs in its list fields `children`."""
+    """Where a struct has error codes: one of its own, and those of the structs in its list fields `children`."""
 
-    coded: bool
-    told: bool
+    has_code: bool
+    has_message: bool
     subjects: tuple[tuple[str, str], ...]
     children: tuple[tuple[str, ErrorFields], ...]
 
 
+# The structs from the response down to the one with the error code, each with its fields.
+ErrorPath = tuple[tuple[ErrorFields, Any], ...]
+
+
 class ResponseError(NamedTuple):
-    """One error code of an answer. `message` is the answer's text for the client."""
+    """One error code of a response. `message`: the response's text for the client. `subject`: log fields."""
 
     code: int
     message: str | None
-    subject: dict[str, object]
+    subject: Subject
 
 
-def partition_named(key: str | bytes, index: int) -> dict[str, object]:
-    """A partition as a refusal's subject; a topic that is known by its id only, by that."""
-    return {"topic": key, "partition": index} if isinstance(key, str) else {"topic_id": key.hex(), "partition": index}
+# Responses that are declared as rows.
 
 
-def plan_of(cls: StructType) -> ErrorFields | None:
-    """None for a struct without error codes."""
+def error_fields(cls: StructType) -> ErrorFields | None:
+    """Return where a struct class has error codes; None if it has none."""
     rows = cls.__rows__
     children = []
     for name, row in rows.items():
         if isinstance(row.type, list) and isinstance(row.type[0], StructType):
-            child = plan_of(row.type[0])
+            child = error_fields(row.type[0])
             if child is not None:
                 children.append((name, child))
     if not children and "error_code" not in rows:
@@ -69,60 +81,116 @@ def plan_of(cls: StructType) -> ErrorFields | None:
     return ErrorFields("error_code" in rows, "error_message" in rows, subjects, tuple(children))
 
 
-def find(
-    plan: ErrorFields, answer: Any, found: list[tuple[Any, ...]], path: tuple[tuple[ErrorFields, Any], ...] = ()
-) -> None:
-    """Append to `found` the path of (plan, struct) to each struct whose code is not 0."""
-    if plan.coded and answer.error_code:
-        found.append((*path, (plan, answer)))
-    for name, child in plan.children:
-        structs = getattr(answer, name)
+def report_errors(fields: ErrorFields, context: RequestContext, request: Message | None, response: Message) -> None:
+    paths: list[ErrorPath] = []
+    _find_errors(fields, response, paths)
+    if paths:
+        _report(context, [(path[-1][1].error_code, path) for path in paths], partial(_error_at, request))
+
+
+def report_no_errors(context: RequestContext, request: object, response: object) -> None:
+    """For a response that has no error codes."""
+
+
+def errors_of(fields: ErrorFields, request: Message | None, response: Message) -> list[ResponseError]:
+    paths: list[ErrorPath] = []
+    _find_errors(fields, response, paths)
+    return [_error_at(request, path) for path in paths]
+
+
+def _find_errors(fields: ErrorFields, struct: Any, paths: list[ErrorPath], path: ErrorPath = ()) -> None:
+    """Append to `paths` the path to each struct with an error."""
+    if fields.has_code and struct.error_code:
+        paths.append((*path, (fields, struct)))
+    for name, child_fields in fields.children:
+        structs = getattr(struct, name)
         if not structs:
             continue
-        if child.children:
-            below = (*path, (plan, answer))
-            for one in structs:
-                find(child, one, found, below)
+        if child_fields.children:
+            for child in structs:
+                _find_errors(child_fields, child, paths, (*path, (fields, struct)))
         else:
-            for one in structs:
-                if one.error_code:
-                    found.append((*path, (plan, answer), (child, one)))
+            for child in structs:
+                if child.error_code:
+                    paths.append((*path, (fields, struct), (child_fields, child)))
 
 
-def note(context: RequestContext, plan: ErrorFields, request: Message | None, answer: Message) -> None:
-    """Tell who keeps count of the errors in an answer: those of one code as one, with what the first is about."""
-    found: list[tuple[Any, ...]] = []
-    find(plan, answer, found)
-    first: dict[int, tuple[Any, ...]] = {}
-    counts: dict[int, int] = {}
-    for path in found:
-        code = path[-1][1].error_code
-        first.setdefault(code, path)
-        counts[code] = counts.get(code, 0) + 1
-    for code, path in first.items():
-        one = _outcome(request, path)
-        context.refused(code, one.message, counts[code], one.subject)
-
-
-def outcomes(plan: ErrorFields, request: Message | None, answer: Message) -> Sequence[ResponseError]:
-    """The errors of an answer; what the answer does not name, the request does."""
-    found: list[tuple[Any, ...]] = []
-    find(plan, answer, found)
-    return [_outcome(request, path) for path in found]
-
-
-def _outcome(request: Message | None, path: tuple[tuple[ErrorFields, Any], ...]) -> ResponseError:
-    subject: dict[str, object] = {}
+def _error_at(request: Message | None, path: ErrorPath) -> ResponseError:
+    subject: Subject = {}
     rows = {} if request is None else request.__class__.__rows__
-    for field in ("group_id", "transactional_id", "member_id"):
+    for field in REQUEST_SUBJECTS:
         if field in rows:
             subject[SUBJECTS[field]] = getattr(request, field) or None
-    for plan, struct in path:
-        for field, shown in plan.subjects:
+    for fields, struct in path:
+        for field, shown in fields.subjects:
             value = getattr(struct, field)
             if field == "topic_id":
                 value = None if subject.get("topic") or not any(value) else value.hex()
             if value is not None and value != "":
                 subject[shown] = value
-    plan, struct = path[-1]
-    return ResponseError(struct.error_code, struct.error_message if plan.told else None, subject)
+    fields, struct = path[-1]
+    return ResponseError(struct.error_code, struct.error_message if fields.has_message else None, subject)
+
+
+# Produce and Fetch.
+
+
+def report_produce_errors(context: RequestContext, request: ProduceRequest | None, topics: list[TopicResult]) -> None:
+    errors = [(row[1], (key, row)) for key, partitions in topics for row in partitions if row[1]]
+    if errors:
+        _report(context, errors, partial(_produce_error, request))
+
+
+def _produce_error(request: ProduceRequest | None, error: tuple[str | bytes, PartitionResult]) -> ResponseError:
+    key, (index, code, _, _, _, _, message) = error
+    subject = _partition_subject(key, index)
+    if request is not None:
+        subject["transactional_id"] = request.transactional_id
+        if code == ErrorCode.INVALID_REQUIRED_ACKS:
+            subject["acks"] = request.acks
+    return ResponseError(code, message, subject)
+
+
+def report_fetch_errors(context: RequestContext, request: FetchRequest, response: FetchResponse) -> None:
+    if response.error_code:
+        _report(context, [(response.error_code, None)], lambda _: _fetch_session_error(request, response.error_code))
+        return
+    errors = [(row[1], (key, row)) for key, partitions in response.topics for row in partitions if row[1]]
+    if errors:
+        _report(context, errors, partial(_fetch_error, request))
+
+
+def _fetch_session_error(request: FetchRequest, code: int) -> ResponseError:
+    """An error of the whole request."""
+    subject: Subject = {"session": request.session_id or None, "epoch": request.session_epoch}
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        return ResponseError(code, "unknown isolation level", {"isolation_level": request.isolation_level})
+    return ResponseError(code, None, subject)
+
+
+def _fetch_error(request: FetchRequest, error: tuple[str | bytes, FetchResult]) -> ResponseError:
+    key, result = error
+    subject = _partition_subject(key, result.partition)
+    for requested, partitions in request.topics:
+        if requested == key:
+            # One that the session has from an earlier request is not among them.
+            subject["offset"] = next(
+                (offset for index, _, offset, _, _ in partitions if index == result.partition), None
+            )
+    return ResponseError(result.error_code, None, subject)
+
+
+def _partition_subject(key: str | bytes, index: int) -> Subject:
+    return {"topic": key, "partition": index} if isinstance(key, str) else {"topic_id": key.hex(), "partition": index}
+
+
+def _report(context: RequestContext, errors: list[tuple[int, T]], describe: Callable[[T], ResponseError]) -> None:
+    """Report each code once: how often it occurs, and what the first one is about. `errors`: (code, where)."""
+    first: dict[int, T] = {}
+    counts: dict[int, int] = {}
+    for code, where in errors:
+        first.setdefault(code, where)
+        counts[code] = counts.get(code, 0) + 1
+    for code, where in first.items():
+        error = describe(where)
+        context.connection.report_error(context, code, counts[code], error.message, error.subject)

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.api.context import Body, Pending, RequestContext, Services
+from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
 from protocol.errors import ErrorCode
-from protocol.fast.produce import TopicRecords
+from protocol.fast.produce import TopicRecords, TopicResult
 from protocol.records.batch import CRC_START, HEADER_SIZE, MAGIC, MAGIC_POS, TRANSACTIONAL, BatchHeader, parse_header
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ PASSING = frozenset(
 )
 
 Place = tuple[str | bytes, int]
-Served = Body | Pending | None
-Produce = Callable[["TransactionAppends", list[TopicRecords]], "Served | Awaitable[Served]"]
+Response = list[TopicResult]
+Produce = Callable[["TransactionAppends", list[TopicRecords]], "Response | Awaitable[Response | None] | None"]
 
 
 class Refusal(KafkaError):
@@ -91,11 +91,10 @@ class TransactionAppends:
         unfinished: Unfinished,
         acks: int,
         version: int,
-        give_up: Callable[[Callable[[], None]], None],
     ) -> AppendResult:
         guard = self.guards.get((key, index))
         return await self._replicas.append_later(
-            key, index, unfinished, acks, version, give_up, transactional_id=self._transactional_id, guard=guard
+            key, index, unfinished, acks, version, transactional_id=self._transactional_id, guard=guard
         )
 
     def begin_verification(self, place: Place, header: BatchHeader, version_2: bool) -> None:
@@ -119,13 +118,13 @@ class TransactionAppends:
             self.errors[place] = error
 
 
-def serve(
+def handle(
     services: Services,
     context: RequestContext,
     transactional_id: str,
     topics: list[TopicRecords],
     produce: Produce,
-) -> Served | Awaitable[Served]:
+) -> Response | Awaitable[Response | None] | None:
     """Ask what must be asked, and then `produce`. Raises KafkaError for the whole request."""
     version_2 = context.version >= FIRST_OF_VERSION_2
     batches = transactional_batches(topics)
@@ -215,15 +214,15 @@ class Verification:
             if told[tp] is not ErrorCode.NONE:
                 self._appends.errors[place] = translated(told[tp], self._context.version)
 
-    async def add_and_produce(self, kept: list[TopicRecords], produce: Produce) -> Served:
+    async def add_and_produce(self, kept: list[TopicRecords], produce: Produce) -> Response | None:
         """The connection serves nothing more until this is through, so its batches keep their order. `kept`: batches
         that lie in no frame."""
         size = sum(len(records) for _, partitions in kept for _, records in partitions if records is not None)
-        self._context.answers.hold(size)
+        self._context.connection.hold(size)
         try:
             await self._add()
         finally:
-            self._context.answers.hold(-size)
+            self._context.connection.hold(-size)
         result = produce(self._appends, kept)
         return await result if isawaitable(result) else result
 

@@ -197,7 +197,7 @@ def _traffic(services: Services, page: Page, messages: Counter[str], size: Count
     image = services.metadata
     out: Counter[str] = Counter()
     sent_in_all = 0
-    for key, sent in list(services.bytes_out.items()):
+    for key, sent in list(services.fetching.bytes_out.items()):
         topic = image.topics.get(key) if isinstance(key, str) else image.topic_by_id.get(key)
         sent_in_all += sent
         if topic is not None:

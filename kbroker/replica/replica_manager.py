@@ -6,7 +6,6 @@ logs. Which partitions there are is the business of assignments.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer, KafkaError, TopicPartition
@@ -186,15 +185,13 @@ class ReplicaManager:
         unfinished: Unfinished,
         acks: int,
         version: int,
-        give_up: Callable[[Callable[[], None]], None],
         *,
         transactional_id: str | None = None,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """As `append`, for a batch that takes long to look into. `give_up` is told how that is ended early."""
+        """As `append`, for a batch that takes long to look into."""
         partition = self.find(key, index)
         job = self.lane.take(unfinished)
-        give_up(job.give_up)
         validated = await job.done
         if self.find(key, index) is not partition:
             # It was deleted meanwhile, and perhaps made anew with other configs.

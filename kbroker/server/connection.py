@@ -15,16 +15,17 @@ import asyncio
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.api.context import RequestContext
-from kbroker.api.dispatch import UnservedRequest
+from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import Buffer
 from kbroker.server.error_reporter import api_name
 from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
 from kbroker.server.request_memory import LARGE
 from kbroker.server.response_queue import LAST_OF_DATA, ResponseQueue
 from protocol.errors import MalformedError
+from protocol.fast.primitives import skip_tags
 
 if TYPE_CHECKING:
     from kbroker.server.socket_server import SocketServer
@@ -190,7 +191,7 @@ class Connection(ResponseQueue):
         api_key, version, _, _ = _HEADER.unpack_from(rest, 4)
         try:
             self.server.dispatch.find(api_key, version)
-        except UnservedRequest as error:
+        except UnsupportedRequest as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
             return True
         return False
@@ -232,22 +233,19 @@ class Connection(ResponseQueue):
                     self._client_raw = raw
                 pos += size
             client_id = self._client_id if size > 0 else (None if size < 0 else "")
-            dispatch = server.dispatch
-            api = dispatch.find(api_key, version)
-            if api.flexible:
-                pos = pos + 1 if frame[pos] == 0 else dispatch.skip_tags(frame, pos)
-            stats = api.stats
+            handler = server.dispatch.find(api_key, version)
+            if handler.is_flexible:
+                pos = pos + 1 if frame[pos] == 0 else skip_tags(frame, pos)
+            stats = handler.stats
             stats.requests += 1
             stats.bytes_in += len(frame)
-            context = RequestContext(self, version, correlation_id, client_id, api, self.last_active_ns)
-            result = api.serve(server.services, context, frame, pos)
-        except UnservedRequest as error:
+            context = RequestContext(self, handler, version, correlation_id, client_id, self.last_active_ns)
+            request = handler.decode(frame, pos, version)
+            self._take_result(context, request, handler.handle(server.services, context, request))
+        except UnsupportedRequest as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
-            return
         except Exception as error:
             self._failed(error, context)
-            return
-        self._take_result(context, result, api.overlaps)
 
     def _failed(self, error: Exception, context: RequestContext | None) -> None:
         """A frame that cannot be read, or a mistake of ours: no answer."""
@@ -261,15 +259,21 @@ class Connection(ResponseQueue):
             self.close("internal error", context)
 
     def hold(self, size: int) -> None:
-        """A request that is being served keeps so many bytes more."""
-        if self._transport is not None:
-            self._holdings.work(size)
+        """A request that is being served keeps so many bytes more. It may outlive the connection."""
+        self._holdings.work(size)
 
-    def answered(self, context: RequestContext) -> None:
-        """A pending request has its body now: send what is ready, in the order of the requests."""
-        if self._transport is None or not self._pending:
+    def _complete(self, context: RequestContext, request: Any, response: Any) -> None:
+        """The response of a request that waited is there."""
+        if self._transport is None:
             return
+        if response is None:
+            self._pending.remove(context)
+        else:
+            handler = context.handler
+            handler.report_errors(context, request, response)
+            context.body = handler.encode(response, context.version)
         self.last_active_ns = self.server.mono_ns()
+        context.delayed = None
         if self._waiting_on is context:
             self._waiting_on = None
         self._write_pending()
@@ -303,11 +307,11 @@ class Connection(ResponseQueue):
 
     # The end.
 
-    def refused(
-        self, context: RequestContext, code: int, count: int, reason: str | None, subject: dict[str, object]
+    def report_error(
+        self, context: RequestContext, code: int, count: int, message: str | None, subject: dict[str, object]
     ) -> None:
         """A request is answered with an error code."""
-        self.server.refusals.request(context, code, count, reason, subject)
+        self.server.refusals.request(context, code, count, message, subject)
 
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
         """Close for a logged reason, as Kafka does with what it cannot answer. `context`: of the request to blame."""

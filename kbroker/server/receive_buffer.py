@@ -103,12 +103,10 @@ class ReceiveBuffer:
             self._owner.close(reason, size=self.size)
 
     def drop(self) -> None:
-        """The connection is closed: it holds nothing any more."""
+        """The connection is closed. What its requests in progress hold is counted until they end."""
         self._owner = None
         self.backlog = bytearray()
         self.partial = None
-        self._memory.working -= self._working
-        self._working = 0
         self._count()
         self._memory.forget(self)
 

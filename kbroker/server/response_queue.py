@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
+from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from kbroker.api.context import PENDING, Body, Pending, RequestContext
+from kbroker.api.context import RequestContext
 from kbroker.common import Buffer
+from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.metrics import FIRST_BITS
 from kbroker.server.fair_scheduler import HEAVY_NS
 from kbroker.server.file_response import FileResponseWriter
@@ -59,6 +61,10 @@ class ResponseQueue(asyncio.BufferedProtocol):
         """A request cannot be read, or met a mistake of ours: close."""
         raise NotImplementedError
 
+    def _complete(self, context: RequestContext, request: Any, response: Any) -> None:
+        """The response of a request that waited is there."""
+        raise NotImplementedError
+
     # What the client takes.
 
     def pause_writing(self) -> None:
@@ -83,46 +89,38 @@ class ResponseQueue(asyncio.BufferedProtocol):
         self.server.unsent(size - self._unsent)
         self._unsent = size
 
-    # What handlers give.
+    # What handlers return.
 
-    def _take_result(self, context: RequestContext, result: object, overlaps: bool) -> None:
-        if result is None:
-            return
-        if result is PENDING:
-            if context.body is not None:
-                # It was answered while its handler still ran.
-                self._deliver(context)
-                return
-            self._pending.append(context)
-            if not overlaps:
-                self._waiting_on = context
-            return
-        if isinstance(result, bytes | list):
-            context.body = result
+    def _take_result(self, context: RequestContext, request: Any, result: Any) -> None:
+        handler = context.handler
+        if isinstance(result, handler.response_type):
+            handler.report_errors(context, request, result)
+            context.body = handler.encode(result, context.version)
             self._deliver(context)
-            return
-        self._pending.append(context)
-        self._waiting_on = context
-        self.server.spawn(self._await(context, cast("Awaitable[Body | Pending | None]", result)))
+        elif result is not None:
+            self._wait_for(context, request, result)
 
-    async def _await(self, context: RequestContext, result: Awaitable[Body | Pending | None]) -> None:
+    def _wait_for(
+        self, context: RequestContext, request: Any, result: DelayedResponse[Any] | Coroutine[Any, Any, Any]
+    ) -> None:
+        self._pending.append(context)
+        overlaps = context.handler.overlaps
+        is_delayed = isinstance(result, DelayedResponse)
+        if not (overlaps and is_delayed):
+            self._waiting_on = context
+        # A request that may overlap, Produce, refers to the receive buffer, and must not be kept.
+        kept = None if overlaps else request
+        if isinstance(result, DelayedResponse):
+            context.delayed = result
+            result.on_complete(partial(self._complete, context, kept))
+        else:
+            self.server.spawn(self._await(context, kept, result))
+
+    async def _await(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> None:
         try:
-            body = await result
+            self._complete(context, request, await response)
         except Exception as error:
             self._failed(error, context)
-            return
-        if body is None:
-            self._unanswered(context)
-        elif not isinstance(body, Pending):
-            context.respond(body)
-
-    def _unanswered(self, context: RequestContext) -> None:
-        """It is through, and gets no answer."""
-        if self._transport is not None:
-            self._pending.remove(context)
-            self._waiting_on = None
-            self._write_pending()
-            self._continue_soon()
 
     @property
     def waiting(self) -> bool:
@@ -139,8 +137,8 @@ class ResponseQueue(asyncio.BufferedProtocol):
         self._waiting_on = None
         pending, self._pending = self._pending, deque()
         for context in pending:
-            if context.body is None and context.on_abandoned is not None:
-                context.on_abandoned()
+            if context.delayed is not None:
+                context.delayed.abandon()
 
     # What is sent.
 
@@ -158,8 +156,8 @@ class ResponseQueue(asyncio.BufferedProtocol):
         transport, body = self._transport, context.body
         if transport is None or body is None:
             return
-        entry = context.entry
-        tag = b"\0" if entry.tagged_response_header else b""
+        handler = context.handler
+        tag = b"\0" if handler.has_flexible_response_header else b""
         if isinstance(body, bytes):
             size = len(body) + 4 + len(tag)
             transport.write(_RESPONSE.pack(size, context.correlation_id) + tag + body)
@@ -175,7 +173,7 @@ class ResponseQueue(asyncio.BufferedProtocol):
                 self._sending = FileResponseWriter(self.server, transport, parts, self._sent)
                 self._sending.paused = self._paused
                 self._sending.go_on()
-        stats, ns = entry.stats, self.server.mono_ns() - context.received_ns
+        stats, ns = handler.stats, self.server.mono_ns() - context.received_ns
         stats.bytes_out += size
         stats.total_ns += ns
         stats.buckets[(ns >> FIRST_BITS).bit_length()] += 1

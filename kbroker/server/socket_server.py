@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.api.dispatch import Dispatch
 from kbroker.runtime.event_log import EventLogger
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.runtime.environment import Environment
 
+T = TypeVar("T")
 log = EventLogger("kbroker.server")
 
 RECEIVE_BUFFER = 256 * 1024
@@ -62,7 +63,7 @@ class SocketServer:
         self._by_host: Counter[str] = Counter()
         self._pace = ConnectionRateLimiter()
         self._listening: list[asyncio.AbstractServer] = []
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self.configure(config)
 
@@ -158,10 +159,11 @@ class SocketServer:
             self.unsent_bytes += size
             self.services.fetching.unsent_bytes = self.unsent_bytes
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        return task
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)

@@ -69,6 +69,14 @@ class FetchResult(NamedTuple):
     diverging: tuple[int, int] | None = None
 
 
+class FetchResponse(NamedTuple):
+    """A Fetch response; `error_code` is that of the whole request or of its session."""
+
+    error_code: int
+    session_id: int
+    topics: list[tuple[TopicKey, list[FetchResult]]]
+
+
 _HEAD_V15 = Struct(">iiibii")
 _HEAD_V7 = Struct(">iiiibii")
 _HEAD_V4 = Struct(">iiiib")
@@ -195,10 +203,9 @@ _PLAIN_FLEXIBLE = b"\0" + _NO_PREFERRED_REPLICA
 Buffers = list[bytes | bytearray | memoryview | Records]
 
 
-def encode_fetch_response(
-    version: int, error_code: int, session_id: int, topics: list[tuple[TopicKey, list[FetchResult]]]
-) -> Buffers:
+def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
     """Encode a Fetch response body of versions 4 to 18 as buffers to be written in a row (throttle time 0)."""
+    error_code, session_id, topics = response
     flexible = version >= FIRST_FLEXIBLE_VERSION
     head = bytearray(4)
     if version >= FIRST_SESSION_VERSION:

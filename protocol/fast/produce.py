@@ -4,8 +4,10 @@ The rows in messages/k00_produce.py are the reference; property tests hold these
 Records stay memoryviews of the received frame: nothing is copied and no record is decoded here.
 """
 
+from functools import partial
 from struct import Struct
 from struct import error as StructError
+from typing import NamedTuple
 
 from protocol.errors import MalformedError
 from protocol.fast.primitives import (
@@ -29,12 +31,24 @@ FIRST_FLEXIBLE_VERSION = 9
 PartitionRecords = tuple[int, memoryview | None]
 # One topic of a request: (name below version 13, topic id of 16 bytes from 13 on; partitions).
 TopicRecords = tuple[str | bytes, list[PartitionRecords]]
-# (transactional id, acks, timeout in ms, topics)
-ProduceRequest = tuple[str | None, int, int, list[TopicRecords]]
 # (index, error code, base offset, log append time in ms or -1, log start offset,
 #  [(index in batch, message)], error message)
 PartitionResult = tuple[int, int, int, int, int, tuple[tuple[int, str | None], ...], str | None]
 TopicResult = tuple[str | bytes, list[PartitionResult]]
+
+
+class ProduceRequest(NamedTuple):
+    """A decoded Produce request."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[TopicRecords]
+
+
+# Without the Python frame of a NamedTuple's constructor.
+_make_request = partial(tuple.__new__, ProduceRequest)
+
 
 _ACKS = Struct(">hi")
 _RESULT_V3 = Struct(">ihqq")
@@ -83,7 +97,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
         pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
         topics.append((key, partitions))
     skip_tags(buf, pos)
-    return transactional_id, acks, timeout_ms, topics
+    return _make_request((transactional_id, acks, timeout_ms, topics))
 
 
 def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
@@ -111,17 +125,17 @@ def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
             else:
                 raise MalformedError(f"records of {size} bytes")
         topics.append((name, partitions))
-    return transactional_id, acks, timeout_ms, topics
+    return _make_request((transactional_id, acks, timeout_ms, topics))
 
 
-def encode_produce_response(version: int, topics: list[TopicResult]) -> bytes:
+def encode_produce_response(topics: list[TopicResult], version: int) -> bytes:
     """Encode a Produce response body of versions 3 to 13 (throttle time 0, no tagged fields)."""
     if version >= FIRST_FLEXIBLE_VERSION:
-        return _encode_flexible(version, topics)
-    return _encode_classic(version, topics)
+        return _encode_flexible(topics, version)
+    return _encode_classic(topics, version)
 
 
-def _encode_flexible(version: int, topics: list[TopicResult]) -> bytes:
+def _encode_flexible(topics: list[TopicResult], version: int) -> bytes:
     by_id = version >= FIRST_TOPIC_ID_VERSION
     out = [put_uvarint(len(topics) + 1)]
     pack = _RESULT_V5.pack
@@ -142,7 +156,7 @@ def _encode_flexible(version: int, topics: list[TopicResult]) -> bytes:
     return b"".join(out)
 
 
-def _encode_classic(version: int, topics: list[TopicResult]) -> bytes:
+def _encode_classic(topics: list[TopicResult], version: int) -> bytes:
     out = [I32.pack(len(topics))]
     for key, partitions in topics:
         out.append(classic_string(key))  # type: ignore[arg-type]

@@ -84,6 +84,8 @@ EDGE_FILES = {"kbroker/runtime/disk.py", "kbroker/runtime/processes.py"}
 PASSED_IN = {"random": {"Random"}, "asyncio": {"AbstractEventLoop"}}
 # Names of machine modules that need nothing of the machine: an anonymous mmap is plain memory.
 HARMLESS = {"uuid": {"UUID"}, "mmap": {"mmap"}}
+# These act on the running event loop, which is passed in too: any module may use them that is not pure.
+RUNNING_LOOP = {"asyncio": {"Future", "Lock", "sleep"}}
 
 # Decisions over plain state: no event loop, disk or clock, not even as a parameter.
 # A directory stands for all files in it.
@@ -210,7 +212,7 @@ def _machine(one: Import) -> Iterator[str]:
     top = one.module.partition(".")[0]
     if top not in MACHINE or one.for_types:
         return
-    harmless = PASSED_IN.get(one.module, set()) | HARMLESS.get(one.module, set())
+    harmless = PASSED_IN.get(one.module, set()) | HARMLESS.get(one.module, set()) | RUNNING_LOOP.get(one.module, set())
     if not one.names or not one.names <= harmless:
         yield f"imports {one.module} below the edge"
 
@@ -223,6 +225,9 @@ def _impure(file: str, tree: ast.Module, trees: Mapping[str, ast.Module]) -> Ite
     for target in sorted(imported_files(tree, trees)):
         if not is_pure(target) and target not in PURE_MAY_IMPORT and not target.endswith("__init__.py"):
             yield f"is pure and imports {target}, which is not"
+    for one in imports(tree):
+        if one.names & RUNNING_LOOP.get(one.module, set()):
+            yield f"is pure and imports {one.module}"
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef | ast.Await):
             yield "is pure and has a coroutine"
@@ -264,7 +269,8 @@ def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kbroker.api import context\n    import os"
         ),
         "kbroker/config/clock.py": "import time",
-        "kbroker/config/loop.py": "async def f():\n    from asyncio import sleep",
+        "kbroker/config/loop.py": "async def f():\n    from asyncio import new_event_loop",
+        "kbroker/config/sleeping.py": "from asyncio import sleep",
         "kbroker/config/dice.py": "from random import Random, random\nr = Random()",
         "kbroker/storage/file_names.py": "",
         "kbroker/storage/log/log.py": "import kbroker.common",
@@ -272,6 +278,7 @@ def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
         "kbroker/metadata/store/zookeeper.py": "import kazoo.client, threading",
         "kbroker/metadata/metadata_loader.py": "from kbroker.replica import partition",
         "kbroker/replica/replica_manager.py": "from . import partition\nfrom kbroker import broker",
+        "kbroker/replica/sleeping.py": "from asyncio import sleep",
         "kbroker/server/socket_server.py": "import asyncio\nimport kbroker.broker",
         "kbroker/broker.py": "import time, kbroker.server",
         "kbroker/cli/start/start.py": "import os\nfrom kbroker.broker import run",
@@ -292,6 +299,7 @@ def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
         "kbroker/config/dice.py: instantiates Random",
         "kbroker/config/loop.py: imports asyncio below the edge",
         "kbroker/config/loop.py: is pure and has a coroutine",
+        "kbroker/config/sleeping.py: is pure and imports asyncio",
         "kbroker/config/up.py: imports storage, which is not below config",
         "kbroker/config/up.py: is pure and imports kbroker/storage/log/log.py, which is not",
         "kbroker/config/up_for_types.py: imports api, which is not below config",

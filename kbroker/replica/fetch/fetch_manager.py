@@ -7,7 +7,6 @@ the loop, so that appends of one turn share one answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
@@ -21,7 +20,6 @@ from kbroker.replica.fetch.fetch_session import (
 from kbroker.replica.fetch.log_reads import (
     READ_COMMITTED,
     FetchReadResult,
-    Results,
     fall_silent,
     read,
     read_cold_blocking,
@@ -29,9 +27,10 @@ from kbroker.replica.fetch.log_reads import (
     told,
 )
 from kbroker.replica.purgatory import DelayedOperation
+from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
-from protocol.fast.fetch import FetchRequest
+from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult, TopicKey
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -49,9 +48,6 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 # Answers that clients are slow to read may hold this much in all; what is given shrinks on the way there.
 MAX_UNSENT_BYTES = 48 * 1024 * 1024
 
-# (error code, session id, results)
-Answer = Callable[[int, int, Results], None]
-
 
 class FetchManager:
     """All fetch sessions of a broker. `unsent_bytes` is kept by the network room."""
@@ -59,22 +55,20 @@ class FetchManager:
     def __init__(self, environment: Environment, replicas: ReplicaManager, slots: int, max_bytes: int) -> None:
         """`slots`: max.incremental.fetch.session.cache.slots; `max_bytes`: fetch.max.bytes."""
         self.unsent_bytes = 0
+        # Bytes of records in responses, by topic name or id as the request names it.
+        self.bytes_out: dict[TopicKey, int] = {}
         self.sessions = FetchSessionCache(slots, environment.random)
         self.replicas = replicas
         self.environment = environment
         self._max_bytes = min(max_bytes, MAX_ANSWER_BYTES)
         self._cold_reads: set[Task[None]] = set()
 
-    def fetch(self, request: FetchRequest, by_id: bool, answer: Answer) -> Callable[[], None] | None:
-        """Serve a request; `answer` is called once, now or when there is enough to say.
-
-        Gives what to call if nobody waits for the answer any more; None if it was answered.
-        """
+    def fetch(self, request: FetchRequest, by_id: bool) -> FetchResponse | DelayedResponse[FetchResponse]:
+        """Read what the request asks for; delayed, if there is not enough to read yet."""
         try:
             session = self._session(request, by_id)
         except KafkaError as error:
-            answer(error.code, 0, [])
-            return None
+            return FetchResponse(error.code, 0, [])
         budget = self.budget(request)
         try:
             found = read(session, request, budget, self.attach)
@@ -86,15 +80,26 @@ class FetchManager:
         if not found.cold and (
             found.size >= enough or found.urgent or request.max_wait_ms <= 0 or not session.partitions
         ):
-            self.give(session, found, answer)
-            return None
-        fetch = DelayedFetch(self, session, request, answer)
+            return self.respond(session, found)
+        fetch = DelayedFetch(self, session, request)
         fetch.wait(found, enough)
-        return fetch.abandon
+        return fetch
 
-    def give(self, session: FetchSession, found: FetchReadResult, answer: Answer) -> None:
-        """Answer, and note what the session has been told."""
+    def respond(self, session: FetchSession, found: FetchReadResult) -> FetchResponse:
+        """Make the response, and note what the session has been told.
+
+        Results are grouped under their topics, in the order in which topics first appear.
+        """
+        topics: dict[TopicKey, list[FetchResult]] = {}
         for fetched, result in found.results:
+            of_topic = topics.get(fetched.key)
+            if of_topic is None:
+                topics[fetched.key] = [result]
+            else:
+                of_topic.append(result)
+            size = len(result.records)
+            if size:
+                self.bytes_out[fetched.key] = self.bytes_out.get(fetched.key, 0) + size
             partition: Partition | None = fetched.target
             if result.error_code or result.diverging is not None or partition is None:
                 fetched.told = None
@@ -105,7 +110,7 @@ class FetchManager:
             elif fetched.offset >= partition.high_watermark and fetched.told == told(partition):
                 fall_silent(session, fetched, partition)
         self.release(session)
-        answer(0, session.id, found.results)
+        return FetchResponse(0, session.id, list(topics.items()))
 
     def budget(self, request: FetchRequest) -> int:
         """Bytes of records that the answer to a request may hold."""
@@ -181,7 +186,7 @@ class FetchManager:
         except Exception as error:
             log.failure("read failed", error, partition=found.cold[0].partition.tp)
             outcomes = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(found.cold)
-        if fetch.done:
+        if fetch.is_done:
             return
         if any(cold.partition.closed for cold in found.cold):
             # What failed because the partition has gone has another error now.
@@ -191,17 +196,16 @@ class FetchManager:
         fetch.answer(found)
 
 
-class DelayedFetch:
-    """One request that is not answered at once. `done`: it was answered, or nobody waits for the answer."""
+class DelayedFetch(DelayedResponse[FetchResponse]):
+    """A request that waits, for records or for the disk."""
 
-    __slots__ = ("_answer", "_deadline", "_enough", "_fetching", "_gained", "_scheduled", "done", "request", "session")
+    __slots__ = ("_deadline", "_enough", "_fetching", "_gained", "_scheduled", "request", "session")
 
-    def __init__(self, fetching: FetchManager, session: FetchSession, request: FetchRequest, answer: Answer) -> None:
+    def __init__(self, fetching: FetchManager, session: FetchSession, request: FetchRequest) -> None:
+        super().__init__()
         self.session = session
         self.request = request
-        self.done = False
         self._fetching = fetching
-        self._answer = answer
         self._deadline: Deadline | None = None
         self._gained = 0
         self._enough = 0
@@ -234,7 +238,7 @@ class DelayedFetch:
 
     def proceed(self) -> None:
         """The waiting is over: read again and answer, with or without enough."""
-        if self.done:
+        if self.is_done:
             return
         self._stop_waiting()
         try:
@@ -249,18 +253,18 @@ class DelayedFetch:
             self.answer(found)
 
     def answer(self, found: FetchReadResult) -> None:
-        if not self.done:
+        if not self.is_done:
             self._end()
-            self._fetching.give(self.session, found, self._answer)
+            self.complete(self._fetching.respond(self.session, found))
 
     def abandon(self) -> None:
-        """Nobody waits for the answer: the session is left as if the request had not been made."""
-        if not self.done:
+        """The session is left as if the request had not been made."""
+        if not self.is_done:
+            super().abandon()
             self._end()
             self._fetching.release(self.session)
 
     def _end(self) -> None:
-        self.done = True
         self._stop_waiting()
         if self.session.waiter is self:
             self.session.waiter = None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Any, NamedTuple
 
-from kbroker.api.dispatch import FIRST_SERVED_VERSION, STEMS, message_classes
+from kbroker.api.dispatch import FIRST_SUPPORTED_VERSION, STEMS, message_classes
 from protocol.apis import APIS, ApiKey
 from protocol.fast.primitives import put_uvarint
 from protocol.framing import encode_request_header, frame
@@ -92,7 +92,7 @@ class Shape:
 
 def all_shapes() -> Iterator[Shape]:
     for key in STEMS:
-        for version in range(FIRST_SERVED_VERSION.get(key, APIS[key].min), APIS[key].max + 1):
+        for version in range(FIRST_SUPPORTED_VERSION.get(key, APIS[key].min), APIS[key].max + 1):
             yield Shape(key, version)
 
 

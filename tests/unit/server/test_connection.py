@@ -1,6 +1,5 @@
 """One connection: frames, answers, a client that does not keep up, the end."""
 
-import asyncio
 from struct import Struct
 
 import pytest
@@ -11,11 +10,11 @@ from tests.unit.support.server_connection import (
     ECHO,
     FAIL,
     HEADER,
-    INSIDE,
     LATER,
     MALFORMED,
     MAX_FRAME,
     OVERLAP,
+    PARTS,
     SILENT,
     Wire,
 )
@@ -112,7 +111,7 @@ def test_what_cannot_be_served_closes_the_connection(wire, frame):
 
 def test_client_ids(wire):
     seen = []
-    wire.desk.serve = lambda services, context, frame, pos: seen.append(context.client_id)
+    wire.desk.handle = lambda services, context, request: seen.append(context.client_id)
     for client in (b"one", b"one", b"two", None, b"", b"two", "größer".encode(), b"caf\xe9"):
         wire.receive(wire.frame(SILENT, b"", client))
     assert seen == ["one", "one", "two", None, "", "two", "größer", "caf\ufffd"]
@@ -122,12 +121,12 @@ def test_client_ids(wire):
 
 
 def test_answers_of_one_that_waits_and_others_behind_it_come_in_order(wire):
-    wire.receive(wire.frame(OVERLAP) + wire.frame(OVERLAP) + wire.frame(ECHO, b"3") + wire.frame(INSIDE, b"4!"))
+    wire.receive(wire.frame(OVERLAP) + wire.frame(OVERLAP) + wire.frame(ECHO, b"3") + wire.frame(PARTS, b"4!"))
     assert wire.desk.served == [b"", b"", b"3", b"4!"]
     assert wire.answers() == []
-    wire.desk.answer(1)
+    wire.desk.respond(1)
     assert wire.answers() == []
-    wire.desk.answer(0)
+    wire.desk.respond(0)
     assert wire.answers() == [(1, b"late 1"), (2, b"late 2"), (3, b"3"), (4, b"4!")]
     assert not wire.connection.waiting
 
@@ -136,18 +135,18 @@ def test_nothing_is_served_behind_one_that_must_be_alone(wire):
     wire.receive(wire.frame(OVERLAP) + wire.frame(LATER) + wire.frame(ECHO, b"3"))
     wire.receive(wire.frame(ECHO, b"4"))
     assert wire.desk.served == [b"", b""]
-    wire.desk.answer(1)
+    wire.desk.respond(1)
     wire.desk.run()
     assert wire.desk.served == [b"", b"", b"3", b"4"]
     assert wire.answers() == []
-    wire.desk.answer(0)
+    wire.desk.respond(0)
     assert wire.answers() == [(1, b"late 1"), (2, b"late 2"), (3, b"3"), (4, b"4")]
 
 
 def test_an_answer_serves_nothing_in_the_middle_of_what_caused_it(wire):
     """It may come from within another connection's append."""
     wire.receive(wire.frame(LATER) + wire.frame(ECHO, b"2"))
-    wire.desk.answer()
+    wire.desk.respond()
     assert wire.desk.served == [b""]
     wire.desk.run()
     assert wire.desk.served == [b"", b"2"]
@@ -158,7 +157,7 @@ def test_as_many_may_overlap_as_there_is_room_for(wire):
     wire.desk.run()
     assert len(wire.desk.served) == net._MAX_OVERLAPPING
     for _ in range(200):
-        wire.desk.answer()
+        wire.desk.respond()
         wire.desk.run()
     assert [number for number, _ in wire.answers()] == list(range(1, 201))
 
@@ -166,16 +165,14 @@ def test_as_many_may_overlap_as_there_is_room_for(wire):
 def test_a_coroutine_answers(wire):
     wire.receive(wire.frame(AWAIT, b"1") + wire.frame(ECHO, b"2"))
     assert wire.answers() == []
-    asyncio.run(wire.desk.tasks.pop())
-    wire.desk.run()
+    wire.desk.run_task()
     assert wire.answers() == [(1, b"1"), (2, b"2")]
 
 
 @pytest.mark.parametrize("body", [b"bad", b"mistake"])
 def test_a_coroutine_that_fails_closes_the_connection(wire, body):
     wire.receive(wire.frame(AWAIT, body) + wire.frame(ECHO, b"unseen"))
-    asyncio.run(wire.desk.tasks.pop())
-    wire.desk.run()
+    wire.desk.run_task()
     assert wire.socket.closed
     assert b"unseen" not in wire.desk.served
 
@@ -197,7 +194,7 @@ def test_the_backlog_stops_the_reading_and_goes_on_in_order(wire):
         wire.receive(frames[sent])
         sent += 1
     assert len(wire.connection._holdings.backlog) < net._MAX_BACKLOG + 1000
-    wire.desk.answer()
+    wire.desk.respond()
     wire.desk.run()
     assert wire.socket.reading
     for frame in frames[sent:]:
@@ -210,7 +207,7 @@ def test_a_partial_frame_in_the_backlog(wire):
     wire.receive(wire.frame(LATER))
     frame = wire.frame(ECHO, b"in two parts")
     wire.receive(frame[:9])
-    wire.desk.answer()
+    wire.desk.respond()
     wire.desk.run()
     wire.receive(frame[9:])
     assert wire.answers() == [(1, b"late 1"), (2, b"in two parts")]
@@ -246,8 +243,8 @@ def test_answers_that_come_while_the_client_does_not_read_are_counted(wire):
     wire.receive(wire.frame(OVERLAP))
     wire.receive(wire.frame(OVERLAP))
     wire.socket.full = True
-    wire.desk.waiting.pop(0).respond(bytes(2000))
-    wire.desk.waiting.pop(0).respond(bytes(500))
+    wire.desk.respond(0, bytes(2000))
+    wire.desk.respond(0, bytes(500))
     assert wire.desk.unsent_bytes == wire.socket.unsent == 2516
     wire.connection.connection_lost(None)
     assert wire.desk.unsent_bytes == 0
@@ -256,14 +253,11 @@ def test_answers_that_come_while_the_client_does_not_read_are_counted(wire):
 # The end.
 
 
-def test_closing_gives_up_what_is_owed(wire):
-    given_up = []
+def test_closing_abandons_delayed_responses(wire):
     wire.receive(wire.frame(OVERLAP) + wire.frame(ECHO) + wire.frame(LATER))
-    for context in wire.desk.waiting:
-        context.on_abandoned = lambda number=context.correlation_id: given_up.append(number)
     wire.connection.connection_lost(None)
-    assert given_up == [1, 3]
-    wire.desk.answer()
+    assert [(number, delayed.is_done) for number, delayed in wire.desk.waiting] == [(1, True), (3, True)]
+    wire.desk.respond()
     wire.desk.run()
     assert wire.answers() == []
     assert wire.desk.connections == []
@@ -311,6 +305,6 @@ def test_every_read_and_every_answer_is_a_sign_of_life(wire):
     wire.receive(wire.frame(LATER)[3:])
     assert wire.connection.waiting
     wire.desk.now = 900
-    wire.desk.answer()
+    wire.desk.respond()
     assert wire.connection.last_active_ns == 900
     assert not wire.connection.waiting

@@ -42,8 +42,8 @@ def refusals(time: Time, caplog: pytest.LogCaptureFixture) -> ErrorReporter:
 
 
 def asked(peer: str = "10.0.0.7:5000", api: int = 0) -> RequestContext:
-    entry = SimpleNamespace(stats=RequestStats(api, 9))
-    return RequestContext(cast(Any, SimpleNamespace(peer=peer)), 9, 1, "my app", cast(Any, entry), 0)
+    handler = SimpleNamespace(stats=RequestStats(api, 9))
+    return RequestContext(cast(Any, SimpleNamespace(peer=peer)), cast(Any, handler), 9, 1, "my app", 0)
 
 
 def test_a_refused_request_is_told_with_who_what_and_why(refusals: ErrorReporter, caplog: pytest.LogCaptureFixture):

@@ -7,8 +7,9 @@ from struct import Struct
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kbroker.api.context import PENDING, RequestContext
-from kbroker.api.dispatch import ApiHandler, UnservedRequest
+from kbroker.api.context import ApiHandler, RequestContext
+from kbroker.api.dispatch import UnsupportedRequest
+from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.metrics import RequestStats
 from kbroker.server.connection import Connection
 from kbroker.server.error_reporter import ErrorReporter
@@ -18,8 +19,8 @@ from kbroker.server.socket_server import SocketServer
 from protocol.errors import MalformedError
 
 HEADER = Struct(">ihhih")
-# APIs of the table: answer at once, answer later (alone, or overlapping as Produce does), await, fail, say nothing.
-ECHO, LATER, OVERLAP, AWAIT, MALFORMED, FAIL, SILENT, INSIDE = range(8)
+# The APIs: respond at once, later (alone, or overlapping as Produce does), by a coroutine, not at all, or fail.
+ECHO, LATER, OVERLAP, AWAIT, MALFORMED, FAIL, SILENT, PARTS = range(8)
 MAX_FRAME = 100_000
 
 
@@ -85,13 +86,13 @@ class Desk:
         self.write_high_water = 1000
         self.max_request_bytes = MAX_FRAME
         self.services = None
-        self.dispatch = SimpleNamespace(find=self.find, skip_tags=None)
+        self.dispatch = SimpleNamespace(find=self.find)
         self.unsent_bytes = 0
         self.connections: list[Connection] = []
         self.queue: list[Callable[[], None]] = []
         self.delayed: list[Callable[[], None]] = []
         self.tasks: list[Coroutine[Any, Any, None]] = []
-        self.waiting: list[RequestContext] = []
+        self.waiting: list[tuple[int, DelayedResponse[bytes]]] = []
         self.served: list[bytes] = []
         self.now = 0
         self.windows: list[Callable[[], None]] = []
@@ -129,6 +130,11 @@ class Desk:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(work)
 
+    def run_task(self) -> None:
+        """Run a coroutine that a handler returned to its end."""
+        asyncio.run(self.tasks.pop())
+        self.run()
+
     def run(self) -> None:
         while self.queue:
             self.queue.pop(0)()
@@ -137,22 +143,30 @@ class Desk:
 
     def find(self, key: int, version: int) -> ApiHandler:
         if key == 99:
-            raise UnservedRequest("API not served", key, version)
+            raise UnsupportedRequest("API not served", key, version)
         return ApiHandler(
-            self.serve, False, version > 0, key == OVERLAP, self.stats.setdefault(key, RequestStats(key, 0))
+            decode=lambda frame, pos, version: bytes(frame[pos:]),
+            handle=self.handle,
+            encode=lambda response, version: [response[:1], response[1:]] if key == PARTS else response,
+            report_errors=lambda context, request, response: None,
+            response_type=bytes,
+            stats=self.stats.setdefault(key, RequestStats(key, 0)),
+            is_flexible=False,
+            has_flexible_response_header=version > 0,
+            overlaps=key == OVERLAP,
         )
 
-    def serve(self, services: object, context: RequestContext, frame: memoryview, pos: int) -> Any:
-        body = bytes(frame[pos:])
-        self.served.append(body)
+    def handle(self, services: object, context: RequestContext, request: bytes) -> Any:
+        self.served.append(request)
         match context.api_key:
-            case 0:
-                return body
+            case 0 | 7 | 9:
+                return request
             case 1 | 2:
-                self.waiting.append(context)
-                return PENDING
+                delayed: DelayedResponse[bytes] = DelayedResponse()
+                self.waiting.append((context.correlation_id, delayed))
+                return delayed
             case 3:
-                return self.eventually(body)
+                return self.eventually(request)
             case 4:
                 raise MalformedError("bad body")
             case 5:
@@ -160,24 +174,20 @@ class Desk:
             case 8:
                 # Heavy: it takes 10 ms.
                 self.now += 10_000_000
-                return body
-            case 9:
-                return body
-            case 7:
-                context.respond([body[:1], body[1:]])
-                return PENDING
+                return request
         return None
 
-    async def eventually(self, body: bytes) -> bytes:
-        if body == b"bad":
+    async def eventually(self, request: bytes) -> bytes | None:
+        if request == b"bad":
             raise MalformedError("bad later")
-        if body == b"mistake":
+        if request == b"mistake":
             raise KeyError("a mistake of ours")
-        return body
+        return None if request == b"silent" else request
 
-    def answer(self, number: int = 0) -> None:
-        context = self.waiting.pop(number)
-        context.respond(b"late %d" % context.correlation_id)
+    def respond(self, number: int = 0, response: bytes | None = None) -> None:
+        """Complete a response that a handler delayed."""
+        correlation_id, delayed = self.waiting.pop(number)
+        delayed.complete(b"late %d" % correlation_id if response is None else response)
 
 
 class Wire:

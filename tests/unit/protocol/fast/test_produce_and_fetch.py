@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import MalformedError
 from protocol.fast.fetch import FetchRequest as WireFetch
-from protocol.fast.fetch import FetchResult, decode_fetch_request, encode_fetch_response
+from protocol.fast.fetch import FetchResponse, FetchResult, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import decode_produce_request, encode_produce_response
 from protocol.messages import k00_produce, k01_fetch
 from protocol.schema.message import Message, decode, encode
@@ -133,7 +133,7 @@ def test_produce_responses(version: int) -> None:
         topics.append((key, parts))
         rows.append(k00_produce.TopicProduceResponse(**named(key), partition_responses=part_rows))
     expected = encode(k00_produce.ProduceResponse(responses=rows), version)
-    assert encode_produce_response(version, topics) == expected
+    assert encode_produce_response(topics, version) == expected
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -167,7 +167,7 @@ def test_fetch_responses(version: int) -> None:
         rows.append(k01_fetch.FetchableTopicResponse(**name, partitions=part_rows))
     session = {"error_code": 0, "session_id": 77} if version >= 7 else {}
     expected = encode(k01_fetch.FetchResponse(**session, responses=rows), version)
-    assert b"".join(encode_fetch_response(version, 0, 77, topics)) == expected
+    assert b"".join(encode_fetch_response(FetchResponse(0, 77, topics), version)) == expected
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])

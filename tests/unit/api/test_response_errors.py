@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.api.response_errors import ResponseError, outcomes, plan_of
+from kbroker.api.response_errors import ResponseError, error_fields, errors_of
 from protocol.errors import ErrorCode
 from protocol.messages.k29_describe_acls import DescribeAclsResponse
 from protocol.messages.k30_create_acls import AclCreationResult, CreateAclsResponse
@@ -51,6 +51,6 @@ UNKNOWN = {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "error_message": 
     ids=lambda value: type(value).__name__,
 )
 def test_errors_and_what_they_are_about(response: Any, expected: list[tuple[int, str, dict[str, object]]]):
-    plan = plan_of(type(response))
-    assert plan is not None
-    assert outcomes(plan, None, response) == [ResponseError(*one) for one in expected]
+    fields = error_fields(type(response))
+    assert fields is not None
+    assert errors_of(fields, None, response) == [ResponseError(*one) for one in expected]

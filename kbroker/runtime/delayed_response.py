@@ -1,0 +1,51 @@
+"""The response of a request that waits for a condition or a deadline."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Generator
+from typing import Any, Generic, TypeVar, cast
+
+R = TypeVar("R")
+
+
+class DelayedResponse(Generic[R]):
+    """A future response: awaitable, completed once.
+
+    Unlike an asyncio.Future it calls back at once, not in the next iteration of the event loop, and has one callback.
+    With asyncio.Future a Fetch that waits takes 11 % more processor time.
+    """
+
+    __slots__ = ("_callback", "_response", "is_done")
+
+    def __init__(self) -> None:
+        # Completed or abandoned.
+        self.is_done = False
+        self._response: R | None = None
+        self._callback: Callable[[R], object] | None = None
+
+    def on_complete(self, callback: Callable[[R], object]) -> None:
+        """Set the one callback; it is called at once if the response is there already."""
+        if self.is_done:
+            callback(cast(R, self._response))
+        else:
+            self._callback = callback
+
+    def complete(self, response: R) -> None:
+        """Has no effect if the response is there already, or nobody waits for it any more."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self._response = response
+        if self._callback is not None:
+            self._callback(response)
+
+    def abandon(self) -> None:
+        """The client's connection is closed."""
+        self.is_done = True
+        self._callback = None
+
+    def __await__(self) -> Generator[Any, None, R]:
+        future: Future[R] = Future()
+        self.on_complete(future.set_result)
+        return (yield from future)

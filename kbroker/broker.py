@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, TypeVar
 from kbroker.api.context import Services
 from kbroker.api.dispatch import Dispatch
 from kbroker.config import BrokerConfig
-from kbroker.config.acting import without_effect
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.metadata.cluster_member import ClusterMember, join
-from kbroker.metadata.image import BROKER_RESOURCE, BrokerRegistration, ConfigResource, MetadataDelta
+from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store.coordination import Coordination, SessionExpired
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.replica.assignments import Assignments
@@ -75,7 +76,7 @@ class Broker:
     async def start(self) -> str:
         """Come up whole, then accept clients; gives the bootstrap address. Raises OSError, ConfigError."""
         self.environment.set_threads(self.config.num_io_threads)
-        for line in without_effect(BROKER_RESOURCE, self.config.static):
+        for line in no_effect_warnings(ConfigResourceType.BROKER, self.config.static_configs):
             log.warning("config without effect", reason=line)
         logs = LogManager(self.environment, self.config.log_dirs[0], lambda: self.config)
         await logs.lock()
@@ -176,16 +177,16 @@ class Broker:
     async def _on_delta(self, member: ClusterMember, assignments: Assignments, delta: MetadataDelta) -> None:
         """Dynamic broker configs take effect: the brokers' common ones, and this broker's over them."""
         own = str(self.config.node_id)
-        if any(ConfigResource(BROKER_RESOURCE, name) in delta.configs for name in ("", own)):
+        if any(ConfigResource(ConfigResourceType.BROKER, name) in delta.configs for name in ("", own)):
             self._configure(member)
             self.services.config = self.config
             self._server.configure(self.config)
             assignments.reconfigure()
 
     def _configure(self, member: ClusterMember) -> None:
-        common = member.image.overrides(BROKER_RESOURCE, "")
-        own = member.image.overrides(BROKER_RESOURCE, str(self.config.node_id))
-        self.config, complaints = self.config.with_stored(common, own)
+        common = member.image.overrides(ConfigResourceType.BROKER, "")
+        own = member.image.overrides(ConfigResourceType.BROKER, str(self.config.node_id))
+        self.config, complaints = self.config.with_stored_dynamic(common, own)
         for line in complaints:
             log.warning("stored config left out", reason=line)
         self.environment.set_threads(self.config.num_io_threads)

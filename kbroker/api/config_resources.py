@@ -1,7 +1,7 @@
-"""The resources that have configs: how their names are checked, and how their overrides are changed.
+"""Checks and changes of config resources, for the APIs with keys 32, 33, 44 and 74.
 
-Shared by the config APIs (keys 32, 33, 44, 74). Brokers answer for themselves and for the brokers' common
-default (the empty name), not for each other; admin clients send these requests to the broker concerned.
+A broker serves its own configs and the default of all brokers (the empty name), but not the configs of other brokers.
+Admin clients send a request about a broker to that broker.
 """
 
 from collections import Counter
@@ -10,119 +10,111 @@ from typing import NamedTuple
 
 from kbroker.api.context import Services
 from kbroker.common import KafkaError
-from kbroker.config.acting import without_effect
 from kbroker.config.alter import AlterConfigOp, alter_broker, alter_client_metrics, alter_group, alter_topic
 from kbroker.config.broker_loggers import alter_loggers
-from kbroker.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.metadata.topics.topic_plans import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
-
-LOGGER_RESOURCE = 8
-CLIENT_METRICS_RESOURCE = 16
-RESOURCE_TYPES = (
-    GROUP_RESOURCE,
-    CLIENT_METRICS_RESOURCE,
-    LOGGER_RESOURCE,
-    BROKER_RESOURCE,
-    TOPIC_RESOURCE,
-)
 
 log = EventLogger("kbroker.config")
 
 Overrides = dict[str, str]
 
 
-class Alteration(NamedTuple):
-    kind: int
+class ResourceAlteration(NamedTuple):
+    """The changes of one resource. `type` is the number in the request, which may be none of ConfigResourceType."""
+
+    type: int
     name: str
-    changes: Sequence[AlterConfigOp]
+    ops: Sequence[AlterConfigOp]
 
 
-async def alter_each(
-    services: Services, wanted: Sequence[Alteration], *, replace: bool, validate_only: bool
+async def alter_resources(
+    services: Services, alterations: Sequence[ResourceAlteration], *, replace: bool, validate_only: bool
 ) -> list[KafkaError | None]:
-    """Each resource succeeds or fails by itself; one that is named twice is refused both times."""
-    times = Counter(alteration[:2] for alteration in wanted)
-    outcomes: list[KafkaError | None] = []
-    for alteration in wanted:
+    """Alter each resource on its own, and return its error or None. A resource that is named twice is not altered.
+
+    With `replace` the changes apply to empty overrides, as in AlterConfigs.
+    """
+    times_named = Counter((alteration.type, alteration.name) for alteration in alterations)
+    errors: list[KafkaError | None] = []
+    for alteration in alterations:
         try:
-            if times[alteration[:2]] > 1:
-                raise invalid("Each resource must appear at most once.")
-            await _alter(services, *alteration, replace, validate_only)
-            outcomes.append(None)
-        except KafkaError as refusal:
-            outcomes.append(refusal)
-    return outcomes
+            if times_named[alteration.type, alteration.name] > 1:
+                raise invalid_request("Each resource must appear at most once.")
+            await _alter(services, alteration, replace, validate_only)
+            errors.append(None)
+        except KafkaError as error:
+            errors.append(error)
+    return errors
 
 
-async def _alter(
-    services: Services, kind: int, name: str, changes: Sequence[AlterConfigOp], replace: bool, validate_only: bool
-) -> None:
-    """Changes a resource's overrides; with `replace` they begin from none. Raises KafkaError."""
-    if kind == LOGGER_RESOURCE and not replace:
-        _check_node(services, name)
-        alter_loggers(changes, validate_only=validate_only)
+async def _alter(services: Services, alteration: ResourceAlteration, replace: bool, validate_only: bool) -> None:
+    resource_type, name, ops = alteration
+    if resource_type == ConfigResourceType.BROKER_LOGGER and not replace:
+        _check_node_id(services, name)
+        alter_loggers(ops, validate_only=validate_only)
         return
-    decide = _decision(services, kind, name, changes)
-    new: Overrides = {}
+    decide = _decision(services, alteration)
+    altered: Overrides = {}
 
-    def change(current: Overrides) -> Overrides:
-        nonlocal new
-        new = decide({} if replace else current)
-        return new
+    def alter_overrides(current: Overrides) -> Overrides:
+        nonlocal altered
+        altered = decide({} if replace else current)
+        return altered
 
     if validate_only:
-        change(services.metadata.overrides(kind, name))
-        _check_exists(services, kind, name)
+        alter_overrides(services.metadata.overrides(resource_type, name))
+        _check_topic_exists(services, resource_type, name)
         return
-    await services.controller.alter_configs(kind, name, change)
-    touched = {changed.name: new[changed.name] for changed in changes if changed.name in new}
-    for line in without_effect(kind, touched):
-        log.warning("config without effect", reason=line)
+    await services.controller.alter_configs(resource_type, name, alter_overrides)
+    changed = {op.name: altered[op.name] for op in ops if op.name in altered}
+    for warning in no_effect_warnings(ConfigResourceType(resource_type), changed):
+        log.warning("config without effect", reason=warning)
 
 
-def _decision(
-    services: Services, kind: int, name: str, changes: Sequence[AlterConfigOp]
-) -> Callable[[Overrides], Overrides]:
-    """What to do with the overrides of a resource whose name is in order. Raises KafkaError."""
-    if kind == BROKER_RESOURCE:
+def _decision(services: Services, alteration: ResourceAlteration) -> Callable[[Overrides], Overrides]:
+    """Check the resource's name, and return the function from its current to its new overrides. Raises KafkaError."""
+    resource_type, name, ops = alteration
+    if resource_type == ConfigResourceType.BROKER:
         if name:
-            _check_node(services, name)
-        return lambda current: alter_broker(current, changes, services.config, every=not name)
-    if kind == TOPIC_RESOURCE:
+            _check_node_id(services, name)
+        return lambda current: alter_broker(current, ops, services.config, cluster_default=not name)
+    if resource_type == ConfigResourceType.TOPIC:
         if not name:
-            raise invalid("Default topic resources are not allowed.")
+            raise invalid_request("Default topic resources are not allowed.")
         validate_topic_name(name)
-        return lambda current: alter_topic(current, changes, services.config)
-    if kind == GROUP_RESOURCE:
+        return lambda current: alter_topic(current, ops, services.config)
+    if resource_type == ConfigResourceType.GROUP:
         if not name:
-            raise invalid("Default group resources are not allowed.")
-        return lambda current: alter_group(current, changes, services.config)
-    if kind == CLIENT_METRICS_RESOURCE:
+            raise invalid_request("Default group resources are not allowed.")
+        return lambda current: alter_group(current, ops, services.config)
+    if resource_type == ConfigResourceType.CLIENT_METRICS:
         if not name:
-            raise invalid("Subscription name can't be empty")
-        return lambda current: alter_client_metrics(current, changes)
-    raise invalid(f"Unknown resource type {kind}")
+            raise invalid_request("Subscription name can't be empty")
+        return lambda current: alter_client_metrics(current, ops)
+    raise invalid_request(f"Unknown resource type {resource_type}")
 
 
-def _check_exists(services: Services, kind: int, name: str) -> None:
-    if kind == TOPIC_RESOURCE and name not in services.metadata.topics:
+def _check_topic_exists(services: Services, resource_type: int, name: str) -> None:
+    if resource_type == ConfigResourceType.TOPIC and name not in services.metadata.topics:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 
 
-def _check_node(services: Services, name: str) -> None:
-    number = node_number(name)
-    if number is None:
-        raise invalid(f"Node id must be an integer, but it is: {name}")
-    if number != services.node_id:
-        raise invalid(f"Unexpected broker id, expected {services.node_id}, but received {name}")
+def _check_node_id(services: Services, name: str) -> None:
+    node_id = parse_node_id(name)
+    if node_id is None:
+        raise invalid_request(f"Node id must be an integer, but it is: {name}")
+    if node_id != services.node_id:
+        raise invalid_request(f"Unexpected broker id, expected {services.node_id}, but received {name}")
 
 
-def node_number(name: str) -> int | None:
-    """The id that a broker resource's name stands for."""
+def parse_node_id(name: str) -> int | None:
+    """Return the id in the name of a broker resource, None if it is not an integer."""
     return int(name) if name.isascii() and name.removeprefix("-").isdigit() and len(name) < 12 else None
 
 
-def invalid(message: str) -> KafkaError:
+def invalid_request(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)

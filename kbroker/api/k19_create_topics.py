@@ -58,12 +58,12 @@ def _result(services: Services, version: int, result: TopicResult) -> CreatableT
 def _configs(services: Services, result: TopicResult) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(
-            name=entry.row.name,
+            name=entry.key.name,
             # An override as it was given; DescribeConfigs has it as it was understood. So has Kafka.
-            value=result.configs.get(entry.row.name, entry.value),
+            value=result.configs.get(entry.key.name, entry.value),
             read_only=entry.read_only,
             config_source=entry.source,
-            is_sensitive=entry.row.sensitive,
+            is_sensitive=entry.key.is_sensitive,
         )
         for entry in describe_topic(result.configs, services.config)
     ]

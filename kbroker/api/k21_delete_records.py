@@ -48,6 +48,6 @@ async def _delete_checked(services: Services, topic: str, index: int, offset: in
     partition = services.replicas.leader(topic, index)
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-    if not partition.log.config.delete:
+    if not partition.log.config.has_delete_policy:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
     return await services.replicas.delete_records(partition, offset)

@@ -1,30 +1,26 @@
-"""DescribeConfigs (key 32), versions 1 to 4: configs of topics, brokers, groups, client metrics and loggers.
+"""DescribeConfigs (key 32), versions 1 to 4: the configs of topics, brokers, groups, client metrics and broker loggers.
 
-Version 3 adds types and documentation. Synonyms and documentation come only when they are asked for; a list
-of keys, if there is one and it is not empty, selects configs. Values of sensitive configs are never sent.
+- configuration_keys, unless it is null or empty, selects configs by name.
+- Synonyms are returned if the request includes them, as is documentation (version 3). Version 3 also returns types.
+- Values of sensitive configs are never returned.
 """
 
 from collections.abc import Sequence
 
-from kbroker.api.config_resources import (
-    CLIENT_METRICS_RESOURCE,
-    LOGGER_RESOURCE,
-    invalid,
-    node_number,
-)
+from kbroker.api.config_resources import invalid_request, parse_node_id
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.config.broker_loggers import logger_levels
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.describe import (
     ConfigEntry,
     ConfigSource,
     describe_broker,
-    describe_brokers,
+    describe_broker_defaults,
     describe_client_metrics,
     describe_group,
     describe_topic,
 )
-from kbroker.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from kbroker.metadata.topics.topic_plans import validate_topic_name
 from protocol.errors import ErrorCode
 from protocol.messages.k32_describe_configs import (
@@ -46,73 +42,74 @@ def _result(
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
-        if resource.resource_type == LOGGER_RESOURCE:
-            configs = _loggers(services, resource.resource_name)
+        if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+            configs = _logger_configs(services, resource.resource_name)
         else:
             entries = _entries(services, resource.resource_type, resource.resource_name)
             configs = [_config(entry, request.include_synonyms, request.include_documentation) for entry in entries]
-    except KafkaError as refusal:
-        result.error_code = refusal.code
-        result.error_message = refusal.message or ""
+    except KafkaError as error:
+        result.error_code = error.code
+        result.error_message = error.message or ""
         return result
-    keys = frozenset(resource.configuration_keys or ())
-    result.configs = [config for config in configs if not keys or config.name in keys]
+    names = frozenset(resource.configuration_keys or ())
+    result.configs = [config for config in configs if not names or config.name in names]
     return result
 
 
-def _entries(services: Services, kind: int, name: str) -> Sequence[ConfigEntry]:
+def _entries(services: Services, resource_type: int, name: str) -> Sequence[ConfigEntry]:
+    """Describe a resource other than a broker's loggers. Raises KafkaError."""
     config, metadata = services.config, services.metadata
-    if kind == TOPIC_RESOURCE:
+    if resource_type == ConfigResourceType.TOPIC:
         validate_topic_name(name)
         if name not in metadata.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return describe_topic(metadata.overrides(kind, name), config)
-    if kind == BROKER_RESOURCE:
+        return describe_topic(metadata.overrides(resource_type, name), config)
+    if resource_type == ConfigResourceType.BROKER:
         if not name:
-            return describe_brokers(config)
-        _check_node(services, name, " or empty string,")
+            return describe_broker_defaults(config)
+        _check_node_id(services, name, " or empty string,")
         return describe_broker(config)
-    if kind == GROUP_RESOURCE:
+    if resource_type == ConfigResourceType.GROUP:
         if not name:
-            raise invalid("Group name must not be empty")
-        return describe_group(metadata.overrides(kind, name), config)
-    if kind == CLIENT_METRICS_RESOURCE:
+            raise invalid_request("Group name must not be empty")
+        return describe_group(metadata.overrides(resource_type, name), config)
+    if resource_type == ConfigResourceType.CLIENT_METRICS:
         if not name:
-            raise invalid("Client metrics subscription name must not be empty")
-        return describe_client_metrics(metadata.overrides(kind, name))
-    raise invalid(f"Unknown resource type {kind}")
+            raise invalid_request("Client metrics subscription name must not be empty")
+        return describe_client_metrics(metadata.overrides(resource_type, name))
+    raise invalid_request(f"Unknown resource type {resource_type}")
 
 
-def _config(entry: ConfigEntry, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
-    row = entry.row
+def _config(entry: ConfigEntry, include_synonyms: bool, include_documentation: bool) -> DescribeConfigsResourceResult:
+    key = entry.key
     return DescribeConfigsResourceResult(
-        name=row.name,
+        name=key.name,
         value=entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
-        is_sensitive=row.sensitive,
+        is_sensitive=key.is_sensitive,
         synonyms=[
             DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
-            for synonym in (entry.synonyms if synonyms else ())
+            for synonym in (entry.synonyms if include_synonyms else ())
         ],
-        config_type=row.type,
-        documentation=row.doc if documentation else None,
+        config_type=key.type,
+        documentation=key.documentation if include_documentation else None,
     )
 
 
-def _loggers(services: Services, name: str) -> list[DescribeConfigsResourceResult]:
+def _logger_configs(services: Services, name: str) -> list[DescribeConfigsResourceResult]:
     if not name:
-        raise invalid("Broker id must not be empty")
-    _check_node(services, name, "")
+        raise invalid_request("Broker id must not be empty")
+    _check_node_id(services, name, "")
     return [
-        DescribeConfigsResourceResult(name=logger, value=level, config_source=ConfigSource.LOGGER)
+        DescribeConfigsResourceResult(name=logger, value=level, config_source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG)
         for logger, level in logger_levels().items()
     ]
 
 
-def _check_node(services: Services, name: str, alternative: str) -> None:
-    number = node_number(name)
-    if number is None:
-        raise invalid(f"Broker id must be an integer, but it is: {name}")
-    if number != services.node_id:
-        raise invalid(f"Unexpected broker id, expected {services.node_id}{alternative} but received {name}")
+def _check_node_id(services: Services, name: str, alternative: str) -> None:
+    node_id = parse_node_id(name)
+    if node_id is None:
+        raise invalid_request(f"Broker id must be an integer, but it is: {name}")
+    if node_id != services.node_id:
+        raise invalid_request(f"Unexpected broker id, expected {services.node_id}{alternative} but received {name}")

@@ -1,10 +1,11 @@
-"""IncrementalAlterConfigs (key 44), versions 0 and 1: set, delete, append to or subtract from single configs.
+"""IncrementalAlterConfigs (key 44), versions 0 and 1: set, delete, append to or subtract from single configs (KIP-339).
 
-Each resource succeeds or fails by itself; within one, all the changes are made or none. The answer comes when
-this broker follows the new values. A resource that is named twice is refused both times.
+- Each resource is altered on its own; either all or none of its changes are made.
+- The response is sent when this broker uses the new values.
+- A resource that is named twice gets INVALID_REQUEST each time.
 """
 
-from kbroker.api.config_resources import Alteration, alter_each
+from kbroker.api.config_resources import ResourceAlteration, alter_resources
 from kbroker.api.context import RequestContext, Services
 from kbroker.config.alter import AlterConfigOp
 from protocol.errors import ErrorCode
@@ -18,23 +19,23 @@ from protocol.messages.k44_incremental_alter_configs import (
 async def handle(
     services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    wanted = [
-        Alteration(
+    alterations = [
+        ResourceAlteration(
             resource.resource_type,
             resource.resource_name,
             [AlterConfigOp(config.name, config.config_operation, config.value) for config in resource.configs],
         )
         for resource in request.resources
     ]
-    errors = await alter_each(services, wanted, replace=False, validate_only=request.validate_only)
+    errors = await alter_resources(services, alterations, replace=False, validate_only=request.validate_only)
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(
                 error_code=error.code if error else ErrorCode.NONE,
                 error_message=error.message if error else None,
-                resource_type=alteration.kind,
+                resource_type=alteration.type,
                 resource_name=alteration.name,
             )
-            for alteration, error in zip(wanted, errors, strict=True)
+            for alteration, error in zip(alterations, errors, strict=True)
         ]
     )

@@ -1,12 +1,12 @@
 """ListConfigResources (key 74), versions 0 and 1: the names of the resources whose configs can be described.
 
-Version 0 lists client metrics subscriptions only (KIP-714). Version 1 lists the asked types, all when it asks
-for none: topics and brokers whether or not anything is set for them, groups and subscriptions with configs.
+- Version 0 lists client metrics subscriptions only (KIP-714).
+- Version 1 lists the requested types, all if it requests none: all topics and brokers, but only the groups and client
+  metrics subscriptions that have configs (KIP-1142).
 """
 
-from kbroker.api.config_resources import CLIENT_METRICS_RESOURCE, LOGGER_RESOURCE, RESOURCE_TYPES
 from kbroker.api.context import RequestContext, Services
-from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from kbroker.config.config_resource import ConfigResourceType
 from protocol.errors import ErrorCode
 from protocol.messages.k74_list_config_resources import (
     ConfigResource,
@@ -18,25 +18,25 @@ from protocol.messages.k74_list_config_resources import (
 def handle(
     services: Services, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    asked = request.resource_types or RESOURCE_TYPES
     if context.version == 0:
-        asked = [CLIENT_METRICS_RESOURCE]
-    if not set(asked) <= set(RESOURCE_TYPES):
+        types = {ConfigResourceType.CLIENT_METRICS}
+    elif not set(request.resource_types) <= set(ConfigResourceType):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    else:
+        types = set(map(ConfigResourceType, request.resource_types)) or set(ConfigResourceType)
     return ListConfigResourcesResponse(
         config_resources=[
-            ConfigResource(resource_name=name, resource_type=kind)
-            for kind in RESOURCE_TYPES
-            if kind in asked
-            for name in _names(services, kind)
+            ConfigResource(resource_name=name, resource_type=resource_type)
+            for resource_type in sorted(types, reverse=True)
+            for name in _names(services, resource_type)
         ]
     )
 
 
-def _names(services: Services, kind: int) -> list[str]:
+def _names(services: Services, resource_type: ConfigResourceType) -> list[str]:
     metadata = services.metadata
-    if kind == TOPIC_RESOURCE:
+    if resource_type is ConfigResourceType.TOPIC:
         return sorted(metadata.topics)
-    if kind in (BROKER_RESOURCE, LOGGER_RESOURCE):
-        return [str(node) for node in sorted(metadata.brokers)]
-    return metadata.config_resources(kind)
+    if resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
+        return [str(node_id) for node_id in sorted(metadata.brokers)]
+    return metadata.config_resources(resource_type)

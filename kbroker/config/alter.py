@@ -1,6 +1,6 @@
-"""What AlterConfigs and IncrementalAlterConfigs decide: a resource's new overrides, or a refusal.
+"""The decisions of AlterConfigs and IncrementalAlterConfigs: a resource's new overrides, or an error.
 
-Pure: whoever calls these writes the outcome through the controller. The codes and messages are Kafka's.
+Pure: the caller writes the result through the controller. Error codes and messages are Kafka's.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
-from kbroker.config.broker.reconfiguration import check_altered
+from kbroker.config.broker.reconfiguration import validate_reconfiguration
 from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey
 from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
@@ -19,12 +19,12 @@ from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import LIST, ConfigError, Value, format_value, parse_value
 from protocol.errors import ErrorCode
 
-Texts = Mapping[str, str]
+ConfigTexts = Mapping[str, str]
 
-# TLS material may be changed under a listener's name only.
-PER_LISTENER = frozenset(
-    f"ssl.{what}"
-    for what in (
+# Configs that can be altered only with a listener prefix.
+LISTENER_PREFIX_REQUIRED = frozenset(
+    f"ssl.{suffix}"
+    for suffix in (
         "key.password",
         "keystore.certificate.chain",
         "keystore.key",
@@ -37,8 +37,8 @@ PER_LISTENER = frozenset(
         "truststore.type",
     )
 )
-# Dynamic in Kafka; kbroker opens its listeners once.
-FIXED_HERE = frozenset({"listeners", "listener.security.protocol.map"})
+# Kafka can alter these while it runs; kbroker opens its listeners only when it starts.
+READ_ONLY_HERE = frozenset({"listeners", "listener.security.protocol.map"})
 
 
 class OpType(IntEnum):
@@ -49,153 +49,165 @@ class OpType(IntEnum):
 
 
 class AlterConfigOp(NamedTuple):
-    """`op` as it came over the wire, so it may be none of Op's."""
+    """One change of a config. `op_type` is the number in the request, which may be none of OpType."""
 
     name: str
-    op: int
+    op_type: int
     value: str | None
 
 
 def set_ops(configs: Iterable[tuple[str, str | None]]) -> list[AlterConfigOp]:
-    """AlterConfigs' meaning, for changes that are applied to no overrides at all."""
+    """The configs of an AlterConfigs request, as changes to empty overrides."""
     return [AlterConfigOp(name, OpType.SET, value) for name, value in configs]
 
 
-def check_changes(changes: Sequence[AlterConfigOp]) -> None:
-    """What is wrong whatever the resource. Raises KafkaError."""
-    if len({change.name for change in changes}) < len(changes):
-        raise _invalid("Error due to duplicate config keys")
-    for change in changes:
-        if change.op not in tuple(OpType):
-            raise _invalid(f"Unknown operation {change.op} for config {change.name}")
-    missing = [change.name for change in changes if change.value is None and change.op != OpType.DELETE]
-    if missing:
-        raise _invalid(f"Null value not supported for : {','.join(missing)}")
+def validate_ops(ops: Sequence[AlterConfigOp]) -> None:
+    """Make the checks that do not depend on the resource. Raises KafkaError."""
+    if len({op.name for op in ops}) < len(ops):
+        raise _invalid_request("Error due to duplicate config keys")
+    for op in ops:
+        if op.op_type not in tuple(OpType):
+            raise _invalid_request(f"Unknown operation {op.op_type} for config {op.name}")
+    without_value = [op.name for op in ops if op.value is None and op.op_type != OpType.DELETE]
+    if without_value:
+        raise _invalid_request(f"Null value not supported for : {','.join(without_value)}")
 
 
-def alter_topic(current: Texts, changes: Sequence[AlterConfigOp], config: BrokerConfig) -> dict[str, str]:
-    """A topic's new overrides. Raises KafkaError, mostly INVALID_CONFIG."""
-    new = _applied(current, changes, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _no_list)
-    validate_topic_configs(new, config.topic_defaults)
-    return _normal(new, ALL_TOPIC_CONFIGS)
+def alter_topic(overrides: ConfigTexts, ops: Sequence[AlterConfigOp], config: BrokerConfig) -> dict[str, str]:
+    """Return a topic's new overrides. Raises KafkaError, usually INVALID_CONFIG."""
+    altered = _apply(overrides, ops, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _not_a_list)
+    validate_topic_configs(altered, config.topic_defaults)
+    return _normalize(altered, ALL_TOPIC_CONFIGS)
 
 
-def alter_group(current: Texts, changes: Sequence[AlterConfigOp], config: BrokerConfig) -> dict[str, str]:
-    new = _applied(current, changes, GROUP_CONFIGS.get, {}, _no_list)
-    validate_group_configs(new, config.values)
-    return _normal(new, GROUP_CONFIGS)
+def alter_group(overrides: ConfigTexts, ops: Sequence[AlterConfigOp], config: BrokerConfig) -> dict[str, str]:
+    """Return a group's new overrides. Raises KafkaError, usually INVALID_CONFIG."""
+    altered = _apply(overrides, ops, GROUP_CONFIGS.get, {}, _not_a_list)
+    validate_group_configs(altered, config.values)
+    return _normalize(altered, GROUP_CONFIGS)
 
 
-def alter_client_metrics(current: Texts, changes: Sequence[AlterConfigOp]) -> dict[str, str]:
-    new = _applied(current, changes, CLIENT_METRICS_CONFIGS.get, {}, _no_list)
-    for name in new:
+def alter_client_metrics(overrides: ConfigTexts, ops: Sequence[AlterConfigOp]) -> dict[str, str]:
+    """Return a client metrics subscription's new configs. Raises KafkaError."""
+    altered = _apply(overrides, ops, CLIENT_METRICS_CONFIGS.get, {}, _not_a_list)
+    for name in altered:
         if name not in CLIENT_METRICS_CONFIGS:
-            raise _invalid(f"Unknown client metrics configuration: {name}")
-    return _normal(new, CLIENT_METRICS_CONFIGS)
+            raise _invalid_request(f"Unknown client metrics configuration: {name}")
+    return _normalize(altered, CLIENT_METRICS_CONFIGS)
 
 
 def alter_broker(
-    current: Texts, changes: Sequence[AlterConfigOp], config: BrokerConfig, *, every: bool
+    overrides: ConfigTexts, ops: Sequence[AlterConfigOp], config: BrokerConfig, *, cluster_default: bool
 ) -> dict[str, str]:
-    """The new dynamic configs of this broker, or (`every`) those that all brokers share.
+    """Return the new dynamic configs of this broker, or with `cluster_default` those of all brokers.
 
-    A bad value is INVALID_REQUEST here, as in Kafka. Unlike Kafka an unknown name is refused: there it might
-    be meant for a plugin class.
+    An invalid value is INVALID_REQUEST, as in Kafka. Unlike Kafka, unknown names are rejected: in Kafka they may be
+    meant for a plugin class. Raises KafkaError.
     """
-    new = _applied(current, changes, _broker_row, config.values, _no_broker_list)
-    touched = {change.name: broker_config_key(change.name) for change in changes if change.name in new}
-    _check_dynamic(touched)
+    altered = _apply(overrides, ops, _find_broker_config, config.values, _not_a_broker_list)
+    keys = {op.name: broker_config_key(op.name) for op in ops if op.name in altered}
+    _check_alterable(keys)
     try:
-        new = _normal(new, {name: broker_config_key(name) for name in new})
-        _check_level(touched, every)
-        after = config.with_dynamic(new, config.own) if every else config.with_dynamic(config.cluster, new)
-        check_altered(config.values, after.values, touched)
-    except ConfigError as wrong:
-        raise _invalid(str(wrong)) from None
-    return new
-
-
-def _check_dynamic(rows: Mapping[str, ConfigKey]) -> None:
-    fixed = [name for name, row in rows.items() if row.mode is READ_ONLY or name in FIXED_HERE]
-    if fixed:
-        raise _invalid(f"Cannot update these configs dynamically: {_listed(fixed)}")
-    security = [name for name in rows if name in PER_LISTENER]
-    if security:
-        raise _invalid(
-            "These security configs can be dynamically updated only per-listener using the listener prefix: "
-            + _listed(security)
-        )
-
-
-def _check_level(rows: Mapping[str, ConfigKey], every: bool) -> None:
-    single = [name for name, row in rows.items() if row.mode is not CLUSTER_WIDE or name.startswith("listener.")]
-    if every and single:
-        raise _invalid(
-            "Cannot update these configs at default cluster level, broker id must be specified: " + _listed(single)
-        )
-
-
-def _applied(
-    current: Texts,
-    changes: Sequence[AlterConfigOp],
-    find: Callable[[str], ConfigKey | None],
-    defaults: Mapping[str, Value],
-    no_list: Callable[[AlterConfigOp, ConfigKey | None], KafkaError],
-) -> dict[str, str]:
-    """The changes carried out, nothing validated but that lists are lists."""
-    check_changes(changes)
-    new = dict(current)
-    for change in changes:
-        if change.value is None or change.op == OpType.DELETE:
-            new.pop(change.name, None)
-        elif change.op == OpType.SET:
-            new[change.name] = change.value
+        altered = _normalize(altered, {name: broker_config_key(name) for name in altered})
+        if cluster_default:
+            _check_cluster_wide(keys)
+            new_config = config.with_dynamic(altered, config.dynamic_broker_configs)
         else:
-            row = find(change.name)
-            if row is None or row.type is not LIST:
-                raise no_list(change, row)
-            text = new.get(change.name)
-            # What is in effect is added to; Kafka adds to the config's default, whatever its broker says.
-            before = defaults.get(change.name) if text is None else parse_value(change.name, LIST, text)
-            new[change.name] = ",".join(_edited(before, change))
-    return new
+            new_config = config.with_dynamic(config.dynamic_default_configs, altered)
+        validate_reconfiguration(config.values, new_config.values, keys)
+    except ConfigError as error:
+        raise _invalid_request(str(error)) from None
+    return altered
 
 
-def _edited(before: Value, change: AlterConfigOp) -> list[str]:
-    """The list with parts appended or taken away; each part is there at most once."""
-    old = before if isinstance(before, tuple) else ()
-    parts = parse_value(change.name, LIST, change.value)
-    given = parts if isinstance(parts, tuple) else ()
-    if change.op == OpType.APPEND:
-        return list(dict.fromkeys((*old, *given)))
-    return [part for part in old if part not in given]
+def _check_alterable(keys: ConfigDef) -> None:
+    read_only = [name for name, key in keys.items() if key.update_mode is READ_ONLY or name in READ_ONLY_HERE]
+    if read_only:
+        raise _invalid_request(f"Cannot update these configs dynamically: {_format_names(read_only)}")
+    security = [name for name in keys if name in LISTENER_PREFIX_REQUIRED]
+    if security:
+        raise _invalid_request(
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            + _format_names(security)
+        )
 
 
-def _normal(texts: Texts, rows: ConfigDef) -> dict[str, str]:
-    """Values as they are described: without the blanks that they may have been sent with."""
-    return {name: format_value(rows[name].parse(text)) or "" for name, text in texts.items()}
+def _check_cluster_wide(keys: ConfigDef) -> None:
+    per_broker = [
+        name for name, key in keys.items() if key.update_mode is not CLUSTER_WIDE or name.startswith("listener.")
+    ]
+    if per_broker:
+        raise _invalid_request(
+            "Cannot update these configs at default cluster level, broker id must be specified: "
+            + _format_names(per_broker)
+        )
 
 
-def _broker_row(name: str) -> ConfigKey | None:
+def _apply(
+    overrides: ConfigTexts,
+    ops: Sequence[AlterConfigOp],
+    find_key: Callable[[str], ConfigKey | None],
+    defaults: Mapping[str, Value],
+    not_a_list: Callable[[AlterConfigOp, ConfigKey | None], KafkaError],
+) -> dict[str, str]:
+    """Apply the changes to the overrides; the values are not validated yet.
+
+    `not_a_list` makes the error for an APPEND or SUBTRACT to a config that is not a list, or is unknown.
+    """
+    validate_ops(ops)
+    altered = dict(overrides)
+    for op in ops:
+        if op.value is None or op.op_type == OpType.DELETE:
+            altered.pop(op.name, None)
+        elif op.op_type == OpType.SET:
+            altered[op.name] = op.value
+        else:
+            key = find_key(op.name)
+            if key is None or key.type is not LIST:
+                raise not_a_list(op, key)
+            text = altered.get(op.name)
+            # A list without an override starts from the value in effect. Kafka starts from the config's default.
+            current = defaults.get(op.name) if text is None else parse_value(op.name, LIST, text)
+            altered[op.name] = ",".join(_alter_list(current, op))
+    return altered
+
+
+def _alter_list(current: Value, op: AlterConfigOp) -> list[str]:
+    """Append the operation's elements to a list, without duplicates, or subtract them from it."""
+    old = current if isinstance(current, tuple) else ()
+    parsed = parse_value(op.name, LIST, op.value)
+    elements = parsed if isinstance(parsed, tuple) else ()
+    if op.op_type == OpType.APPEND:
+        return list(dict.fromkeys((*old, *elements)))
+    return [element for element in old if element not in elements]
+
+
+def _normalize(texts: ConfigTexts, definition: ConfigDef) -> dict[str, str]:
+    """Return the values as DescribeConfigs returns them, for example without surrounding blanks."""
+    return {name: format_value(definition[name].parse(text)) or "" for name, text in texts.items()}
+
+
+def _find_broker_config(name: str) -> ConfigKey | None:
     try:
         return broker_config_key(name)
     except ConfigError:
         return None
 
 
-def _no_list(change: AlterConfigOp, row: ConfigKey | None) -> KafkaError:
-    return ConfigError(f"Can't {OpType(change.op).name} to key {change.name} because its type is not LIST.")
+def _not_a_list(op: AlterConfigOp, key: ConfigKey | None) -> KafkaError:
+    return ConfigError(f"Can't {OpType(op.op_type).name} to key {op.name} because its type is not LIST.")
 
 
-def _no_broker_list(change: AlterConfigOp, row: ConfigKey | None) -> KafkaError:
-    if row is None:
-        return ConfigError(f"Unknown config name: {change.name}")
-    return ConfigError(f"Config value {OpType(change.op).name.lower()} is not allowed for config key: {change.name}")
+def _not_a_broker_list(op: AlterConfigOp, key: ConfigKey | None) -> KafkaError:
+    if key is None:
+        return ConfigError(f"Unknown config name: {op.name}")
+    operation = OpType(op.op_type).name.lower()
+    return ConfigError(f"Config value {operation} is not allowed for config key: {op.name}")
 
 
-def _invalid(message: str) -> KafkaError:
+def _invalid_request(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _format_names(names: Iterable[str]) -> str:
     return "[" + ", ".join(sorted(names)) + "]"

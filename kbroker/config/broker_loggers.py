@@ -1,17 +1,17 @@
-"""The broker's loggers as a config resource: DescribeConfigs and IncrementalAlterConfigs of BROKER_LOGGER.
+"""The broker's loggers as a config resource (BROKER_LOGGER), for DescribeConfigs and IncrementalAlterConfigs.
 
-Levels are Python's under Log4j's names. They belong to the process and last as long as it does, as in Kafka.
+The levels are Python's, under Log4j's names. They belong to the process and are lost when it ends, as in Kafka.
 """
 
 import logging
 from collections.abc import Sequence
 
 from kbroker.common import KafkaError
-from kbroker.config.alter import AlterConfigOp, OpType, check_changes
+from kbroker.config.alter import AlterConfigOp, OpType, validate_ops
 from kbroker.config.values import ConfigError
 from protocol.errors import ErrorCode
 
-ROOT = "kbroker"
+ROOT_LOGGER = "kbroker"
 
 _LEVELS = {
     "DEBUG": logging.DEBUG,
@@ -23,41 +23,43 @@ _LEVELS = {
 
 
 def logger_levels() -> dict[str, str]:
-    """The effective level of each of kbroker's loggers, by name."""
-    known = logging.root.manager.loggerDict
-    names = {ROOT, *(name for name in known if name.startswith(ROOT + "."))}
+    """Return the effective level of each of kbroker's loggers, by name."""
+    loggers = logging.root.manager.loggerDict
+    names = {ROOT_LOGGER, *(name for name in loggers if name.startswith(ROOT_LOGGER + "."))}
     return {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in sorted(names)}
 
 
-def alter_loggers(changes: Sequence[AlterConfigOp], *, validate_only: bool) -> None:
-    """All of the changes, or none and a KafkaError."""
-    check_changes(changes)
-    known = logger_levels()
-    for change in changes:
-        _check(change, known)
+def alter_loggers(ops: Sequence[AlterConfigOp], *, validate_only: bool) -> None:
+    """Make all the changes; raises KafkaError and makes none if one is invalid."""
+    validate_ops(ops)
+    levels = logger_levels()
+    for op in ops:
+        _validate(op, levels)
     if not validate_only:
-        for change in changes:
-            level = _LEVELS[change.value.upper()] if change.op == OpType.SET and change.value else logging.NOTSET
-            logging.getLogger(change.name).setLevel(level)
+        for op in ops:
+            level = _LEVELS[op.value.upper()] if op.op_type == OpType.SET and op.value else logging.NOTSET
+            logging.getLogger(op.name).setLevel(level)
 
 
-def _check(change: AlterConfigOp, known: dict[str, str]) -> None:
-    if change.op in (OpType.APPEND, OpType.SUBTRACT):
+def _validate(op: AlterConfigOp, levels: dict[str, str]) -> None:
+    if op.op_type in (OpType.APPEND, OpType.SUBTRACT):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"{OpType(change.op).name} operation is not allowed for the BROKER_LOGGER resource",
+            f"{OpType(op.op_type).name} operation is not allowed for the BROKER_LOGGER resource",
         )
-    if change.name not in known:
-        raise ConfigError(f"Logger {change.name} does not exist!")
-    if change.op == OpType.DELETE and change.name == ROOT:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT} logger is not allowed")
-    if change.op == OpType.SET and (change.value or "").upper() not in _LEVELS:
+    if op.name not in levels:
+        raise ConfigError(f"Logger {op.name} does not exist!")
+    if op.op_type == OpType.DELETE and op.name == ROOT_LOGGER:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT_LOGGER} logger is not allowed"
+        )
+    if op.op_type == OpType.SET and (op.value or "").upper() not in _LEVELS:
         raise ConfigError(
-            f"Cannot set the log level of {change.name} to {change.value} as it is not a supported log "
+            f"Cannot set the log level of {op.name} to {op.value} as it is not a supported log "
             f"level. Valid log levels are {', '.join(_LEVELS)}"
         )
 
 
 def _level_name(level: int) -> str:
-    """The nearest level at or above."""
+    """Return the name of the lowest named level that is at least `level`."""
     return next((name for name, number in _LEVELS.items() if level <= number), "FATAL")

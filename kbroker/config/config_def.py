@@ -1,11 +1,16 @@
-"""What a config is: one row with name, type, default, validator, importance, dynamic mode, documentation."""
+"""ConfigKey: the definition of one config, as in Kafka's ConfigDef.
+
+A ConfigDef is a table of ConfigKeys by name. The tables are in kbroker/config/definitions.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from kbroker.config.definitions.no_effect import NoEffect
 from kbroker.config.values import PASSWORD, ConfigError, ConfigType, Value, parse_value
 
+# Called with a config's name and value; raises ConfigError if the value is invalid.
 Validator = Callable[[str, Value], None]
 
 
@@ -19,7 +24,7 @@ HIGH, MEDIUM, LOW = Importance
 
 
 class UpdateMode(StrEnum):
-    """How a broker config may be altered while the broker runs; see KIP-226."""
+    """Whether a broker config can be altered while the broker runs, and for which brokers (KIP-226)."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -30,7 +35,10 @@ READ_ONLY, PER_BROKER, CLUSTER_WIDE = UpdateMode
 
 
 class BrokerSynonym(NamedTuple):
-    """A broker config that gives a topic config its value; `factor` turns its unit into the topic's."""
+    """A broker config that is the default of a topic or group config.
+
+    The broker's value times `factor` is the value in the unit of the topic config.
+    """
 
     name: str
     factor: int = 1
@@ -39,43 +47,65 @@ class BrokerSynonym(NamedTuple):
 class ConfigKey(NamedTuple):
     """One config.
 
-    `default` is a value, not text. `check` raises ConfigError for a value out of range. `synonyms` are the
-    broker configs behind a topic or group config, the strongest first.
+    `default` is a parsed value, not text. `synonyms` are broker configs in order of precedence. `no_effect` is the
+    reason why kbroker accepts the config without acting on it; None for a config that takes effect.
     """
 
     name: str
     type: ConfigType
     default: Value
-    check: Validator | None
+    validator: Validator | None
     importance: Importance
-    mode: UpdateMode
-    doc: str
+    update_mode: UpdateMode
+    documentation: str
     synonyms: tuple[BrokerSynonym, ...] = ()
+    no_effect: NoEffect | None = None
 
     @property
-    def sensitive(self) -> bool:
+    def is_sensitive(self) -> bool:
         return self.type is PASSWORD
 
     def parse(self, text: str | None) -> Value:
-        """Parses and validates. Raises ConfigError."""
+        """Parse and validate a value. Raises ConfigError."""
         value = parse_value(self.name, self.type, text)
-        if self.check is not None:
-            self.check(self.name, value)
-        # What a list has twice counts once (KIP-1161).
+        if self.validator is not None:
+            self.validator(self.name, value)
+        # Duplicates in a list are dropped (KIP-1161).
         return tuple(dict.fromkeys(value)) if isinstance(value, tuple) and "" not in value else value
 
 
 ConfigDef = Mapping[str, ConfigKey]
 
 
-def config_def(rows: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
-    """By name, sorted by name, which is the order in which Kafka's documentation lists them."""
-    return {row.name: row for row in sorted(rows)}
+def config_def(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
+    """The keys by name, sorted by name."""
+    return {key.name: key for key in sorted(keys)}
 
 
-def parse_configs(rows: ConfigDef, texts: Mapping[str, str], what: str) -> dict[str, Value]:
-    """Only the given configs, parsed. Raises ConfigError for an unknown name or a bad value."""
+def parse_configs(definition: ConfigDef, texts: Mapping[str, str], resource: str) -> dict[str, Value]:
+    """Parse the configs in `texts`. Raises ConfigError for an unknown name or an invalid value."""
     for name in texts:
-        if name not in rows:
-            raise ConfigError(f"Unknown {what} config name: {name}")
-    return {name: rows[name].parse(text) for name, text in texts.items()}
+        if name not in definition:
+            raise ConfigError(f"Unknown {resource} config name: {name}")
+    return {name: definition[name].parse(text) for name, text in texts.items()}
+
+
+def broker_defaults(definition: ConfigDef, broker: Mapping[str, Value]) -> dict[str, Value]:
+    """The values of a topic or group without overrides, given the values of the broker's configs.
+
+    Each config takes the first of its synonyms that has a value, in its own unit, or else its own default.
+    """
+    values: dict[str, Value] = {}
+    for name, key in definition.items():
+        values[name] = key.default
+        for synonym in key.synonyms:
+            value = broker.get(synonym.name)
+            if value is not None:
+                values[name] = _scale(value, synonym.factor)
+                break
+    return values
+
+
+def _scale(value: Value, factor: int) -> Value:
+    # Negative numbers mean "no limit" in every unit.
+    return value * factor if factor > 1 and isinstance(value, int) and value > 0 else value

@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of a resource: each config's value, where it came from, and its synonyms."""
+"""The contents of DescribeConfigs responses: each config's value, its source and its synonyms."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -15,20 +15,20 @@ from kbroker.config.group_config import group_defaults
 from kbroker.config.topic_config import TopicConfig
 from kbroker.config.values import Value, format_value, parse_value
 
-Texts = Mapping[str, str]
+ConfigTexts = Mapping[str, str]
 
 
 class ConfigSource(IntEnum):
-    """Where a value came from; the numbers are DescribeConfigs' config_source."""
+    """The origin of a value, numbered as in DescribeConfigs' config_source."""
 
-    TOPIC = 1
-    BROKER = 2
-    CLUSTER = 3
-    STATIC = 4
-    DEFAULT = 5
-    LOGGER = 6
-    CLIENT_METRICS = 7
-    GROUP = 8
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
 
 
 class ConfigSynonym(NamedTuple):
@@ -38,127 +38,130 @@ class ConfigSynonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One config of a resource. `value` is None for a sensitive config, and for one without a value.
+    """One config of a resource. `value` is None for a sensitive config and for a config without a value.
 
-    `synonyms` are all the values that there are for it, the one in effect first.
+    `synonyms` are all the values that could apply, the one in effect first.
     """
 
-    row: ConfigKey
+    key: ConfigKey
     value: str | None
     source: ConfigSource
     read_only: bool
     synonyms: Sequence[ConfigSynonym]
 
 
-# Broker configs that stand in for each other, the strongest first.
-_CHAINS = (
+# Broker configs that express the same setting in different units, in order of precedence.
+_UNIT_CHAINS = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
 )
-_CHAIN_OF = {name: chain for chain in _CHAINS for name in chain} | {
-    # One way only: the scheduler's interval is a config of its own.
+_CHAINS = {name: chain for chain in _UNIT_CHAINS for name in chain} | {
+    # One-way: log.flush.scheduler.interval.ms is also a config in its own right.
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
-_DEFAULT_TEXTS = {name: text for name, row in BROKER_CONFIGS.items() if (text := format_value(row.default)) is not None}
+_DEFAULT_TEXTS = {name: text for name, key in BROKER_CONFIGS.items() if (text := format_value(key.default)) is not None}
 
 
-def describe_topic(overrides: Texts, config: BrokerConfig) -> list[ConfigEntry]:
-    """A topic with these overrides, on a broker with this configuration."""
+def describe_topic(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigEntry]:
+    """Describe a topic with these overrides, on a broker with this configuration."""
     values = TopicConfig.of(overrides, config.topic_defaults).values
     entries = []
-    for name, row in ALL_TOPIC_CONFIGS.items():
+    for name, key in ALL_TOPIC_CONFIGS.items():
         if name in TOPIC_CONFIGS or name in overrides:
-            synonyms = _own(row, overrides, ConfigSource.TOPIC)
-            synonyms += _broker_synonyms(row.synonyms[0].name, config) if row.synonyms else []
-            entries.append(_entry(row, values[name], synonyms))
+            synonyms = _override(key, overrides, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            synonyms += _broker_synonyms(key.synonyms[0].name, config) if key.synonyms else []
+            entries.append(_entry(key, values[name], synonyms))
     return entries
 
 
-def describe_group(overrides: Texts, config: BrokerConfig) -> list[ConfigEntry]:
+def describe_group(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigEntry]:
     defaults = group_defaults(config.values)
     entries = []
-    for name, row in GROUP_CONFIGS.items():
-        synonyms = _own(row, overrides, ConfigSource.GROUP)
-        if row.synonyms:
-            synonyms += _broker_synonyms(row.synonyms[0].name, config)
+    for name, key in GROUP_CONFIGS.items():
+        synonyms = _override(key, overrides, ConfigSource.GROUP_CONFIG)
+        if key.synonyms:
+            synonyms += _broker_synonyms(key.synonyms[0].name, config)
         else:
-            synonyms.append(ConfigSynonym(name, format_value(row.default), ConfigSource.DEFAULT))
-        value = row.parse(overrides[name]) if name in overrides else defaults[name]
-        entries.append(_entry(row, value, synonyms))
+            synonyms.append(ConfigSynonym(name, format_value(key.default), ConfigSource.DEFAULT_CONFIG))
+        value = key.parse(overrides[name]) if name in overrides else defaults[name]
+        entries.append(_entry(key, value, synonyms))
     return entries
 
 
-def describe_client_metrics(overrides: Texts) -> list[ConfigEntry]:
+def describe_client_metrics(overrides: ConfigTexts) -> list[ConfigEntry]:
     return [
         _entry(
-            row,
-            row.parse(overrides[name]) if name in overrides else row.default,
-            _own(row, overrides, ConfigSource.CLIENT_METRICS),
+            key,
+            key.parse(overrides[name]) if name in overrides else key.default,
+            _override(key, overrides, ConfigSource.CLIENT_METRICS_CONFIG),
         )
-        for name, row in CLIENT_METRICS_CONFIGS.items()
+        for name, key in CLIENT_METRICS_CONFIGS.items()
     ]
 
 
 def describe_broker(config: BrokerConfig) -> list[ConfigEntry]:
-    """Every broker config, and those that are set under a listener's name."""
-    rows: dict[str, ConfigKey] = dict(BROKER_CONFIGS)
-    for texts in (config.static, config.cluster, config.own):
-        rows.update((name, broker_config_key(name)) for name in texts if name not in rows)
+    """Describe every broker config, and those that are set with a listener prefix."""
+    keys: dict[str, ConfigKey] = dict(BROKER_CONFIGS)
+    for texts in (config.static_configs, config.dynamic_default_configs, config.dynamic_broker_configs):
+        keys.update((name, broker_config_key(name)) for name in texts if name not in keys)
     return [
-        _entry(row, config.values[name], _broker_synonyms(name, config), _fixed(row))
-        for name, row in sorted(rows.items())
+        _entry(key, config.values[name], _broker_synonyms(name, config), _is_read_only(key))
+        for name, key in sorted(keys.items())
     ]
 
 
-def describe_brokers(config: BrokerConfig) -> list[ConfigEntry]:
-    """The dynamic configs that all brokers share; nothing else, as Kafka."""
+def describe_broker_defaults(config: BrokerConfig) -> list[ConfigEntry]:
+    """Describe the dynamic configs of all brokers, and no others, as Kafka does."""
     entries = []
-    for name, text in sorted(config.cluster.items()):
-        row = broker_config_key(name)
-        synonym = ConfigSynonym(name, None if row.sensitive else text, ConfigSource.CLUSTER)
-        entries.append(_entry(row, row.parse(text), [synonym], _fixed(row)))
+    for name, text in sorted(config.dynamic_default_configs.items()):
+        key = broker_config_key(name)
+        value = None if key.is_sensitive else text
+        synonym = ConfigSynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        entries.append(_entry(key, key.parse(text), [synonym], _is_read_only(key)))
     return entries
 
 
-def _entry(row: ConfigKey, value: Value, synonyms: Sequence[ConfigSynonym], read_only: bool = False) -> ConfigEntry:
-    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-    return ConfigEntry(row, None if row.sensitive else format_value(value), source, read_only, synonyms)
+def _entry(key: ConfigKey, value: Value, synonyms: Sequence[ConfigSynonym], read_only: bool = False) -> ConfigEntry:
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+    return ConfigEntry(key, None if key.is_sensitive else format_value(value), source, read_only, synonyms)
 
 
-def _fixed(row: ConfigKey) -> bool:
-    """Names with a listener in front count as read-only, though they can be altered; as in Kafka."""
-    return row.mode is READ_ONLY or row.name != strip_listener_prefix(row.name)
+def _is_read_only(key: ConfigKey) -> bool:
+    # Kafka calls configs with a listener prefix read-only, although they can be altered.
+    return key.update_mode is READ_ONLY or key.name != strip_listener_prefix(key.name)
 
 
-def _own(row: ConfigKey, overrides: Texts, source: ConfigSource) -> list[ConfigSynonym]:
-    if row.name not in overrides:
+def _override(key: ConfigKey, overrides: ConfigTexts, source: ConfigSource) -> list[ConfigSynonym]:
+    if key.name not in overrides:
         return []
-    value = format_value(parse_value(row.name, row.type, overrides[row.name]))
-    return [ConfigSynonym(row.name, value, source)]
+    value = format_value(parse_value(key.name, key.type, overrides[key.name]))
+    return [ConfigSynonym(key.name, value, source)]
 
 
 def _broker_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
-    """All values behind a broker config, as Kafka tells them.
+    """Return all values of a broker config and of its synonyms, as Kafka lists them.
 
-    What stands before the first value under the name itself is left out. So retention.ms has no synonyms, and
-    counts as a default, when only log.retention.hours is set.
+    Values before the first one under the name itself are left out. So retention.ms has no synonyms, and its source is
+    DEFAULT_CONFIG, when only log.retention.hours is set.
     """
-    chain = _CHAIN_OF.get(name) or tuple(dict.fromkeys((name, strip_listener_prefix(name))))
-    row = BROKER_CONFIGS.get(strip_listener_prefix(name)) or DYNAMIC_ONLY[name]
-    found = [
-        ConfigSynonym(synonym, None if row.sensitive else texts[synonym], source)
-        for texts, source in _layers(config)
+    base_name = strip_listener_prefix(name)
+    chain = _CHAINS.get(name) or tuple(dict.fromkeys((name, base_name)))
+    key = BROKER_CONFIGS.get(base_name) or DYNAMIC_ONLY[name]
+    synonyms = [
+        ConfigSynonym(synonym, None if key.is_sensitive else texts[synonym], source)
+        for texts, source in _broker_sources(config)
         for synonym in chain
         if synonym in texts
     ]
-    while found and found[0].name != name:
-        del found[0]
-    return found
+    while synonyms and synonyms[0].name != name:
+        del synonyms[0]
+    return synonyms
 
 
-def _layers(config: BrokerConfig) -> Iterable[tuple[Texts, ConfigSource]]:
-    yield config.own, ConfigSource.BROKER
-    yield config.cluster, ConfigSource.CLUSTER
-    yield config.static, ConfigSource.STATIC
-    yield _DEFAULT_TEXTS, ConfigSource.DEFAULT
+def _broker_sources(config: BrokerConfig) -> Iterable[tuple[ConfigTexts, ConfigSource]]:
+    """The sources of broker configs in order of precedence."""
+    yield config.dynamic_broker_configs, ConfigSource.DYNAMIC_BROKER_CONFIG
+    yield config.dynamic_default_configs, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    yield config.static_configs, ConfigSource.STATIC_BROKER_CONFIG
+    yield _DEFAULT_TEXTS, ConfigSource.DEFAULT_CONFIG

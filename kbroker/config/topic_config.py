@@ -1,4 +1,4 @@
-"""The typed view of one topic's effective configuration."""
+"""TopicConfig: the effective configuration of one topic, with typed attributes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -11,10 +11,10 @@ from kbroker.config.values import ConfigError, Value
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class TopicConfig:
-    """Effective values: the topic's overrides over the broker's values over the defaults.
+    """Effective values: the topic's overrides, else the broker's values, else the defaults.
 
-    Replaced, never changed. An attribute is a config's name with underscores. Only configs that code reads
-    have one; `get` has them all. Sizes are in bytes.
+    Immutable. An attribute is a config's name with underscores. Configs that no code reads have no attribute; `get`
+    returns any of them. Sizes are in bytes.
     """
 
     values: Mapping[str, Value] = field(repr=False, compare=False)
@@ -51,7 +51,7 @@ class TopicConfig:
     def of(
         cls, overrides: Mapping[str, str] | None = None, defaults: Mapping[str, Value] | None = None
     ) -> "TopicConfig":
-        """From a topic's overrides, as text, and `BrokerConfig.topic_defaults`. Raises ConfigError."""
+        """Make it from a topic's overrides, as text, and `BrokerConfig.topic_defaults`. Raises ConfigError."""
         values = dict(DEFAULTS if defaults is None else defaults)
         values.update(parse_configs(ALL_TOPIC_CONFIGS, overrides or {}, "topic"))
         typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
@@ -59,25 +59,17 @@ class TopicConfig:
         return cls(values=values, **typed)
 
     def get(self, name: str) -> Value:
-        """Any topic config's value. Raises KeyError for a name that is none."""
+        """Return the value of any topic config. Raises KeyError for an unknown name."""
         return self.values[name]
 
     @property
-    def compact(self) -> bool:
+    def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
 
     @property
-    def delete(self) -> bool:
-        """Whether retention by time and size applies."""
+    def has_delete_policy(self) -> bool:
+        """Whether retention by age and size applies."""
         return "delete" in self.cleanup_policy
-
-    @property
-    def log_append_time(self) -> bool:
-        return self.message_timestamp_type == "LogAppendTime"
-
-    @property
-    def full_validation(self) -> bool:
-        return self.kbroker_record_validation == "full"
 
 
 DEFAULTS: Mapping[str, Value] = {name: row.default for name, row in ALL_TOPIC_CONFIGS.items()}
@@ -85,7 +77,7 @@ _ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConf
 
 
 def validate_topic_configs(overrides: Mapping[str, str], defaults: Mapping[str, Value] = DEFAULTS) -> None:
-    """Validates a topic's overrides, each and together with the broker's values. Raises ConfigError."""
+    """Validate a topic's overrides, each and in combination with the broker's values. Raises ConfigError."""
     config = TopicConfig.of(overrides, defaults)
     if config.get("remote.storage.enable"):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Validators of config rows, with the bounds and the wording of Kafka's ConfigDef validators."""
+"""Validators of single config values, with the bounds and the messages of Kafka's ConfigDef validators."""
 
 import re
 
@@ -57,33 +57,33 @@ def one_of_ignoring_case(*allowed: str) -> Validator:
     return check
 
 
-def host_and_port(text: str) -> tuple[str, int] | None:
-    """Of `HOST:PORT`, `[IPV6]:PORT` or `:PORT`; the host comes without brackets. None for anything else."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found[2]) > 65535:
+def parse_host_port(text: str) -> tuple[str, int] | None:
+    """Parse `HOST:PORT`, `[IPV6]:PORT` or `:PORT`. The host has no brackets. None for any other text."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[2]) > 65535:
         return None
-    return found[1].strip("[]"), int(found[2])
+    return match[1].strip("[]"), int(match[2])
 
 
-def address(name: str, value: Value) -> None:
-    """HOST:PORT, or nothing."""
-    if value and host_and_port(str(value)) is None:
+def optional_address(name: str, value: Value) -> None:
+    """HOST:PORT or the empty string."""
+    if value and parse_host_port(str(value)) is None:
         raise invalid_value(name, value, "Value must be HOST:PORT or empty")
 
 
-def not_blank(name: str, value: Value) -> None:
+def non_empty_string(name: str, value: Value) -> None:
     if isinstance(value, str) and not value:
         raise invalid_value(name, value, "String must be non-empty")
 
 
 def gzip_level(name: str, value: Value) -> None:
-    """1 (fastest) to 9 (smallest), or -1 for the codec's own default."""
+    """1 (fastest) to 9 (smallest), or -1 for the codec's default."""
     if value != -1 and (not isinstance(value, int) or not 1 <= value <= 9):
         raise invalid_value(name, value, "Value must be between 1 and 9 or equal to -1")
 
 
-def items(*allowed: str, empty: bool = True) -> Validator:
-    """A list without empty parts, of the allowed words when there are any. What is there twice counts once."""
+def list_of(*allowed: str, empty: bool = True) -> Validator:
+    """A list without empty elements. `allowed`, unless it is empty, are the valid elements."""
 
     def check(name: str, value: Value) -> None:
         if value is None:
@@ -103,7 +103,7 @@ def items(*allowed: str, empty: bool = True) -> Validator:
 
 
 def throttled_replicas(name: str, value: Value) -> None:
-    """Either "*" or partition:broker pairs."""
+    """The list ("*",), or partition:broker pairs."""
     if not isinstance(value, tuple) or value == ("*",):
         return
     if not all(_PAIR.fullmatch(part) for part in value):
@@ -116,7 +116,7 @@ def throttled_replicas(name: str, value: Value) -> None:
 
 
 def share_offset_reset(name: str, value: Value) -> None:
-    """earliest, latest, or by_duration: and a positive ISO 8601 duration (KIP-1106)."""
+    """earliest, latest, or by_duration: followed by a positive ISO 8601 duration (KIP-1106)."""
     text = value if isinstance(value, str) else ""
     if text in ("earliest", "latest") or _BY_DURATION.fullmatch(text):
         return
@@ -129,22 +129,22 @@ def share_offset_reset(name: str, value: Value) -> None:
 
 
 def compression_codec(name: str, value: Value) -> None:
-    """A codec by its number in record batches."""
+    """The number of a codec in the attributes of record batches."""
     if value not in range(5):
         raise ConfigError(f"Unknown compression type id: {format_value(value)}")
 
 
-def limits_by_host(name: str, value: Value) -> None:
-    """`host:number` pairs, as text."""
-    pairs(name, value)
+def host_limits(name: str, value: Value) -> None:
+    """Comma-separated `host:number` pairs."""
+    key_value_pairs(name, value)
     for part in _parts(value):
         number = part.rpartition(":")[2].strip()
         if not re.fullmatch(r"[+-]?[0-9]{1,10}", number):
             raise ConfigError(f'For input string: "{number}"')
 
 
-def pairs(name: str, value: Value) -> None:
-    """`key:value` pairs, as text. The reason is Java's."""
+def key_value_pairs(name: str, value: Value) -> None:
+    """Comma-separated `key:value` pairs. The error message is a Java exception's."""
     for part in _parts(value):
         if ":" not in part:
             raise ConfigError(f"Error parsing configuration property '{name}': begin 0, end -1, length {len(part)}")
@@ -179,9 +179,9 @@ def metrics_interval(name: str, value: Value) -> None:
         )
 
 
-def client_match(name: str, value: Value) -> None:
-    """Entries as `attribute=regular expression`."""
-    items()(name, value)
+def client_match_patterns(name: str, value: Value) -> None:
+    """A list of `attribute=regular expression` entries."""
+    list_of()(name, value)
     for part in value if isinstance(value, tuple) else ():
         attribute, sign, pattern = part.partition("=")
         try:

@@ -1,7 +1,7 @@
-"""Config values: text to value and back, by the types of Kafka's ConfigDef.
+"""Config values: parse and format them by the types of Kafka's ConfigDef.
 
-Configs travel and are stored as text. `parse` gives bool, int, float, str, a tuple of str for a LIST, or None
-for a config without a value; `show` gives the text that DescribeConfigs answers with.
+Configs are sent and stored as text. A parsed value is a bool, int, float, str, a tuple of str (LIST), or None for a
+config without a value.
 """
 
 import re
@@ -16,11 +16,12 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 DOUBLE_MAX = 1.7976931348623157e308
 
+# What Kafka displays instead of a password.
 HIDDEN = "[hidden]"
 
 
 class ConfigType(IntEnum):
-    """The numbers are those of DescribeConfigs' config_type."""
+    """The types, numbered as in DescribeConfigs' config_type."""
 
     BOOLEAN = 1
     STRING = 2
@@ -42,7 +43,7 @@ _CLASS_NAME = re.compile(r"[^\W\d]\w*([.$][^\W\d]\w*)*")
 
 
 class ConfigError(KafkaError):
-    """INVALID_CONFIG with a sentence that names the config and the value."""
+    """INVALID_CONFIG, with a message that names the config and the value."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_CONFIG, message)
@@ -55,41 +56,41 @@ def invalid_value(name: str, value: Value, reason: str) -> ConfigError:
     return ConfigError(f"Invalid value {format_java_value(value)} for configuration {name}: {reason}")
 
 
-def parse_value(name: str, kind: ConfigType, text: str | None) -> Value:
-    """Raises ConfigError when the text is not of the type. Ranges are the validator's."""
+def parse_value(name: str, config_type: ConfigType, text: str | None) -> Value:
+    """Parse the text of config `name`; validators check ranges. Raises ConfigError if the text is not of the type."""
     if text is None:
         return None
     text = text.strip()
-    if kind in _BITS:
-        return _parse_integer(name, kind, text)
-    if kind is BOOLEAN:
+    if config_type in _BITS:
+        return _parse_integer(name, config_type, text)
+    if config_type is BOOLEAN:
         if text.lower() not in ("true", "false"):
             raise invalid_value(name, text, "Expected value to be either true or false")
         return text.lower() == "true"
-    if kind is DOUBLE:
+    if config_type is DOUBLE:
         if not _DECIMAL.fullmatch(text):
             raise invalid_value(name, text, "Not a number of type DOUBLE")
         return float(text)
-    if kind is LIST:
+    if config_type is LIST:
         return tuple(part.strip() for part in text.split(",")) if text else ()
-    if kind is CLASS and not _CLASS_NAME.fullmatch(text):
+    if config_type is CLASS and not _CLASS_NAME.fullmatch(text):
         raise invalid_value(name, text, f"Class {text} could not be found.")
     return text
 
 
-def _parse_integer(name: str, kind: ConfigType, text: str) -> int:
-    # int() alone would take "1_000" and " 1"; the length bound keeps a huge text from a slow conversion.
+def _parse_integer(name: str, config_type: ConfigType, text: str) -> int:
+    # int() alone would accept "1_000" and " 1". The length limit avoids the slow conversion of huge texts.
     if not _INTEGER.fullmatch(text) or len(text) > 40:
-        raise invalid_value(name, text, f"Not a number of type {kind.name}")
+        raise invalid_value(name, text, f"Not a number of type {config_type.name}")
     number = int(text)
-    limit = 1 << (_BITS[kind] - 1)
+    limit = 1 << (_BITS[config_type] - 1)
     if not -limit <= number < limit:
-        raise invalid_value(name, text, f"Not a number of type {kind.name}")
+        raise invalid_value(name, text, f"Not a number of type {config_type.name}")
     return number
 
 
 def format_value(value: Value) -> str | None:
-    """The text of a value; `parse` of it gives the value again."""
+    """Return the text of a value, the inverse of parse_value: what DescribeConfigs returns."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -97,28 +98,26 @@ def format_value(value: Value) -> str | None:
     if isinstance(value, tuple):
         return ",".join(value)
     if isinstance(value, float):
-        return _show_double(value)
+        return _format_double(value)
     return str(value)
 
 
 def format_java_value(value: Value) -> str:
-    """A value as it stands in Kafka's messages: a list in brackets, nothing as null."""
+    """Return a value as Kafka's error messages have it: a list in brackets, None as null."""
     if isinstance(value, tuple):
         return "[" + ", ".join(value) + "]"
     return format_value(value) or ("null" if value is None else "")
 
 
-def _show_double(value: float) -> str:
-    """As Java prints a double: scientific from ten million up and below a thousandth, always with a point."""
+def _format_double(value: float) -> str:
+    """Format like Java's Double.toString: scientific notation below 1e-3 and from 1e7 on, always with a point."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
-    mantissa, _, exponent = f"{value!r}".partition("e") if "e" in repr(value) else _scientific(value)
+    mantissa, _, exponent = _scientific(value).partition("e")
     return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
 
 
-def _scientific(value: float) -> tuple[str, str, str]:
-    for digits in range(17):
-        text = f"{value:.{digits}e}"
-        if float(text) == value:
-            return text.partition("e")
-    return f"{value:.17e}".partition("e")
+def _scientific(value: float) -> str:
+    """Scientific notation with the fewest digits that identify the value."""
+    texts = (f"{value:.{digits}e}" for digits in range(17))
+    return next(text for text in texts if float(text) == value)

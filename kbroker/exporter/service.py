@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kbroker.config.validators import host_and_port
+from kbroker.config.validators import parse_host_port
 from kbroker.exporter.collect import Sources, collect
 from kbroker.exporter.http import Answer, HttpServer, plain
 from kbroker.exporter.page import CONTENT_TYPE, Page
@@ -70,7 +70,7 @@ class Exporter:
 
     async def start(self, listener: str) -> None:
         """`listener`: kbroker.metrics.listener. Raises OSError."""
-        address = host_and_port(listener)
+        address = parse_host_port(listener)
         assert address is not None
         host, port = address
         port = await self._http.start(host or None, port)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.metadata.features import FeatureUpdate, update_features
-from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, PartitionRegistration, TopicImage
+from kbroker.metadata.image import PartitionRegistration, TopicImage
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
@@ -171,7 +172,7 @@ class Controller:
         node = znodes.TopicNode(topic_id, plan.name in INTERNAL_TOPICS)
         ops = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
         if plan.configs:
-            path = znodes.config_path(ConfigResource(TOPIC_RESOURCE, plan.name))
+            path = znodes.config_path(ConfigResource(ConfigResourceType.TOPIC, plan.name))
             ops.append(Create(path, znodes.encode(plan.configs)))
         for index, replicas in enumerate(plan.replicas):
             draft.add(topic_id, index, _fresh(replicas))
@@ -199,7 +200,7 @@ class Controller:
         for topic in topics:
             draft.remove(topic.topic_id)
             ops.append(Delete(znodes.topic_path(topic.name)))
-            resource = ConfigResource(TOPIC_RESOURCE, topic.name)
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic.name)
             if self._image.overrides(*resource):
                 ops.append(Delete(znodes.config_path(resource)))
         await self._writer.commit([*ops, *draft.ops()])
@@ -248,7 +249,7 @@ class Controller:
         """
         async with self._turn:
             await self._writer.prepare()
-            if resource_type == TOPIC_RESOURCE and name not in self._image.topics:
+            if resource_type == ConfigResourceType.TOPIC and name not in self._image.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             current = self._image.overrides(resource_type, name)
             wanted = new_overrides(dict(current)) if callable(new_overrides) else new_overrides or {}
@@ -316,7 +317,7 @@ class Controller:
         config = self._config()
         if broker == config.node_id:
             return bool(config.get("cordoned.log.dirs"))
-        return bool(self._image.overrides(BROKER_RESOURCE, str(broker)).get("cordoned.log.dirs"))
+        return bool(self._image.overrides(ConfigResourceType.BROKER, str(broker)).get("cordoned.log.dirs"))
 
     def _new_id(self) -> bytes:
         """A random topic id: a version 4 UUID whose text does not look like an option to command-line tools."""

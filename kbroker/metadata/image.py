@@ -9,13 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.common import NO_LEADER, TopicPartition
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import INITIAL_FEATURES, FinalizedFeatures
-
-# Config resource types, as DescribeConfigs and AlterConfigs number them.
-TOPIC_RESOURCE = 2
-BROKER_RESOURCE = 4
-CLIENT_METRICS_RESOURCE = 16
-GROUP_RESOURCE = 32
 
 
 class BrokerRegistration(NamedTuple):
@@ -26,13 +21,6 @@ class BrokerRegistration(NamedTuple):
     port: int
     rack: str | None = None
     epoch: int = 0
-
-
-class ConfigResource(NamedTuple):
-    """`name` is the topic, the group or the broker id in digits; "" is the default of all brokers."""
-
-    type: int
-    name: str
 
 
 @dataclass(slots=True)
@@ -124,7 +112,7 @@ class MetadataImage:
                 self._configs[resource] = overrides
             else:
                 self._configs.pop(resource, None)
-            if resource.type == TOPIC_RESOURCE and resource.name in self.topics:
+            if resource.type == ConfigResourceType.TOPIC and resource.name in self.topics:
                 self.topics[resource.name].configs = overrides
         for node_id, node in delta.brokers.items():
             if node is None:

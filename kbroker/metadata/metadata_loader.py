@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, TopicPartition
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import INITIAL_FEATURES
 from kbroker.metadata.image import (
-    TOPIC_RESOURCE,
     BrokerRegistration,
-    ConfigResource,
     DeltaListener,
     MetadataDelta,
     MetadataImage,
@@ -212,7 +211,7 @@ class MetadataLoader:
         partitions: list[PartitionRegistration] = []
         while (state := states.get(len(partitions))) is not None:
             partitions.append(state)
-        resource = ConfigResource(TOPIC_RESOURCE, name)
+        resource = ConfigResource(ConfigResourceType.TOPIC, name)
         configs = delta.configs.get(resource, self.image.overrides(*resource))
         return TopicImage(name, topic_id, self.topics[name].internal, configs, partitions)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
-from kbroker.metadata.image import TOPIC_RESOURCE
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.replica.logs.checkpoints import Report
 from kbroker.replica.logs.log_manager import Wanted
 from kbroker.replica.partition import Partition, acknowledged_by_sync
@@ -113,7 +113,7 @@ class Assignments:
             partition = self._replicas.partitions.get(change.tp)
             if change.old is not None and change.new is not None and partition is not None:
                 partition.follow(change.new, self._node_id)
-        changed = {resource.name for resource in delta.configs if resource.type == TOPIC_RESOURCE}
+        changed = {resource.name for resource in delta.configs if resource.type == ConfigResourceType.TOPIC}
         if changed:
             self.reconfigure(changed)
 

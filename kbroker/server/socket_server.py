@@ -72,15 +72,17 @@ class SocketServer:
         self._config = config
         self.max_request_bytes = config.socket_request_max_bytes
         self._overrides = _limits_by_host(config.max_connections_per_ip_overrides)
-        self._max_connections = config.least("max.connections")
-        self._creation_rate = config.least("max.connection.creation.rate")
+        self._max_connections = config.lowest_limit("max.connections")
+        self._creation_rate = config.lowest_limit("max.connection.creation.rate")
 
     # Listening.
 
     async def bind(self, host: str | None, port: int) -> int:
         """Take an address without accepting yet; gives the port (another one than asked for port 0)."""
         config = self._config
-        backlog = config.socket_listen_backlog_size if "socket.listen.backlog.size" in config.static else BACKLOG
+        backlog = (
+            config.socket_listen_backlog_size if "socket.listen.backlog.size" in config.static_configs else BACKLOG
+        )
         server = await self._loop.create_server(
             lambda: Connection(self), host, port, backlog=backlog, start_serving=False
         )
@@ -99,7 +101,7 @@ class SocketServer:
             ("socket.receive.buffer.bytes", socket.SO_RCVBUF, config.socket_receive_buffer_bytes),
             ("socket.send.buffer.bytes", socket.SO_SNDBUF, config.socket_send_buffer_bytes),
         ):
-            if name in config.static and size > 0:
+            if name in config.static_configs and size > 0:
                 one.setsockopt(socket.SOL_SOCKET, option, size)
 
     async def serve(self, services: Services) -> None:

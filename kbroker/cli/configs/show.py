@@ -77,7 +77,7 @@ def start_configs(static: StaticConfigs) -> list[ConfigValue]:
     except ConfigError as error:
         raise CliError(f"{error}{origins_text(str(error), static)}") from None
     return [
-        ConfigValue(entry.row.name, _value(entry.value, entry.row.sensitive), _static_origin(entry.row.name, static))
+        ConfigValue(entry.key.name, _value(entry.value, entry.key.is_sensitive), _static_origin(entry.key.name, static))
         for entry in describe_broker(config)
     ]
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
-from kbroker.config.acting import BROKER, without_effect
 from kbroker.config.broker.listeners import WILDCARDS, Endpoint
+from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.no_effect_warnings import no_effect_warnings
 
 
 def check_configuration(context: CheckContext) -> Iterator[CheckResult]:
@@ -13,11 +14,11 @@ def check_configuration(context: CheckContext) -> Iterator[CheckResult]:
         if len(values) != 1:
             message, advice = f"{name} has {len(values)} values", f"Set one: kbroker supports one of {name}."
             yield CheckResult("configuration", PROBLEM, message, advice)
-    ignored = without_effect(BROKER, config.static)
+    ignored = no_effect_warnings(ConfigResourceType.BROKER, config.static_configs)
     for message in ignored:
         yield CheckResult("configuration", WARNING, message, "Remove it, or do not rely on it.")
     if not ignored:
-        yield CheckResult("configuration", OK, f"node.id={config.node_id}, {len(config.static)} properties set")
+        yield CheckResult("configuration", OK, f"node.id={config.node_id}, {len(config.static_configs)} properties set")
 
 
 def check_listener(context: CheckContext) -> Iterator[CheckResult]:

@@ -1,1 +1,1 @@
-"""."""
+"""The broker's configuration and the checks that it must pass."""

@@ -1,10 +1,10 @@
-"""The broker's configuration: what was given, what was altered since, and the typed view of the outcome."""
+"""BrokerConfig: the effective configuration of a broker, from its static and its dynamic configs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from kbroker.config.broker.consistency import check_broker
+from kbroker.config.broker.consistency import validate_broker_configs
 from kbroker.config.broker.listener_prefix import strip_listener_prefix
 from kbroker.config.broker.listeners import (
     Endpoint,
@@ -13,28 +13,29 @@ from kbroker.config.broker.listeners import (
     parse_endpoints,
     resolve_advertised_listeners,
 )
-from kbroker.config.config_def import ConfigDef, ConfigKey
+from kbroker.config.config_def import ConfigKey, broker_defaults
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
-from kbroker.config.inherit import inherit_broker_values
 from kbroker.config.values import ConfigError, Value
 
-Texts = Mapping[str, str]
+ConfigTexts = Mapping[str, str]
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class BrokerConfig:
-    """Effective values. Replaced when dynamic configs change, never changed.
+    """Effective values. Immutable: with_dynamic returns another configuration.
 
-    An attribute is a config's name with underscores. Only configs that code reads have one; `get` has them
-    all. `static` is what the broker was started with; `cluster` and `own` are the dynamic configs of all
-    brokers and of this one, as text. `topic_defaults` are the values of topics without overrides. Times are
-    in the unit that the name ends with.
+    An attribute is a config's name with underscores. Configs that no code reads have no attribute; `get` returns any of
+    them. Times are in the unit that the name ends with, sizes in bytes.
+
+    `static_configs` are the configs that the broker was started with. `dynamic_default_configs` are the dynamic configs
+    of all brokers, `dynamic_broker_configs` those of this broker; they take precedence in this order.
+    `topic_defaults` are the values of a topic without overrides.
     """
 
-    static: Texts
-    cluster: Texts
-    own: Texts
+    static_configs: ConfigTexts
+    dynamic_default_configs: ConfigTexts
+    dynamic_broker_configs: ConfigTexts
     values: Mapping[str, Value] = field(repr=False, compare=False)
     topic_defaults: Mapping[str, Value] = field(repr=False, compare=False)
 
@@ -111,101 +112,116 @@ class BrokerConfig:
     transactional_id_expiration_ms: int
 
     @classmethod
-    def load(cls, static: Texts | None = None) -> "BrokerConfig":
-        """From what the user set, by Kafka's property names. Raises ConfigError, one sentence."""
-        given = {name: text.strip() for name, text in (static or {}).items()}
-        config = _effective(cls, given, {}, {})
-        check_broker(config.values)
-        return config
+    def load(cls, static_configs: ConfigTexts | None = None) -> "BrokerConfig":
+        """Make it from the configs that are set when the broker starts. Raises ConfigError."""
+        stripped = {name: text.strip() for name, text in (static_configs or {}).items()}
+        return _build(cls, stripped, {}, {})
 
-    def with_dynamic(self, cluster: Texts, own: Texts) -> "BrokerConfig":
-        """The same broker with other dynamic configs. Raises ConfigError and leaves this one as it is."""
-        config = _effective(type(self), self.static, cluster, own)
-        check_broker(config.values)
-        return config
+    def with_dynamic(self, default_configs: ConfigTexts, broker_configs: ConfigTexts) -> "BrokerConfig":
+        """Return this configuration with other dynamic configs. Raises ConfigError if they are invalid."""
+        return _build(type(self), self.static_configs, default_configs, broker_configs)
 
-    def with_stored(self, cluster: Texts, own: Texts) -> tuple["BrokerConfig", list[str]]:
-        """As with_dynamic, for what was stored earlier, perhaps beside another static configuration.
+    def with_stored_dynamic(
+        self, default_configs: ConfigTexts, broker_configs: ConfigTexts
+    ) -> tuple["BrokerConfig", list[str]]:
+        """Like with_dynamic, but leave out invalid configs; also return an error message for each of these.
 
-        What does not fit is left out; the second part has a sentence for each such config.
+        Stored configs can be invalid because they were set under other static configs.
         """
         try:
-            return self.with_dynamic(cluster, own), []
+            return self.with_dynamic(default_configs, broker_configs), []
         except ConfigError:
             pass
         config = self.with_dynamic({}, {})
-        complaints = []
-        for name, text, every in [(*item, True) for item in cluster.items()] + [(*item, False) for item in own.items()]:
+        errors = []
+        for name, text in default_configs.items():
             try:
-                if every:
-                    config = config.with_dynamic({**config.cluster, name: text}, config.own)
-                else:
-                    config = config.with_dynamic(config.cluster, {**config.own, name: text})
-            except ConfigError as wrong:
-                complaints.append(f"The dynamic config {name} is left out: {wrong}")
-        return config, complaints
+                config = config.with_dynamic({**config.dynamic_default_configs, name: text}, {})
+            except ConfigError as error:
+                errors.append(_ignored(name, error))
+        for name, text in broker_configs.items():
+            try:
+                config = config.with_dynamic(
+                    config.dynamic_default_configs, {**config.dynamic_broker_configs, name: text}
+                )
+            except ConfigError as error:
+                errors.append(_ignored(name, error))
+        return config, errors
 
-    def least(self, name: str) -> int:
-        """The smaller of a limit of the whole broker and its listener's, of which there is one."""
-        limits = (self.values[name], self.values.get(f"listener.name.{self.listeners[0].name.lower()}.{name}"))
+    def lowest_limit(self, name: str) -> int:
+        """Return the lower of the broker's and the listener's value of a limit."""
+        listener = self.listeners[0].name.lower()
+        limits = (self.values[name], self.values.get(f"listener.name.{listener}.{name}"))
         return min(limit for limit in limits if isinstance(limit, int))
 
     def get(self, name: str) -> Value:
-        """Any broker config's value. Raises KeyError for a name that is none."""
+        """Return the value of any broker config. Raises KeyError for an unknown name."""
         return self.values[name]
 
 
-_GIVEN = {"static", "cluster", "own", "values", "topic_defaults"}
-_DERIVED = {"listeners", "advertised_listeners", "log_dirs"}
-_ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _GIVEN | _DERIVED)
-_DEFAULTS: Mapping[str, Value] = {name: row.default for name, row in BROKER_CONFIGS.items()}
+_INPUTS = {"static_configs", "dynamic_default_configs", "dynamic_broker_configs", "values", "topic_defaults"}
+_COMPUTED = {"listeners", "advertised_listeners", "log_dirs"}
+_ATTRIBUTES = tuple(
+    (f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _INPUTS | _COMPUTED
+)
+_DEFAULTS: Mapping[str, Value] = {name: key.default for name, key in BROKER_CONFIGS.items()}
 
 
-def _effective(cls: type[BrokerConfig], static: Texts, cluster: Texts, own: Texts) -> BrokerConfig:
+def _ignored(name: str, error: ConfigError) -> str:
+    return f"The dynamic config {name} is ignored: {error}"
+
+
+def _build(
+    cls: type[BrokerConfig], static_configs: ConfigTexts, default_configs: ConfigTexts, broker_configs: ConfigTexts
+) -> BrokerConfig:
     values = dict(_DEFAULTS)
-    static = _with_ids(static)
-    for texts in (static, cluster, own):
+    static_configs = _with_both_ids(static_configs)
+    for texts in (static_configs, default_configs, broker_configs):
         for name, text in texts.items():
             values[name] = broker_config_key(name).parse(text)
     listeners, advertised_listeners = _endpoints(values)
     typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
-    return cls(
-        static=static,
-        cluster=cluster,
-        own=own,
+    config = cls(
+        static_configs=static_configs,
+        dynamic_default_configs=default_configs,
+        dynamic_broker_configs=broker_configs,
         values=values,
-        topic_defaults=inherit_broker_values(ALL_TOPIC_CONFIGS, values),
+        topic_defaults=broker_defaults(ALL_TOPIC_CONFIGS, values),
         listeners=listeners,
         advertised_listeners=advertised_listeners,
         log_dirs=_strings(values["log.dirs"]) or _strings(values["log.dir"]),
         **typed,
     )
+    validate_broker_configs(config.values)
+    return config
 
 
-def _with_ids(static: Texts) -> Texts:
-    """node.id and broker.id are one number under two names; either may be given."""
-    given = {name: static[name].strip() for name in ("node.id", "broker.id") if name in static}
-    numbers = {broker_config_key(name).parse(text) for name, text in given.items()}
-    if len(numbers) > 1:
+def _with_both_ids(static_configs: ConfigTexts) -> ConfigTexts:
+    """Set both node.id and broker.id, which are two names of one config."""
+    names = [name for name in ("node.id", "broker.id") if name in static_configs]
+    if not names:
+        return static_configs
+    if len({broker_config_key(name).parse(static_configs[name]) for name in names}) > 1:
         raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
-    if not given:
-        return static
-    _, node_id = given.popitem()
-    return {**static, "node.id": node_id, "broker.id": node_id}
+    node_id = static_configs[names[-1]].strip()
+    return {**static_configs, "node.id": node_id, "broker.id": node_id}
 
 
 def _endpoints(values: Mapping[str, Value]) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
-    controllers = _strings(values["controller.listener.names"])
+    """(listeners, advertised listeners)."""
+    controller_names = _strings(values["controller.listener.names"])
 
-    def parsed(name: str) -> tuple[Endpoint, ...]:
-        return exclude_controller_listeners(parse_endpoints(name, _strings(values[name])), controllers)
+    def client_endpoints(name: str) -> tuple[Endpoint, ...]:
+        return exclude_controller_listeners(parse_endpoints(name, _strings(values[name])), controller_names)
 
-    listeners = parsed("listeners")
-    if not listeners or "broker" not in _strings(values["process.roles"]):
-        raise ConfigError("This is a broker: process.roles must have broker, and listeners one that clients use")
+    listeners = client_endpoints("listeners")
+    if "broker" not in _strings(values["process.roles"]):
+        raise ConfigError("process.roles must contain broker")
+    if not listeners:
+        raise ConfigError("listeners must contain a listener for clients, besides those of controller.listener.names")
     check_security_protocols(listeners, str(values["listener.security.protocol.map"]))
-    configured = None if values["advertised.listeners"] is None else parsed("advertised.listeners")
-    return listeners, resolve_advertised_listeners(listeners, configured)
+    advertised = None if values["advertised.listeners"] is None else client_endpoints("advertised.listeners")
+    return listeners, resolve_advertised_listeners(listeners, advertised)
 
 
 def _strings(value: Value) -> tuple[str, ...]:
@@ -213,13 +229,12 @@ def _strings(value: Value) -> tuple[str, ...]:
 
 
 def broker_config_key(name: str) -> ConfigKey:
-    """The row of a broker config, also of one under a listener's prefix. Raises ConfigError if unknown."""
-    rows: ConfigDef = BROKER_CONFIGS
-    found = rows.get(name) or DYNAMIC_ONLY.get(name) or rows.get(strip_listener_prefix(name))
-    if found is None:
-        import difflib  # costs the start of every broker otherwise
+    """Return the definition of a broker config, whose name may have a listener prefix. Raises ConfigError."""
+    key = BROKER_CONFIGS.get(name) or DYNAMIC_ONLY.get(name) or BROKER_CONFIGS.get(strip_listener_prefix(name))
+    if key is None:
+        import difflib  # imported here to keep the start of a broker fast
 
-        near = difflib.get_close_matches(name, rows, n=1, cutoff=0.8)
+        near = difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.8)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise ConfigError(f"Unknown broker config name: {name}{hint}")
-    return found._replace(name=name)
+    return key._replace(name=name)

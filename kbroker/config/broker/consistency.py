@@ -1,4 +1,4 @@
-"""Checks across several broker configs: those that Kafka makes when a broker starts or is reconfigured."""
+"""Checks of broker configs against each other, which Kafka makes when a broker starts or is reconfigured."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ from kbroker.config.values import ConfigError, Value, format_value
 
 Values = Mapping[str, Value]
 
-# What brokers allow groups to set, as group.<kind>.min.<what> and group.<kind>.max.<what>.
+# Configs that groups may set between group.<protocol>.min.<suffix> and group.<protocol>.max.<suffix>.
 _GROUP_RANGES = {
     "consumer": ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"),
     "share": (
@@ -20,7 +20,7 @@ _GROUP_RANGES = {
     "streams": ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"),
 }
 
-# (smaller, larger, what Kafka says): the first may not exceed the second.
+# (smaller, larger, error message): the value of the first must not exceed that of the second.
 _ORDERED = (
     ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms",
      "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket "
@@ -32,22 +32,23 @@ _ORDERED = (
      "group.streams.num.standby.replicas must be less than or equal to group.streams.max.standby.replicas"),
     ("group.share.max.size", "group.share.max.share.sessions",
      "group.share.max.share.sessions must be greater than or equal to group.share.max.size"),
-    # Kafka takes this and then refuses every topic.
+    # Kafka accepts this and then rejects every topic.
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms",
      "log.cleaner.min.compaction.lag.ms must be less than or equal to log.cleaner.max.compaction.lag.ms"),
 )  # fmt: skip
-# Of these Kafka names the upper limit first.
+# For these, Kafka's error message names the upper limit first.
 _LIMIT_FIRST = ("group.share.record.lock.duration.ms", "group.share.partition.max.record.locks")
 _RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
-_LOWEST = {"log.roll.ms": 1, "log.roll.jitter.ms": 0}
+_MINIMUMS = {"log.roll.ms": 1, "log.roll.jitter.ms": 0}
 
 
-def ordered_pairs() -> Iterator[tuple[str, str, str]]:
-    """(smaller, larger, what to say when they are not)."""
+def _ordered_pairs() -> Iterator[tuple[str, str, str]]:
+    """(smaller, larger, error message), as in _ORDERED."""
     yield from _ORDERED
-    for kind, ranges in _GROUP_RANGES.items():
-        for what in ranges:
-            low, value, high = f"group.{kind}.min.{what}", f"group.{kind}.{what}", f"group.{kind}.max.{what}"
+    for protocol, suffixes in _GROUP_RANGES.items():
+        for suffix in suffixes:
+            low, value = f"group.{protocol}.min.{suffix}", f"group.{protocol}.{suffix}"
+            high = f"group.{protocol}.max.{suffix}"
             yield low, high, f"{high} must be greater than or equal to {low}"
             yield low, value, f"{value} must be greater than or equal to {low}"
             if value in _LIMIT_FIRST:
@@ -56,22 +57,23 @@ def ordered_pairs() -> Iterator[tuple[str, str, str]]:
                 yield value, high, f"{value} must be less than or equal to {high}"
 
 
-def check_broker(values: Values) -> None:
-    """Raises ConfigError."""
-    for small, large, message in ordered_pairs():
-        if _number(values, small) > _number(values, large):
+def validate_broker_configs(values: Values) -> None:
+    """Raise ConfigError if values contradict each other."""
+    for smaller, larger, message in _ordered_pairs():
+        if _number(values, smaller) > _number(values, larger):
             raise ConfigError(message)
-    for kind in _GROUP_RANGES:
-        beat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
-        if _number(values, beat) >= _number(values, session):
-            raise ConfigError(f"{beat} must be less than {session}")
+    for protocol in _GROUP_RANGES:
+        heartbeat, session = f"group.{protocol}.heartbeat.interval.ms", f"group.{protocol}.session.timeout.ms"
+        if _number(values, heartbeat) >= _number(values, session):
+            raise ConfigError(f"{heartbeat} must be less than {session}")
     if next((values[name] for name in _RETENTION if values[name] is not None), None) == 0:
         raise ConfigError("log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
-    for name, lowest in _LOWEST.items():
-        if values[name] is not None and _number(values, name) < lowest:
-            raise ConfigError(f"{name} must be greater than or equal to {lowest}")
+    for name, minimum in _MINIMUMS.items():
+        if values[name] is not None and _number(values, name) < minimum:
+            raise ConfigError(f"{name} must be greater than or equal to {minimum}")
     _check_sizes(values)
-    _check_names(values)
+    _check_log_dirs(values)
+    _check_listener_names(values)
 
 
 def _check_sizes(values: Values) -> None:
@@ -93,20 +95,23 @@ def _check_sizes(values: Values) -> None:
         )
 
 
-def _check_names(values: Values) -> None:
-    """Configs that name what others declare."""
-    cordoned, directories = _parts(values, "cordoned.log.dirs"), _parts(values, "log.dirs") or _parts(values, "log.dir")
+def _check_log_dirs(values: Values) -> None:
+    cordoned = _list(values, "cordoned.log.dirs")
+    directories = _list(values, "log.dirs") or _list(values, "log.dir")
     if "*" in cordoned and len(cordoned) > 1:
         raise ConfigError("When cordoned.log.dirs is set to *, it must not contain other values")
-    missing = [one for one in cordoned if one not in (*directories, "*")]
+    missing = [directory for directory in cordoned if directory not in (*directories, "*")]
     if missing:
         raise ConfigError(
             "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
             f"Missing entries : {', '.join(missing)}"
         )
-    controllers = _parts(values, "controller.listener.names")
-    known = {name.partition(":")[0].upper() for name in (*_parts(values, "listeners"), *controllers)}
-    for name in _parts(values, "early.start.listeners"):
+
+
+def _check_listener_names(values: Values) -> None:
+    controllers = _list(values, "controller.listener.names")
+    known = {name.partition(":")[0].upper() for name in (*_list(values, "listeners"), *controllers)}
+    for name in _list(values, "early.start.listeners"):
         if name.upper() not in known:
             raise ConfigError(
                 f"early.start.listeners contains listener {name}, "
@@ -115,17 +120,16 @@ def _check_names(values: Values) -> None:
     inter_broker = values["inter.broker.listener.name"]
     if inter_broker == "":
         raise ConfigError("The provided listener name is null or empty string")
-    protocols = str(values["listener.security.protocol.map"]).upper().split(",")
-    if isinstance(inter_broker, str) and inter_broker.upper() not in {
-        one.partition(":")[0].strip() for one in protocols
-    }:
+    entries = str(values["listener.security.protocol.map"]).upper().split(",")
+    mapped = {entry.partition(":")[0].strip() for entry in entries}
+    if isinstance(inter_broker, str) and inter_broker.upper() not in mapped:
         raise ConfigError(
             f"Listener with name {inter_broker.upper()} defined in inter.broker.listener.name not found in "
             "listener.security.protocol.map."
         )
 
 
-def _parts(values: Values, name: str) -> tuple[str, ...]:
+def _list(values: Values, name: str) -> tuple[str, ...]:
     value = values[name]
     return value if isinstance(value, tuple) else ()
 

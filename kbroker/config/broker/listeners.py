@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from kbroker.config.values import ConfigError
 
-_ENTRY = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/\[\]]*)):(-?[0-9]{1,6})")
+_ENDPOINT = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/\[\]]*)):(-?[0-9]{1,6})")
 WILDCARDS = ("", "0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Endpoint(NamedTuple):
-    """One listener. An empty `host` listens on every interface; port 0 lets the system choose a free one."""
+    """The name and the address of a listener. An empty `host` means every interface, port 0 any free port."""
 
     name: str
     host: str
@@ -24,24 +24,24 @@ class Endpoint(NamedTuple):
 
     @property
     def address(self) -> str:
-        """host:port, as a client's bootstrap address."""
+        """host:port, as in a client's bootstrap.servers."""
         return str(self).partition("://")[2]
 
 
 def parse_endpoints(config: str, entries: Sequence[str]) -> tuple[Endpoint, ...]:
-    """Raises ConfigError for an entry of another form, a port out of range, a listener name given twice."""
+    """Parse the entries of config `config`. Raises ConfigError for an invalid entry and for a repeated name."""
     endpoints = []
     for entry in entries:
-        match = _ENTRY.fullmatch(entry)
+        match = _ENDPOINT.fullmatch(entry)
         if match is None:
             raise ConfigError(
                 f"Invalid value {entry} for configuration {config}: "
                 "each entry must have the form NAME://host:port, for example PLAINTEXT://127.0.0.1:9092"
             )
-        name, v6, host, port = match.groups()
+        name, ipv6, host, port = match.groups()
         if not 0 <= int(port) <= 65535:
             raise ConfigError(f"Invalid value {entry} for configuration {config}: port must be 0 to 65535")
-        endpoints.append(Endpoint(name.upper(), v6 or host or "", int(port)))
+        endpoints.append(Endpoint(name.upper(), ipv6 or host or "", int(port)))
     names = [endpoint.name for endpoint in endpoints]
     for name in names:
         if names.count(name) > 1:
@@ -49,14 +49,16 @@ def parse_endpoints(config: str, entries: Sequence[str]) -> tuple[Endpoint, ...]
     return tuple(endpoints)
 
 
-def exclude_controller_listeners(endpoints: Sequence[Endpoint], controllers: Sequence[str]) -> tuple[Endpoint, ...]:
-    """Those that clients use: a server.properties of Kafka has listeners of its metadata quorum among them."""
-    names = {name.upper() for name in controllers}
+def exclude_controller_listeners(
+    endpoints: Sequence[Endpoint], controller_names: Sequence[str]
+) -> tuple[Endpoint, ...]:
+    """Return the listeners for clients. Kafka's server.properties also has listeners of the metadata quorum."""
+    names = {name.upper() for name in controller_names}
     return tuple(endpoint for endpoint in endpoints if endpoint.name not in names)
 
 
 def check_security_protocols(endpoints: Sequence[Endpoint], protocol_map: str) -> None:
-    """Each listener's name must be PLAINTEXT or be mapped to it by listener.security.protocol.map."""
+    """Raise ConfigError unless listener.security.protocol.map maps every listener to PLAINTEXT."""
     protocols = dict(part.split(":", 1) for part in protocol_map.split(",") if ":" in part)
     for endpoint in endpoints:
         protocol = protocols.get(endpoint.name, "").strip().upper()
@@ -72,10 +74,10 @@ def check_security_protocols(endpoints: Sequence[Endpoint], protocol_map: str) -
 def resolve_advertised_listeners(
     listeners: Sequence[Endpoint], configured: Sequence[Endpoint] | None
 ) -> tuple[Endpoint, ...]:
-    """What clients are told: the configured addresses, or the listeners themselves.
+    """Return `configured` (advertised.listeners), or the listeners if it is None.
 
-    A wildcard is refused: no client can connect to it. An advertised port 0 stands for the port that the
-    listener of that name gets. Raises ConfigError.
+    Raises ConfigError for a wildcard address, to which no client can connect. An advertised port 0 stands for the port
+    that the listener of that name is bound to.
     """
     if configured is None:
         for endpoint in listeners:

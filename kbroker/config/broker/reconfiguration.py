@@ -1,4 +1,4 @@
-"""Checks of a broker config that is altered while the broker runs, against what was in effect before."""
+"""Checks of a broker config that is altered at run time, against its current value."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,8 +7,8 @@ from kbroker.config.values import ConfigError, Value, format_value
 
 Values = Mapping[str, Value]
 
-# Kafka changes its pools by half or double at most. kbroker has no pools, and does not take more than Kafka would.
-_THREADS = (
+# Kafka at most halves or doubles a thread pool at a time. kbroker has no such pools, but rejects what Kafka rejects.
+_THREAD_COUNTS = (
     "background.threads",
     "num.io.threads",
     "num.network.threads",
@@ -22,29 +22,29 @@ _THREADS = (
 _NEVER_ZERO = ("max.connections", "max.connection.creation.rate")
 
 
-def check_altered(before: Values, after: Values, names: Iterable[str]) -> None:
-    """`names` are those that a request sets. Raises ConfigError."""
+def validate_reconfiguration(current: Values, altered: Values, names: Iterable[str]) -> None:
+    """Validate the configs that a request sets (`names`). Raises ConfigError."""
     for name in names:
-        old, new, base = before.get(name), after[name], strip_listener_prefix(name)
-        if base in _NEVER_ZERO and new == 0:
-            raise ConfigError(f"Invalid {base} 0")
+        old, new, base_name = current.get(name), altered[name], strip_listener_prefix(name)
+        if base_name in _NEVER_ZERO and new == 0:
+            raise ConfigError(f"Invalid {base_name} 0")
         if not isinstance(old, int) or not isinstance(new, int):
             continue
-        if name in _THREADS:
-            _check_threads(name, old, new)
+        if name in _THREAD_COUNTS:
+            _check_thread_count(name, old, new)
         elif name == "log.cleaner.threads":
-            _check_cleaners(old, new)
+            _check_cleaner_threads(old, new)
 
 
-def _check_threads(name: str, old: int, new: int) -> None:
-    failed = f"Dynamic thread count update validation failed for {name}={format_value(new)}"
+def _check_thread_count(name: str, old: int, new: int) -> None:
+    prefix = f"Dynamic thread count update validation failed for {name}={format_value(new)}"
     if new < old // 2:
-        raise ConfigError(f"{failed}, value should be at least half the current value {old}")
+        raise ConfigError(f"{prefix}, value should be at least half the current value {old}")
     if new > old * 2:
-        raise ConfigError(f"{failed}, value should not be greater than double the current value {old}")
+        raise ConfigError(f"{prefix}, value should not be greater than double the current value {old}")
 
 
-def _check_cleaners(old: int, new: int) -> None:
+def _check_cleaner_threads(old: int, new: int) -> None:
     if new < old // 2:
         raise ConfigError(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
     if new > old * 2 and old:

@@ -1,1 +1,1 @@
-"""The config tables: one row a config. Adding a config is adding its row here."""
+"""The definitions of all configs, one ConfigKey each. Adding a config means adding its ConfigKey here."""

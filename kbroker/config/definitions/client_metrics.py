@@ -1,16 +1,20 @@
-"""Client metrics subscriptions (KIP-714)."""
+"""Configs of client metrics subscriptions (KIP-714)."""
 
 from kbroker.config.config_def import CLUSTER_WIDE, MEDIUM, ConfigKey, config_def
-from kbroker.config.validators import client_match, items, metrics_interval
+from kbroker.config.definitions.no_effect import NoEffect
+from kbroker.config.validators import client_match_patterns, list_of, metrics_interval
 from kbroker.config.values import INT, LIST
 
 # fmt: off
 CLIENT_METRICS_CONFIGS = config_def((
     ConfigKey("interval.ms", INT, 300_000, metrics_interval, MEDIUM, CLUSTER_WIDE,
-        "How often clients push their metrics."),
-    ConfigKey("match", LIST, (), client_match, MEDIUM, CLUSTER_WIDE,
-        "Which clients push: attribute=regular expression, all of them must match."),
-    ConfigKey("metrics", LIST, (), items(), MEDIUM, CLUSTER_WIDE,
-        "Prefixes of the names of the metrics that are pushed; empty for none, * for all."),
+        "How often clients push their metrics.",
+        no_effect=NoEffect.NO_CLIENT_TELEMETRY),
+    ConfigKey("match", LIST, (), client_match_patterns, MEDIUM, CLUSTER_WIDE,
+        "Clients that push metrics: attribute=regular expression pairs, all of which must match.",
+        no_effect=NoEffect.NO_CLIENT_TELEMETRY),
+    ConfigKey("metrics", LIST, (), list_of(), MEDIUM, CLUSTER_WIDE,
+        "Name prefixes of the metrics that clients push; empty for none, * for all.",
+        no_effect=NoEffect.NO_CLIENT_TELEMETRY),
 ))
 # fmt: on

@@ -1,1 +1,1 @@
-"""."""
+"""The sources of a broker's static configuration: files and environment variables."""

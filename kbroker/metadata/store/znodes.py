@@ -24,16 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import FinalizedFeatures
-from kbroker.metadata.image import (
-    BROKER_RESOURCE,
-    CLIENT_METRICS_RESOURCE,
-    GROUP_RESOURCE,
-    TOPIC_RESOURCE,
-    BrokerRegistration,
-    ConfigResource,
-    PartitionRegistration,
-)
+from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
 from kbroker.metadata.store.coordination import CoordinationError
 
 ROOT = "/kbroker"
@@ -49,11 +42,11 @@ CONFIGS = f"{ROOT}/configs"
 FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
 
-CONFIG_KINDS = {
-    TOPIC_RESOURCE: "topics",
-    BROKER_RESOURCE: "brokers",
-    CLIENT_METRICS_RESOURCE: "client-metrics",
-    GROUP_RESOURCE: "groups",
+CONFIG_KINDS: dict[int, str] = {
+    ConfigResourceType.TOPIC: "topics",
+    ConfigResourceType.BROKER: "brokers",
+    ConfigResourceType.CLIENT_METRICS: "client-metrics",
+    ConfigResourceType.GROUP: "groups",
 }
 KIND_RESOURCES = {kind: resource for resource, kind in CONFIG_KINDS.items()}
 CONFIG_ROOTS = tuple(f"{CONFIGS}/{kind}" for kind in KIND_RESOURCES)
@@ -106,7 +99,7 @@ def chunk_path(number: int) -> str:
 
 
 def config_path(resource: ConfigResource) -> str:
-    by_default = resource.type == BROKER_RESOURCE and not resource.name
+    by_default = resource.type == ConfigResourceType.BROKER and not resource.name
     name = DEFAULT_BROKER if by_default else escape(resource.name)
     return f"{CONFIGS}/{CONFIG_KINDS[resource.type]}/{name}"
 

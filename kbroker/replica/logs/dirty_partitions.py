@@ -60,7 +60,7 @@ class DirtyPartitions:
         """It has unsynced data, and had none before."""
         self.dirty[partition] = [now_ms, now_ms]
         self.unchecked[partition] = None
-        if partition.log.config.compact:
+        if partition.log.config.is_compacted:
             self.uncleaned[partition] = None
         self._tell()
 
@@ -82,7 +82,7 @@ class DirtyPartitions:
 
     def note_uncleaned(self, partition: Partition) -> None:
         """It begins to serve, or its configs have changed: if it is compacted, look whether there is work to do."""
-        if partition.log.config.compact:
+        if partition.log.config.is_compacted:
             self.uncleaned[partition] = None
             self._tell()
 

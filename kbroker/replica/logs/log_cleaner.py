@@ -111,7 +111,7 @@ class LogCleaner:
 
     async def _candidate(self, partition: Partition) -> compaction.LogToClean | None:
         storage, config = partition.log, partition.log.config
-        if partition.closed or not config.compact:
+        if partition.closed or not config.is_compacted:
             self._upkeep.uncleaned.pop(partition, None)
             return None
         if partition in self._upkeep.cleaning or partition in self._uncleanable or self._is_paused(partition):

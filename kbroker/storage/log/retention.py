@@ -49,7 +49,7 @@ def expired(
     count = len(segments)
     ends = [segment.base_offset for segment in segments[1:]]
     gone = sum(1 for end in ends if end <= min(log_start_offset, high_watermark))
-    if not config.delete:
+    if not config.has_delete_policy:
         return gone
     ends.append(log_end_offset)
 

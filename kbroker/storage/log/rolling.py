@@ -97,4 +97,4 @@ def set_limits(log: "Log") -> None:
 
 def _longest_ms(config: TopicConfig) -> int:
     """How long a segment is written at most: of a compacted log no longer than max.compaction.lag.ms (KIP-354)."""
-    return min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms
+    return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms

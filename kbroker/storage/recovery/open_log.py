@@ -59,7 +59,7 @@ def open_log(
         _check_topic_id(disk, directory, topic_id)
         opening = _Opening(log, now_ms)
         # Only compaction leaves gaps, and a checkpoint is written before it replaces segments.
-        opening.gapless = checkpointed and not config.compact
+        opening.gapless = checkpointed and not config.is_compacted
         opening.run(recovery_point, clean, log_start_offset)
     log.start()
     return log
@@ -181,7 +181,7 @@ class _Opening:
                 check_crc=not clean,
                 # Only compaction leaves gaps, and it does not touch the last segment. (A replica of a compacted log
                 # has them there.)
-                contiguous=last and not log.config.compact,
+                contiguous=last and not log.config.is_compacted,
                 following=None if last else ends[slot],
             )
             self.repairs.extend(loaded.repairs)

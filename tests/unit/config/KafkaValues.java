@@ -5,30 +5,30 @@ import java.nio.charset.StandardCharsets;
 import java.util.Properties;
 import kafka.server.KafkaConfig;
 
-/** Lines `name TAB value` in; for each a line out: `ok`, or an exception's class, TAB and message. */
+/** Reads lines `name TAB value`; writes for each `ok`, or an exception's class, TAB and message. */
 public class KafkaValues {
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] parts = line.split("\t", 2);
-            Properties given = new Properties();
-            given.put("process.roles", "broker,controller");
-            given.put("node.id", "1");
-            given.put("controller.quorum.voters", "1@127.0.0.1:9093");
-            given.put("controller.listener.names", "CONTROLLER");
-            given.put("listeners", "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093");
-            given.put(parts[0], parts[1]);
-            out.println(answer(given));
+            Properties properties = new Properties();
+            properties.put("process.roles", "broker,controller");
+            properties.put("node.id", "1");
+            properties.put("controller.quorum.voters", "1@127.0.0.1:9093");
+            properties.put("controller.listener.names", "CONTROLLER");
+            properties.put("listeners", "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093");
+            properties.put(parts[0], parts[1]);
+            out.println(outcome(properties));
         }
     }
 
-    private static String answer(Properties given) {
+    private static String outcome(Properties properties) {
         try {
-            KafkaConfig.fromProps(given);
+            KafkaConfig.fromProps(properties);
             return "ok";
-        } catch (Throwable wrong) {
-            return wrong.getClass().getSimpleName() + "\t" + String.valueOf(wrong.getMessage()).replace('\n', ' ');
+        } catch (Throwable error) {
+            return error.getClass().getSimpleName() + "\t" + String.valueOf(error.getMessage()).replace('\n', ' ');
         }
     }
 }

@@ -1,11 +1,12 @@
-"""What Apache Kafka 4.3.1 says to good, bad and border values of every config, and how that is recorded:
+"""Recorded outcomes of valid, invalid and boundary values of every config in Apache Kafka 4.3.1. To record them:
 
     python -m tests.unit.config.kafka_values HOST:PORT CLASSPATH
 
-HOST:PORT is a fresh node of Kafka; CLASSPATH names its jars. Two ways are asked: IncrementalAlterConfigs, only
-validating, for what can be altered; Kafka's own KafkaConfig, in a JVM, for everything that a broker can be started
-with. kafka_4_3_values.jsonl has a line for each way and config: [way, name, {value: null or [code, message]}], where
-code is null for KafkaConfig's exceptions.
+HOST:PORT is a fresh Kafka node; CLASSPATH names its jars. Each value is tried by up to three methods: with
+IncrementalAlterConfigs (validate_only) for each kind of resource, and in a KafkaConfig, in a JVM, for what a broker can
+be started with. kafka_4_3_values.jsonl has a line for each method and config: [method, name, {value: outcome}]. An
+outcome is null or the index of an error in the first line; an error is [code, message], where code is null for
+exceptions of KafkaConfig.
 """
 
 import json
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ANSWERS = HERE / "kafka_4_3_values.jsonl"
+OUTCOMES = HERE / "kafka_4_3_values.jsonl"
 KAFKA = [json.loads(line) for line in (HERE / "kafka_4_3_configs.jsonl").open()]
-# Not in Kafka's descriptions while nothing is set: [resource, name, type, default, range, mode].
+# Configs that Kafka does not describe until they are set: [resource, name, type, default, range, update mode].
 UNLISTED = [
     ["topic", "internal.segment.bytes", "INT", None, "[1,...]", "cluster-wide"],
     ["client-metrics", "interval.ms", "INT", "300000", "", "cluster-wide"],
@@ -26,9 +27,10 @@ UNLISTED = [
     ["client-metrics", "metrics", "LIST", "", "", "cluster-wide"],
 ]
 
-Answer = tuple[int | None, str] | None
+# (code, message) of an error, None for success.
+Outcome = tuple[int | None, str] | None
 
-# The ways: by the wire, to a resource of (type, name), or as the configuration of a broker that starts.
+# The methods: altering a resource (type, name), or starting a broker.
 RESOURCES = {
     "topic": (2, "t"),
     "brokers": (4, ""),
@@ -49,22 +51,22 @@ _VALUES = {
 }
 
 
-def values(kind: str, allowed: str, default: str | None) -> list[str]:
-    """What a config of this type and range is tried with."""
-    found = list(_VALUES.get(kind, ()))
-    if kind in _BITS:
-        most = 2 ** _BITS[kind] - 1
-        bounds = [int(bound) for bound in allowed.strip("[]").split(",") if bound not in ("", "...")]
+def values(config_type: str, valid_range: str, default: str | None) -> list[str]:
+    """The values to try for a config of this type and range."""
+    tried = list(_VALUES.get(config_type, ()))
+    if config_type in _BITS:
+        largest = 2 ** _BITS[config_type] - 1
+        bounds = [int(bound) for bound in valid_range.strip("[]").split(",") if bound not in ("", "...")]
         around = [near for bound in bounds for near in (bound - 1, bound, bound + 1)]
-        numbers = sorted({-2, -1, 0, 1, 2, 99, most, most + 1, *around})
-        found = ["", "x", "1.5", "1_0", " 7 ", "+7", "0x7", *map(str, numbers)]
-    return [*found, default] if default is not None and default not in found else found
+        numbers = sorted({-2, -1, 0, 1, 2, 99, largest, largest + 1, *around})
+        tried = ["", "x", "1.5", "1_0", " 7 ", "+7", "0x7", *map(str, numbers)]
+    return [*tried, default] if default is not None and default not in tried else tried
 
 
-def questions() -> Iterator[tuple[str, str, list[str]]]:
-    """(way, config, values)."""
-    for resource, name, kind, default, allowed, mode, *_ in [*KAFKA, *UNLISTED]:
-        tried = values(kind, allowed, default)
+def trials() -> Iterator[tuple[str, str, list[str]]]:
+    """(method, config, values)."""
+    for resource, name, config_type, default, valid_range, mode, *_ in [*KAFKA, *UNLISTED]:
+        tried = values(config_type, valid_range, default)
         if resource != "broker":
             yield resource, name, tried
             continue
@@ -75,61 +77,64 @@ def questions() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def main(bootstrap: str, classpath: str) -> None:
-    asked = list(questions())
-    started = iter(
-        _ask_java(classpath, [(name, value) for way, name, tried in asked if way == START for value in tried])
-    )
-    wire = _Wire(bootstrap)
+    all_trials = list(trials())
+    start_configs = [(name, value) for method, name, tried in all_trials if method == START for value in tried]
+    start_outcomes = iter(_run_java(classpath, start_configs))
+    client = _AlterConfigsClient(bootstrap)
+
+    def try_value(method: str, name: str, value: str) -> Outcome:
+        return next(start_outcomes) if method == START else client.alter(method, name, value)
+
     save(
-        [way, name, {value: next(started) if way == START else wire.ask(way, name, value) for value in tried}]
-        for way, name, tried in asked
+        [method, name, {value: try_value(method, name, value) for value in tried}] for method, name, tried in all_trials
     )
 
 
 def save(rows: Iterable[list[Any]]) -> None:
-    refusals: dict[tuple[int | None, str], int] = {}
+    errors: dict[tuple[int | None, str], int] = {}
 
-    def number(name: str, value: str, answer: Answer) -> int | None:
-        if answer is None:
+    def error_index(name: str, value: str, outcome: Outcome) -> int | None:
+        if outcome is None:
             return None
-        code, message = answer
+        code, message = outcome
         template = message.replace(name, "{name}")
         if value.strip() and name:
             template = template.replace(f" {value.strip()} ", " {value} ")
-        return refusals.setdefault((code, template), len(refusals))
+        return errors.setdefault((code, template), len(errors))
 
     lines = [
-        json.dumps([way, name, {value: number(name, value, answer) for value, answer in answers.items()}])
-        for way, name, answers in rows
+        json.dumps([method, name, {value: error_index(name, value, outcome) for value, outcome in outcomes.items()}])
+        for method, name, outcomes in rows
     ]
-    ANSWERS.write_text("\n".join([json.dumps(list(refusals)), *lines]) + "\n")
+    OUTCOMES.write_text("\n".join([json.dumps(list(errors)), *lines]) + "\n")
 
 
-def load() -> Iterator[tuple[str, str, str, Answer]]:
-    """(way, config, value, answer), one after the other."""
-    with ANSWERS.open() as file:
-        refusals = json.loads(next(file))
+def load() -> Iterator[tuple[str, str, str, Outcome]]:
+    """(method, config, value, outcome)."""
+    with OUTCOMES.open() as file:
+        errors = json.loads(next(file))
         for line in file:
-            way, name, answers = json.loads(line)
-            for value, number in answers.items():
-                if number is None:
-                    yield way, name, value, None
+            method, name, outcomes = json.loads(line)
+            for value, index in outcomes.items():
+                if index is None:
+                    yield method, name, value, None
                 else:
-                    code, template = refusals[number]
-                    yield way, name, value, (code, template.replace("{name}", name).replace("{value}", value.strip()))
+                    code, template = errors[index]
+                    message = template.replace("{name}", name).replace("{value}", value.strip())
+                    yield method, name, value, (code, message)
 
 
-def _ask_java(classpath: str, asked: list[tuple[str, str]]) -> list[Answer]:
-    lines = "".join(f"{name}\t{value}\n" for name, value in asked)
+def _run_java(classpath: str, configs: list[tuple[str, str]]) -> list[Outcome]:
+    lines = "".join(f"{name}\t{value}\n" for name, value in configs)
     command = ["java", "-Xmx256m", "-cp", classpath, str(HERE / "KafkaValues.java")]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
-    answers = [line.partition("\t") for line in done.stdout.split("\n")[:-1]]
-    assert len(answers) == len(asked)
-    return [None if name == "ok" else (None, message) for name, _, message in answers]
+    outcomes = [line.partition("\t") for line in done.stdout.split("\n")[:-1]]
+    assert len(outcomes) == len(configs)
+    return [None if name == "ok" else (None, message) for name, _, message in outcomes]
 
 
-class _Wire:
-    """IncrementalAlterConfigs with one config in each request."""
+class _AlterConfigsClient:
+    """Sends IncrementalAlterConfigs requests with one config each."""
 
     def __init__(self, bootstrap: str) -> None:
         from tests.compat.wire.client import Connection
@@ -138,13 +143,13 @@ class _Wire:
         topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         self._connection.ask("CreateTopics", 5, topics=[topic], timeout=10_000, validate_only=False)
 
-    def ask(self, way: str, name: str, value: str) -> Answer:
-        kind, resource = RESOURCES[way]
+    def alter(self, method: str, name: str, value: str) -> Outcome:
+        resource_type, resource = RESOURCES[method]
         config = {"name": name, "config_operation": 0, "value": value}
-        row = {"resource_type": kind, "resource_name": resource, "configs": [config]}
-        answer = self._connection.ask("IncrementalAlterConfigs", 1, resources=[row], validate_only=True)
-        (response,) = answer.responses
-        return None if not response.error_code else (int(response.error_code), response.error_message)
+        row = {"resource_type": resource_type, "resource_name": resource, "configs": [config]}
+        response = self._connection.ask("IncrementalAlterConfigs", 1, resources=[row], validate_only=True)
+        (result,) = response.responses
+        return None if not result.error_code else (int(result.error_code), result.error_message)
 
 
 if __name__ == "__main__":

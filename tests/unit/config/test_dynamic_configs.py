@@ -1,4 +1,4 @@
-"""Configs that are altered while the broker runs: they take effect at once, and are there after a restart."""
+"""Configs that are altered while the broker runs take effect at once, and are kept across restarts."""
 
 import asyncio
 import threading
@@ -6,12 +6,11 @@ import threading
 import pytest
 
 from kbroker.broker import Threads
-from kbroker.config.acting import ACTING_TOPIC_CONFIGS
 from kbroker.config.config_def import READ_ONLY, ConfigKey
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, Value
-from kbroker.metadata.image import BROKER_RESOURCE
 from kbroker.replica.logs.log_manager import OPEN_TOGETHER
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.k19_create_topics import (
@@ -37,76 +36,76 @@ from tests.unit.support.simulated_broker import HOST, HOUR, PORT, Machine, story
 SAMPLES = ("true", "false", "compact", "lz4", "LogAppendTime", "full", "3", "5", "0.25", "0.75", "2000000", "3000000")
 
 
-def others(row: ConfigKey) -> list[str]:
+def two_other_values(key: ConfigKey) -> list[str]:
     """Two values that are not the default."""
-    found: dict[Value, str] = {}
+    texts_by_value: dict[Value, str] = {}
     for text in SAMPLES:
         try:
-            value = row.parse(text)
+            value = key.parse(text)
         except ConfigError:
             continue
-        if value != row.default:
-            found.setdefault(value, text)
-    texts = list(found.values())
+        if value != key.default:
+            texts_by_value.setdefault(value, text)
+    texts = list(texts_by_value.values())
     return [texts[0], texts[-1]]
 
 
-# Topic configs that follow a broker config which may be altered.
-FOLLOWING = {
-    name: row.synonyms[0].name
-    for name, row in ALL_TOPIC_CONFIGS.items()
-    if name in ACTING_TOPIC_CONFIGS and row.synonyms and BROKER_CONFIGS[row.synonyms[0].name].mode is not READ_ONLY
+# Topic configs with effect whose default is a dynamic broker config, with that config.
+INHERITING = {
+    name: key.synonyms[0].name
+    for name, key in ALL_TOPIC_CONFIGS.items()
+    if key.no_effect is None and key.synonyms and BROKER_CONFIGS[key.synonyms[0].name].update_mode is not READ_ONLY
 }
 
 
 async def set_all(client: Client, resource: str, values: dict[str, str]) -> None:
-    await client._alter(BROKER_RESOURCE, resource, values)
+    await client._alter(ConfigResourceType.BROKER, resource, values)
 
 
 async def unset_all(client: Client, resource: str, names: list[str]) -> None:
     changes = [AlterableConfig(name=name, config_operation=1, value=None) for name in names]
-    wanted = AlterConfigsResource(resource_type=BROKER_RESOURCE, resource_name=resource, configs=changes)
-    request = IncrementalAlterConfigsRequest(resources=[wanted])
-    (answer,) = (await client.ask(request, 1, IncrementalAlterConfigsResponse)).responses
-    assert answer.error_code == 0, answer.error_message
+    alteration = AlterConfigsResource(resource_type=ConfigResourceType.BROKER, resource_name=resource, configs=changes)
+    request = IncrementalAlterConfigsRequest(resources=[alteration])
+    (response,) = (await client.ask(request, 1, IncrementalAlterConfigsResponse)).responses
+    assert response.error_code == 0, response.error_message
 
 
-def followed(m: Machine, topic: str = "t") -> dict[str, Value]:
+def inherited_values(m: Machine, topic: str = "t") -> dict[str, Value]:
     config = m.partition(topic).log.config
-    return {name: config.get(name) for name in FOLLOWING}
+    return {name: config.get(name) for name in INHERITING}
 
 
 @story
-async def test_topics_follow_their_broker_live_and_after_a_restart(m: Machine) -> None:
-    assert len(FOLLOWING) > 20
+async def test_topics_use_altered_broker_configs_at_once_and_after_restarts(m: Machine) -> None:
+    assert len(INHERITING) > 20
     client = await m.client()
     await client.create_topic("t")
     await client.create_topic("overriding", **{"segment_bytes": 4_000_000})
-    before = followed(m)
-    rows = {name: BROKER_CONFIGS[synonym] for name, synonym in FOLLOWING.items()}
-    every = {row.name: others(row)[0] for row in rows.values()}
-    one = {row.name: others(row)[1] for row in rows.values()}
-    all_brokers = {name: ALL_TOPIC_CONFIGS[name].parse(every[row.name]) for name, row in rows.items()}
-    this_broker = {name: ALL_TOPIC_CONFIGS[name].parse(one[row.name]) for name, row in rows.items()}
+    before = inherited_values(m)
+    keys = {name: BROKER_CONFIGS[synonym] for name, synonym in INHERITING.items()}
+    cluster_default = {key.name: two_other_values(key)[0] for key in keys.values()}
+    per_broker = {key.name: two_other_values(key)[1] for key in keys.values()}
+    all_brokers = {name: ALL_TOPIC_CONFIGS[name].parse(cluster_default[key.name]) for name, key in keys.items()}
+    this_broker = {name: ALL_TOPIC_CONFIGS[name].parse(per_broker[key.name]) for name, key in keys.items()}
 
-    await set_all(client, "", every)
-    assert followed(m) == all_brokers
+    await set_all(client, "", cluster_default)
+    assert inherited_values(m) == all_brokers
     await m.restart()
-    assert followed(m) == all_brokers
+    assert inherited_values(m) == all_brokers
     client = await m.client()
-    await set_all(client, "1", one)
-    assert followed(m) == this_broker
+    await set_all(client, "1", per_broker)
+    assert inherited_values(m) == this_broker
     assert m.partition("overriding").log.config.segment_bytes == 4_000_000
     await m.crash()
     await m.start()
-    assert followed(m) == this_broker
+    assert inherited_values(m) == this_broker
     client = await m.client()
-    await unset_all(client, "1", list(one))
-    assert followed(m) == all_brokers
-    await unset_all(client, "", list(every))
-    assert followed(m) == before
+    await unset_all(client, "1", list(per_broker))
+    assert inherited_values(m) == all_brokers
+    await unset_all(client, "", list(cluster_default))
+    assert inherited_values(m) == before
     await m.restart()
-    assert followed(m) == before
+    assert inherited_values(m) == before
 
 
 async def greet(client: Client) -> None:
@@ -114,7 +113,7 @@ async def greet(client: Client) -> None:
 
 
 async def seconds_to_greet(m: Machine, connections: int) -> list[float]:
-    """How long each of so many connections that come together waits for its first answer."""
+    """Open connections at the same time; return how long each waits for its first response, in seconds, sorted."""
     began = m.loop.time()
 
     async def one() -> float:
@@ -125,7 +124,7 @@ async def seconds_to_greet(m: Machine, connections: int) -> list[float]:
 
 
 @story(max_connection_creation_rate=2)
-async def test_connections_come_at_their_rate(m: Machine) -> None:
+async def test_connections_are_accepted_at_the_maximum_rate(m: Machine) -> None:
     await asyncio.sleep(5)
     waits = await seconds_to_greet(m, 6)
     assert [round(wait, 1) for wait in waits] == [0.0, 0.0, 0.5, 1.0, 1.5, 2.0]
@@ -136,88 +135,88 @@ async def test_connections_come_at_their_rate(m: Machine) -> None:
 
 
 @story(listener_name_plaintext_max_connections=2, max_connections=3)
-async def test_a_listener_may_have_a_lower_limit(m: Machine) -> None:
+async def test_a_listener_can_have_a_lower_connection_limit(m: Machine) -> None:
     clients = [await m.client(), await m.client()]
     for client in clients:
         await greet(client)
     await (await m.client()).closed
-    await clients[0]._alter(BROKER_RESOURCE, "1", {"listener.name.plaintext.max.connections": "10"})
+    await clients[0]._alter(ConfigResourceType.BROKER, "1", {"listener.name.plaintext.max.connections": "10"})
     await greet(await m.client())
     await (await m.client()).closed
 
 
 async def create(client: Client, name: str) -> tuple[int, str | None]:
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-    (made,) = (await client.ask(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)).topics
-    return made.error_code, made.error_message
+    (result,) = (await client.ask(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)).topics
+    return result.error_code, result.error_message
 
 
 @story
 async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
-    """In the words of Kafka 4.3.1, for new topics and for new partitions; by name it can be given some."""
+    """Except those that an assignment in the request places there. The error messages are those of Kafka 4.3.1."""
     client = await m.client()
     assert await create(client, "before") == (0, None)
-    await client._alter(BROKER_RESOURCE, "1", {"cordoned.log.dirs": "*"})
+    await client._alter(ConfigResourceType.BROKER, "1", {"cordoned.log.dirs": "*"})
     all_cordoned = "All brokers are currently fenced, or have all their log directories cordoned."
     assert await create(client, "t") == (38, f"Unable to replicate the partition 1 time(s): {all_cordoned}")
-    grow = CreatePartitionsTopic(name="before", count=2, assignments=None)
-    request = CreatePartitionsRequest(topics=[grow], timeout_ms=1000)
-    (grown,) = (await client.ask(request, 3, CreatePartitionsResponse)).results
-    assert (grown.error_code, grown.error_message) == (38, all_cordoned)
+    two_partitions = CreatePartitionsTopic(name="before", count=2, assignments=None)
+    request = CreatePartitionsRequest(topics=[two_partitions], timeout_ms=1000)
+    (result,) = (await client.ask(request, 3, CreatePartitionsResponse)).results
+    assert (result.error_code, result.error_message) == (38, all_cordoned)
     assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
-    named = CreatableTopic(name="named", num_partitions=-1, replication_factor=-1, assignments=[assignment])
-    (made,) = (await client.ask(CreateTopicsRequest(topics=[named]), 7, CreateTopicsResponse)).topics
-    assert made.error_code == 0
+    topic = CreatableTopic(name="assigned", num_partitions=-1, replication_factor=-1, assignments=[assignment])
+    (created,) = (await client.ask(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)).topics
+    assert created.error_code == 0
     await unset_all(client, "1", ["cordoned.log.dirs"])
     assert await create(client, "t") == (0, None)
 
 
 @story(num_io_threads=5)
-async def test_threads_for_the_disk_follow_their_config(m: Machine) -> None:
+async def test_num_io_threads_can_be_altered(m: Machine) -> None:
     counts: list[int] = []
     m.broker.environment.set_threads = counts.append
     client = await m.client()
     await client.alter_broker(num_io_threads=7)
-    await client._alter(BROKER_RESOURCE, "1", {"num.io.threads": "9"})
+    await client._alter(ConfigResourceType.BROKER, "1", {"num.io.threads": "9"})
     await unset_all(client, "1", ["num.io.threads"])
     assert counts == [7, 9, 7]
 
 
-def test_so_many_threads_work_at_a_time() -> None:
+def test_the_thread_pool_can_be_resized() -> None:
     pairs, fours = threading.Barrier(2, timeout=30), threading.Barrier(4, timeout=30)
     lock = threading.Lock()
-    running, most = 0, 0
+    running, peak = 0, 0
 
     def work(barrier: threading.Barrier) -> None:
-        nonlocal running, most
+        nonlocal running, peak
         with lock:
             running += 1
-            most = max(most, running)
+            peak = max(peak, running)
         barrier.wait()
         with lock:
             running -= 1
 
-    async def tell() -> None:
-        nonlocal most
+    async def resize() -> None:
+        nonlocal peak
         threads = Threads(asyncio.get_running_loop())
         threads.resize(2)
         await asyncio.gather(*(threads(work, pairs) for _ in range(8)))
-        assert most == 2
-        most = 0
+        assert peak == 2
+        peak = 0
         slow = threads(work, pairs)
         threads.resize(4)
-        # What was begun before the change is not lost by it.
+        # Work that started before the resize completes.
         pairs.wait()
         await slow
         await asyncio.gather(*(threads(work, fours) for _ in range(8)))
-        assert most == 4
+        assert peak == 4
         threads.resize(1)
 
-    asyncio.run(tell())
+    asyncio.run(resize())
 
 
 @story(connections_max_idle_ms=-1)
-async def test_a_negative_idle_time_is_none(m: Machine) -> None:
+async def test_a_negative_maximum_idle_time_disables_it(m: Machine) -> None:
     client = await m.client()
     await greet(client)
     await asyncio.sleep(HOUR)
@@ -226,7 +225,7 @@ async def test_a_negative_idle_time_is_none(m: Machine) -> None:
 
 
 @story(started=False, num_recovery_threads_per_data_dir=3)
-async def test_logs_are_recovered_by_so_many_threads(m: Machine) -> None:
+async def test_logs_are_recovered_by_num_recovery_threads(m: Machine) -> None:
     await m.start()
     await (await m.client()).create_topic("t", 8 * OPEN_TOGETHER)
     await m.stop()
@@ -250,12 +249,14 @@ async def test_logs_are_recovered_by_so_many_threads(m: Machine) -> None:
     controller_listener_names="CONTROLLER",
     controller_quorum_bootstrap_servers=f"{HOST}:9093",
 )
-async def test_a_node_of_a_metadata_quorum_starts_as_a_broker(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    """As Kafka's own server.properties has it."""
+async def test_a_combined_broker_and_controller_starts_as_a_broker(
+    m: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the configs of Kafka's server.properties."""
     await m.start()
     await greet(await m.client())
-    said = "\n".join(record.message for record in caplog.records)
-    assert f"the listener CONTROLLER://{HOST}:9093 is not opened: kbroker has no metadata quorum" in said
-    assert f"controller.quorum.bootstrap.servers={HOST}:9093 is accepted, but has no effect" in said
+    messages = "\n".join(record.message for record in caplog.records)
+    assert f"the listener CONTROLLER://{HOST}:9093 is not opened: kbroker has no metadata quorum" in messages
+    assert f"controller.quorum.bootstrap.servers={HOST}:9093 is accepted, but has no effect" in messages
     with pytest.raises(OSError, match="nobody serves"):
         await m.loop.create_connection(lambda: Client(m.loop), HOST, 9093, local_addr=("client", 0))

@@ -1,7 +1,6 @@
-"""Every config takes and refuses what it does in Apache Kafka 4.3.1, with its error codes and words.
+"""Every config accepts and rejects the same values as Apache Kafka 4.3.1, with the same error codes and messages.
 
-7,000 values were asked there (see kafka_values.py). Where kbroker means to answer otherwise stands below, with the
-reason.
+7,000 values are compared (see kafka_values.py). DIFFERENCES has those where kbroker differs, with the reason.
 """
 
 import re
@@ -14,60 +13,72 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.config.alter import AlterConfigOp, OpType, alter_broker, alter_client_metrics, alter_group, alter_topic
-from tests.unit.config.kafka_values import KAFKA, START, UNLISTED, Answer, load, questions
+from tests.unit.config.kafka_values import KAFKA, START, UNLISTED, Outcome, load, trials
 
-TAKES, REFUSES = "takes", "refuses"
+ACCEPTS, REJECTS = "accepts", "rejects"
 
 
 class Difference(NamedTuple):
-    """Kafka's and kbroker's attitude to some values of some configs; the names are a pattern, `value` is one too."""
+    """What Kafka and kbroker do with some values of some configs. `names` and `value` are regular expressions.
+
+    Where both reject a value, their error messages differ.
+    """
 
     names: str
     kafka: str
     kbroker: str
-    why: str
+    reason: str
     value: str = ".*"
 
 
 DIFFERENCES = [
     Difference(
         r"(brokers?|start) ((advertised\.)?listeners|controller\.listener\.names|listener\.security\.protocol\.map)",
-        REFUSES,
-        REFUSES,
-        "in sentences that say what to write",
+        REJECTS,
+        REJECTS,
+        "kbroker's messages say which values are valid",
     ),
     Difference(
         r"start (controller\.quorum\.voters|node\.id|listener\.security\.protocol\.map)",
-        REFUSES,
-        TAKES,
-        "nothing has to be said of a metadata quorum that there is not",
+        REJECTS,
+        ACCEPTS,
+        "kbroker has no metadata quorum, so its configs need not be complete",
     ),
-    Difference(r"start node\.id", REFUSES, REFUSES, "Kafka calls it broker.id"),
+    Difference(r"start node\.id", REJECTS, REJECTS, "Kafka's message names broker.id"),
     Difference(
         r".* (.*\.class(\.name)?|group\.(consumer|share)\.assignors|metric\.reporters)",
-        REFUSES,
-        TAKES,
-        "the names of Java classes are taken as they are, none is loaded",
+        REJECTS,
+        ACCEPTS,
+        "kbroker does not load Java classes, so it accepts any name",
         r"(?!a b).+",
     ),
-    Difference(r"brokers .*\.class", REFUSES, REFUSES, "nor is it looked for", "x|no.such.Class"),
-    Difference(r".*", TAKES, REFUSES, "not a number is none", "NaN"),
-    Difference(r"brokers .*", REFUSES, REFUSES, "nor is it wrong for its level only", "NaN"),
-    Difference(r"brokers? config\.providers", TAKES, REFUSES, "as Kafka itself at the start", ",|a,,b"),
-    Difference(r"topic internal\.segment\.bytes", TAKES, REFUSES, "no log could have such segments", "-2|-1|0"),
-    Difference(r".* log\.cleaner\.threads", REFUSES, TAKES, "Kafka divides by it", "0"),
     Difference(
-        r"brokers? log\.local\.retention\.ms",
-        REFUSES,
-        TAKES,
-        "there is no tiered storage whose retention it could contradict",
+        r"brokers .*\.class", REJECTS, REJECTS, "kbroker does not load the class before other checks", "x|no.such.Class"
+    ),
+    Difference(r".*", ACCEPTS, REJECTS, "kbroker rejects NaN", "NaN"),
+    Difference(r"brokers .*", REJECTS, REJECTS, "kbroker rejects NaN before it checks the update mode", "NaN"),
+    Difference(
+        r"brokers? config\.providers", ACCEPTS, REJECTS, "Kafka itself rejects the value when it starts", ",|a,,b"
     ),
     Difference(
-        r"broker min\.insync\.replicas", REFUSES, TAKES, "eligible leader replicas (KIP-966) are not there to forbid it"
+        r"topic internal\.segment\.bytes", ACCEPTS, REJECTS, "no log could have segments of this size", "-2|-1|0"
+    ),
+    Difference(r".* log\.cleaner\.threads", REJECTS, ACCEPTS, "Kafka divides by the number of threads", "0"),
+    Difference(
+        r"brokers? log\.local\.retention\.ms",
+        REJECTS,
+        ACCEPTS,
+        "kbroker has no tiered storage whose retention the value could contradict",
+    ),
+    Difference(
+        r"broker min\.insync\.replicas",
+        REJECTS,
+        ACCEPTS,
+        "kbroker has no eligible leader replicas (KIP-966), which forbid it in Kafka",
     ),
 ]
 
-# As the recorded nodes were started.
+# The configs of the recorded nodes.
 STARTED = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -81,74 +92,75 @@ _WRAPPED = re.compile(
 )
 
 
-def answer(way: str, name: str, value: str, config: BrokerConfig) -> Answer:
-    changes = [AlterConfigOp(name, OpType.SET, value)]
+def outcome(method: str, name: str, value: str, config: BrokerConfig) -> Outcome:
+    """Try a value in kbroker."""
+    ops = [AlterConfigOp(name, OpType.SET, value)]
     try:
-        if way == START:
+        if method == START:
             BrokerConfig.load({**STARTED, name: value})
-        elif way == "topic":
-            alter_topic({}, changes, config)
-        elif way == "group":
-            alter_group({}, changes, config)
-        elif way == "client-metrics":
-            alter_client_metrics({}, changes)
+        elif method == "topic":
+            alter_topic({}, ops, config)
+        elif method == "group":
+            alter_group({}, ops, config)
+        elif method == "client-metrics":
+            alter_client_metrics({}, ops)
         else:
-            alter_broker({}, changes, config, every=way == "brokers")
-    except KafkaError as refusal:
-        return None if way == START else int(refusal.code), refusal.message or ""
+            alter_broker({}, ops, config, cluster_default=method == "brokers")
+    except KafkaError as error:
+        return None if method == START else int(error.code), error.message or ""
     return None
 
 
-def plain(theirs: Answer) -> Answer:
-    """Kafka's answer without what its wrapping exceptions add."""
-    if theirs is None:
+def unwrap(recorded: Outcome) -> Outcome:
+    """Return an outcome of Kafka without the text that its wrapping exceptions add."""
+    if recorded is None:
         return None
-    code, message = theirs
+    code, message = recorded
     wrapped = _WRAPPED.fullmatch(message)
     return code, (wrapped[1] if wrapped else message).removeprefix("requirement failed: ")
 
 
-def attitude(one: Answer) -> str:
-    return TAKES if one is None else REFUSES
+def verdict(outcome: Outcome) -> str:
+    return ACCEPTS if outcome is None else REJECTS
 
 
-def differing() -> Iterator[tuple[str, str, Answer, Answer]]:
-    """(way and config, value, Kafka's answer, ours) where the two are not the same."""
+def differences() -> Iterator[tuple[str, str, Outcome, Outcome]]:
+    """(method and config, value, Kafka's outcome, kbroker's) where the two differ."""
     config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
-    for way, name, value, theirs in load():
-        kafkas, ours = plain(theirs), answer(way, name, value, config)
-        if kafkas != ours:
-            yield f"{way} {name}", value, kafkas, ours
+    for method, name, value, recorded in load():
+        in_kafka, in_kbroker = unwrap(recorded), outcome(method, name, value, config)
+        if in_kafka != in_kbroker:
+            yield f"{method} {name}", value, in_kafka, in_kbroker
 
 
-def test_every_config_takes_and_refuses_what_it_does_in_kafka():
+def test_every_config_accepts_and_rejects_the_same_values_as_in_kafka():
     used: Counter[Difference] = Counter()
     unexplained = []
-    for name, value, kafkas, ours in differing():
-        for one in DIFFERENCES:
-            attitudes = (attitude(kafkas), attitude(ours))
+    for name, value, in_kafka, in_kbroker in differences():
+        for difference in DIFFERENCES:
+            verdicts = (verdict(in_kafka), verdict(in_kbroker))
             if (
-                attitudes == (one.kafka, one.kbroker)
-                and re.fullmatch(one.names, name)
-                and re.fullmatch(one.value, value)
+                verdicts == (difference.kafka, difference.kbroker)
+                and re.fullmatch(difference.names, name)
+                and re.fullmatch(difference.value, value)
             ):
-                used[one] += 1
+                used[difference] += 1
                 break
         else:
-            unexplained.append(f"{name}={value!r}: Kafka {kafkas}, kbroker {ours}")
+            unexplained.append(f"{name}={value!r}: Kafka {in_kafka}, kbroker {in_kbroker}")
     assert unexplained == []
-    assert [one.why for one in DIFFERENCES if not used[one]] == []
+    assert [difference.reason for difference in DIFFERENCES if not used[difference]] == []
 
 
-def test_every_config_was_asked():
-    asked = defaultdict(set)
-    for way, name, value, _ in load():
-        asked[way, name].add(value)
-    assert {(way, name): set(values) for way, name, values in questions()} == asked
-    named = {("broker" if way in (START, "brokers") else way, name) for way, name in asked}
-    assert named == {(config[0], config[1]) for config in (*KAFKA, *UNLISTED)}
+def test_every_config_was_recorded():
+    recorded = defaultdict(set)
+    for method, name, value, _ in load():
+        recorded[method, name].add(value)
+    assert {(method, name): set(values) for method, name, values in trials()} == recorded
+    configs = {("broker" if method in (START, "brokers") else method, name) for method, name in recorded}
+    assert configs == {(config[0], config[1]) for config in (*KAFKA, *UNLISTED)}
 
 
-@pytest.mark.parametrize("way", [START, "brokers", "broker", "topic", "group", "client-metrics"])
-def test_each_way_has_taken_and_refused_something(way: str):
-    assert {attitude(theirs) for one, _, _, theirs in load() if one == way} == {TAKES, REFUSES}
+@pytest.mark.parametrize("method", [START, "brokers", "broker", "topic", "group", "client-metrics"])
+def test_the_recording_has_accepted_and_rejected_values_for_each_method(method: str):
+    assert {verdict(recorded) for m, _, _, recorded in load() if m == method} == {ACCEPTS, REJECTS}

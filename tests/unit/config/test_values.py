@@ -1,4 +1,4 @@
-"""Texts to values and back, with Kafka's refusals."""
+"""Parsing, validating and formatting of config values, with Kafka's error messages."""
 
 import pytest
 
@@ -6,10 +6,10 @@ from kbroker.common import KafkaError
 from kbroker.config.config_def import Validator
 from kbroker.config.validators import (
     bootstrap_servers,
-    client_match,
+    client_match_patterns,
     gzip_level,
-    items,
-    not_blank,
+    list_of,
+    non_empty_string,
     one_of,
     one_of_ignoring_case,
     quorum_voters,
@@ -37,7 +37,7 @@ from protocol.errors import ErrorCode
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "value"),
+    ("config_type", "text", "value"),
     [
         (BOOLEAN, "TRUE", True),
         (BOOLEAN, " false ", False),
@@ -57,12 +57,12 @@ from protocol.errors import ErrorCode
         (LIST, "a,,b", ("a", "", "b")),
     ],
 )
-def test_texts_become_values(kind: ConfigType, text: str, value: Value):
-    assert parse_value("x", kind, text) == value
+def test_parse_value(config_type: ConfigType, text: str, value: Value):
+    assert parse_value("x", config_type, text) == value
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "reason"),
+    ("config_type", "text", "reason"),
     [
         (BOOLEAN, "yes", "Expected value to be either true or false"),
         (BOOLEAN, "", "Expected value to be either true or false"),
@@ -79,11 +79,11 @@ def test_texts_become_values(kind: ConfigType, text: str, value: Value):
         (CLASS, "", "Class  could not be found."),
     ],
 )
-def test_what_is_not_of_the_type_is_refused(kind: ConfigType, text: str, reason: str):
-    with pytest.raises(ConfigError) as refusal:
-        parse_value("some.config", kind, text)
-    assert str(refusal.value) == f"Invalid value {text} for configuration some.config: {reason}"
-    assert refusal.value.code == ErrorCode.INVALID_CONFIG
+def test_a_text_of_another_type_is_rejected(config_type: ConfigType, text: str, reason: str):
+    with pytest.raises(ConfigError) as raised:
+        parse_value("some.config", config_type, text)
+    assert str(raised.value) == f"Invalid value {text} for configuration some.config: {reason}"
+    assert raised.value.code == ErrorCode.INVALID_CONFIG
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,12 @@ def test_what_is_not_of_the_type_is_refused(kind: ConfigType, text: str, reason:
         (DOUBLE_MAX, "1.7976931348623157E308"),
     ],
 )
-def test_values_become_texts_as_java_writes_them(value: Value, text: str | None):
+def test_values_are_formatted_as_in_java(value: Value, text: str | None):
     assert format_value(value) == text
 
 
-NEEDS_QUORUM = "Each entry should be in the form"
-
-
 @pytest.mark.parametrize(
-    ("check", "value", "message"),
+    ("validator", "value", "message"),
     [
         (one_of("a", "b"), "c", "Invalid value c for configuration x: String must be one of: a, b"),
         (
@@ -120,21 +117,21 @@ NEEDS_QUORUM = "Each entry should be in the form"
             "c",
             "Invalid value c for configuration x: String must be one of (case insensitive): A, B",
         ),
-        (not_blank, "", "Invalid value  for configuration x: String must be non-empty"),
+        (non_empty_string, "", "Invalid value  for configuration x: String must be non-empty"),
         (
             gzip_level,
             0,
             "Invalid value 0 for configuration x: Value must be between 1 and 9 or equal to -1",
         ),
-        (items("a", "b"), ("a", "c"), "Invalid value c for configuration x: String must be one of: a, b"),
-        (items(), ("a", "", "b"), "Configuration 'x' values must not be empty."),
+        (list_of("a", "b"), ("a", "c"), "Invalid value c for configuration x: String must be one of: a, b"),
+        (list_of(), ("a", "", "b"), "Configuration 'x' values must not be empty."),
         (
-            items("a", "b", empty=False),
+            list_of("a", "b", empty=False),
             (),
             "Configuration 'x' must not be empty. Valid values include: [a, b]",
         ),
         (
-            items(empty=False),
+            list_of(empty=False),
             (),
             "Configuration 'x' must not be empty. Valid values include: any non-empty value",
         ),
@@ -149,24 +146,28 @@ NEEDS_QUORUM = "Each entry should be in the form"
             "Failed to parse host name from h for the configuration x. "
             'Each entry should be in the form "{host}:{port}"',
         ),
-        (client_match, ("client_id=[",), "Illegal client matching pattern: client_id=["),
-        (client_match, ("client_id=" + "(" * 9999,), "Illegal client matching pattern: client_id=" + "(" * 9999),
-        (client_match, ("who=me",), "Illegal client matching pattern: who=me"),
+        (client_match_patterns, ("client_id=[",), "Illegal client matching pattern: client_id=["),
+        (
+            client_match_patterns,
+            ("client_id=" + "(" * 9999,),
+            "Illegal client matching pattern: client_id=" + "(" * 9999,
+        ),
+        (client_match_patterns, ("who=me",), "Illegal client matching pattern: who=me"),
     ],
 )
-def test_validators_refuse_in_kafkas_words(check: Validator, value: Value, message: str):
-    with pytest.raises(ConfigError) as refusal:
-        check("x", value)
-    assert str(refusal.value) == message
+def test_validators_raise_kafkas_error_messages(validator: Validator, value: Value, message: str):
+    with pytest.raises(ConfigError) as raised:
+        validator("x", value)
+    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("value", [(), ("*",), ("0:1",), ("0:1", "12:3")])
-def test_throttled_replicas_are_pairs_or_all(value: Value):
+def test_throttled_replicas_are_pairs_or_a_star(value: Value):
     throttled_replicas("x", value)
 
 
 @pytest.mark.parametrize("value", [("0",), ("0:1:2",), ("*", "0:1"), ("x:1",), ("-1:2",)])
-def test_other_throttled_replicas_are_refused(value: Value):
+def test_other_throttled_replicas_are_rejected(value: Value):
     with pytest.raises(ConfigError, match=r"must be the literal '\*' or a list of replicas"):
         throttled_replicas("x", value)
 
@@ -174,13 +175,13 @@ def test_other_throttled_replicas_are_refused(value: Value):
 @pytest.mark.parametrize(
     "text", ["earliest", "latest", "by_duration:PT1H", "by_duration:P1DT2H3.5S", "by_duration:P2D"]
 )
-def test_share_groups_begin_somewhere(text: str):
+def test_valid_share_offset_resets(text: str):
     share_offset_reset("x", text)
 
 
 @pytest.mark.parametrize(
     "text", ["", "EARLIEST", "none", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:-PT1H"]
 )
-def test_share_groups_do_not_begin_elsewhere(text: str):
+def test_invalid_share_offset_resets(text: str):
     with pytest.raises(KafkaError, match="The value must be either"):
         share_offset_reset("x", text)

@@ -10,15 +10,9 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.cluster_member import ClusterMember, join
-from kbroker.metadata.image import (
-    BROKER_RESOURCE,
-    GROUP_RESOURCE,
-    TOPIC_RESOURCE,
-    BrokerRegistration,
-    MetadataDelta,
-    MetadataImage,
-)
+from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import NodeExists
 from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore
@@ -98,7 +92,7 @@ def test_a_created_topic_is_in_the_image_and_with_the_listeners_when_the_call_re
         assert (result.error, result.partitions, result.replication_factor) == (None, 3, 1)
         topic = one.image.topics["a"]
         assert topic is one.image.topic_by_id[result.topic_id]
-        assert topic.configs == one.image.overrides(TOPIC_RESOURCE, "a") == {"retention.ms": "5"}
+        assert topic.configs == one.image.overrides(ConfigResourceType.TOPIC, "a") == {"retention.ms": "5"}
         assert [partition.leader for partition in topic.partitions] == [1, 1, 1]
         (delta,) = one.deltas
         assert delta.created == [topic]
@@ -140,9 +134,9 @@ def test_everything_survives_a_restart_with_new_leader_epochs():
         one = await start(disk)
         (result,) = await create(one, TopicSpec("a", 130, configs=[("retention.ms", "5")]))
         await one.controller.create_partitions([PartitionsSpec("a", 260)], False)
-        await one.controller.alter_configs(BROKER_RESOURCE, "", {"log.retention.ms": "7"})
-        await one.controller.alter_configs(BROKER_RESOURCE, "1", {"background.threads": "3"})
-        await one.controller.alter_configs(GROUP_RESOURCE, "g/. ..%", {"consumer.session.timeout.ms": "9"})
+        await one.controller.alter_configs(ConfigResourceType.BROKER, "", {"log.retention.ms": "7"})
+        await one.controller.alter_configs(ConfigResourceType.BROKER, "1", {"background.threads": "3"})
+        await one.controller.alter_configs(ConfigResourceType.GROUP, "g/. ..%", {"consumer.session.timeout.ms": "9"})
         disk.power_loss()
         again = await start(disk)
         topic = again.image.topics["a"]
@@ -150,9 +144,9 @@ def test_everything_survives_a_restart_with_new_leader_epochs():
         assert len(topic.partitions) == 260
         assert topic.configs == {"retention.ms": "5"}
         assert {partition.leader_epoch for partition in topic.partitions} == {1}
-        assert again.image.overrides(BROKER_RESOURCE, "") == {"log.retention.ms": "7"}
-        assert again.image.overrides(BROKER_RESOURCE, "1") == {"background.threads": "3"}
-        assert again.image.config_resources(GROUP_RESOURCE) == ["g/. ..%"]
+        assert again.image.overrides(ConfigResourceType.BROKER, "") == {"log.retention.ms": "7"}
+        assert again.image.overrides(ConfigResourceType.BROKER, "1") == {"background.threads": "3"}
+        assert again.image.config_resources(ConfigResourceType.GROUP) == ["g/. ..%"]
 
     run(story)
 
@@ -216,18 +210,18 @@ def test_configs_change_and_go():
     async def story():
         one = await start(MemoryDisk())
         await create(one, TopicSpec("a"))
-        await one.controller.alter_configs(TOPIC_RESOURCE, "a", {"retention.ms": "1"})
-        await one.controller.alter_configs(TOPIC_RESOURCE, "a", lambda now: {**now, "segment.ms": "2"})
+        await one.controller.alter_configs(ConfigResourceType.TOPIC, "a", {"retention.ms": "1"})
+        await one.controller.alter_configs(ConfigResourceType.TOPIC, "a", lambda now: {**now, "segment.ms": "2"})
         assert one.image.topics["a"].configs == {"retention.ms": "1", "segment.ms": "2"}
         assert list(one.deltas[-1].configs.values()) == [{"retention.ms": "1", "segment.ms": "2"}]
-        await one.controller.alter_configs(TOPIC_RESOURCE, "a", None)
+        await one.controller.alter_configs(ConfigResourceType.TOPIC, "a", None)
         assert one.image.topics["a"].configs == {}
-        assert one.image.config_resources(TOPIC_RESOURCE) == []
+        assert one.image.config_resources(ConfigResourceType.TOPIC) == []
         count = len(one.deltas)
-        await one.controller.alter_configs(TOPIC_RESOURCE, "a", {})
+        await one.controller.alter_configs(ConfigResourceType.TOPIC, "a", {})
         assert len(one.deltas) == count
         with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-            await one.controller.alter_configs(TOPIC_RESOURCE, "nope", {})
+            await one.controller.alter_configs(ConfigResourceType.TOPIC, "nope", {})
 
     run(story)
 
@@ -236,7 +230,9 @@ def test_a_name_that_no_path_can_hold_is_refused():
     async def story():
         one = await start(MemoryDisk())
         with pytest.raises(KafkaError, match="the path is too long"):
-            await one.controller.alter_configs(GROUP_RESOURCE, "\u20ac" * 30_000, {"consumer.session.timeout.ms": "9"})
+            await one.controller.alter_configs(
+                ConfigResourceType.GROUP, "\u20ac" * 30_000, {"consumer.session.timeout.ms": "9"}
+            )
         await create(one, TopicSpec("a"))
         assert set(one.image.topics) == {"a"}
 
@@ -348,7 +344,7 @@ def test_a_follower_that_missed_too_many_changes_reads_everything():
         await one.controller.delete_topics([TopicRef("old")])
         for number in range(znodes.RECENT_CHANGES + 3):
             await create(one, TopicSpec(f"t{number}", 1))
-        await one.controller.alter_configs(TOPIC_RESOURCE, "kept", None)
+        await one.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
         await stale._turn.__aexit__()
         await stale.catch_up()
         assert two.image.topics == one.image.topics

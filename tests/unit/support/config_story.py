@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
-from kbroker.metadata.image import BROKER_RESOURCE
 from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages import k32_describe_configs as k32
@@ -77,7 +77,10 @@ async def play(api: str) -> tuple[int, list[str]]:
 
     async def follow(_: object) -> None:
         metadata = desk.services.metadata
-        common, own = metadata.overrides(BROKER_RESOURCE, ""), metadata.overrides(BROKER_RESOURCE, "1")
+        common, own = (
+            metadata.overrides(ConfigResourceType.BROKER, ""),
+            metadata.overrides(ConfigResourceType.BROKER, "1"),
+        )
         desk.services.config = desk.services.config.with_dynamic(common, own)
 
     desk.member.listen(follow)

@@ -1,4 +1,4 @@
-"""All broker configs, from the tables by area."""
+"""All broker configs, from the tables of the modules of this package."""
 
 from kbroker.config.config_def import config_def
 from kbroker.config.definitions.broker import (
@@ -31,7 +31,7 @@ _AREAS = (
     transactions,
 )
 
-BROKER_CONFIGS = config_def(row for area in _AREAS for row in area.ROWS)
+BROKER_CONFIGS = config_def(row for area in _AREAS for row in area.KEYS)
 
-# Kafka takes these through AlterConfigs only and does not list them until they are set.
+# Kafka accepts these through IncrementalAlterConfigs only, and does not list them until they are set.
 DYNAMIC_ONLY = config_def(metrics.DYNAMIC_ONLY)

@@ -1,4 +1,4 @@
-"""The broker's configuration: layers, listeners, checks across configs."""
+"""BrokerConfig: precedence of the sources, typed attributes, checks of configs against each other."""
 
 from typing import get_type_hints
 
@@ -19,7 +19,7 @@ PYTHON_TYPES = {
 }
 
 
-def test_nothing_given_is_a_broker_on_this_machine():
+def test_the_defaults_are_a_broker_on_the_loopback_interface():
     config = BrokerConfig.load()
     assert config.listeners == config.advertised_listeners == (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
     assert config.log_dirs == ("kbroker-data",)
@@ -29,19 +29,22 @@ def test_nothing_given_is_a_broker_on_this_machine():
 
 
 @pytest.mark.parametrize(
-    ("view", "rows"), [(TopicConfig, TOPIC_CONFIGS), (BrokerConfig, BROKER_CONFIGS)], ids=["topic", "broker"]
+    ("config_class", "definition"),
+    [(TopicConfig, TOPIC_CONFIGS), (BrokerConfig, BROKER_CONFIGS)],
+    ids=["topic", "broker"],
 )
-def test_attributes_have_the_types_of_their_rows(view: type, rows: dict):
-    given = {"values", "static", "cluster", "own", "topic_defaults", "listeners", "advertised_listeners"}
-    for attribute, hint in get_type_hints(view).items():
-        if attribute not in given:
-            row = rows[attribute.replace("_", ".")]
-            expected = PYTHON_TYPES.get(row.type, str)
-            optional = row.default is None and attribute != "log_dirs"
+def test_attributes_have_the_types_of_their_configs(config_class: type, definition: dict):
+    others = {"values", "static_configs", "dynamic_default_configs", "dynamic_broker_configs", "topic_defaults"}
+    others |= {"listeners", "advertised_listeners"}
+    for attribute, hint in get_type_hints(config_class).items():
+        if attribute not in others:
+            key = definition[attribute.replace("_", ".")]
+            expected = PYTHON_TYPES.get(key.type, str)
+            optional = key.default is None and attribute != "log_dirs"
             assert hint == (expected | None if optional else expected), attribute
 
 
-def test_the_strongest_layer_gives_the_value():
+def test_dynamic_configs_take_precedence_over_static_ones():
     config = BrokerConfig.load({"log.segment.bytes": "2000000"})
     assert config.get("log.segment.bytes") == 2_000_000
     config = config.with_dynamic({"log.segment.bytes": "3000000"}, {})
@@ -53,7 +56,7 @@ def test_the_strongest_layer_gives_the_value():
 
 
 @pytest.mark.parametrize(
-    ("given", "retention_ms"),
+    ("configs", "retention_ms"),
     [
         ({}, 14 * 24 * 3_600_000),
         ({"log.retention.hours": "1"}, 3_600_000),
@@ -63,19 +66,19 @@ def test_the_strongest_layer_gives_the_value():
         ({"log.retention.ms": "-1"}, -1),
     ],
 )
-def test_topics_inherit_in_their_own_unit(given: dict[str, str], retention_ms: int):
-    config = BrokerConfig.load(given)
+def test_topics_inherit_broker_configs_of_other_units(configs: dict[str, str], retention_ms: int):
+    config = BrokerConfig.load(configs)
     assert TopicConfig.of({}, config.topic_defaults).retention_ms == retention_ms
 
 
-def test_node_id_and_broker_id_are_one():
+def test_node_id_and_broker_id_are_the_same_config():
     for name in ("node.id", "broker.id"):
         config = BrokerConfig.load({name: "7"})
         assert (config.node_id, config.get("broker.id")) == (7, 7)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("configs", "message"),
     [
         ({"nope": "1"}, "Unknown broker config name: nope"),
         (
@@ -122,13 +125,13 @@ def test_node_id_and_broker_id_are_one():
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_a_sentence(given: dict[str, str], message: str):
-    with pytest.raises(ConfigError) as refusal:
-        BrokerConfig.load(given)
-    assert str(refusal.value) == message
+def test_invalid_configs_are_rejected(configs: dict[str, str], message: str):
+    with pytest.raises(ConfigError) as raised:
+        BrokerConfig.load(configs)
+    assert str(raised.value) == message
 
 
-def test_a_config_may_be_given_for_one_listener():
+def test_a_config_can_be_set_for_one_listener():
     config = BrokerConfig.load(
         {"listener.name.plaintext.max.connections": "5", "listener.name.x.plain.sasl.jaas.config": "y"}
     )
@@ -137,14 +140,15 @@ def test_a_config_may_be_given_for_one_listener():
         BrokerConfig.load({"listener.name.plaintext.max.connections": "many"})
 
 
-def test_stored_configs_that_no_longer_fit_are_left_out():
+def test_stored_configs_that_are_no_longer_valid_are_ignored():
     config = BrokerConfig.load({"log.cleaner.max.compaction.lag.ms": "10"})
     stored = {"log.cleaner.min.compaction.lag.ms": "20", "log.segment.bytes": "3000000", "gone": "1"}
-    config, complaints = config.with_stored(stored, {"log.segment.bytes": "4000000"})
-    assert config.cluster == {"log.segment.bytes": "3000000"}
-    assert config.own == {"log.segment.bytes": "4000000"}
-    assert [line.partition(" is left out")[0] for line in complaints] == [
+    config, errors = config.with_stored_dynamic(stored, {"log.segment.bytes": "4000000"})
+    assert config.dynamic_default_configs == {"log.segment.bytes": "3000000"}
+    assert config.dynamic_broker_configs == {"log.segment.bytes": "4000000"}
+    assert [line.partition(" is ignored")[0] for line in errors] == [
         "The dynamic config log.cleaner.min.compaction.lag.ms",
         "The dynamic config gone",
     ]
-    assert config.with_stored(config.cluster, config.own) == (config, [])
+    stored_again = config.with_stored_dynamic(config.dynamic_default_configs, config.dynamic_broker_configs)
+    assert stored_again == (config, [])

@@ -1,4 +1,4 @@
-"""Listeners and what is advertised of them."""
+"""listeners and advertised.listeners."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from kbroker.config import BrokerConfig, ConfigError, Endpoint
 
 
 def load(listeners: str, advertised: str | None = None, protocols: str | None = None) -> BrokerConfig:
-    given = {"listeners": listeners}
+    configs = {"listeners": listeners}
     if advertised is not None:
-        given["advertised.listeners"] = advertised
+        configs["advertised.listeners"] = advertised
     if protocols is not None:
-        given["listener.security.protocol.map"] = protocols
-    return BrokerConfig.load(given)
+        configs["listener.security.protocol.map"] = protocols
+    return BrokerConfig.load(configs)
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ def load(listeners: str, advertised: str | None = None, protocols: str | None = 
         ("PLAINTEXT://[::1]:9092", Endpoint("PLAINTEXT", "::1", 9092), "[::1]:9092"),
     ],
 )
-def test_an_entry_has_name_host_and_port(text: str, endpoint: Endpoint, address: str):
+def test_an_endpoint_has_name_host_and_port(text: str, endpoint: Endpoint, address: str):
     config = load(text)
     assert config.listeners == config.advertised_listeners == (endpoint,)
     assert endpoint.address == address
 
 
-def test_several_listeners_have_names_of_their_own():
+def test_several_listeners_have_different_names():
     config = load("INSIDE://:1, OUTSIDE://:2", "INSIDE://a:1,OUTSIDE://b:3", "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT")
     assert [endpoint.port for endpoint in config.listeners] == [1, 2]
     assert [endpoint.address for endpoint in config.advertised_listeners] == ["a:1", "b:3"]
@@ -53,12 +53,12 @@ def test_several_listeners_have_names_of_their_own():
         ("PLAINTEXT://a:1", "OTHER://b:1", "advertised.listeners has OTHER, which is not among the listeners"),
     ],
 )
-def test_what_no_client_could_use_is_refused(listeners: str, advertised: str | None, reason: str):
+def test_listeners_that_no_client_could_use_are_rejected(listeners: str, advertised: str | None, reason: str):
     with pytest.raises(ConfigError, match=reason):
         load(listeners, advertised)
 
 
-def test_every_interface_is_fine_with_an_address_to_tell():
+def test_a_wildcard_listener_needs_an_advertised_address():
     config = load("PLAINTEXT://0.0.0.0:9092", "PLAINTEXT://broker:9092")
     assert config.listeners[0].host == "0.0.0.0"
     assert config.advertised_listeners[0].address == "broker:9092"

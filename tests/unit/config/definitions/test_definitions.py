@@ -1,4 +1,4 @@
-"""Every config of Apache Kafka 4.3 is known with its type, default, range and mode."""
+"""Every config of Apache Kafka 4.3 is defined with its type, default, range and update mode."""
 
 import json
 import re
@@ -13,15 +13,15 @@ from kbroker.config.definitions.group import GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, format_value
 
-# One config a line: resource, name, type, default, range, dynamic mode, sensitive, importance.
+# One config per line: resource, name, type, default, range, update mode, sensitive, importance.
 KAFKA = [json.loads(line) for line in Path(__file__).parent.with_name("kafka_4_3_configs.jsonl").open()]
-TABLES: dict[str, ConfigDef] = {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}
+DEFINITIONS: dict[str, ConfigDef] = {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}
 OWN = {
     "topic": {"flush.before.ack", "kbroker.record.validation"},
     "broker": {"kbroker.log.format", "kbroker.metrics.listener", "kbroker.record.validation"},
 }
 
-# kbroker's own defaults, and why.
+# Defaults that differ from Kafka's.
 OTHER_DEFAULTS = {
     "retention.ms": "1209600000",  # two weeks
     "log.retention.hours": "336",
@@ -29,9 +29,9 @@ OTHER_DEFAULTS = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "broker.id": "1",
-    "listeners": "PLAINTEXT://127.0.0.1:9092",  # reachable from elsewhere only when asked for
+    "listeners": "PLAINTEXT://127.0.0.1:9092",  # the loopback interface only
     "log.dir": "kbroker-data",
-    "offsets.topic.replication.factor": "1",  # a single broker must do
+    "offsets.topic.replication.factor": "1",  # for a single broker
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
@@ -39,62 +39,62 @@ OTHER_DEFAULTS = {
 }
 
 
-def test_the_names_are_kafkas_and_a_few_own():
-    for resource, rows in TABLES.items():
-        theirs = {config[1] for config in KAFKA if config[0] == resource}
-        assert set(rows) == theirs | OWN.get(resource, set())
+def test_the_configs_are_kafkas_and_kbrokers_own():
+    for resource, definition in DEFINITIONS.items():
+        kafka_names = {config[1] for config in KAFKA if config[0] == resource}
+        assert set(definition) == kafka_names | OWN.get(resource, set())
 
 
 @pytest.mark.parametrize("config", KAFKA, ids=lambda config: f"{config[0]}-{config[1]}")
-def test_a_config_is_what_it_is_in_kafka(config: list[str]):
-    resource, name, kind, default, allowed, mode, sensitive, importance = config
-    row = TABLES[resource][name]
-    assert row.type.name == kind
-    assert format_value(row.default) == OTHER_DEFAULTS.get(name, default)
-    assert row.sensitive == sensitive
-    assert row.importance.value == importance
-    assert row.mode.value == mode
-    _check_range(row, allowed)
+def test_a_config_is_defined_as_in_kafka(config: list[str]):
+    resource, name, config_type, default, valid_range, update_mode, sensitive, importance = config
+    key = DEFINITIONS[resource][name]
+    assert key.type.name == config_type
+    assert format_value(key.default) == OTHER_DEFAULTS.get(name, default)
+    assert key.is_sensitive == sensitive
+    assert key.importance.value == importance
+    assert key.update_mode.value == update_mode
+    _check_range(key, valid_range)
 
 
-def _check_range(row: ConfigKey, allowed: str) -> None:
-    """`allowed` is "[low,...]", "[low,...,high]" or nothing; the bounds are taken, what lies beyond is refused."""
-    match = re.fullmatch(r"\[(-?[0-9.]+),\.\.\.(?:,(-?[0-9.]+))?\]", allowed)
+def _check_range(key: ConfigKey, valid_range: str) -> None:
+    """`valid_range` is "[low,...]", "[low,...,high]" or "". The bounds are valid, values beyond them are not."""
+    match = re.fullmatch(r"\[(-?[0-9.]+),\.\.\.(?:,(-?[0-9.]+))?\]", valid_range)
     if match is None:
-        assert not allowed
+        assert not valid_range
         return
     low, high = match.groups()
-    row.parse(low)
-    with pytest.raises(ConfigError, match=f"for configuration {row.name}: Value must be at least {low}$"):
-        row.parse(str(int(low) - 1))
+    key.parse(low)
+    with pytest.raises(ConfigError, match=f"for configuration {key.name}: Value must be at least {low}$"):
+        key.parse(str(int(low) - 1))
     if high is not None:
-        row.parse(high)
-        with pytest.raises(ConfigError, match=f"for configuration {row.name}: Value must be no more than {high}$"):
-            row.parse(str(int(high) + 1))
+        key.parse(high)
+        with pytest.raises(ConfigError, match=f"for configuration {key.name}: Value must be no more than {high}$"):
+            key.parse(str(int(high) + 1))
 
 
-ALL_ROWS = [
-    row
-    for rows in (ALL_TOPIC_CONFIGS, BROKER_CONFIGS, DYNAMIC_ONLY, GROUP_CONFIGS, CLIENT_METRICS_CONFIGS)
-    for row in rows.values()
+ALL_KEYS = [
+    key
+    for definition in (ALL_TOPIC_CONFIGS, BROKER_CONFIGS, DYNAMIC_ONLY, GROUP_CONFIGS, CLIENT_METRICS_CONFIGS)
+    for key in definition.values()
 ]
 
 
-@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.name)
-def test_a_row_is_whole(row: ConfigKey):
-    assert row.doc.endswith(".")
-    assert "  " not in row.doc
-    if row.default is not None:
-        assert row.parse(format_value(row.default)) == row.default
+@pytest.mark.parametrize("key", ALL_KEYS, ids=lambda key: key.name)
+def test_a_config_has_documentation_and_a_valid_default(key: ConfigKey):
+    assert key.documentation.endswith(".")
+    assert "  " not in key.documentation
+    if key.default is not None:
+        assert key.parse(format_value(key.default)) == key.default
 
 
-@pytest.mark.parametrize("rows", [ALL_TOPIC_CONFIGS, GROUP_CONFIGS], ids=["topic", "group"])
-def test_synonyms_are_broker_configs_with_the_same_default(rows: ConfigDef):
-    for row in rows.values():
-        values = [BROKER_CONFIGS[synonym.name].default for synonym in row.synonyms]
+@pytest.mark.parametrize("definition", [ALL_TOPIC_CONFIGS, GROUP_CONFIGS], ids=["topic", "group"])
+def test_synonyms_are_broker_configs_with_the_same_default(definition: ConfigDef):
+    for key in definition.values():
+        values = [BROKER_CONFIGS[synonym.name].default for synonym in key.synonyms]
         scaled = [
             value * synonym.factor if isinstance(value, int) and synonym.factor > 1 else value
-            for value, synonym in zip(values, row.synonyms, strict=True)
+            for value, synonym in zip(values, key.synonyms, strict=True)
         ]
         inherited = [value for value in scaled if value is not None]
-        assert inherited[:1] == ([row.default] if inherited else [])
+        assert inherited[:1] == ([key.default] if inherited else [])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.image import TOPIC_RESOURCE
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.store.coordination import CoordinationError, NodeExists
 from kbroker.simulation.runtime.host import HostDied, HostLoop
 from kbroker.simulation.runtime.machine import PORT
@@ -103,7 +103,7 @@ class Admin:
         # Each value once, so that to set it is a change.
         value = str(1000 + round(self.loop.time() * 1000))
         config = AlterableConfig(name="retention.ms", config_operation=0, value=value)
-        resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configs=[config])
+        resource = AlterConfigsResource(resource_type=ConfigResourceType.TOPIC, resource_name=topic, configs=[config])
         request = IncrementalAlterConfigsRequest(resources=[resource])
         answer = await self.ask(request, 1, IncrementalAlterConfigsResponse)
         code = answer and answer.responses[0].error_code

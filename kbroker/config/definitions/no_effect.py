@@ -1,0 +1,28 @@
+"""Why kbroker accepts and describes a config that has no effect: the reasons, as values of ConfigKey.no_effect.
+
+A config that takes effect has no reason (None). docs/configuration.md lists the others in the order of this class.
+"""
+
+from enum import StrEnum
+
+
+class NoEffect(StrEnum):
+    """Each text completes the sentence "<config> is accepted, but has no effect: ..."."""
+
+    NO_QUOTAS = "kbroker has no quotas yet"
+    JAVA_CLASS = "kbroker does not load Java classes"
+    NO_SECURITY = "kbroker has no TLS, SASL, authorization or delegation tokens yet"
+    NO_TIERED_STORAGE = "kbroker has no tiered storage"
+    CLASSIC_GROUPS_ONLY = "kbroker serves groups of the classic protocol only"
+    NO_TWO_PHASE_COMMIT = "no client can request it: that version of InitProducerId is not stable yet (KIP-939)"
+    NO_QUORUM = "kbroker has no metadata quorum"
+    NO_REPLICATION = "kbroker runs as a single broker, without replication"
+    PROMETHEUS_METRICS = "kbroker's metrics are Prometheus counters, without samples or reporters"
+    NO_CLIENT_TELEMETRY = "kbroker does not collect metrics of clients (KIP-714)"
+    EVENT_LOOP = "one event loop serves all requests, without a pool of threads"
+    NO_BROKER_REQUESTS = "the broker sends no requests to other brokers yet"
+    PURGATORY_NOT_PURGED = "a delayed request leaves the purgatory as soon as it completes"
+    NO_REQUEST_QUEUE = "requests are handled as they are read, without a queue"
+    NO_PREALLOCATION = "segments grow as they are written"
+    LOG_START_WRITTEN_AT_ONCE = "log start offsets are checkpointed whenever they change"
+    NO_CACHED_BUFFER = "the coordinators keep no buffer between two writes"

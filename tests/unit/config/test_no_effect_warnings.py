@@ -1,0 +1,83 @@
+"""Configs without effect are marked as such, and setting them is reported."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import kbroker
+from kbroker.config.broker.broker_config import broker_config_key
+from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.no_effect_warnings import no_effect_reason, no_effect_warnings
+
+# Configs that kbroker/config itself reads.
+READ_IN_CONFIG = {
+    "broker.id",
+    "controller.listener.names",
+    "cordoned.log.dirs",
+    "internal.segment.bytes",
+    "listener.security.protocol.map",
+    "log.dir",
+    "max.connection.creation.rate",
+    "max.connections",
+    "process.roles",
+}
+
+
+def test_configs_that_take_effect_are_read_somewhere():
+    """Outside kbroker/config, through the attribute of BrokerConfig or TopicConfig."""
+    root = Path(kbroker.__file__).parent
+    sources = "\n".join(path.read_text() for path in root.rglob("*.py") if "config" not in path.relative_to(root).parts)
+    attributes = set(re.findall(r"\.([a-z_]+)\b", sources))
+    # Broker configs that are defaults of topic configs are read through these.
+    inherited = {synonym.name for key in ALL_TOPIC_CONFIGS.values() for synonym in key.synonyms}
+    names = {
+        key.name for key in (*ALL_TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()) if key.no_effect is None
+    } - READ_IN_CONFIG
+    assert [name for name in sorted(names - inherited) if name.replace(".", "_") not in attributes] == []
+
+
+@pytest.mark.parametrize("key", ALL_TOPIC_CONFIGS.values(), ids=lambda key: key.name)
+def test_the_broker_configs_behind_a_topic_config_take_effect_if_it_does(key):
+    if key.no_effect is None:
+        assert [BROKER_CONFIGS[synonym.name].no_effect for synonym in key.synonyms] == [None] * len(key.synonyms)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("ssl.keystore.location", "kbroker has no TLS, SASL, authorization or delegation tokens yet"),
+        ("listener.name.x.ssl.keystore.location", "kbroker has no TLS, SASL, authorization or delegation tokens yet"),
+        ("listener.name.x.socket.send.buffer.bytes", "it applies to all listeners only"),
+        ("listener.name.x.max.connections", None),
+        ("socket.send.buffer.bytes", None),
+        ("controller.quorum.voters", "kbroker has no metadata quorum"),
+        ("controller.quota.window.num", "kbroker has no quotas yet"),
+        ("remote.log.reader.threads", "kbroker has no tiered storage"),
+    ],
+)
+def test_reasons(name: str, reason: str | None):
+    assert no_effect_reason(broker_config_key(name)) == reason
+
+
+def test_configs_without_effect_are_reported_unless_they_are_set_to_their_default():
+    configs = {
+        "num.network.threads": "9",
+        "background.threads": "10",
+        "num.partitions": "3",
+        "ssl.keystore.password": "secret",
+        "listener.name.x.max.connections": "5",
+        "listener.name.x.max.connections.per.ip": "5",
+    }
+    assert no_effect_warnings(ConfigResourceType.BROKER, configs) == [
+        "num.network.threads=9 is accepted, but has no effect: "
+        "one event loop serves all requests, without a pool of threads",
+        "ssl.keystore.password is accepted, but has no effect: "
+        "kbroker has no TLS, SASL, authorization or delegation tokens yet",
+        "listener.name.x.max.connections.per.ip=5 is accepted, but has no effect: it applies to all listeners only",
+    ]
+    topic = ConfigResourceType.TOPIC
+    assert no_effect_warnings(topic, {"retention.ms": "5", "preallocate": "false"}) == []
+    assert no_effect_warnings(topic, {"cleanup.policy": "compact,delete", "delete.retention.ms": "5"}) == []

@@ -24,7 +24,7 @@ from kbroker.config.values import ConfigError
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kbroker.metadata.cluster_member import ClusterMember, join
+from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store.coordination import Coordination, SessionExpired
 from kbroker.metadata.store.embedded import EmbeddedStore
@@ -94,7 +94,7 @@ class Broker:
         assignments = Assignments(self.environment, replicas, member.image)
         await assignments.start(log.warning)
         self._started.append(assignments.stop)
-        member.listen(assignments.on_delta)
+        member.add_listener(assignments.on_delta)
         self.services = self._services(member, replicas)
         await self._start_rooms(member, replicas, assignments)
         await self._server.serve(self.services)
@@ -126,7 +126,7 @@ class Broker:
         async def admit(cluster_id: str) -> None:
             await logs.check_owner(node.id, cluster_id)
 
-        member = await join(
+        member = await join_cluster(
             self.environment, self._coordination, node, lambda: self.config, self.fail, patience_s, admit
         )
         self._started.append(member.leave)
@@ -159,9 +159,9 @@ class Broker:
 
     async def _start_rooms(self, member: ClusterMember, replicas: ReplicaManager, assignments: Assignments) -> None:
         groups, transactions = self.services.groups, self.services.transactions
-        member.listen(groups.on_delta)
-        member.listen(transactions.on_delta)
-        member.listen(lambda delta: self._on_delta(member, assignments, delta))
+        member.add_listener(groups.on_delta)
+        member.add_listener(transactions.on_delta)
+        member.add_listener(lambda delta: self._on_delta(member, assignments, delta))
         await groups.start()
         self._started.append(groups.stop)
         await transactions.start()

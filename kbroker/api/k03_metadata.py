@@ -111,7 +111,7 @@ class Teller:
         return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
     def by_id(self, topic_id: bytes) -> MetadataResponseTopic:
-        topic = self.image.topic_by_id.get(topic_id)
+        topic = self.image.topics_by_id.get(topic_id)
         if topic is not None:
             return self.found(topic)
         return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
@@ -137,14 +137,14 @@ class Teller:
             leader_epoch=state.leader_epoch,
             replica_nodes=state.replicas,
             isr_nodes=state.isr,
-            offline_replicas=self.image.offline(state),
+            offline_replicas=self.image.offline_replicas(state),
         )
 
     def _partition_v0(self, index: int, state: PartitionRegistration) -> MetadataResponsePartition:
         """Version 0 has no offline replicas: they are left out of the lists and make an error."""
         answer = self._partition(index, state)
-        answer.replica_nodes = self.image.alive(state.replicas)
-        answer.isr_nodes = self.image.alive(state.isr)
+        answer.replica_nodes = self.image.registered_brokers(state.replicas)
+        answer.isr_nodes = self.image.registered_brokers(state.isr)
         if answer.error_code == ErrorCode.NONE and len(answer.replica_nodes) < len(state.replicas):
             answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
         return answer

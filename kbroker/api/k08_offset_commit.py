@@ -59,7 +59,7 @@ async def handle(services: Services, context: RequestContext, request: OffsetCom
 
 def find_topic(metadata: MetadataImage, wanted: OffsetCommitRequestTopic, version: int) -> TopicImage | None:
     if version >= TOPIC_ID_VERSION:
-        return metadata.topic_by_id.get(wanted.topic_id)
+        return metadata.topics_by_id.get(wanted.topic_id)
     return metadata.topics.get(wanted.name)
 
 

@@ -104,7 +104,7 @@ def _topic_by_name(known: _Known, topic: OffsetFetchRequestTopics) -> OffsetFetc
 
 
 def _topic_by_id(metadata: MetadataImage, known: _Known, topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    image = metadata.topic_by_id.get(topic.topic_id)
+    image = metadata.topics_by_id.get(topic.topic_id)
     if image is None:
         refused = [_partition(index, NEVER_COMMITTED, ErrorCode.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes]
         return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=refused)

@@ -28,7 +28,7 @@ async def handle(services: Services, context: RequestContext, request: InitProdu
 
 async def _init(services: Services, request: InitProducerIdRequest) -> tuple[int, int]:
     if request.transactional_id is None:
-        return await services.producer_ids.next(), 0
+        return await services.producer_ids.generate_producer_id(), 0
     return await services.transactions.init_producer_id(
         request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
     )

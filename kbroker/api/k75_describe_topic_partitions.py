@@ -94,5 +94,5 @@ def _partition(
         isr_nodes=state.isr,
         eligible_leader_replicas=state.elr,
         last_known_elr=state.last_known_elr,
-        offline_replicas=image.offline(state),
+        offline_replicas=image.offline_replicas(state),
     )

@@ -134,7 +134,7 @@ def partitions(services: Services, page: Page) -> Iterator[None]:
             yield
         tp, log = partition.tp, partition.log
         where = f'{{partition="{tp.partition}",topic="{tp.topic}"}}'
-        topic = image.topic_by_id.get(partition.topic_id)
+        topic = image.topics_by_id.get(partition.topic_id)
         if topic is not None:
             # Replicas that are in sync, and all.
             told = topic.partitions[tp.partition]
@@ -198,7 +198,7 @@ def _traffic(services: Services, page: Page, messages: Counter[str], size: Count
     out: Counter[str] = Counter()
     sent_in_all = 0
     for key, sent in list(services.fetching.bytes_out.items()):
-        topic = image.topics.get(key) if isinstance(key, str) else image.topic_by_id.get(key)
+        topic = image.topics.get(key) if isinstance(key, str) else image.topics_by_id.get(key)
         sent_in_all += sent
         if topic is not None:
             out[topic.name] += sent

@@ -39,22 +39,22 @@ class ClusterMember:
         failed: Callable[[BaseException], None],
     ) -> None:
         self.image = MetadataImage()
-        self.follower = MetadataLoader(coordination, environment.loop, self.image, failed)
-        self.controller = Controller(node_id, coordination, self.follower, environment.loop, environment.random, config)
+        self.loader = MetadataLoader(coordination, environment.loop, self.image, failed)
+        self.controller = Controller(node_id, coordination, self.loader, environment.loop, environment.random, config)
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         self._coordination = coordination
 
-    def listen(self, listener: DeltaListener) -> None:
+    def add_listener(self, listener: DeltaListener) -> None:
         """`listener` is awaited with every later delta, after those that listen already."""
-        self.follower.listeners.append(listener)
+        self.loader.listeners.append(listener)
 
     async def leave(self) -> None:
         """The registration and the controllership end with the session."""
-        self.follower.stop()
+        self.loader.stop()
         await self._coordination.close()
 
 
-async def join(
+async def join_cluster(
     environment: Environment,
     coordination: Coordination,
     node: BrokerRegistration,
@@ -77,7 +77,7 @@ async def join(
     await _register(environment, coordination, node, patience_s)
     await member.controller.campaign()
     member.image.cluster_id = cluster_id
-    await member.follower.catch_up()
+    await member.loader.catch_up()
     if member.controller.elected:
         await member.controller.restart_leaders()
     return member

@@ -182,12 +182,12 @@ class Controller:
         """One answer for each name or id, the refused ones included."""
         async with self._turn:
             error = await _refusal(self._writer.prepare())
-            answers = plan_deletions(refs, self._image.topics, self._image.topic_by_id)
+            answers = plan_deletions(refs, self._image.topics, self._image.topics_by_id)
             if error is not None:
                 # That there is no such topic may not be so.
                 return [TopicDeletion(answer.name, answer.topic_id, error) for answer in answers]
             good = [answer for answer in answers if answer.error is None]
-            error = await _refusal(self._delete([self._image.topic_by_id[answer.topic_id] for answer in good]))
+            error = await _refusal(self._delete([self._image.topics_by_id[answer.topic_id] for answer in good]))
             for answer in good:
                 answer.error = error
             return answers

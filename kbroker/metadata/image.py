@@ -96,17 +96,17 @@ class MetadataImage:
         self.features = INITIAL_FEATURES
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicImage] = {}
-        self.topic_by_id: dict[bytes, TopicImage] = {}
+        self.topics_by_id: dict[bytes, TopicImage] = {}
         self._configs: dict[ConfigResource, dict[str, str]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
         """Carries the image forward. Deletions come first: a name may be taken again by a created topic."""
         for topic in delta.deleted:
             del self.topics[topic.name]
-            del self.topic_by_id[topic.topic_id]
+            del self.topics_by_id[topic.topic_id]
         for topic in (*delta.created, *delta.updated):
             self.topics[topic.name] = topic
-            self.topic_by_id[topic.topic_id] = topic
+            self.topics_by_id[topic.topic_id] = topic
         for resource, overrides in delta.configs.items():
             if overrides:
                 self._configs[resource] = overrides
@@ -147,9 +147,9 @@ class MetadataImage:
             for index, partition in enumerate(topic.partitions):
                 yield TopicPartition(topic.name, index), partition
 
-    def alive(self, nodes: Iterable[int]) -> list[int]:
+    def registered_brokers(self, nodes: Iterable[int]) -> list[int]:
         return [node for node in nodes if node in self.brokers]
 
-    def offline(self, partition: PartitionRegistration) -> list[int]:
+    def offline_replicas(self, partition: PartitionRegistration) -> list[int]:
         """The assigned replicas whose broker is not registered."""
         return [node for node in partition.replicas if node not in self.brokers]

@@ -184,7 +184,7 @@ class MetadataLoader:
                 del self._states[topic_id]
 
     def _compare(self, topic_id: bytes, delta: MetadataDelta) -> None:
-        old = self.image.topic_by_id.get(topic_id)
+        old = self.image.topics_by_id.get(topic_id)
         name = self._names.get(topic_id)
         new = None if name is None else self._build(name, topic_id, delta)
         if new is None:

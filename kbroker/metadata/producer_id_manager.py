@@ -34,7 +34,7 @@ class ProducerIdManager:
         self._failure: CoordinationError | None = None
         self._failed_at = 0.0
 
-    async def next(self) -> int:
+    async def generate_producer_id(self) -> int:
         """Raises KafkaError (COORDINATOR_NOT_AVAILABLE, which producers retry) when no block can be had."""
         if self._next == self._end:
             async with self._turn:

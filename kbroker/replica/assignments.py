@@ -69,7 +69,7 @@ class Assignments:
         gone = []
         for log in logs:
             del missing[log.tp]
-            topic = self._metadata.topic_by_id.get(log.topic_id)
+            topic = self._metadata.topics_by_id.get(log.topic_id)
             if topic is None:
                 gone.append(log)
             else:
@@ -82,7 +82,7 @@ class Assignments:
         async with self._changing:
             if self._stopped:
                 return
-            topics, missing = self._metadata.topic_by_id, self._upkeep.missing
+            topics, missing = self._metadata.topics_by_id, self._upkeep.missing
             wanted = [(tp, known, topics[known].configs) for tp, known in missing.items() if known in topics]
             missing.clear()
             await self._create(wanted)
@@ -101,12 +101,12 @@ class Assignments:
                 await self._remove(topic.topic_id, topic.name)
             await self._create(
                 [
-                    (change.tp, change.topic_id, self._metadata.topic_by_id[change.topic_id].configs)
+                    (change.tp, change.topic_id, self._metadata.topics_by_id[change.topic_id].configs)
                     for change in delta.partitions
                     if change.old is None
                     and change.new is not None
                     and self._node_id in change.new.replicas
-                    and change.topic_id in self._metadata.topic_by_id
+                    and change.topic_id in self._metadata.topics_by_id
                 ]
             )
         for change in delta.partitions:
@@ -122,7 +122,7 @@ class Assignments:
         for tp, partition in self._replicas.partitions.items():
             if topics is not None and tp.topic not in topics:
                 continue
-            topic = self._metadata.topic_by_id.get(partition.topic_id)
+            topic = self._metadata.topics_by_id.get(partition.topic_id)
             if topic is None:
                 continue
             config = self._logs.topic_config(topic.name, topic.configs)

@@ -101,7 +101,7 @@ class ReplicaManager:
         for tp, topic_id in self.upkeep.missing.items():
             if tp.partition == index and key in (tp.topic, topic_id):
                 return ErrorCode.KAFKA_STORAGE_ERROR
-        unknown_id = isinstance(key, bytes) and key not in self._metadata.topic_by_id
+        unknown_id = isinstance(key, bytes) and key not in self._metadata.topics_by_id
         return ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # What is here.

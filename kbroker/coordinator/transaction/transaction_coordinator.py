@@ -47,7 +47,7 @@ NO_PRODUCER = ProducerId(NO_PRODUCER_ID, NO_EPOCH)
 
 
 class ProducerIds(Protocol):
-    async def next(self) -> int:
+    async def generate_producer_id(self) -> int:
         """One that nobody has. Raises KafkaError."""
         ...
 
@@ -208,7 +208,7 @@ class TransactionCoordinator:
         try:
             return decision(NO_PRODUCER_ID)
         except ProducerIdNeeded:
-            return decision(await self._producer_ids.next())
+            return decision(await self._producer_ids.generate_producer_id())
 
     async def _write(self, shard: TransactionShard, entry: TransactionEntry, to: TransactionMetadata) -> None:
         done: Future[ErrorCode] = self._environment.loop.create_future()

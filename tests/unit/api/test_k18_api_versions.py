@@ -7,14 +7,14 @@ import pytest
 from kbroker.api.k18_api_versions import unsupported
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k18_api_versions import ApiVersion
-from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.handlers import run, start_handlers
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_the_table_is_told(version: int):
     async def story():
         fields = {"client_software_name": "a.b-c", "client_software_version": "1.0"} if version >= 3 else {}
-        answer = await (await open_desk()).ask(ApiKey.API_VERSIONS, version, **fields)
+        answer = await (await start_handlers()).request(ApiKey.API_VERSIONS, version, **fields)
         assert answer.error_code == 0
         assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [
             (api.key, api.min, api.max) for api in APIS.values()
@@ -35,8 +35,10 @@ def test_the_table_is_told(version: int):
 )
 def test_the_clients_name_is_checked(name: str, software: str, code: int):
     async def story():
-        desk = await open_desk()
-        answer = await desk.ask(ApiKey.API_VERSIONS, 3, client_software_name=name, client_software_version=software)
+        handlers = await start_handlers()
+        answer = await handlers.request(
+            ApiKey.API_VERSIONS, 3, client_software_name=name, client_software_version=software
+        )
         assert answer.error_code == code
         assert bool(answer.api_keys) == (code == 0)
 

@@ -10,7 +10,7 @@ from protocol.messages.k19_create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
 )
-from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.handlers import Handlers, run, start_handlers
 
 
 def topic(name: str, partitions: int = 2, factor: int = 1, **configs: str) -> CreatableTopic:
@@ -22,17 +22,17 @@ def topic(name: str, partitions: int = 2, factor: int = 1, **configs: str) -> Cr
     )
 
 
-async def create(desk: Desk, version: int, *topics: CreatableTopic, **fields: Any) -> Any:
-    return await desk.ask(ApiKey.CREATE_TOPICS, version, topics=list(topics), **fields)
+async def create(handlers: Handlers, version: int, *topics: CreatableTopic, **fields: Any) -> Any:
+    return await handlers.request(ApiKey.CREATE_TOPICS, version, topics=list(topics), **fields)
 
 
 @pytest.mark.parametrize("version", range(2, 8))
 def test_a_topic_in_every_version(version: int):
     async def story():
-        desk = await open_desk()
-        answer = await create(desk, version, topic("a", retention_ms="5000"), topic("a b"))
+        handlers = await start_handlers()
+        answer = await create(handlers, version, topic("a", retention_ms="5000"), topic("a b"))
         good, bad = answer.topics
-        image = desk.member.image.topics["a"]
+        image = handlers.member.image.topics["a"]
         assert (good.name, good.error_code, good.error_message) == ("a", 0, None)
         assert len(image.partitions) == 2
         assert image.configs == {"retention.ms": "5000"}
@@ -54,8 +54,8 @@ def test_a_topic_in_every_version(version: int):
 
 def test_defaults_are_the_brokers():
     async def story():
-        desk = await open_desk()
-        (answer,) = (await create(desk, 7, topic("a", -1, -1))).topics
+        handlers = await start_handlers()
+        (answer,) = (await create(handlers, 7, topic("a", -1, -1))).topics
         assert (answer.num_partitions, answer.replication_factor) == (4, 1)
 
     run(story)
@@ -63,12 +63,12 @@ def test_defaults_are_the_brokers():
 
 def test_validation_tells_everything_and_makes_nothing():
     async def story():
-        desk = await open_desk()
-        (answer,) = (await create(desk, 7, topic("a", 3), validate_only=True)).topics
+        handlers = await start_handlers()
+        (answer,) = (await create(handlers, 7, topic("a", 3), validate_only=True)).topics
         assert (answer.error_code, answer.num_partitions) == (0, 3)
         assert answer.topic_id != bytes(16)
-        assert desk.member.image.topics == {}
-        (refused,) = (await create(desk, 7, topic("a", 3, segment_bytes="x"), validate_only=True)).topics
+        assert handlers.member.image.topics == {}
+        (refused,) = (await create(handlers, 7, topic("a", 3, segment_bytes="x"), validate_only=True)).topics
         assert refused.error_code == 40
 
     run(story)
@@ -76,10 +76,10 @@ def test_validation_tells_everything_and_makes_nothing():
 
 def test_a_manual_assignment():
     async def story():
-        desk = await open_desk()
+        handlers = await start_handlers()
         spec = topic("a", -1, -1)
         spec.assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[1]) for i in (1, 0)]
-        (answer,) = (await create(desk, 7, spec)).topics
+        (answer,) = (await create(handlers, 7, spec)).topics
         assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (0, 2, 1)
 
     run(story)
@@ -87,9 +87,9 @@ def test_a_manual_assignment():
 
 def test_another_broker_is_the_controller():
     async def story():
-        desk = await open_desk()
-        await desk.member.leave()
-        (answer,) = (await create(desk, 7, topic("a"))).topics
+        handlers = await start_handlers()
+        await handlers.member.leave()
+        (answer,) = (await create(handlers, 7, topic("a"))).topics
         assert answer.error_code == 41
 
     run(story)

@@ -7,13 +7,13 @@ import pytest
 from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k20_delete_topics import DeleteTopicState
-from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.handlers import Handlers, run, start_handlers
 
 
-async def with_topics(**configs: str) -> Desk:
-    desk = await open_desk(**configs)
-    await desk.member.controller.create_topics([TopicSpec("t1"), TopicSpec("t2")], False)
-    return desk
+async def with_topics(**configs: str) -> Handlers:
+    handlers = await start_handlers(**configs)
+    await handlers.member.controller.create_topics([TopicSpec("t1"), TopicSpec("t2")], False)
+    return handlers
 
 
 def lines(answer: Any) -> list[tuple[str | None, int, str | None]]:
@@ -23,35 +23,35 @@ def lines(answer: Any) -> list[tuple[str | None, int, str | None]]:
 @pytest.mark.parametrize("version", range(1, 6))
 def test_by_name(version: int):
     async def story():
-        desk = await with_topics()
-        answer = await desk.ask(ApiKey.DELETE_TOPICS, version, topic_names=["t1", "nope"])
+        handlers = await with_topics()
+        answer = await handlers.request(ApiKey.DELETE_TOPICS, version, topic_names=["t1", "nope"])
         message = "This server does not host this topic-partition." if version >= 5 else None
         assert lines(answer) == [("t1", 0, None), ("nope", 3, message)]
-        assert set(desk.member.image.topics) == {"t2"}
+        assert set(handlers.member.image.topics) == {"t2"}
 
     run(story)
 
 
 def test_by_name_or_id():
     async def story():
-        desk = await with_topics()
-        first, second = (desk.member.image.topics[name].topic_id for name in ("t1", "t2"))
+        handlers = await with_topics()
+        first, second = (handlers.member.image.topics[name].topic_id for name in ("t1", "t2"))
         topics = [DeleteTopicState(name="t1"), DeleteTopicState(topic_id=second)]
-        answer = await desk.ask(ApiKey.DELETE_TOPICS, 6, topics=topics)
+        answer = await handlers.request(ApiKey.DELETE_TOPICS, 6, topics=topics)
         assert {(row.name, row.topic_id, row.error_code) for row in answer.responses} == {
             ("t1", first, 0),
             ("t2", second, 0),
         }
-        assert desk.member.image.topics == {}
+        assert handlers.member.image.topics == {}
 
     run(story)
 
 
 def test_deletion_may_be_disabled():
     async def story():
-        desk = await with_topics(delete_topic_enable="false")
-        answer = await desk.ask(ApiKey.DELETE_TOPICS, 5, topic_names=["t1"])
+        handlers = await with_topics(delete_topic_enable="false")
+        answer = await handlers.request(ApiKey.DELETE_TOPICS, 5, topic_names=["t1"])
         assert lines(answer) == [("t1", 73, "Topic deletion is disabled.")]
-        assert len(desk.member.image.topics) == 2
+        assert len(handlers.member.image.topics) == 2
 
     run(story)

@@ -6,25 +6,25 @@ import pytest
 
 from protocol.apis import ApiKey
 from protocol.messages.k21_delete_records import DeleteRecordsPartition, DeleteRecordsTopic
-from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.handlers import Handlers, run, start_handlers
 
 FIVE = dict.fromkeys(range(5), 0)
 
 
-async def with_records() -> Desk:
-    desk = await open_desk()
-    desk.replicas.add("t", 0, FIVE, log_start_offset=2)
-    desk.replicas.add("empty", 0)
-    desk.replicas.add("compacted", 0, FIVE, {"cleanup.policy": "compact"})
-    desk.replicas.add("both", 0, FIVE, {"cleanup.policy": "compact,delete"})
-    desk.replicas.add("__consumer_offsets", 0, FIVE, {"cleanup.policy": "compact"})
-    return desk
+async def with_records() -> Handlers:
+    handlers = await start_handlers()
+    handlers.replicas.add("t", 0, FIVE, log_start_offset=2)
+    handlers.replicas.add("empty", 0)
+    handlers.replicas.add("compacted", 0, FIVE, {"cleanup.policy": "compact"})
+    handlers.replicas.add("both", 0, FIVE, {"cleanup.policy": "compact,delete"})
+    handlers.replicas.add("__consumer_offsets", 0, FIVE, {"cleanup.policy": "compact"})
+    return handlers
 
 
-async def delete(desk: Desk, topic: str, *offsets: int, index: int = 0, version: int = 2) -> Any:
+async def delete(handlers: Handlers, topic: str, *offsets: int, index: int = 0, version: int = 2) -> Any:
     partitions = [DeleteRecordsPartition(partition_index=index, offset=offset) for offset in offsets]
     topics = [DeleteRecordsTopic(name=topic, partitions=partitions)]
-    answer = await desk.ask(ApiKey.DELETE_RECORDS, version, topics=topics, timeout_ms=1000)
+    answer = await handlers.request(ApiKey.DELETE_RECORDS, version, topics=topics, timeout_ms=1000)
     (row,) = answer.topics[0].partitions
     assert row.partition_index == index
     return (row.error_code, row.low_watermark)
@@ -48,11 +48,11 @@ def test_offsets(topic: str, offset: int, expected: tuple[int, int]):
 
 def test_every_version_and_what_is_not_here():
     async def story():
-        desk = await with_records()
+        handlers = await with_records()
         for version in range(3):
-            assert await delete(desk, "t", 3 + version, version=version) == (0, 3 + version)
-        assert await delete(desk, "t", 1, index=9) == (3, -1)
-        assert await delete(desk, "t", 1, index=-1) == (3, -1)
+            assert await delete(handlers, "t", 3 + version, version=version) == (0, 3 + version)
+        assert await delete(handlers, "t", 1, index=9) == (3, -1)
+        assert await delete(handlers, "t", 1, index=-1) == (3, -1)
         assert await delete(await with_records(), "t", 5, 3) == (0, 3)
 
     run(story)

@@ -9,7 +9,7 @@ from kbroker.metadata.producer_id_manager import RETRY_BACKOFF_S
 from kbroker.simulation.runtime.loop import SimLoop
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.handlers import run, start_handlers
 from tests.unit.support.memory_disk import MemoryDisk
 from tests.unit.support.simulated_broker import Machine, story
 from tests.unit.support.transactional_producer import Producer, producer
@@ -18,9 +18,11 @@ from tests.unit.support.transactional_producer import Producer, producer
 @pytest.mark.parametrize("version", range(6))
 def test_each_producer_gets_another_id(version: int):
     async def story():
-        desk = await open_desk()
+        handlers = await start_handlers()
         for expected in range(3):
-            answer = await desk.ask(ApiKey.INIT_PRODUCER_ID, version, transactional_id=None, transaction_timeout_ms=-1)
+            answer = await handlers.request(
+                ApiKey.INIT_PRODUCER_ID, version, transactional_id=None, transaction_timeout_ms=-1
+            )
             assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, expected, 0)
 
     run(story)
@@ -38,7 +40,7 @@ def test_each_producer_gets_another_id(version: int):
 def test_what_a_producer_may_name(fields: dict[str, Any], expected: tuple[int, int, int]):
     async def story():
         fields.setdefault("transactional_id", None)
-        answer = await (await open_desk()).ask(ApiKey.INIT_PRODUCER_ID, 5, **fields)
+        answer = await (await start_handlers()).request(ApiKey.INIT_PRODUCER_ID, 5, **fields)
         assert (answer.error_code, answer.producer_id, answer.producer_epoch) == expected
 
     run(story)
@@ -47,13 +49,13 @@ def test_what_a_producer_may_name(fields: dict[str, Any], expected: tuple[int, i
 def test_no_block_to_be_had():
     async def story():
         disk = MemoryDisk()
-        desk = await open_desk(disk)
+        handlers = await start_handlers(disk)
         disk.room = 0
-        answer = await desk.ask(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)
+        answer = await handlers.request(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)
         assert (answer.error_code, answer.producer_id) == (15, -1)
         disk.room = None
         await asyncio.sleep(RETRY_BACKOFF_S)
-        assert (await desk.ask(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)).producer_id == 0
+        assert (await handlers.request(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)).producer_id == 0
 
     loop = SimLoop()
     loop.run_until_complete(story())

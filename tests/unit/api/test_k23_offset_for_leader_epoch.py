@@ -7,19 +7,23 @@ import pytest
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from protocol.apis import ApiKey
 from protocol.messages.k23_offset_for_leader_epoch import OffsetForLeaderPartition, OffsetForLeaderTopic
-from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.handlers import Handlers, run, start_handlers
 
 
-async def with_epochs() -> Desk:
-    desk = await open_desk()
-    desk.replicas.add("t", 0, dict.fromkeys(range(5), 0), epochs=LeaderEpochCache([(0, 0), (2, 3)])).leader_epoch = 2
-    return desk
+async def with_epochs() -> Handlers:
+    handlers = await start_handlers()
+    handlers.replicas.add(
+        "t", 0, dict.fromkeys(range(5), 0), epochs=LeaderEpochCache([(0, 0), (2, 3)])
+    ).leader_epoch = 2
+    return handlers
 
 
-async def ask(desk: Desk, epoch: int, current: int = -1, *, topic: str = "t", index: int = 0, version: int = 4) -> Any:
+async def ask(
+    handlers: Handlers, epoch: int, current: int = -1, *, topic: str = "t", index: int = 0, version: int = 4
+) -> Any:
     wanted = OffsetForLeaderPartition(partition=index, leader_epoch=epoch, current_leader_epoch=current)
     topics = [OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
-    (row,) = (await desk.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, topics=topics)).topics[0].partitions
+    (row,) = (await handlers.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, topics=topics)).topics[0].partitions
     assert row.partition == index
     return (row.error_code, row.leader_epoch, row.end_offset)
 
@@ -27,23 +31,23 @@ async def ask(desk: Desk, epoch: int, current: int = -1, *, topic: str = "t", in
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_ends_of_epochs(version: int):
     async def story():
-        desk = await with_epochs()
-        assert await ask(desk, 0, version=version) == (0, 0, 3)
-        assert await ask(desk, 2, version=version) == (0, 2, 5)
-        assert await ask(desk, 3, version=version) == (0, -1, -1)
+        handlers = await with_epochs()
+        assert await ask(handlers, 0, version=version) == (0, 0, 3)
+        assert await ask(handlers, 2, version=version) == (0, 2, 5)
+        assert await ask(handlers, 3, version=version) == (0, -1, -1)
 
     run(story)
 
 
 def test_refusals():
     async def story():
-        desk = await with_epochs()
-        assert await ask(desk, 0, 2) == (0, 0, 3)
-        assert await ask(desk, 0, 3) == (75, -1, -1)
-        assert await ask(desk, 0, 1) == (74, -1, -1)
-        assert await ask(desk, 0, topic="nope") == (3, -1, -1)
-        assert await ask(desk, 0, index=9) == (3, -1, -1)
-        desk.replicas.leader("t", 0).is_leader = False
-        assert await ask(desk, 0) == (6, -1, -1)
+        handlers = await with_epochs()
+        assert await ask(handlers, 0, 2) == (0, 0, 3)
+        assert await ask(handlers, 0, 3) == (75, -1, -1)
+        assert await ask(handlers, 0, 1) == (74, -1, -1)
+        assert await ask(handlers, 0, topic="nope") == (3, -1, -1)
+        assert await ask(handlers, 0, index=9) == (3, -1, -1)
+        handlers.replicas.leader("t", 0).is_leader = False
+        assert await ask(handlers, 0) == (6, -1, -1)
 
     run(story)

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.apis import ApiKey
 from protocol.errors import MalformedError
-from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.handlers import run, start_handlers
 
 ANY = 1
 EVERYTHING = {
@@ -22,7 +22,7 @@ EVERYTHING = {
 @pytest.mark.parametrize("change", [{}, {"resource_type_filter": 99}, {"operation": -3}, {"principal_filter": "x"}])
 def test_there_is_no_authorizer(version: int, change: dict[str, object]):
     async def story():
-        response = await (await open_desk()).ask(ApiKey.DESCRIBE_ACLS, version, **EVERYTHING | change)
+        response = await (await start_handlers()).request(ApiKey.DESCRIBE_ACLS, version, **EVERYTHING | change)
         assert (response.throttle_time_ms, response.error_code, response.resources) == (0, 54, [])
         assert response.error_message == "No Authorizer is configured on the broker"
 
@@ -33,8 +33,8 @@ def test_there_is_no_authorizer(version: int, change: dict[str, object]):
 @pytest.mark.parametrize("field", ["resource_type_filter", "pattern_type_filter", "operation", "permission_type"])
 def test_an_unknown_element_is_malformed(version: int, field: str):
     async def story():
-        desk = await open_desk()
+        handlers = await start_handlers()
         with pytest.raises(MalformedError, match="unknown element"):
-            await desk.ask(ApiKey.DESCRIBE_ACLS, version, **EVERYTHING | {field: 0})
+            await handlers.request(ApiKey.DESCRIBE_ACLS, version, **EVERYTHING | {field: 0})
 
     run(story)

@@ -5,7 +5,7 @@ import pytest
 from protocol.apis import ApiKey
 from protocol.errors import MalformedError
 from protocol.messages.k30_create_acls import AclCreation, AclCreationResult
-from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.handlers import run, start_handlers
 
 READ_TOPIC = {
     "resource_type": 2,
@@ -24,7 +24,7 @@ REFUSED = AclCreationResult(error_code=54, error_message="No Authorizer is confi
 def test_each_acl_is_refused(version: int, count: int):
     async def story():
         creations = [AclCreation(**READ_TOPIC)] * count
-        response = await (await open_desk()).ask(ApiKey.CREATE_ACLS, version, creations=creations)
+        response = await (await start_handlers()).request(ApiKey.CREATE_ACLS, version, creations=creations)
         assert response.throttle_time_ms == 0
         assert response.results == [REFUSED] * count
 
@@ -35,7 +35,7 @@ def test_each_acl_is_refused(version: int, count: int):
 def test_the_contents_of_an_acl_are_not_checked(change: dict[str, object]):
     async def story():
         creations = [AclCreation(**READ_TOPIC | change)]
-        assert (await (await open_desk()).ask(ApiKey.CREATE_ACLS, 3, creations=creations)).results == [REFUSED]
+        assert (await (await start_handlers()).request(ApiKey.CREATE_ACLS, 3, creations=creations)).results == [REFUSED]
 
     run(story)
 
@@ -44,9 +44,9 @@ def test_the_contents_of_an_acl_are_not_checked(change: dict[str, object]):
 @pytest.mark.parametrize("field", ["resource_type", "resource_pattern_type", "operation", "permission_type"])
 def test_an_unknown_element_is_malformed(version: int, field: str):
     async def story():
-        desk = await open_desk()
+        handlers = await start_handlers()
         creations = [AclCreation(**READ_TOPIC), AclCreation(**READ_TOPIC | {field: 0})]
         with pytest.raises(MalformedError, match="unknown element"):
-            await desk.ask(ApiKey.CREATE_ACLS, version, creations=creations)
+            await handlers.request(ApiKey.CREATE_ACLS, version, creations=creations)
 
     run(story)

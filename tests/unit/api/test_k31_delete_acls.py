@@ -6,7 +6,7 @@ from protocol.apis import ApiKey
 from protocol.errors import MalformedError
 from protocol.messages.k31_delete_acls import DeleteAclsFilter, DeleteAclsFilterResult
 from tests.unit.api.test_k29_describe_acls import EVERYTHING
-from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.handlers import run, start_handlers
 
 REFUSED = DeleteAclsFilterResult(error_code=54, error_message="No Authorizer is configured.")
 
@@ -16,7 +16,7 @@ REFUSED = DeleteAclsFilterResult(error_code=54, error_message="No Authorizer is 
 def test_each_filter_is_refused(version: int, count: int):
     async def story():
         filters = [DeleteAclsFilter(**EVERYTHING)] * count
-        response = await (await open_desk()).ask(ApiKey.DELETE_ACLS, version, filters=filters)
+        response = await (await start_handlers()).request(ApiKey.DELETE_ACLS, version, filters=filters)
         assert response.throttle_time_ms == 0
         assert response.filter_results == [REFUSED] * count
 
@@ -27,9 +27,9 @@ def test_each_filter_is_refused(version: int, count: int):
 @pytest.mark.parametrize("field", ["resource_type_filter", "pattern_type_filter", "operation", "permission_type"])
 def test_an_unknown_element_is_malformed(version: int, field: str):
     async def story():
-        desk = await open_desk()
+        handlers = await start_handlers()
         filters = [DeleteAclsFilter(**EVERYTHING), DeleteAclsFilter(**EVERYTHING | {field: 0})]
         with pytest.raises(MalformedError, match="unknown element"):
-            await desk.ask(ApiKey.DELETE_ACLS, version, filters=filters)
+            await handlers.request(ApiKey.DELETE_ACLS, version, filters=filters)
 
     run(story)

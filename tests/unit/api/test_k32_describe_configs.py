@@ -7,16 +7,16 @@ import pytest
 
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k32_describe_configs import DescribeConfigsResource
-from tests.unit.support.config_story import play
-from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.config_recording import play
+from tests.unit.support.handlers import Handlers, run, start_handlers
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 ALL_VERSIONS = range(APIS[ApiKey.DESCRIBE_CONFIGS].min, APIS[ApiKey.DESCRIBE_CONFIGS].max + 1)
 
 
-async def describe(desk: Desk, version: int, kind: int, name: str, *keys: str, **fields: Any) -> Any:
+async def describe(handlers: Handlers, version: int, kind: int, name: str, *keys: str, **fields: Any) -> Any:
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys) or None)
-    answer = await desk.ask(ApiKey.DESCRIBE_CONFIGS, version, resources=[resource], **fields)
+    answer = await handlers.request(ApiKey.DESCRIBE_CONFIGS, version, resources=[resource], **fields)
     assert answer.throttle_time_ms == 0
     (result,) = answer.results
     assert (result.resource_type, result.resource_name) == (kind, name)
@@ -35,8 +35,8 @@ def test_every_step_of_kafkas_story_is_described_as_kafka_does():
 @pytest.mark.parametrize("version", ALL_VERSIONS)
 def test_a_broker_in_every_version(version: int):
     async def story():
-        desk = await open_desk()
-        result = await describe(desk, version, BROKER, "1", "log.retention.hours", include_synonyms=True)
+        handlers = await start_handlers()
+        result = await describe(handlers, version, BROKER, "1", "log.retention.hours", include_synonyms=True)
         (config,) = result.configs
         assert (config.name, config.value, config.read_only) == ("log.retention.hours", "336", True)
         assert (config.config_source, config.is_sensitive) == (5, False)
@@ -48,11 +48,11 @@ def test_a_broker_in_every_version(version: int):
 
 def test_documentation_comes_when_asked_for():
     async def story():
-        desk = await open_desk()
+        handlers = await start_handlers()
         for kind, name in ((BROKER, "1"), (GROUP, "g"), (METRICS, "m")):
-            silent = await describe(desk, 4, kind, name)
+            silent = await describe(handlers, 4, kind, name)
             assert {config.documentation for config in silent.configs} == {None}
-            told = await describe(desk, 4, kind, name, include_documentation=True)
+            told = await describe(handlers, 4, kind, name, include_documentation=True)
             assert all(config.documentation for config in told.configs)
 
     run(story)
@@ -60,8 +60,8 @@ def test_documentation_comes_when_asked_for():
 
 def test_secrets_are_not_told():
     async def story():
-        desk = await open_desk(ssl_keystore_password="secret")
-        result = await describe(desk, 4, BROKER, "1", "ssl.keystore.password", include_synonyms=True)
+        handlers = await start_handlers(ssl_keystore_password="secret")
+        result = await describe(handlers, 4, BROKER, "1", "ssl.keystore.password", include_synonyms=True)
         (config,) = result.configs
         assert config.is_sensitive
         assert config.value is None
@@ -73,7 +73,7 @@ def test_secrets_are_not_told():
 def test_loggers_have_levels():
     async def story():
         logging.getLogger("kbroker.test").setLevel(logging.WARNING)
-        result = await describe(await open_desk(), 4, LOGGER, "1", "kbroker.test")
+        result = await describe(await start_handlers(), 4, LOGGER, "1", "kbroker.test")
         (config,) = result.configs
         assert (config.value, config.config_source, config.read_only) == ("WARN", 6, False)
 
@@ -82,7 +82,7 @@ def test_loggers_have_levels():
 
 def test_an_unknown_type_is_refused():
     async def story():
-        result = await describe(await open_desk(), 4, 99, "x")
+        result = await describe(await start_handlers(), 4, 99, "x")
         assert (result.error_code, result.error_message) == (42, "Unknown resource type 99")
 
     run(story)

@@ -5,8 +5,8 @@ import pytest
 from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k33_alter_configs import AlterableConfig, AlterConfigsResource
-from tests.unit.support.config_story import play
-from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.config_recording import play
+from tests.unit.support.handlers import run, start_handlers
 
 ALL_VERSIONS = range(APIS[ApiKey.ALTER_CONFIGS].min, APIS[ApiKey.ALTER_CONFIGS].max + 1)
 
@@ -28,25 +28,25 @@ def test_every_step_of_kafkas_story_is_answered_as_kafka_does():
 @pytest.mark.parametrize("version", ALL_VERSIONS)
 def test_what_is_not_named_is_reset(version: int):
     async def story():
-        desk = await open_desk()
-        await desk.member.controller.create_topics([TopicSpec("t", 1, configs=[("segment.ms", "5000")])], False)
-        answer = await desk.ask(ApiKey.ALTER_CONFIGS, version, resources=[topic("t", retention_ms="7000")])
+        handlers = await start_handlers()
+        await handlers.member.controller.create_topics([TopicSpec("t", 1, configs=[("segment.ms", "5000")])], False)
+        answer = await handlers.request(ApiKey.ALTER_CONFIGS, version, resources=[topic("t", retention_ms="7000")])
         (response,) = answer.responses
         assert (response.error_code, response.error_message) == (0, None)
         assert (response.resource_type, response.resource_name) == (2, "t")
-        assert desk.member.image.overrides(2, "t") == {"retention.ms": "7000"}
+        assert handlers.member.image.overrides(2, "t") == {"retention.ms": "7000"}
 
     run(story)
 
 
 def test_a_resource_named_twice_is_refused_both_times():
     async def story():
-        desk = await open_desk()
-        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
+        handlers = await start_handlers()
+        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
         twice = [topic("t", segment_ms="5000"), topic("t", segment_ms="6000")]
-        answer = await desk.ask(ApiKey.ALTER_CONFIGS, 2, resources=twice)
+        answer = await handlers.request(ApiKey.ALTER_CONFIGS, 2, resources=twice)
         refusal = (42, "Each resource must appear at most once.")
         assert [(one.error_code, one.error_message) for one in answer.responses] == [refusal, refusal]
-        assert desk.member.image.overrides(2, "t") == {}
+        assert handlers.member.image.overrides(2, "t") == {}
 
     run(story)

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.apis import ApiKey
 from protocol.messages.k35_describe_log_dirs import DescribableLogDirTopic
-from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.handlers import Handlers, run, start_handlers
 
 
 def usage(path: str) -> tuple[int, int]:
@@ -15,17 +15,17 @@ def usage(path: str) -> tuple[int, int]:
     return 1000, 400
 
 
-async def with_logs() -> Desk:
-    desk = await open_desk()
-    desk.services.environment.disk.usage = usage
-    desk.replicas.add("t", 0, size_bytes=355)
-    desk.replicas.add("t", 1)
-    desk.replicas.add("u", 0, size_bytes=7)
-    return desk
+async def with_logs() -> Handlers:
+    handlers = await start_handlers()
+    handlers.services.environment.disk.usage = usage
+    handlers.replicas.add("t", 0, size_bytes=355)
+    handlers.replicas.add("t", 1)
+    handlers.replicas.add("u", 0, size_bytes=7)
+    return handlers
 
 
-async def ask(desk: Desk, version: int, topics: Any) -> Any:
-    return await desk.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=topics)
+async def ask(handlers: Handlers, version: int, topics: Any) -> Any:
+    return await handlers.request(ApiKey.DESCRIBE_LOG_DIRS, version, topics=topics)
 
 
 def sizes(answer: Any) -> dict[str, dict[int, int]]:
@@ -70,13 +70,13 @@ def test_what_is_asked_for(wanted: Any, expected: Any):
 
 def test_a_directory_that_fails():
     async def story():
-        desk = await with_logs()
+        handlers = await with_logs()
 
         def fails(path: str) -> tuple[int, int]:
             raise OSError(errno.EIO, "Input/output error")
 
-        desk.services.environment.disk.usage = fails
-        (result,) = (await ask(desk, 5, None)).results
+        handlers.services.environment.disk.usage = fails
+        (result,) = (await ask(handlers, 5, None)).results
         assert (result.error_code, result.topics, result.total_bytes) == (56, [], -1)
 
     run(story)

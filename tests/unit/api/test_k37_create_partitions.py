@@ -5,21 +5,21 @@ import pytest
 from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k37_create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
-from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.handlers import run, start_handlers
 
 
 @pytest.mark.parametrize("version", range(4))
 @pytest.mark.parametrize("validate_only", [False, True])
 def test_topics_grow(version: int, validate_only: bool):
     async def story():
-        desk = await open_desk()
-        await desk.member.controller.create_topics([TopicSpec("a", 1), TopicSpec("b", 1), TopicSpec("c", 1)], False)
+        handlers = await start_handlers()
+        await handlers.member.controller.create_topics([TopicSpec("a", 1), TopicSpec("b", 1), TopicSpec("c", 1)], False)
         topics = [
             CreatePartitionsTopic(name="a", count=3, assignments=None),
             CreatePartitionsTopic(name="b", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])]),
             CreatePartitionsTopic(name="c", count=1, assignments=None),
         ]
-        answer = await desk.ask(
+        answer = await handlers.request(
             ApiKey.CREATE_PARTITIONS, version, topics=topics, timeout_ms=1000, validate_only=validate_only
         )
         assert [(row.name, row.error_code, row.error_message) for row in answer.results] == [
@@ -27,7 +27,7 @@ def test_topics_grow(version: int, validate_only: bool):
             ("b", 0, None),
             ("c", 37, "Topic already has 1 partition(s)."),
         ]
-        counts = [len(topic.partitions) for topic in desk.member.image.topics.values()]
+        counts = [len(topic.partitions) for topic in handlers.member.image.topics.values()]
         assert counts == ([1, 1, 1] if validate_only else [3, 2, 1])
 
     run(story)

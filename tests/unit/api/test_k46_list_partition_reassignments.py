@@ -5,16 +5,16 @@ import pytest
 from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsTopics
-from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.handlers import run, start_handlers
 
 
 @pytest.mark.parametrize("names", [None, [], ["t"], ["unknown"], ["a b", ""], ["t", "t"]])
 def test_no_partition_is_moved(names: list[str] | None):
     async def story():
-        desk = await open_desk()
-        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
+        handlers = await start_handlers()
+        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
         topics = names and [ListPartitionReassignmentsTopics(name=name, partition_indexes=[0, 9, -1]) for name in names]
-        response = await desk.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=topics)
+        response = await handlers.request(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=topics)
         assert (response.throttle_time_ms, response.error_code, response.error_message) == (0, 0, None)
         assert response.topics == []
 

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.apis import ApiKey
 from protocol.messages.k48_describe_client_quotas import ComponentData
-from tests.unit.support.handlers import open_desk, run
+from tests.unit.support.handlers import run, start_handlers
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 INVALID_REQUEST, UNSUPPORTED_VERSION = 42, 35
@@ -20,7 +20,9 @@ Component = tuple[str, int, str | None]
 
 async def ask(version: int, strict: bool, *components: Component) -> Any:
     rows = [ComponentData(entity_type=kind, match_type=how, match=match) for kind, how, match in components]
-    response = await (await open_desk()).ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, version, components=rows, strict=strict)
+    response = await (await start_handlers()).request(
+        ApiKey.DESCRIBE_CLIENT_QUOTAS, version, components=rows, strict=strict
+    )
     assert response.throttle_time_ms == 0
     return response.error_code, response.error_message, response.entries
 

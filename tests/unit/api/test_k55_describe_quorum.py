@@ -15,7 +15,7 @@ from protocol.messages.k55_describe_quorum import (
     ReplicaState,
     TopicRequest,
 )
-from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.handlers import Handlers, run, start_handlers
 from tests.unit.support.memory_disk import MemoryDisk
 
 METADATA = ("__cluster_metadata", [0])
@@ -24,18 +24,18 @@ UNKNOWN = 3
 Wanted = tuple[str, list[int]]
 
 
-async def ask(desk: Desk, version: int, *topics: Wanted) -> Any:
+async def ask(handlers: Handlers, version: int, *topics: Wanted) -> Any:
     rows = [
         TopicRequest(topic_name=name, partitions=[PartitionRequest(partition_index=index) for index in indexes])
         for name, indexes in topics
     ]
-    response = await desk.ask(ApiKey.DESCRIBE_QUORUM, version, topics=rows)
+    response = await handlers.request(ApiKey.DESCRIBE_QUORUM, version, topics=rows)
     assert (response.error_code, response.error_message) == (0, "")
     return response
 
 
-async def quorum(desk: Desk, version: int = 2) -> PartitionData:
-    (topic,) = (await ask(desk, version, METADATA)).topics
+async def quorum(handlers: Handlers, version: int = 2) -> PartitionData:
+    (topic,) = (await ask(handlers, version, METADATA)).topics
     assert topic.topic_name == "__cluster_metadata"
     (partition,) = topic.partitions
     return partition  # type: ignore[no-any-return]
@@ -44,13 +44,13 @@ async def quorum(desk: Desk, version: int = 2) -> PartitionData:
 @pytest.mark.parametrize("version", range(3))
 def test_the_controller_leads(version: int):
     async def story():
-        desk = await open_desk()
-        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
-        now_ms = desk.services.environment.clock.now_ms() if version >= 1 else -1
+        handlers = await start_handlers()
+        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+        now_ms = handlers.services.environment.clock.now_ms() if version >= 1 else -1
         leader = ReplicaState(
             replica_id=1, log_end_offset=1, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
         )
-        assert await quorum(desk, version) == PartitionData(
+        assert await quorum(handlers, version) == PartitionData(
             leader_id=1, leader_epoch=1, high_watermark=1, current_voters=[leader]
         )
 
@@ -59,11 +59,11 @@ def test_the_controller_leads(version: int):
 
 def test_the_node_has_the_advertised_listener():
     async def story():
-        desk = await open_desk()
-        assert (await ask(desk, 2, METADATA)).nodes == [
+        handlers = await start_handlers()
+        assert (await ask(handlers, 2, METADATA)).nodes == [
             Node(node_id=1, listeners=[Listener(name="PLAINTEXT", host="127.0.0.1", port=9092)])
         ]
-        assert (await ask(desk, 1, METADATA)).nodes == []
+        assert (await ask(handlers, 1, METADATA)).nodes == []
 
     run(story)
 
@@ -71,13 +71,13 @@ def test_the_node_has_the_advertised_listener():
 def test_each_change_and_each_start_is_counted():
     async def story():
         disk = MemoryDisk()
-        desk = await open_desk(disk)
-        assert (await quorum(desk)).high_watermark == 0
-        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
-        await desk.member.controller.create_topics([TopicSpec("u", 1)], True)
-        assert (await quorum(desk)).high_watermark == 1
-        await desk.store.close()
-        again = await quorum(await open_desk(disk))
+        handlers = await start_handlers(disk)
+        assert (await quorum(handlers)).high_watermark == 0
+        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+        await handlers.member.controller.create_topics([TopicSpec("u", 1)], True)
+        assert (await quorum(handlers)).high_watermark == 1
+        await handlers.store.close()
+        again = await quorum(await start_handlers(disk))
         # The restart gave the topic's partition a new leader epoch, which is a change too.
         assert (again.leader_epoch, again.high_watermark, again.current_voters[0].log_end_offset) == (2, 2, 2)
 
@@ -100,7 +100,7 @@ def test_each_change_and_each_start_is_counted():
 )
 def test_any_other_partitions_are_unknown(version: int, topics: list[Wanted]):
     async def story():
-        response = await ask(await open_desk(), version, *topics)
+        response = await ask(await start_handlers(), version, *topics)
         assert response.nodes == []
         text = "This server does not host this topic-partition." if version >= 2 else ""
         assert [(topic.topic_name, topic.partitions) for topic in response.topics] == [
@@ -117,9 +117,9 @@ def test_any_other_partitions_are_unknown(version: int, topics: list[Wanted]):
 @pytest.mark.parametrize("version", range(3))
 def test_another_broker_is_the_controller(version: int):
     async def story():
-        desk = await open_desk()
-        desk.services.controller = SimpleNamespace(elected=False)
-        partition = await quorum(desk, version)
+        handlers = await start_handlers()
+        handlers.services.controller = SimpleNamespace(elected=False)
+        partition = await quorum(handlers, version)
         assert (partition.partition_index, partition.error_code, partition.current_voters) == (0, 6, [])
 
     run(story)

@@ -7,27 +7,27 @@ from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k61_describe_producers import TopicRequest
 from protocol.records.batch import build_batch, parse_header
-from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.handlers import Handlers, run, start_handlers
 
 
-async def ask(desk: Desk, topic: str, *indexes: int) -> list[Any]:
+async def ask(handlers: Handlers, topic: str, *indexes: int) -> list[Any]:
     topics = [TopicRequest(name=topic, partition_indexes=list(indexes))]
-    (answer,) = (await desk.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=topics)).topics
+    (answer,) = (await handlers.request(ApiKey.DESCRIBE_PRODUCERS, 0, topics=topics)).topics
     assert answer.name == topic
     return list(answer.partitions)
 
 
 def test_the_producers_of_a_partition():
     async def story():
-        desk = await open_desk()
-        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
-        producers = desk.replicas.add("t", 0).log.producers
+        handlers = await start_handlers()
+        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+        producers = handlers.replicas.add("t", 0).log.producers
         for base, sequence in ((0, 0), (3, 3)):
             batch = build_batch(
                 [(0, None, b"x", [])] * 3, base_offset=base, producer_id=7, producer_epoch=2, base_sequence=sequence
             )
             producers.update(parse_header(batch, 0), base)
-        (row,) = await ask(desk, "t", 0)
+        (row,) = await ask(handlers, "t", 0)
         (producer,) = row.active_producers
         assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 2, 5)
         assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
@@ -37,17 +37,17 @@ def test_the_producers_of_a_partition():
 
 def test_refusals():
     async def story():
-        desk = await open_desk()
-        await desk.member.controller.create_topics([TopicSpec("t", 1)], False)
-        desk.replicas.add("t", 0)
-        (unknown,) = await ask(desk, "nope", 0)
+        handlers = await start_handlers()
+        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+        handlers.replicas.add("t", 0)
+        (unknown,) = await ask(handlers, "nope", 0)
         assert (unknown.error_code, unknown.error_message) == (3, "This server does not host this topic-partition.")
-        empty, absent = await ask(desk, "t", 0, 9)
+        empty, absent = await ask(handlers, "t", 0, 9)
         assert (empty.error_code, empty.error_message, empty.active_producers) == (0, None, [])
         assert (absent.partition_index, absent.error_code) == (9, 3)
-        (invalid,) = await ask(desk, "a b", 0)
+        (invalid,) = await ask(handlers, "a b", 0)
         assert invalid.error_code == 17
         assert invalid.error_message.startswith("Topic name is invalid: 'a b'")
-        assert TopicPartition("a b", 0) not in desk.replicas.partitions
+        assert TopicPartition("a b", 0) not in handlers.replicas.partitions
 
     run(story)

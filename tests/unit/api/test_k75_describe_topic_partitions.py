@@ -7,7 +7,7 @@ import pytest
 from kbroker.metadata.topics.topic_plans import TopicSpec
 from protocol.apis import ApiKey
 from protocol.messages.k75_describe_topic_partitions import Cursor, TopicRequest
-from tests.unit.support.handlers import Desk, open_desk, run
+from tests.unit.support.handlers import Handlers, run, start_handlers
 
 # Topic t1 has two partitions, t2 one.
 PAGES: list[tuple[list[str], dict[str, Any], tuple[str, int] | None, list[tuple[str, int, list[int]]], Any]] = [
@@ -32,14 +32,14 @@ PAGES: list[tuple[list[str], dict[str, Any], tuple[str, int] | None, list[tuple[
 ]
 
 
-async def with_topics(**configs: str) -> Desk:
-    desk = await open_desk(**configs)
-    await desk.member.controller.create_topics([TopicSpec("t2", 1), TopicSpec("t1", 2)], False)
-    return desk
+async def with_topics(**configs: str) -> Handlers:
+    handlers = await start_handlers(**configs)
+    await handlers.member.controller.create_topics([TopicSpec("t2", 1), TopicSpec("t1", 2)], False)
+    return handlers
 
 
-async def ask(desk: Desk, names: list[str], cursor: tuple[str, int] | None, limit: int = 2000) -> Any:
-    return await desk.ask(
+async def ask(handlers: Handlers, names: list[str], cursor: tuple[str, int] | None, limit: int = 2000) -> Any:
+    return await handlers.request(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         0,
         topics=[TopicRequest(name=name) for name in names],
@@ -70,9 +70,9 @@ def test_the_broker_bounds_a_page():
 
 def test_a_partition_and_its_topic():
     async def story():
-        desk = await with_topics()
-        (topic,) = (await ask(desk, ["t2"], None)).topics
-        assert topic.topic_id == desk.member.image.topics["t2"].topic_id
+        handlers = await with_topics()
+        (topic,) = (await ask(handlers, ["t2"], None)).topics
+        assert topic.topic_id == handlers.member.image.topics["t2"].topic_id
         assert topic.topic_authorized_operations == 3576
         (partition,) = topic.partitions
         assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 1, 0)

@@ -11,7 +11,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.cluster_member import ClusterMember, join
+from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import NodeExists
@@ -42,7 +42,7 @@ class Broker:
         async def record(delta: MetadataDelta) -> None:
             self.deltas.append(delta)
 
-        member.listen(record)
+        member.add_listener(record)
 
     @property
     def image(self) -> MetadataImage:
@@ -60,7 +60,7 @@ async def start(disk: MemoryDisk, store: EmbeddedStore | None = None, node_id: i
     environment = make_environment(disk, node_id)
     store = store or await EmbeddedStore.open(environment, "/data")
     session = store.session()
-    member = await join(
+    member = await join_cluster(
         environment, session, BrokerRegistration(node_id, "127.0.0.1", 9091 + node_id), lambda: CONFIG, FAULTS.append
     )
     return Broker(member, session, store)
@@ -91,7 +91,7 @@ def test_a_created_topic_is_in_the_image_and_with_the_listeners_when_the_call_re
         (result,) = await create(one, TopicSpec("a", configs=[("retention.ms", "5")]))
         assert (result.error, result.partitions, result.replication_factor) == (None, 3, 1)
         topic = one.image.topics["a"]
-        assert topic is one.image.topic_by_id[result.topic_id]
+        assert topic is one.image.topics_by_id[result.topic_id]
         assert topic.configs == one.image.overrides(ConfigResourceType.TOPIC, "a") == {"retention.ms": "5"}
         assert [partition.leader for partition in topic.partitions] == [1, 1, 1]
         (delta,) = one.deltas
@@ -185,7 +185,7 @@ def test_deleting_and_creating_again_gives_another_topic():
         answers = await one.controller.delete_topics([TopicRef(None, first.topic_id), TopicRef("nope")])
         assert [(line.name, line.error and line.error.code) for line in answers] == [("nope", 3), ("a", None)]
         assert one.image.topics == {}
-        assert one.image.topic_by_id == {}
+        assert one.image.topics_by_id == {}
         assert one.deltas[-1].deleted == [first]
         assert [change.new for change in one.deltas[-1].partitions] == [None] * 3
         await create(one, TopicSpec("a", 1))
@@ -260,7 +260,7 @@ def test_producer_ids_are_never_given_twice():
         seen: list[int] = []
         for _ in range(3):
             one = await start(disk)
-            seen += await asyncio.gather(*(one.member.producer_ids.next() for _ in range(1500)))
+            seen += await asyncio.gather(*(one.member.producer_ids.generate_producer_id() for _ in range(1500)))
             disk.power_loss()
         assert len(set(seen)) == len(seen)
         assert seen[:3] == [0, 1, 2]
@@ -290,7 +290,7 @@ def test_brokers_of_one_process_share_the_metadata():
         await two.member.leave()
         await settle()
         assert set(one.image.brokers) == {1}
-        assert one.image.offline(one.image.topics["a"].partitions[0]) == [2]
+        assert one.image.offline_replicas(one.image.topics["a"].partitions[0]) == [2]
         assert FAULTS == []
 
     run(story)
@@ -321,7 +321,7 @@ def test_a_controller_that_is_behind_catches_up():
         await create(one, TopicSpec("a"))
         node = await one.session.get(znodes.CHANGES)
         await one.session.set(znodes.CHANGES, node.data)
-        one.member.follower.changes_version = node.version
+        one.member.loader.changes_version = node.version
         (refused,) = await create(one, TopicSpec("b"))
         assert refused.error.code == ErrorCode.REQUEST_TIMED_OUT
         assert one.controller.elected
@@ -339,7 +339,7 @@ def test_a_follower_that_missed_too_many_changes_reads_everything():
         two = await start(disk, one.store, 2)
         await create(one, TopicSpec("old"), TopicSpec("kept", configs=[("retention.ms", "1")]))
         await settle()
-        stale = two.member.follower
+        stale = two.member.loader
         await stale._turn.__aenter__()
         await one.controller.delete_topics([TopicRef("old")])
         for number in range(znodes.RECENT_CHANGES + 3):

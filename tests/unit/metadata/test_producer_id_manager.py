@@ -14,7 +14,7 @@ from tests.unit.support.simulated_broker import Machine, story
 
 async def take(m: Machine, count: int) -> list[int]:
     ids = m.broker.services.producer_ids
-    return list(await asyncio.gather(*(ids.next() for _ in range(count))))
+    return list(await asyncio.gather(*(ids.generate_producer_id() for _ in range(count))))
 
 
 @story
@@ -79,7 +79,9 @@ def test_two_brokers_never_share_a_block():
     async def tell() -> None:
         store, loop = Store(), asyncio.get_running_loop()
         brokers = [ProducerIdManager(store, loop) for _ in range(3)]  # type: ignore[arg-type]
-        given = await asyncio.gather(*(broker.next() for _ in range(BLOCK_SIZE + 1) for broker in brokers))
+        given = await asyncio.gather(
+            *(broker.generate_producer_id() for _ in range(BLOCK_SIZE + 1) for broker in brokers)
+        )
         assert len(set(given)) == len(given)
 
     asyncio.run(tell())
@@ -91,8 +93,8 @@ def test_a_block_of_which_the_answer_was_lost_is_given_to_nobody():
         ids = ProducerIdManager(store, loop)  # type: ignore[arg-type]
         store.lost = 1
         with pytest.raises(KafkaError) as refused:
-            await ids.next()
+            await ids.generate_producer_id()
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert await ProducerIdManager(store, loop).next() == BLOCK_SIZE  # type: ignore[arg-type]
+        assert await ProducerIdManager(store, loop).generate_producer_id() == BLOCK_SIZE  # type: ignore[arg-type]
 
     asyncio.run(tell())

@@ -231,7 +231,7 @@ class CountedProducerIds:
     def __init__(self) -> None:
         self._ids = count(1)
 
-    async def next(self) -> int:
+    async def generate_producer_id(self) -> int:
         return next(self._ids)
 
 

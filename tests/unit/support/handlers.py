@@ -14,7 +14,7 @@ from kbroker.api.dispatch import STEMS, message_classes
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
-from kbroker.metadata.cluster_member import ClusterMember, join
+from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
@@ -127,7 +127,7 @@ class FakeReplicas:
         return partition.log.log_start_offset
 
 
-class Desk:
+class Handlers:
     """One broker's handlers. `ask` sends a request through the codec to its handler and back."""
 
     def __init__(self, member: ClusterMember, config: BrokerConfig, environment: Any, store: EmbeddedStore) -> None:
@@ -144,7 +144,7 @@ class Desk:
             producer_ids=member.producer_ids,
         )
 
-    async def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
+    async def request(self, key: ApiKey, version: int, **fields: Any) -> Any:
         request_class, response_class = message_classes(key)
         request = decode(request_class, encode(request_class(**fields), version), version)
         handler = import_module(f"kbroker.api.{STEMS[key]}")
@@ -158,11 +158,11 @@ def no_fault(reason: BaseException) -> None:
     raise AssertionError(reason)
 
 
-async def open_desk(disk: MemoryDisk | None = None, **configs: str) -> Desk:
+async def start_handlers(disk: MemoryDisk | None = None, **configs: str) -> Handlers:
     named = {name.replace("_", "."): value for name, value in configs.items()}
     config = BrokerConfig.load(LISTENER | named)
     environment = make_environment(disk)
     store = await EmbeddedStore.open(environment, "/data/coordination")
     node = BrokerRegistration(1, "127.0.0.1", 9092)
-    member = await join(environment, store.session(), node, lambda: config, no_fault)
-    return Desk(member, config, environment, store)
+    member = await join_cluster(environment, store.session(), node, lambda: config, no_fault)
+    return Handlers(member, config, environment, store)

@@ -48,7 +48,7 @@ class FakeProducerIds:
         self.error: ErrorCode | None = None
         self.delayed = True
 
-    async def next(self) -> int:
+    async def generate_producer_id(self) -> int:
         if self.delayed:
             await asyncio.sleep(0)
         if self.error is not None:

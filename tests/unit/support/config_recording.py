@@ -15,7 +15,7 @@ from protocol.apis import ApiKey
 from protocol.messages import k32_describe_configs as k32
 from protocol.messages import k33_alter_configs as k33
 from protocol.messages import k44_incremental_alter_configs as k44
-from tests.unit.support.handlers import Desk, open_desk
+from tests.unit.support.handlers import Handlers, start_handlers
 
 PROPERTIES = {
     "log.retention.hours": "24",
@@ -72,30 +72,30 @@ def expected_message(message: str | None) -> str | None:
 
 async def play(api: str) -> tuple[int, list[str]]:
     """Plays all steps; gives how many are of this API, and what came out otherwise in these."""
-    desk = await open_desk(**{name.replace(".", "_"): value for name, value in PROPERTIES.items()})
-    await desk.member.controller.create_topics([TopicSpec("t", 1), TopicSpec("u", 1)], False)
+    handlers = await start_handlers(**{name.replace(".", "_"): value for name, value in PROPERTIES.items()})
+    await handlers.member.controller.create_topics([TopicSpec("t", 1), TopicSpec("u", 1)], False)
 
     async def follow(_: object) -> None:
-        metadata = desk.services.metadata
+        metadata = handlers.services.metadata
         common, own = (
             metadata.overrides(ConfigResourceType.BROKER, ""),
             metadata.overrides(ConfigResourceType.BROKER, "1"),
         )
-        desk.services.config = desk.services.config.with_dynamic(common, own)
+        handlers.services.config = handlers.services.config.with_dynamic(common, own)
 
-    desk.member.listen(follow)
+    handlers.member.add_listener(follow)
     found: list[str] = []
     steps = 0
     for line in Path(__file__).with_name("kafka_4_3_config_answers.jsonl").open():
         step = json.loads(line)
-        differences = await globals()[f"_{step['api']}"](desk, step)
+        differences = await globals()[f"_{step['api']}"](handlers, step)
         if step["api"] == api:
             steps += 1
             found += [f"{step['step']}: {difference}" for difference in differences]
     return steps, found
 
 
-async def _incremental(desk: Desk, step: dict[str, Any]) -> list[str]:
+async def _incremental(handlers: Handlers, step: dict[str, Any]) -> list[str]:
     resources = [
         k44.AlterConfigsResource(
             resource_type=kind,
@@ -104,13 +104,13 @@ async def _incremental(desk: Desk, step: dict[str, Any]) -> list[str]:
         )
         for kind, name, configs in step["resources"]
     ]
-    answer = await desk.ask(
+    answer = await handlers.request(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=resources, validate_only=step["validate_only"]
     )
     return _altered(answer, step)
 
 
-async def _replace(desk: Desk, step: dict[str, Any]) -> list[str]:
+async def _replace(handlers: Handlers, step: dict[str, Any]) -> list[str]:
     resources = [
         k33.AlterConfigsResource(
             resource_type=kind,
@@ -119,7 +119,7 @@ async def _replace(desk: Desk, step: dict[str, Any]) -> list[str]:
         )
         for kind, name, configs in step["resources"]
     ]
-    answer = await desk.ask(ApiKey.ALTER_CONFIGS, 2, resources=resources, validate_only=step["validate_only"])
+    answer = await handlers.request(ApiKey.ALTER_CONFIGS, 2, resources=resources, validate_only=step["validate_only"])
     return _altered(answer, step)
 
 
@@ -131,10 +131,10 @@ def _altered(answer: Any, step: dict[str, Any]) -> list[str]:
     return [] if got == wanted else [f"{got}, not {wanted}"]
 
 
-async def _describe(desk: Desk, step: dict[str, Any]) -> list[str]:
+async def _describe(handlers: Handlers, step: dict[str, Any]) -> list[str]:
     kind, name = step["resource"]
     resource = k32.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=step["keys"])
-    answer = await desk.ask(
+    answer = await handlers.request(
         ApiKey.DESCRIBE_CONFIGS, step["version"], resources=[resource], include_synonyms=step["synonyms"]
     )
     (result,) = answer.results
@@ -163,9 +163,9 @@ def _fields(config: Any) -> list[Any]:
     ]
 
 
-async def _list(desk: Desk, step: dict[str, Any]) -> list[str]:
+async def _list(handlers: Handlers, step: dict[str, Any]) -> list[str]:
     fields = {"resource_types": step["types"]} if step["version"] else {}
-    answer = await desk.ask(ApiKey.LIST_CONFIG_RESOURCES, step["version"], **fields)
+    answer = await handlers.request(ApiKey.LIST_CONFIG_RESOURCES, step["version"], **fields)
     got = [answer.error_code, [[one.resource_type, one.resource_name] for one in answer.config_resources]]
     # Kafka names them in no order.
     wanted = [step["error"], sorted(step["answer"], key=lambda one: (-one[0], one[1]))]

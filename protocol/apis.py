@@ -102,12 +102,12 @@ class ApiKey(IntEnum):
 
 
 class Api(NamedTuple):
-    """One API of this broker; `min` and `max` are the versions that ApiVersions advertises."""
+    """One API of this broker; `min_version` to `max_version` are the versions that ApiVersions advertises."""
 
     key: ApiKey
     name: str
-    min: int
-    max: int
+    min_version: int
+    max_version: int
     flexible_from: int
 
 

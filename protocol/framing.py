@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from protocol.apis import APIS, ApiKey
 from protocol.errors import MalformedError
-from protocol.fast.primitives import skip_tags
 from protocol.schema.primitives import Buffer
+from protocol.varints import skip_tagged_fields
 
 _SIZE = Struct(">i")
 _REQUEST = Struct(">hhih")
@@ -50,7 +50,7 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> RequestStart:
             client_id = str(view[pos:end], "utf-8", "replace")
             pos = end
         if is_flexible(api_key, version):
-            pos = skip_tags(view, pos)
+            pos = skip_tagged_fields(view, pos)
     except (IndexError, StructError) as error:
         raise MalformedError("request header is truncated") from error
     return RequestStart(api_key, version, correlation_id, client_id, pos)
@@ -80,7 +80,7 @@ def decode_response_header(buf: Buffer, api_key: int, version: int, pos: int = 0
         (correlation_id,) = _SIZE.unpack_from(view, pos)
         pos += 4
         if has_tagged_response_header(api_key, version):
-            pos = skip_tags(view, pos)
+            pos = skip_tagged_fields(view, pos)
     except (IndexError, StructError) as error:
         raise MalformedError("response header is truncated") from error
     return correlation_id, pos

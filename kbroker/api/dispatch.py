@@ -19,7 +19,8 @@ from kbroker.runtime.metrics import RequestStats
 from protocol.apis import APIS, ApiKey
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import decode_produce_request, encode_produce_response
-from protocol.schema.message import Message, decoder, encode
+from protocol.schema.codec import decoder, encode
+from protocol.schema.message import Message
 
 # The file name of each API, in kbroker/api and in protocol/messages.
 STEMS: dict[ApiKey, str] = {
@@ -102,7 +103,7 @@ class Dispatch:
         if api is None:
             raise UnsupportedRequest("API not served", api_key, version)
         key = ApiKey(api_key)
-        if not FIRST_SUPPORTED_VERSION.get(key, api.min) <= version <= api.max:
+        if not FIRST_SUPPORTED_VERSION.get(key, api.min_version) <= version <= api.max_version:
             if key is ApiKey.API_VERSIONS:
                 return self._unsupported_api_versions
             raise UnsupportedRequest("version not served", api_key, version)

@@ -58,4 +58,4 @@ def unsupported() -> ApiVersionsResponse:
 
 
 def _versions(api: Api) -> ApiVersion:
-    return ApiVersion(api_key=api.key, min_version=api.min, max_version=api.max)
+    return ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)

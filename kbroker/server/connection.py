@@ -25,7 +25,7 @@ from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
 from kbroker.server.request_memory import LARGE
 from kbroker.server.response_queue import LAST_OF_DATA, ResponseQueue
 from protocol.errors import MalformedError
-from protocol.fast.primitives import skip_tags
+from protocol.varints import skip_tagged_fields
 
 if TYPE_CHECKING:
     from kbroker.server.socket_server import SocketServer
@@ -235,7 +235,7 @@ class Connection(ResponseQueue):
             client_id = self._client_id if size > 0 else (None if size < 0 else "")
             handler = server.dispatch.find(api_key, version)
             if handler.is_flexible:
-                pos = pos + 1 if frame[pos] == 0 else skip_tags(frame, pos)
+                pos = pos + 1 if frame[pos] == 0 else skip_tagged_fields(frame, pos)
             stats = handler.stats
             stats.requests += 1
             stats.bytes_in += len(frame)

@@ -9,20 +9,9 @@ from struct import error as StructError
 from typing import NamedTuple, Protocol
 
 from protocol.errors import MalformedError
-from protocol.fast.primitives import (
-    I32,
-    MAX_REQUESTED,
-    MAX_TAGS,
-    classic_string,
-    compact_string,
-    less,
-    put_uvarint,
-    skip_tags,
-    take,
-    take_count,
-    take_string,
-    uvarint,
-)
+from protocol.fast.primitives import I32, classic_string, compact_string, less, take, take_count, take_string
+from protocol.limits import MAX_REQUEST_ELEMENTS, MAX_TAGGED_FIELDS
+from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
 FIRST_TOPIC_ID_VERSION = 13
 FIRST_FLEXIBLE_VERSION = 12
@@ -109,7 +98,7 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
         replica_id, wait, min_bytes, max_bytes, isolation = _HEAD_V4.unpack_from(buf, pos)
         pos += _HEAD_V4.size
     count, pos = take_count(buf, pos, flexible=flexible)
-    room = less(MAX_REQUESTED, count)
+    room = less(MAX_REQUEST_ELEMENTS, count)
     topics = []
     for _ in range(count):
         key, pos = _topic_key(buf, pos, version)
@@ -117,7 +106,7 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
         room -= len(partitions)
         topics.append((key, partitions))
         if flexible:
-            pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
+            pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
     forgotten: list[tuple[TopicKey, list[int]]] = []
     if version >= FIRST_SESSION_VERSION:
         count, pos = take_count(buf, pos, flexible=flexible)
@@ -130,7 +119,7 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
             forgotten.append((key, [I32.unpack_from(buf, pos + 4 * i)[0] for i in range(size)]))
             pos += 4 * size
             if flexible:
-                pos = skip_tags(buf, pos)
+                pos = skip_tagged_fields(buf, pos)
     rack_id: str | None = ""
     if version >= 11:
         rack_id, pos = take_string(buf, pos, flexible=flexible)
@@ -139,7 +128,7 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
     if version >= FIRST_REPLICA_STATE_VERSION:
         replica_id = _replica_tag(buf, pos, replica_id)
     elif flexible:
-        skip_tags(buf, pos)
+        skip_tagged_fields(buf, pos)
     return FetchRequest(
         replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack_id or ""
     )
@@ -165,7 +154,7 @@ def _decode_partitions(buf: memoryview, pos: int, version: int, room: int) -> tu
         if flexible:
             index, current_epoch, offset, last_epoch, _, size = _PARTITION_V12.unpack_from(buf, pos)
             pos += _PARTITION_V12.size
-            pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
+            pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
         elif version >= 9:
             index, current_epoch, offset, _, size = _PARTITION_V9.unpack_from(buf, pos)
             pos += _PARTITION_V9.size
@@ -181,12 +170,12 @@ def _decode_partitions(buf: memoryview, pos: int, version: int, room: int) -> tu
 
 def _replica_tag(buf: memoryview, pos: int, replica_id: int) -> int:
     """Tag 1 of version 15 on is ReplicaState (KIP-903): replica id, replica epoch; other tags are stepped over."""
-    count, pos = uvarint(buf, pos)
-    if count > MAX_TAGS:
+    count, pos = decode_uvarint(buf, pos)
+    if count > MAX_TAGGED_FIELDS:
         raise MalformedError(f"{count} tagged fields")
     for _ in range(count):
-        tag, pos = uvarint(buf, pos)
-        size, pos = uvarint(buf, pos)
+        tag, pos = decode_uvarint(buf, pos)
+        size, pos = decode_uvarint(buf, pos)
         value = take(buf, pos, size)
         if tag == 1:
             replica_id = I32.unpack_from(value, 0)[0]
@@ -211,13 +200,13 @@ def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
     if version >= FIRST_SESSION_VERSION:
         head += Struct(">hi").pack(error_code, session_id)
     out: Buffers = []
-    head += put_uvarint(len(topics) + 1) if flexible else I32.pack(len(topics))
+    head += encode_uvarint(len(topics) + 1) if flexible else I32.pack(len(topics))
     for key, partitions in topics:
         if version >= FIRST_TOPIC_ID_VERSION:
             head += key  # type: ignore[arg-type]
         else:
             head += compact_string(key) if flexible else classic_string(key)  # type: ignore[arg-type]
-        head += put_uvarint(len(partitions) + 1) if flexible else I32.pack(len(partitions))
+        head += encode_uvarint(len(partitions) + 1) if flexible else I32.pack(len(partitions))
         for result in partitions:
             _encode_result(head, result, version, flexible)
             if result.records:
@@ -244,11 +233,11 @@ def _encode_result(head: bytearray, result: FetchResult, version: int, flexible:
         if aborted is None:
             head += _PLAIN_FLEXIBLE
         else:
-            head += put_uvarint(len(aborted) + 1)
+            head += encode_uvarint(len(aborted) + 1)
             for producer_id, first_offset in aborted:
                 head += _ABORTED.pack(producer_id, first_offset) + b"\0"
             head += _NO_PREFERRED_REPLICA
-        head += put_uvarint(len(records) + 1)
+        head += encode_uvarint(len(records) + 1)
         return
     if aborted is None:
         head += b"\xff\xff\xff\xff"

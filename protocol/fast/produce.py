@@ -10,19 +10,9 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from protocol.errors import MalformedError
-from protocol.fast.primitives import (
-    I32,
-    MAX_REQUESTED,
-    classic_string,
-    compact_string,
-    less,
-    put_uvarint,
-    skip_tags,
-    take,
-    take_count,
-    take_string,
-    uvarint,
-)
+from protocol.fast.primitives import I32, classic_string, compact_string, less, take, take_count, take_string
+from protocol.limits import MAX_REQUEST_ELEMENTS
+from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
 FIRST_TOPIC_ID_VERSION = 13
 FIRST_FLEXIBLE_VERSION = 9
@@ -70,7 +60,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
     transactional_id, pos = take_string(buf, pos, flexible=True)
     acks, timeout_ms = _ACKS.unpack_from(buf, pos)
     topic_count, pos = take_count(buf, pos + 6, flexible=True)
-    room = less(MAX_REQUESTED, topic_count)
+    room = less(MAX_REQUEST_ELEMENTS, topic_count)
     topics: list[TopicRecords] = []
     key: str | bytes
     for _ in range(topic_count):
@@ -78,7 +68,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
             key = bytes(take(buf, pos, 16))
             pos += 16
         else:
-            size, pos = uvarint(buf, pos)
+            size, pos = decode_uvarint(buf, pos)
             key = str(take(buf, pos, size - 1), "utf-8", "replace")
             pos += size - 1
         partition_count, pos = take_count(buf, pos, flexible=True)
@@ -86,17 +76,17 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
             index: int = I32.unpack_from(buf, pos)[0]
-            size, pos = uvarint(buf, pos + 4)
+            size, pos = decode_uvarint(buf, pos + 4)
             if size:
                 size -= 1
                 partitions.append((index, take(buf, pos, size)))
                 pos += size
             else:
                 partitions.append((index, None))
-            pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
-        pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos)
+            pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
+        pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
         topics.append((key, partitions))
-    skip_tags(buf, pos)
+    skip_tagged_fields(buf, pos)
     return _make_request((transactional_id, acks, timeout_ms, topics))
 
 
@@ -104,7 +94,7 @@ def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
     transactional_id, pos = take_string(buf, pos, flexible=False)
     acks, timeout_ms = _ACKS.unpack_from(buf, pos)
     topic_count, pos = take_count(buf, pos + 6, flexible=False)
-    room = less(MAX_REQUESTED, topic_count)
+    room = less(MAX_REQUEST_ELEMENTS, topic_count)
     topics: list[TopicRecords] = []
     for _ in range(topic_count):
         name, pos = take_string(buf, pos, flexible=False)
@@ -137,17 +127,17 @@ def encode_produce_response(topics: list[TopicResult], version: int) -> bytes:
 
 def _encode_flexible(topics: list[TopicResult], version: int) -> bytes:
     by_id = version >= FIRST_TOPIC_ID_VERSION
-    out = [put_uvarint(len(topics) + 1)]
+    out = [encode_uvarint(len(topics) + 1)]
     pack = _RESULT_V5.pack
     for key, partitions in topics:
         out.append(key if by_id else compact_string(key))  # type: ignore[arg-type]
-        out.append(put_uvarint(len(partitions) + 1))
+        out.append(encode_uvarint(len(partitions) + 1))
         for index, code, base_offset, append_time, log_start, record_errors, message in partitions:
             out.append(pack(index, code, base_offset, append_time, log_start))
             if code == 0 and not record_errors and message is None:
                 out.append(b"\1\0\0")
                 continue
-            out.append(put_uvarint(len(record_errors) + 1))
+            out.append(encode_uvarint(len(record_errors) + 1))
             for batch_index, text in record_errors:
                 out.append(I32.pack(batch_index) + compact_string(text) + b"\0")
             out.append(compact_string(message) + b"\0")

@@ -9,11 +9,10 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
-class FindCoordinatorRequest(Message, key=10, kind="request", versions="0-6", flexible="3+", elements=FEW_REQUESTED):
+class FindCoordinatorRequest(Message, key=10, kind="request", versions="0-6", flexible="3+", costly=True):
     key: str = row("string", "0-3")
     key_type: int = row("int8", "1+")
     coordinator_keys: list[str] = row(["string"], "4+")

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -20,7 +19,7 @@ class JoinGroupRequestProtocol(Struct):
     metadata: bytes = row("bytes", "0+")
 
 
-class JoinGroupRequest(Message, key=11, kind="request", versions="0-9", flexible="6+", elements=FEW_REQUESTED):
+class JoinGroupRequest(Message, key=11, kind="request", versions="0-9", flexible="6+", costly=True):
     group_id: str = row("string", "0+")
     session_timeout_ms: int = row("int32", "0+")
     rebalance_timeout_ms: int = row("int32", "1+", default=-1, ignorable=True)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -16,7 +15,7 @@ class MemberIdentity(Struct):
     reason: str | None = row("string", "5+", nullable="5+", default=None, ignorable=True)
 
 
-class LeaveGroupRequest(Message, key=13, kind="request", versions="0-5", flexible="4+", elements=FEW_REQUESTED):
+class LeaveGroupRequest(Message, key=13, kind="request", versions="0-5", flexible="4+", costly=True):
     group_id: str = row("string", "0+")
     member_id: str = row("string", "0-2")
     members: list[MemberIdentity] = row([MemberIdentity], "3+")

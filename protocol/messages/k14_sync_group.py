@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -16,7 +15,7 @@ class SyncGroupRequestAssignment(Struct):
     assignment: bytes = row("bytes", "0+")
 
 
-class SyncGroupRequest(Message, key=14, kind="request", versions="0-5", flexible="4+", elements=FEW_REQUESTED):
+class SyncGroupRequest(Message, key=14, kind="request", versions="0-5", flexible="4+", costly=True):
     group_id: str = row("string", "0+")
     generation_id: int = row("int32", "0+")
     member_id: str = row("string", "0+")

@@ -9,11 +9,10 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
-class DescribeGroupsRequest(Message, key=15, kind="request", versions="0-6", flexible="5+", elements=FEW_REQUESTED):
+class DescribeGroupsRequest(Message, key=15, kind="request", versions="0-6", flexible="5+", costly=True):
     groups: list[str] = row(["string"], "0+")
     include_authorized_operations: bool = row("bool", "3+")
 

@@ -7,11 +7,10 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
-class ListGroupsRequest(Message, key=16, kind="request", versions="0-5", flexible="3+", elements=FEW_REQUESTED):
+class ListGroupsRequest(Message, key=16, kind="request", versions="0-5", flexible="3+", costly=True):
     states_filter: list[str] = row(["string"], "4+")
     types_filter: list[str] = row(["string"], "5+")
 

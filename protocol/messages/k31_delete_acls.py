@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -21,7 +20,7 @@ class DeleteAclsFilter(Struct):
     permission_type: int = row("int8", "0+")
 
 
-class DeleteAclsRequest(Message, key=31, kind="request", versions="1-3", flexible="2+", elements=FEW_REQUESTED):
+class DeleteAclsRequest(Message, key=31, kind="request", versions="1-3", flexible="2+", costly=True):
     filters: list[DeleteAclsFilter] = row([DeleteAclsFilter], "0+")
 
 

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -17,7 +16,7 @@ class DescribeConfigsResource(Struct):
     configuration_keys: list[str] | None = row(["string"], "0+", nullable="0+")
 
 
-class DescribeConfigsRequest(Message, key=32, kind="request", versions="1-4", flexible="4+", elements=FEW_REQUESTED):
+class DescribeConfigsRequest(Message, key=32, kind="request", versions="1-4", flexible="4+", costly=True):
     resources: list[DescribeConfigsResource] = row([DescribeConfigsResource], "0+")
     include_synonyms: bool = row("bool", "1+")
     include_documentation: bool = row("bool", "3+")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -20,7 +19,7 @@ class AlterConfigsResource(Struct):
     configs: list[AlterableConfig] = row([AlterableConfig], "0+")
 
 
-class AlterConfigsRequest(Message, key=33, kind="request", versions="0-2", flexible="2+", elements=FEW_REQUESTED):
+class AlterConfigsRequest(Message, key=33, kind="request", versions="0-2", flexible="2+", costly=True):
     resources: list[AlterConfigsResource] = row([AlterConfigsResource], "0+")
     validate_only: bool = row("bool", "0+")
 

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
-class DeleteGroupsRequest(Message, key=42, kind="request", versions="0-2", flexible="2+", elements=FEW_REQUESTED):
+class DeleteGroupsRequest(Message, key=42, kind="request", versions="0-2", flexible="2+", costly=True):
     groups_names: list[str] = row(["string"], "0+")
 
 

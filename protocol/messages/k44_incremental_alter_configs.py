@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -21,9 +20,7 @@ class AlterConfigsResource(Struct):
     configs: list[AlterableConfig] = row([AlterableConfig], "0+")
 
 
-class IncrementalAlterConfigsRequest(
-    Message, key=44, kind="request", versions="0-1", flexible="1+", elements=FEW_REQUESTED
-):
+class IncrementalAlterConfigsRequest(Message, key=44, kind="request", versions="0-1", flexible="1+", costly=True):
     resources: list[AlterConfigsResource] = row([AlterConfigsResource], "0+")
     validate_only: bool = row("bool", "0+")
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -15,9 +14,7 @@ class ComponentData(Struct):
     match: str | None = row("string", "0+", nullable="0+")
 
 
-class DescribeClientQuotasRequest(
-    Message, key=48, kind="request", versions="0-1", flexible="1+", elements=FEW_REQUESTED
-):
+class DescribeClientQuotasRequest(Message, key=48, kind="request", versions="0-1", flexible="1+", costly=True):
     components: list[ComponentData] = row([ComponentData], "0+")
     strict: bool = row("bool", "0+")
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -13,9 +12,7 @@ class UserName(Struct):
     name: str = row("string", "0+")
 
 
-class DescribeUserScramCredentialsRequest(
-    Message, key=50, kind="request", versions="0", flexible="0+", elements=FEW_REQUESTED
-):
+class DescribeUserScramCredentialsRequest(Message, key=50, kind="request", versions="0", flexible="0+", costly=True):
     users: list[UserName] | None = row([UserName], "0+", nullable="0+")
 
 

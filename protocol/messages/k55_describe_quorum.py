@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
@@ -20,7 +19,7 @@ class TopicRequest(Struct):
     partitions: list[PartitionRequest] = row([PartitionRequest], "0+")
 
 
-class DescribeQuorumRequest(Message, key=55, kind="request", versions="0-2", flexible="0+", elements=FEW_REQUESTED):
+class DescribeQuorumRequest(Message, key=55, kind="request", versions="0-2", flexible="0+", costly=True):
     topics: list[TopicRequest] = row([TopicRequest], "0+")
 
 

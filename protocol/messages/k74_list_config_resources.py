@@ -6,13 +6,10 @@
 
 from __future__ import annotations
 
-from protocol.fast.primitives import FEW_REQUESTED
 from protocol.schema.message import Message, Struct, row
 
 
-class ListConfigResourcesRequest(
-    Message, key=74, kind="request", versions="0-1", flexible="0+", elements=FEW_REQUESTED
-):
+class ListConfigResourcesRequest(Message, key=74, kind="request", versions="0-1", flexible="0+", costly=True):
     resource_types: list[int] = row(["int8"], "1+")
 
 

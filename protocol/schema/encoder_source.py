@@ -1,4 +1,7 @@
-"""The generated encoders: what they look like and what they call."""
+"""The source of a generated encoder, and the functions that it calls.
+
+`print(encoder_source(MetadataResponse, 12).text())` shows one.
+"""
 
 from __future__ import annotations
 
@@ -7,74 +10,79 @@ from struct import Struct as Format
 from struct import error as StructError
 from typing import Any
 
-from protocol.fast.primitives import put_uvarint
-from protocol.schema.layout import Layout, Source, is_flexible, layout, literal
-from protocol.schema.message import Message, Row, Struct, StructType
+from protocol.schema.function_source import FunctionSource
+from protocol.schema.layout import StructLayout, is_flexible_version, struct_layout
+from protocol.schema.message import Message, Row, Struct, StructType, default_expression
 from protocol.schema.primitives import FIXED, LENGTH_FORMATS
+from protocol.varints import encode_uvarint
 
 MAX_STRING = 0x7FFF
+# Arrays of numbers with fewer elements have a packer of their own.
 _SHORT_ARRAY = 9
 COMPACT_NULL = b"\0"
 CLASSIC_NULL = b"\xff\xff\xff\xff"
-# KIP-893: a byte says whether a nullable struct is there.
-NO_STRUCT = b"\xff"
-A_STRUCT = b"\1"
+# The byte before a nullable struct (KIP-893).
+STRUCT_ABSENT = b"\xff"
+STRUCT_PRESENT = b"\1"
 
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
-def string_size(size: int) -> bytes:
-    """A compact string's length plus one. Kafka holds strings to int16 in flexible versions too."""
+def encode_string_length(size: int) -> bytes:
+    """Encode the length plus one of a compact string. Kafka limits strings to int16 in flexible versions too."""
     if size > MAX_STRING + 1:
         raise ValueError(f"string of {size - 1} bytes")
-    return put_uvarint(size)
+    return encode_uvarint(size)
 
 
 def short_array_packers(format: str, flexible: bool) -> tuple[Callable[..., bytes], ...]:
-    """Functions of (encoded count, *elements) for arrays of 0 to 8 elements."""
+    """Return a function of (encoded count, *elements) for each array length below _SHORT_ARRAY."""
     count = "B" if flexible else "i"
     return tuple(Format(f">{count}{size}{format}").pack for size in range(_SHORT_ARRAY))
 
 
 def pack_array(format: str, flexible: bool, values: Sequence[Any]) -> bytes:
     count = len(values)
-    head = put_uvarint(count + 1) if flexible else Format(">i").pack(count)
+    head = encode_uvarint(count + 1) if flexible else Format(">i").pack(count)
     return head + Format(f">{count}{format}").pack(*values)
 
 
-def encode_source(cls: type[Message], version: int) -> Source:
-    """`function(m, out)` appends the encoding of the message `m` to the list `out`."""
-    source = Source("def function(m, out):")
+def encoder_source(cls: type[Message], version: int) -> FunctionSource:
+    """Return the source of `function(message, out)`, which appends the encoding of a message to the list `out`."""
+    source = FunctionSource("def function(message, out):")
     title = f"{cls.__name__} v{version}"
     source.constants.update(
         ONE_BYTE=ONE_BYTE,
-        put_uvarint=put_uvarint,
-        string_size=string_size,
+        encode_uvarint=encode_uvarint,
+        encode_string_length=encode_string_length,
         pack_array=pack_array,
         StructError=StructError,
     )
-    source.put("add = out.append")
+    source.emit("append = out.append")
     with source.block("try:"):
         _Encoder(source, title, version).message(cls)
     with source.block("except (StructError, TypeError, AttributeError) as error:"):
-        source.put(f"raise ValueError(f'{title} cannot carry a value: {{error}}') from error")
+        source.emit(f"raise ValueError(f'{title} cannot carry a value: {{error}}') from error")
     return source
 
 
 class _Encoder:
-    """Emits the lines that encode values. Fields of fixed size wait in a run until something else follows."""
+    """Emits the lines that encode values.
 
-    def __init__(self, source: Source, title: str, version: int) -> None:
+    Adjacent fields of fixed size are collected in `_run` and packed by one `struct` call, emitted by `_flush`.
+    """
+
+    def __init__(self, source: FunctionSource, title: str, version: int) -> None:
         self._source = source
         self._title = title
         self._version = version
         self._run: list[tuple[str, str]] = []
-        self._add = "add"
+        self._append = "append"
 
     def message(self, cls: type[Message]) -> None:
-        self._struct(cls, "m", is_flexible(cls, self._version))
+        self._struct(cls, "message", is_flexible_version(cls, self._version))
         self._flush()
-        self._source.put("pass")
+        self._source.emit("pass")
 
     def _flush(self) -> None:
         if not self._run:
@@ -83,52 +91,53 @@ class _Encoder:
         values = ", ".join(value for _, value in self._run if value)
         if values:
             pack = self._source.constant("pack", formats, Format(f">{formats}").pack)
-            self._source.put(f"{self._add}({pack}({values}))")
+            self._source.emit(f"{self._append}({pack}({values}))")
         else:
-            self._source.put(f"{self._add}({bytes(len(formats))!r})")
+            self._source.emit(f"{self._append}({bytes(len(formats))!r})")
         self._run.clear()
 
     def _struct(self, cls: StructType, value: str, flexible: bool) -> None:
-        shape = layout(cls, self._version, flexible)
-        for field in shape.absent:
+        layout = struct_layout(cls, self._version, flexible)
+        for field in layout.absent:
             if not field.row.ignorable:
-                with self._source.block(f"if {self._differs(f'{value}.{field.name}', field.row)}:"):
-                    self._source.put(f"raise ValueError({f'{self._title} has no {field.name}'!r})")
-        for field in shape.plain:
+                with self._source.block(f"if {self._differs_from_default(f'{value}.{field.name}', field.row)}:"):
+                    self._source.emit(f"raise ValueError({f'{self._title} has no {field.name}'!r})")
+        for field in layout.plain:
             self._value(field.row.type, f"{value}.{field.name}", field.nullable, field.flexible)
         if flexible:
-            self._tags(shape, value)
+            self._tagged_fields(layout, value)
 
-    def _differs(self, value: str, row: Row) -> str:
-        default = row.initial()
+    def _differs_from_default(self, value: str, row: Row) -> str:
+        """Return a condition."""
+        default = row.new_default()
         if default is None:
             return f"{value} is not None"
         if isinstance(default, list):
             return f"{value} is None or {value}"
         if isinstance(default, Struct):
             return f"{value} != {self._source.constant('default', (type(default), 'default'), default)}"
-        return f"{value} != {literal(self._source, default)}"
+        return f"{value} != {default_expression(self._source, default)}"
 
-    def _tags(self, shape: Layout, value: str) -> None:
-        if not shape.tagged:
+    def _tagged_fields(self, layout: StructLayout, value: str) -> None:
+        if not layout.tagged:
             self._run.append(("x", ""))
             return
         self._flush()
-        tags = self._source.name("tags")
-        self._source.put(f"{tags} = []")
-        outer = self._add
-        for field in shape.tagged:
-            with self._source.block(f"if {self._differs(f'{value}.{field.name}', field.row)}:"):
-                parts = self._source.name("parts")
-                self._source.put(f"{parts} = []")
-                self._add = f"{parts}.append"
+        tags = self._source.variable("tags")
+        self._source.emit(f"{tags} = []")
+        outer = self._append
+        for field in layout.tagged:
+            with self._source.block(f"if {self._differs_from_default(f'{value}.{field.name}', field.row)}:"):
+                parts = self._source.variable("parts")
+                self._source.emit(f"{parts} = []")
+                self._append = f"{parts}.append"
                 self._value(field.row.type, f"{value}.{field.name}", field.nullable, True)
                 self._flush()
-                self._source.put(f"{parts} = b''.join({parts})")
-                head = repr(put_uvarint(field.row.tag))
-                self._source.put(f"{tags}.append({head} + put_uvarint(len({parts})) + {parts})")
-        self._add = outer
-        self._source.put(f"{outer}(put_uvarint(len({tags})) + b''.join({tags}))")
+                self._source.emit(f"{parts} = b''.join({parts})")
+                head = repr(encode_uvarint(field.row.tag))
+                self._source.emit(f"{tags}.append({head} + encode_uvarint(len({parts})) + {parts})")
+        self._append = outer
+        self._source.emit(f"{outer}(encode_uvarint(len({tags})) + b''.join({tags}))")
 
     def _value(self, kind: Any, value: str, nullable: bool, flexible: bool) -> None:
         if isinstance(kind, list):
@@ -145,71 +154,71 @@ class _Encoder:
     def _nullable_struct(self, kind: StructType, value: str, flexible: bool) -> None:
         self._flush()
         with self._source.block(f"if {value} is None:"):
-            self._source.put(f"{self._add}({NO_STRUCT!r})")
+            self._source.emit(f"{self._append}({STRUCT_ABSENT!r})")
         with self._source.block("else:"):
-            inner = self._source.name("v")
-            self._source.put(f"{inner} = {value}")
-            self._source.put(f"{self._add}({A_STRUCT!r})")
+            inner = self._source.variable("v")
+            self._source.emit(f"{inner} = {value}")
+            self._source.emit(f"{self._append}({STRUCT_PRESENT!r})")
             self._struct(kind, inner, flexible)
             self._flush()
 
     def _compact(self, kind: str, value: str, nullable: bool) -> None:
         self._flush()
-        raw = self._source.name("s")
-        self._source.put(f"{raw} = {value}")
+        raw = self._source.variable("s")
+        self._source.emit(f"{raw} = {value}")
         if not nullable:
             self._compact_body(kind, raw)
             return
         with self._source.block(f"if {raw} is None:"):
-            self._source.put(f"{self._add}({COMPACT_NULL!r})")
+            self._source.emit(f"{self._append}({COMPACT_NULL!r})")
         with self._source.block("else:"):
             self._compact_body(kind, raw)
 
     def _compact_body(self, kind: str, raw: str) -> None:
         if kind == "string":
-            self._source.put(f"{raw} = {raw}.encode()")
-        size = self._source.name("n")
-        self._source.put(f"{size} = len({raw}) + 1")
+            self._source.emit(f"{raw} = {raw}.encode()")
+        size = self._source.variable("n")
+        self._source.emit(f"{size} = len({raw}) + 1")
         if kind == "string":
-            head = f"(ONE_BYTE[{size}] if {size} < 128 else string_size({size}))"
-            self._source.put(f"{self._add}({head} + {raw})")
+            head = f"(ONE_BYTE[{size}] if {size} < 128 else encode_string_length({size}))"
+            self._source.emit(f"{self._append}({head} + {raw})")
         else:
-            self._source.put(f"{self._add}(put_uvarint({size}))")
-            self._source.put(f"{self._add}({raw})")
+            self._source.emit(f"{self._append}(encode_uvarint({size}))")
+            self._source.emit(f"{self._append}({raw})")
 
     def _classic(self, kind: str, value: str, nullable: bool) -> None:
-        raw, size = self._source.name("s"), self._source.name("n")
+        raw, size = self._source.variable("s"), self._source.variable("n")
         convert = ".encode()" if kind == "string" else ""
-        self._source.put(f"{raw} = {value}")
+        self._source.emit(f"{raw} = {value}")
         if nullable:
             with self._source.block(f"if {raw} is None:"):
-                self._source.put(f"{raw} = b''")
-                self._source.put(f"{size} = -1")
+                self._source.emit(f"{raw} = b''")
+                self._source.emit(f"{size} = -1")
             with self._source.block("else:"):
-                self._source.put(f"{raw} = {raw}{convert}")
-                self._source.put(f"{size} = len({raw})")
+                self._source.emit(f"{raw} = {raw}{convert}")
+                self._source.emit(f"{size} = len({raw})")
         else:
-            self._source.put(f"{raw} = {raw}{convert}")
-            self._source.put(f"{size} = len({raw})")
+            self._source.emit(f"{raw} = {raw}{convert}")
+            self._source.emit(f"{size} = len({raw})")
         self._run.append((LENGTH_FORMATS[kind], size))
         self._flush()
-        self._source.put(f"{self._add}({raw})")
+        self._source.emit(f"{self._append}({raw})")
 
     def _array(self, kind: Any, value: str, nullable: bool, flexible: bool) -> None:
-        values = self._source.name("x")
-        self._source.put(f"{values} = {value}")
+        values = self._source.variable("x")
+        self._source.emit(f"{values} = {value}")
         if not nullable:
             self._array_body(kind, values, flexible)
             return
         self._flush()
         with self._source.block(f"if {values} is None:"):
-            self._source.put(f"{self._add}({COMPACT_NULL if flexible else CLASSIC_NULL!r})")
+            self._source.emit(f"{self._append}({COMPACT_NULL if flexible else CLASSIC_NULL!r})")
         with self._source.block("else:"):
             self._array_body(kind, values, flexible)
 
     def _array_body(self, kind: Any, values: str, flexible: bool) -> None:
-        count = self._source.name("n")
-        self._source.put(f"{count} = len({values})")
+        count = self._source.variable("n")
+        self._source.emit(f"{count} = len({values})")
         encoded = f"{count} + 1" if flexible else count
         if isinstance(kind, str) and kind in FIXED:
             self._flush()
@@ -218,16 +227,16 @@ class _Encoder:
             short = self._source.constant("short", ("array", format, flexible), packers)
             long = f"pack_array({format!r}, {flexible}, {values})"
             head = f"{short}[{count}]({encoded}, *{values}) if {count} < {_SHORT_ARRAY} else {long}"
-            self._source.put(f"{self._add}({head})")
+            self._source.emit(f"{self._append}({head})")
             return
         if flexible:
             self._flush()
-            head = f"ONE_BYTE[{encoded}] if {count} < 127 else put_uvarint({encoded})"
-            self._source.put(f"{self._add}({head})")
+            head = f"ONE_BYTE[{encoded}] if {count} < 127 else encode_uvarint({encoded})"
+            self._source.emit(f"{self._append}({head})")
         else:
             self._run.append(("i", count))
             self._flush()
-        element = self._source.name("v")
+        element = self._source.variable("v")
         with self._source.block(f"for {element} in {values}:"):
             self._value(kind, element, False, flexible)
             self._flush()

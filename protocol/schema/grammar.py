@@ -13,7 +13,7 @@ from typing import Any
 
 import construct
 
-from protocol.schema.message import Message, Row, Struct, StructType, facts
+from protocol.schema.message import Message, Row, Struct, StructType, message_info
 from protocol.schema.primitives import FIXED
 
 _FIXED = {
@@ -36,7 +36,7 @@ _COMPACT_LENGTH = construct.ExprAdapter(
 
 def grammar(cls: type[Message], version: int) -> construct.Construct:
     """The grammar of a message in a version."""
-    return _struct(cls, version, version >= facts(cls).flexible_from)
+    return _struct(cls, version, version >= message_info(cls).flexible_from)
 
 
 def plain(value: Any, version: int) -> Any:
@@ -135,7 +135,7 @@ def _struct(cls: StructType, version: int, flexible: bool) -> construct.Construc
     if not flexible:
         return body
     tags = {
-        row.tag: (name, _value(row, version, flexible), plain(row.initial(), version))
+        row.tag: (name, _value(row, version, flexible), plain(row.new_default(), version))
         for name, row in rows.items()
         if row.tag >= 0
     }

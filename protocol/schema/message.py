@@ -1,32 +1,35 @@
-"""How messages are declared: a class per struct, a row per field; and the way to their encoders and decoders.
+"""Declarations of messages: a class for each struct, a row for each field.
 
     class MetadataRequestTopic(Struct):
         topic_id: bytes = row("uuid", "10+")
         name: str | None = row("string", "0+", nullable="10+")
 
-A row's first argument is the wire type: a primitive of primitives.py, a Struct class, or a list of one of
-these. Declaring costs little, so that all messages can be imported at start; the code that encodes and
-decodes one message in one version is generated at its first use (codegen.py).
+    class MetadataRequest(Message, key=3, kind="request", versions="0-13", flexible="9+"):
+        topics: list[MetadataRequestTopic] | None = row([MetadataRequestTopic], "0+", nullable="1+")
+
+The names of classes and fields are those of Kafka's message definitions. A declaration is cheap, so that the broker
+can import all messages at startup: constructors, encoders and decoders are generated at their first use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform
+from functools import cache
+from typing import Any, NamedTuple, dataclass_transform
 
-from protocol.fast.primitives import MAX_ELEMENTS, MAX_REQUESTED
+from protocol.limits import MAX_COSTLY_ELEMENTS, MAX_ELEMENTS, MAX_REQUEST_ELEMENTS
+from protocol.schema.function_source import FunctionSource
+from protocol.schema.primitives import DEFAULTS, ZERO_UUID
 
-if TYPE_CHECKING:
-    from protocol.schema.primitives import Buffer
-
-# A row without a default starts as its type does: 0, False, "", b"", an empty list, a fresh struct.
+# Marks a row without a default, which has that of its type: 0, False, "", b"", an empty list, a new struct.
 TYPE_DEFAULT: Any = object()
 
+# Above all versions: a version is an int16.
 NO_VERSION = 1 << 15
 
 
 class Row:
-    """One field of a struct: its wire type, and the versions of the message that hold it."""
+    """One field of a struct: its wire type, and the versions of the message that have it."""
 
     __slots__ = ("default", "flexible", "ignorable", "nullable", "tag", "type", "versions")
 
@@ -42,6 +45,7 @@ class Row:
         self.flexible = flexible
 
     def is_in(self, version: int) -> bool:
+        """Return whether a version of the message has this field."""
         first, last = version_range(self.versions)
         return first <= version <= last
 
@@ -49,17 +53,15 @@ class Row:
         first, last = version_range(self.nullable)
         return first <= version <= last
 
-    def initial(self) -> Any:
-        """A fresh default value."""
+    def new_default(self) -> Any:
+        """Return the default value; a list or struct is a new one each time."""
         if self.default is not TYPE_DEFAULT:
             return self.default
         if isinstance(self.type, list):
             return []
         if isinstance(self.type, StructType):
             return self.type()
-        from protocol.schema.primitives import INITIAL
-
-        return INITIAL[self.type]
+        return DEFAULTS[self.type]
 
 
 def row(
@@ -74,16 +76,19 @@ def row(
 ) -> Any:
     """Declare a field.
 
-    `versions` and `nullable` are Kafka's ranges ("3", "2-5", "4+", "none"). A field with a `tag` is a tagged
-    field (KIP-482), written only when it differs from its default. A value that differs from the default in a
-    version without the field is dropped if `ignorable`, else refused. `flexible=False` keeps the classic
-    encoding in flexible versions (the request header's client id).
+    type: the name of a primitive type, a Struct class, or a list of one of these.
+    versions, nullable: the versions that have the field, and in which it may be null, in Kafka's notation ("3", "2-5",
+        "4+", "none").
+    tag: the number of a tagged field (KIP-482), which is encoded only if its value differs from the default.
+    ignorable: whether a value other than the default is dropped in versions without the field. Otherwise encoding it
+        raises ValueError.
+    flexible: False for a field that has the classic encoding in flexible versions too: the request header's client id.
     """
     return Row(type, versions, nullable, tag, default, ignorable, flexible)
 
 
 def version_range(text: str) -> tuple[int, int]:
-    """The inclusive range that Kafka's notation means; an empty one for "none"."""
+    """Return the inclusive range of versions that Kafka's notation means; an empty range for "none"."""
     if text == "none":
         return NO_VERSION, -1
     if text.endswith("+"):
@@ -92,20 +97,10 @@ def version_range(text: str) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-class Facts(NamedTuple):
-    """What is known of a message as a whole. `key` is None for headers and for data inside other messages."""
-
-    key: int | None
-    kind: str
-    min: int
-    max: int
-    flexible_from: int
-
-
 class StructType(type):
-    """Makes the rows of a class into its slots."""
+    """The metaclass of structs: moves the rows of a class into `__rows__` and makes its fields slots."""
 
-    # Declared here and not in the classes, where a type checker would take them for fields.
+    # Declared here because a type checker would take them for fields in Struct.
     __rows__: dict[str, Row]
     __options__: dict[str, Any]
 
@@ -122,14 +117,12 @@ class StructType(type):
 
 @dataclass_transform(kw_only_default=True)
 class Struct(metaclass=StructType):
-    """A struct inside a message. Made with keywords; every field has a default, as in Kafka."""
+    """A struct inside a message. The constructor takes fields as keywords; every field has a default, as in Kafka."""
 
     def __init__(self, **values: Any) -> None:
-        # Only the first instance of a class comes here: the constructor is generated then.
-        from protocol.schema.layout import constructor
-
+        # Only the first instance of a class gets here: it generates the constructor of the class.
         cls = type(self)
-        type.__setattr__(cls, "__init__", constructor(cls))
+        type.__setattr__(cls, "__init__", generate_constructor(cls))
         cls.__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
@@ -145,68 +138,60 @@ class Struct(metaclass=StructType):
 
 
 class Message(Struct, kind="base", versions="none"):
-    """A whole message; the class keywords say its API key, kind, valid versions and flexible versions."""
+    """A whole message. Its class keywords are the fields of MessageInfo, with versions in Kafka's notation."""
 
 
-M = TypeVar("M", bound=Message)
+class MessageInfo(NamedTuple):
+    """What a message class declares besides its fields."""
+
+    key: int | None  # API key; None for headers and for data
+    kind: str  # "request", "response", "header" or "data" (records of internal topics, member metadata)
+    min_version: int
+    max_version: int
+    flexible_from: int
+    max_elements: int  # of all arrays of one message together
 
 
-def most_elements(cls: type[Message]) -> int:
-    """How many elements all arrays of a message may have together."""
+@cache
+def message_info(cls: type[Message]) -> MessageInfo:
+    """Return the API key, kind and version ranges of a message."""
     options = cls.__options__
-    bound: int = options.get("elements", MAX_REQUESTED if options["kind"] == "request" else MAX_ELEMENTS)
-    return bound
-
-
-def facts(cls: type[Message]) -> Facts:
-    """The API key, kind ("request", "response", "header", "data") and version ranges of a message."""
-    options = cls.__options__
+    kind = options["kind"]
+    max_elements = MAX_ELEMENTS
+    if kind == "request":
+        max_elements = MAX_COSTLY_ELEMENTS if options.get("costly") else MAX_REQUEST_ELEMENTS
     first, last = version_range(options["versions"])
-    return Facts(options.get("key"), options["kind"], first, last, version_range(options["flexible"])[0])
+    return MessageInfo(options.get("key"), kind, first, last, version_range(options["flexible"])[0], max_elements)
 
 
-def encoder(cls: type[M], version: int) -> Callable[[M, list[Buffer]], None]:
-    """The function that appends a message's encoding to a list of buffers; bytes values are not copied.
-
-    It raises ValueError for a value that the version cannot carry: one of a field that it does not have, a
-    null where it has no null, a number or a string that is too large.
-    """
-    found: Callable[[M, list[Buffer]], None] | None = _functions(cls, "__encoders__").get(version)
-    if found is None:
-        from protocol.schema.layout import encode_function
-
-        found = cls.__dict__["__encoders__"][version] = encode_function(cls, version)
-    return found
+def default_expression(source: FunctionSource, value: Any) -> str:
+    """Return an expression for a default value in generated code; it makes a new list or struct each time."""
+    if isinstance(value, Struct):
+        return f"{source.constant('C', type(value), type(value))}()"
+    if value == ZERO_UUID and isinstance(value, bytes):
+        return source.constant("Z", ZERO_UUID, ZERO_UUID)
+    return repr(value)
 
 
-def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """The function that decodes a message at a position of a buffer and gives (message, next position).
-
-    It raises MalformedError and nothing else. Records are slices of the buffer; bytes are copies.
-    """
-    found: Callable[[Buffer, int], tuple[M, int]] | None = _functions(cls, "__decoders__").get(version)
-    if found is None:
-        from protocol.schema.layout import decode_function
-
-        found = cls.__dict__["__decoders__"][version] = decode_function(cls, version)
-    return found
-
-
-def encode(message: Message, version: int) -> bytes:
-    """The encoding of a message; raises ValueError for one that the version cannot carry."""
-    out: list[Buffer] = []
-    encoder(message.__class__, version)(message, out)
-    return b"".join(out)
-
-
-def decode(cls: type[M], buf: Buffer, version: int, pos: int = 0) -> M:
-    """The message at a position of a buffer; bytes after it are ignored. Raises MalformedError."""
-    return decoder(cls, version)(buf, pos)[0]
-
-
-def _functions(cls: type[Message], kind: str) -> dict[int, Any]:
-    found: dict[int, Any] | None = cls.__dict__.get(kind)
-    if found is None:
-        found = {}
-        type.__setattr__(cls, kind, found)
-    return found
+def generate_constructor(cls: StructType) -> Callable[..., None]:
+    """Generate the `__init__` of a struct."""
+    omitted = object()
+    parameters, assignments = [], []
+    source = FunctionSource("")
+    for name, declared in cls.__rows__.items():
+        default = declared.new_default()
+        expression = default_expression(source, default)
+        if isinstance(default, list | Struct):
+            parameter = source.constant("OMITTED", omitted, omitted)
+            parameters.append(f"{name}={parameter}")
+            assignments.append(f"self.{name} = {expression} if {name} is {parameter} else {name}")
+        else:
+            parameters.append(f"{name}={expression}")
+            assignments.append(f"self.{name} = {name}")
+    star = "*, " if parameters else ""
+    constructor = FunctionSource(f"def function(self, {star}{', '.join(parameters)}):")
+    constructor.constants.update(source.constants)
+    for line in assignments or ["pass"]:
+        constructor.emit(line)
+    function: Callable[..., None] = constructor.compile(f"{cls.__name__}()")
+    return function

@@ -1,4 +1,4 @@
-"""The primitive types of the wire as a table; everything else is built from them (KIP-482)."""
+"""The primitive types of the wire: formats and default values. All other types are built from them (KIP-482)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Buffer = bytes | bytearray | memoryview
 
 ZERO_UUID = bytes(16)
 
-# Types of fixed size: their format characters of `struct`, big-endian. A uuid is its 16 raw bytes.
+# Types of fixed size, by the format characters of the `struct` module (big-endian). A uuid is its 16 raw bytes.
 FIXED: dict[str, str] = {
     "bool": "?",
     "int8": "b",
@@ -21,11 +21,10 @@ FIXED: dict[str, str] = {
     "uuid": "16s",
 }
 
-# Types that begin with their length: the format of the classic length. In flexible versions it is a varint.
+# Types that begin with their length, by the format of that length. In flexible versions it is a varint instead.
 LENGTH_FORMATS: dict[str, str] = {"string": "h", "bytes": "i", "records": "i"}
 
-# What a field is when nothing is said.
-INITIAL: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "bool": False,
     "int8": 0,
     "int16": 0,

@@ -13,7 +13,8 @@ from protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
-from protocol.schema.message import Message, Struct, decode, facts
+from protocol.schema.codec import decode
+from protocol.schema.message import Message, Struct, message_info
 
 CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
 
@@ -55,7 +56,7 @@ def decode_internal(topic: str, key: bytes | None, value: bytes | None) -> Decod
 
 def _decode_value(message: type[Message], value: bytes) -> Decoded:
     version, position = _read_version(value)
-    if not facts(message).min <= version <= facts(message).max:
+    if not message_info(message).min_version <= version <= message_info(message).max_version:
         raise MalformedError(f"{message.__name__} of version {version}")
     decoded: Decoded = {"version": version, **_struct_to_json(decode(message, value, version, position), version)}
     if message is TransactionLogValue:
@@ -76,7 +77,7 @@ def _decode_consumer_protocol(message: type[Message], encoded: str) -> Decoded |
         version, position = _read_version(data)
         if version < 0:
             return encoded
-        version = min(version, facts(message).max)
+        version = min(version, message_info(message).max_version)
         return {"version": version, **_struct_to_json(decode(message, data, version, position), version)}
     except MalformedError:
         return encoded

@@ -20,7 +20,8 @@ from protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from protocol.schema.message import Message, decode, encode, facts
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Message, message_info
 
 OFFSET_KEY_VERSIONS = (0, 1)
 OFFSET_KEY_VERSION = 1
@@ -70,7 +71,7 @@ def _version(buf: bytes) -> int:
 
 def _known_version(value: bytes, message: type[Message]) -> int:
     version = _version(value)
-    if not facts(message).min <= version <= facts(message).max:
+    if not message_info(message).min_version <= version <= message_info(message).max_version:
         raise MalformedError(f"{message.__name__} version {version}")
     return version
 

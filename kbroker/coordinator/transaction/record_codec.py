@@ -7,7 +7,7 @@ from kbroker.coordinator.transaction.transaction_metadata import Record, Transac
 from kbroker.coordinator.transaction.transaction_state import TransactionState
 from protocol.errors import MalformedError
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
-from protocol.schema.message import decode, encode
+from protocol.schema.codec import decode, encode
 
 KEY_VERSION = 0
 # By the finalized transaction.version: version 1 is written from 1 on, so that older brokers can read what they may.

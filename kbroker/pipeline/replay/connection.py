@@ -18,7 +18,8 @@ from protocol.framing import decode_response_header, encode_request_header, fram
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.schema.message import Message, decode, encode
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Message
 
 M = TypeVar("M", bound=Message)
 P = ParamSpec("P")
@@ -80,7 +81,7 @@ class Connection:
 
     def newest(self, key: ApiKey) -> int:
         """The newest version that both know, negative where the broker has none."""
-        return min(self._versions.get(key, (0, -1))[1], NEWEST.get(key, APIS[key].max))
+        return min(self._versions.get(key, (0, -1))[1], NEWEST.get(key, APIS[key].max_version))
 
     def post(self, request: Message) -> None:
         """Sends a request; `take` gives its answer. Raises OSError, UnsupportedError."""

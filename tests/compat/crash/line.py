@@ -17,7 +17,7 @@ from protocol.framing import decode_request_header
 from protocol.messages.k00_produce import ProduceRequest
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.compression import decompress
-from protocol.schema.message import decode
+from protocol.schema.codec import decode
 
 _SIZE = Struct(">i")
 _API = Struct(">hhi")

@@ -23,7 +23,7 @@ from kafka.errors import KafkaError
 from protocol.framing import decode_response_header, encode_request_header, frame
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records.batch import HEADER_SIZE, build_batch, iter_headers
-from protocol.schema.message import decode, encode
+from protocol.schema.codec import decode, encode
 from tests.compat.crash.conftest import connected, create_topic
 from tests.compat.crash.kills import read_all, repaired
 from tests.compat.crash.line import Line

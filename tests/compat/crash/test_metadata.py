@@ -22,7 +22,7 @@ from kafka import KafkaAdminClient
 from protocol.apis import ApiKey
 from protocol.framing import encode_request_header, frame
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.schema.message import decode, encode
+from protocol.schema.codec import decode, encode
 from tests.compat.crash.conftest import connected, create_topic
 from tests.compat.support import BrokerProcess, eventually
 

@@ -11,7 +11,8 @@ from protocol.messages.k19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.schema.message import Message, decode, encode
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Message
 
 M = TypeVar("M", bound=Message)
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from kbroker.api.dispatch import FIRST_SUPPORTED_VERSION, STEMS, message_classes
 from protocol.apis import APIS, ApiKey
-from protocol.fast.primitives import put_uvarint
 from protocol.framing import encode_request_header, frame
 from protocol.schema.message import Message, Row, StructType
 from protocol.schema.primitives import ZERO_UUID
+from protocol.varints import encode_uvarint
 
 I16, I32 = Struct(">h"), Struct(">i")
 FIXED = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "float64": 8}
@@ -71,7 +71,7 @@ class Shape:
             self._out += I16.pack(-1)
         elif isinstance(row.type, list):
             count = 0 if self._empty else 1
-            self._mark("array", name, put_uvarint(count + 1) if self.flexible else I32.pack(count))
+            self._mark("array", name, encode_uvarint(count + 1) if self.flexible else I32.pack(count))
             if count:
                 self._value(row.type[0], name)
         else:
@@ -92,7 +92,7 @@ class Shape:
 
 def all_shapes() -> Iterator[Shape]:
     for key in STEMS:
-        for version in range(FIRST_SUPPORTED_VERSION.get(key, APIS[key].min), APIS[key].max + 1):
+        for version in range(FIRST_SUPPORTED_VERSION.get(key, APIS[key].min_version), APIS[key].max_version + 1):
             yield Shape(key, version)
 
 

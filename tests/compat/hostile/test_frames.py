@@ -13,8 +13,8 @@ import pytest
 
 from kbroker.api.dispatch import STEMS
 from protocol.apis import APIS, ApiKey
-from protocol.fast.primitives import put_uvarint
 from protocol.framing import encode_request_header
+from protocol.varints import encode_uvarint
 from tests.compat.hostile.peer import Peer
 from tests.compat.hostile.shapes import I16, I32, Mark, Shape, all_shapes
 from tests.compat.hostile.target import MIB, Target, pace
@@ -32,13 +32,13 @@ PRODUCE = encode_request_header(ApiKey.PRODUCE, 9, 1, "hostile")
 def lies(shape: Shape, mark: Mark) -> Iterator[bytes]:
     """What is written where a count or length was."""
     if mark.kind == "tags":
-        yield from map(put_uvarint, TAGS)
+        yield from map(encode_uvarint, TAGS)
         # One field whose content is as long as that.
-        yield from (b"\1\x63" + put_uvarint(size) for size in TAGS)
+        yield from (b"\1\x63" + encode_uvarint(size) for size in TAGS)
         yield ENDLESS
     elif shape.flexible:
         # -2 cannot be said; the largest number is what it would be.
-        yield from (put_uvarint(count % 2**32 + 1 if count > 0 else 2**32 - 1) for count in COUNTS)
+        yield from (encode_uvarint(count % 2**32 + 1 if count > 0 else 2**32 - 1) for count in COUNTS)
         yield ENDLESS
     elif mark.size == 2:
         yield from (I16.pack(size) for size in (2**15 - 1, -2, -(2**15)))
@@ -73,13 +73,13 @@ def test_counts_and_lengths_in_every_api(target: Target) -> None:
 
 def test_tagged_fields_by_the_million(target: Target) -> None:
     """Declared with nothing after them, and really sent: two bytes each, in the header and in the body."""
-    shapes = [Shape(ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].max), Shape(ApiKey.METADATA, 12)]
+    shapes = [Shape(ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].max_version), Shape(ApiKey.METADATA, 12)]
     frames = []
     for shape in shapes:
         for mark in (shape.marks[0], shape.marks[-1]):
-            frames.append(shape.changed(mark, put_uvarint(20_000_000)))
-            frames.append(shape.changed(mark, put_uvarint(20_000_000), b"\x63\0" * 2_000_000))
-            frames.append(shape.changed(mark, put_uvarint(100), b"\x63" + put_uvarint(10_000) + bytes(10_000)))
+            frames.append(shape.changed(mark, encode_uvarint(20_000_000)))
+            frames.append(shape.changed(mark, encode_uvarint(20_000_000), b"\x63\0" * 2_000_000))
+            frames.append(shape.changed(mark, encode_uvarint(100), b"\x63" + encode_uvarint(10_000) + bytes(10_000)))
 
     def attack() -> None:
         for frame in frames:
@@ -97,22 +97,22 @@ def nested(shape: Shape) -> Iterator[bytes]:
     body = bytearray()
     pos = 0
     for mark in arrays:
-        body += shape.body[pos : mark.pos] + (put_uvarint(60_000) if shape.flexible else I32.pack(60_000))
+        body += shape.body[pos : mark.pos] + (encode_uvarint(60_000) if shape.flexible else I32.pack(60_000))
         pos = mark.pos + mark.size
     yield shape.framed(bytes(body) + bytes(100_000))
     # Of the outermost there are many, whose inner ones each fit as well.
     first, second = arrays[:2]
     one = shape.body[first.pos + first.size : second.pos] + (
-        put_uvarint(50_000) if shape.flexible else I32.pack(50_000)
+        encode_uvarint(50_000) if shape.flexible else I32.pack(50_000)
     )
-    head = shape.body[: first.pos] + (put_uvarint(50_000) if shape.flexible else I32.pack(50_000))
+    head = shape.body[: first.pos] + (encode_uvarint(50_000) if shape.flexible else I32.pack(50_000))
     yield shape.framed(head + one * 10_000)
 
 
 def test_nested_arrays_whose_product_is_huge(target: Target) -> None:
     frames = [
-        frame for key in STEMS for version in {APIS[key].max, APIS[key].flexible_from - 1}
-        if 0 <= version <= APIS[key].max and not (key == ApiKey.PRODUCE and version < 3) and version >= APIS[key].min
+        frame for key in STEMS for version in {APIS[key].max_version, APIS[key].flexible_from - 1}
+        if max(0, APIS[key].min_version) <= version <= APIS[key].max_version and (key != ApiKey.PRODUCE or version >= 3)
         for frame in nested(Shape(key, version))
     ]  # fmt: skip
     assert len(frames) > 30

@@ -23,7 +23,7 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from protocol.records.batch import build_batch
-from protocol.schema.message import decode
+from protocol.schema.codec import decode
 from tests.compat.hostile.peer import Peer, create_topic, framed, produced
 from tests.compat.hostile.target import Target, pace
 from tests.compat.support import eventually

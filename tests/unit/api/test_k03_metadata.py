@@ -14,7 +14,7 @@ from tests.unit.support.memory_disk import make_environment, settle
 
 NOT_ASKED = -(2**31)
 UNKNOWN_ID = b"\xff" * 16
-ALL_VERSIONS = range(APIS[ApiKey.METADATA].min, APIS[ApiKey.METADATA].max + 1)
+ALL_VERSIONS = range(APIS[ApiKey.METADATA].min_version, APIS[ApiKey.METADATA].max_version + 1)
 
 
 async def with_topics(*names: str, **configs: str) -> Handlers:

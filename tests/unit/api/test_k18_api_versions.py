@@ -17,7 +17,7 @@ def test_the_table_is_told(version: int):
         answer = await (await start_handlers()).request(ApiKey.API_VERSIONS, version, **fields)
         assert answer.error_code == 0
         assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [
-            (api.key, api.min, api.max) for api in APIS.values()
+            (api.key, api.min_version, api.max_version) for api in APIS.values()
         ]
         supported = [(row.name, row.min_version, row.max_version) for row in answer.supported_features]
         finalized = [(row.name, row.min_version_level, row.max_version_level) for row in answer.finalized_features]

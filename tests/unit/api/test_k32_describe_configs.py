@@ -11,7 +11,7 @@ from tests.unit.support.config_recording import play
 from tests.unit.support.handlers import Handlers, run, start_handlers
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
-ALL_VERSIONS = range(APIS[ApiKey.DESCRIBE_CONFIGS].min, APIS[ApiKey.DESCRIBE_CONFIGS].max + 1)
+ALL_VERSIONS = range(APIS[ApiKey.DESCRIBE_CONFIGS].min_version, APIS[ApiKey.DESCRIBE_CONFIGS].max_version + 1)
 
 
 async def describe(handlers: Handlers, version: int, kind: int, name: str, *keys: str, **fields: Any) -> Any:

@@ -8,7 +8,7 @@ from protocol.messages.k33_alter_configs import AlterableConfig, AlterConfigsRes
 from tests.unit.support.config_recording import play
 from tests.unit.support.handlers import run, start_handlers
 
-ALL_VERSIONS = range(APIS[ApiKey.ALTER_CONFIGS].min, APIS[ApiKey.ALTER_CONFIGS].max + 1)
+ALL_VERSIONS = range(APIS[ApiKey.ALTER_CONFIGS].min_version, APIS[ApiKey.ALTER_CONFIGS].max_version + 1)
 
 
 def topic(name: str, **configs: str) -> AlterConfigsResource:

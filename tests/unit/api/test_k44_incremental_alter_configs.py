@@ -43,7 +43,7 @@ def test_every_step_of_kafkas_story_is_answered_as_kafka_does():
     run(story)
 
 
-@pytest.mark.parametrize("version", range(API.min, API.max + 1))
+@pytest.mark.parametrize("version", range(API.min_version, API.max_version + 1))
 def test_single_configs_change_in_every_version(version: int):
     async def story():
         handlers = await with_topic()

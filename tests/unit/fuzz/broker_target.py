@@ -15,7 +15,7 @@ from protocol.apis import APIS
 from protocol.framing import encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records.batch import crc_of, iter_headers
-from protocol.schema.message import Message, facts
+from protocol.schema.message import Message, message_info
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.fuzz.record_targets import random_batch
@@ -25,7 +25,7 @@ from tests.unit.support.random_messages import all_messages, random_message
 from tests.unit.support.simulated_broker import HOST, PORT, Machine
 
 TOPIC = "t"
-_REQUESTS = {facts(cls).key: cls for cls in all_messages() if facts(cls).kind == "request"}
+_REQUESTS = {message_info(cls).key: cls for cls in all_messages() if message_info(cls).kind == "request"}
 
 
 def targets() -> list[Target]:
@@ -54,7 +54,7 @@ def _framed(api_key: int, version: int, message: Message, rng: Random) -> tuple[
 def _frame(rng: Random) -> Case:
     api = rng.choice([api for api in APIS.values() if api.key in _REQUESTS])
     cls = _REQUESTS[api.key]
-    version = rng.randint(facts(cls).min, facts(cls).max)
+    version = rng.randint(message_info(cls).min_version, message_info(cls).max_version)
     data, spots = _framed(api.key, version, _named(random_message(cls, version, rng), rng), rng)
     return Case(data, partial(_play, rng.getrandbits(32)), spots, _seal)
 

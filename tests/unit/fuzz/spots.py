@@ -3,10 +3,10 @@
 from struct import Struct as Format
 from typing import Any
 
-from protocol.fast.primitives import put_uvarint
-from protocol.schema.layout import is_flexible, layout
+from protocol.schema.layout import is_flexible_version, struct_layout
 from protocol.schema.message import Message, StructType
 from protocol.schema.primitives import FIXED, LENGTH_FORMATS
+from protocol.varints import encode_uvarint
 from tests.unit.fuzz.damage import Spot
 
 
@@ -17,20 +17,20 @@ class Traced:
         self.data = bytearray()
         self.spots: list[Spot] = []
         self._version = version
-        self._struct(message, type(message), is_flexible(type(message), version))
+        self._struct(message, type(message), is_flexible_version(type(message), version))
 
     def _number(self, value: int, format: str) -> None:
-        raw = put_uvarint(value) if format == "u" else Format(f">{format}").pack(value)
+        raw = encode_uvarint(value) if format == "u" else Format(f">{format}").pack(value)
         kind = {"u": "uvarint", "h": "i16", "i": "i32", "b": "i8"}[format]
         self.spots.append(Spot(len(self.data), len(raw), kind))
         self.data += raw
 
     def _struct(self, value: Any, cls: StructType, flexible: bool) -> None:
-        shape = layout(cls, self._version, flexible)
+        shape = struct_layout(cls, self._version, flexible)
         for field in shape.plain:
             self._value(getattr(value, field.name), field.row.type, field.nullable, field.flexible)
         if flexible:
-            tagged = [field for field in shape.tagged if getattr(value, field.name) != field.row.initial()]
+            tagged = [field for field in shape.tagged if getattr(value, field.name) != field.row.new_default()]
             self._number(len(tagged), "u")
             for field in tagged:
                 self._number(field.row.tag, "u")

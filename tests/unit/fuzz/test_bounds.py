@@ -13,13 +13,15 @@ from kbroker.metadata.store import znodes
 from kbroker.metadata.store.journal import Journal, JournalCorrupted
 from kbroker.replica.produce.batch_validation import validate
 from protocol.errors import MalformedError
-from protocol.fast.primitives import MAX_REQUESTED, put_uvarint
+from protocol.limits import MAX_REQUEST_ELEMENTS
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.records.batch import HEADER_SIZE, build_batch
 from protocol.records.compression import NAMES, TooLargeError, compress, decompress
 from protocol.records.record import MAX_HEADERS, encode_record, iter_records, put_varint
-from protocol.schema.message import Message, StructType, decode, encode, facts, most_elements
-from protocol.schema.primitives import INITIAL
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Message, StructType, message_info
+from protocol.schema.primitives import DEFAULTS
+from protocol.varints import encode_uvarint
 from tests.unit.fuzz.file_targets import empty_disk
 from tests.unit.support.log_lab import NOW, config
 from tests.unit.support.random_messages import all_messages
@@ -62,7 +64,7 @@ def arrays(cls: StructType, version: int) -> Iterator[Path]:
 def element(kind: Any, version: int, text: str) -> Any:
     """A small one; its texts are `text`, so that they are objects of their own."""
     if not isinstance(kind, StructType):
-        return text if kind == "string" else text.encode() if kind in ("bytes", "records") else INITIAL[kind]
+        return text if kind == "string" else text.encode() if kind in ("bytes", "records") else DEFAULTS[kind]
     made = kind()
     for name, row in kind.__rows__.items():
         if row.is_in(version) and row.tag < 0 and row.type in ("string", "bytes"):
@@ -90,20 +92,21 @@ def dense(cls: type[Message], version: int, path: Path, text: str) -> bytes:
 def test_a_message_takes_ten_bytes_a_byte_and_a_constant(text: str) -> None:
     worst = 0.0
     for cls in all_messages():
-        for version in {facts(cls).max, min(facts(cls).flexible_from, facts(cls).max)}:
+        info = message_info(cls)
+        for version in {info.max_version, min(info.flexible_from, info.max_version)}:
             for path in arrays(cls, version):
                 encoded = dense(cls, version, path, text)
                 view = memoryview(encoded)
                 decode(cls, view, version)
                 beyond = peak_of(lambda: decode(cls, view, version)) - 10 * len(encoded)  # noqa: B023
                 worst = max(worst, beyond / MANY)
-                assert beyond / MANY * most_elements(cls) < MESSAGE_CONSTANT, f"{cls.__name__} v{version} {path}"
+                assert beyond / MANY * info.max_elements < MESSAGE_CONSTANT, f"{cls.__name__} v{version} {path}"
     assert worst > 0, "nothing was measured"
 
 
 def test_what_a_frame_claims_beyond_the_bound_is_refused_early() -> None:
     """More elements than a message may have, in a frame that has the bytes for them."""
-    topics = [CreatableTopic(name="")] * (MAX_REQUESTED + 1)
+    topics = [CreatableTopic(name="")] * (MAX_REQUEST_ELEMENTS + 1)
     encoded = memoryview(encode(CreateTopicsRequest(topics=topics), 7))
 
     def refused() -> None:
@@ -152,7 +155,7 @@ def test_a_bomb_is_given_up_at_the_bound(codec: int) -> None:
 def test_a_snappy_block_is_not_believed() -> None:
     """It begins with the size that it will have, for which memory is taken at once."""
     with pytest.raises(MalformedError, match="claims to hold"):
-        decompress(2, put_uvarint(50 * MIB) + b"\0a", 64 * MIB)
+        decompress(2, encode_uvarint(50 * MIB) + b"\0a", 64 * MIB)
 
 
 def test_records_are_not_counted_on() -> None:

@@ -18,7 +18,7 @@ from kbroker.storage import checkpoint_files
 from protocol.fast.fetch import decode_fetch_request
 from protocol.messages.group_records import GroupMetadataKey, GroupMetadataMember, GroupMetadataValue
 from protocol.messages.k01_fetch import FetchRequest
-from protocol.schema.message import decode, encode
+from protocol.schema.codec import decode, encode
 from tests.unit.fuzz.file_targets import empty_disk
 
 

@@ -25,7 +25,8 @@ from protocol.messages.group_records import (
 )
 from protocol.messages.k00_produce import ProduceRequest
 from protocol.messages.k01_fetch import FetchRequest
-from protocol.schema.message import Message, decoder, encode, facts
+from protocol.schema.codec import decoder, encode
+from protocol.schema.message import Message, message_info
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.fuzz.spots import Traced
@@ -85,7 +86,7 @@ def _response_header(rng: Random) -> Case:
 
 
 def _message(cls: type[Message], rng: Random) -> Case:
-    version = rng.randint(facts(cls).min, facts(cls).max)
+    version = rng.randint(message_info(cls).min_version, message_info(cls).max_version)
     message = random_message(cls, version, rng)
     traced = Traced(message, version)
     decode = decoder(cls, version)

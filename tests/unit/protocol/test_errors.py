@@ -6,7 +6,7 @@ from kio.schema.errors import ErrorCode as TheirErrorCode
 
 from protocol.apis import APIS, NEVER, ApiKey
 from protocol.errors import ErrorCode
-from protocol.schema.message import facts
+from protocol.schema.message import message_info
 from tests.unit.support.random_messages import all_messages
 
 
@@ -31,18 +31,18 @@ def test_keys_are_kafka_pythons() -> None:
 
 
 def test_every_api_has_its_messages() -> None:
-    known = {cls.__name__: facts(cls) for cls in all_messages()}
+    known = {cls.__name__: message_info(cls) for cls in all_messages()}
     for api in APIS.values():
         for kind in ("Request", "Response"):
             message = known[api.name + kind]
             assert message.key == api.key
             assert message.flexible_from == api.flexible_from
-            assert message.max >= api.max
-            assert message.min <= api.min or api.key is ApiKey.PRODUCE
+            assert message.max_version >= api.max_version
+            assert message.min_version <= api.min_version or api.key is ApiKey.PRODUCE
 
 
 def test_what_is_advertised_beside_what_is_decoded() -> None:
-    assert (APIS[ApiKey.PRODUCE].min, APIS[ApiKey.PRODUCE].max) == (0, 13)
-    assert APIS[ApiKey.INIT_PRODUCER_ID].max == 5
+    assert (APIS[ApiKey.PRODUCE].min_version, APIS[ApiKey.PRODUCE].max_version) == (0, 13)
+    assert APIS[ApiKey.INIT_PRODUCER_ID].max_version == 5
     assert APIS[ApiKey.OFFSET_DELETE].flexible_from == NEVER
     assert all(key == api.key for key, api in APIS.items())

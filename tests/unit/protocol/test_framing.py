@@ -15,7 +15,7 @@ from protocol.framing import (
     is_flexible,
 )
 from protocol.messages.header import RequestHeader, ResponseHeader
-from protocol.schema.message import encode
+from protocol.schema.codec import encode
 from tests.unit.support.foreign_encoders import kio_class
 
 FIRST_PRODUCE_VERSION = 3
@@ -25,7 +25,7 @@ def api_versions() -> list[tuple[int, int]]:
     return [
         (api.key, version)
         for api in APIS.values()
-        for version in range(api.min, api.max + 1)
+        for version in range(api.min_version, api.max_version + 1)
         if api.key is not ApiKey.PRODUCE or version >= FIRST_PRODUCE_VERSION
     ]
 

@@ -46,7 +46,8 @@ from protocol.messages.k44_incremental_alter_configs import (
 from protocol.records.batch import body_of, build_batch, iter_headers
 from protocol.records.compression import decompress
 from protocol.records.record import iter_records
-from protocol.schema.message import Message, decode, encode
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Message
 
 M = TypeVar("M", bound=Message)
 Place = tuple[str, int]

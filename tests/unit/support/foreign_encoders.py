@@ -11,7 +11,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from protocol.schema.message import Message, Struct, facts
+from protocol.schema.message import Message, Struct, message_info
 from protocol.schema.primitives import ZERO_UUID
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -32,7 +32,7 @@ def kio_class(name: str, kind: str, version: int) -> Any:
 def kio_encode(message: Message, version: int) -> bytes | None:
     """The message as kio encodes it; None where kio does not have it."""
     cls = message.__class__
-    theirs = kio_class(cls.__name__, facts(cls).kind, version)
+    theirs = kio_class(cls.__name__, message_info(cls).kind, version)
     if theirs is None:
         return None
     out = BytesIO()
@@ -103,14 +103,14 @@ def kafka_python_encode(message: Message, version: int) -> bytes | None:
         return None
     encoded: bytes = _to_kafka_python(message, theirs, version).encode(version=version)
     # It puts the version before the data that consumers exchange.
-    return encoded[2:] if facts(message.__class__).kind == "data" else encoded
+    return encoded[2:] if message_info(message.__class__).kind == "data" else encoded
 
 
 def _to_kafka_python(value: Struct, theirs: Any, version: int) -> Any:
     made = {}
     for name, row in value.__class__.__rows__.items():
         item = getattr(value, name)
-        if not row.is_in(version) or (row.tag >= 0 and item == row.initial()):
+        if not row.is_in(version) or (row.tag >= 0 and item == row.new_default()):
             continue
         # It shortens topic_authorized_operations and cluster_authorized_operations.
         short = name if name in theirs._struct.fields else name[name.index("_") + 1 :]

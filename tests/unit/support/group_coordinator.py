@@ -32,7 +32,8 @@ from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header, patch_base_offset
 from protocol.records.control import EndMarker, build_end_marker
-from protocol.schema.message import Struct, StructType, decode, encode
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Struct, StructType
 
 T = TypeVar("T")
 NODE = 1

@@ -21,7 +21,7 @@ from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.producers.producer_state import ProducerStateManager
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.schema.message import decode, encode
+from protocol.schema.codec import decode, encode
 from tests.unit.support.memory_disk import MemoryDisk, make_environment
 
 LISTENER = {"listeners": "PLAINTEXT://127.0.0.1:9092", "num.partitions": "4"}

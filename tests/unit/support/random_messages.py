@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import protocol.messages
 from protocol.errors import ErrorCode
-from protocol.schema.message import Message, Row, Struct, StructType, facts
+from protocol.schema.message import Message, Row, Struct, StructType, message_info
 from protocol.schema.primitives import ZERO_UUID
 
 M = TypeVar("M", bound=Message)
@@ -38,8 +38,8 @@ def all_messages() -> list[type[Message]]:
 
 def all_versions() -> Iterator[tuple[type[Message], int]]:
     for cls in all_messages():
-        known = facts(cls)
-        for version in range(known.min, known.max + 1):
+        known = message_info(cls)
+        for version in range(known.min_version, known.max_version + 1):
             yield cls, version
 
 

@@ -5,7 +5,7 @@ The metadata is the clients' own business; brokers look at its beginning only, w
 
 from protocol.errors import MalformedError
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from protocol.schema.message import decoder
+from protocol.schema.codec import decoder
 
 CONSUMER_PROTOCOL = "consumer"
 

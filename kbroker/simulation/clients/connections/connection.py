@@ -10,7 +10,8 @@ from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
 from protocol.framing import decode_response_header, encode_request_header, frame
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.schema.message import Message, decode, encode
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Message
 
 M = TypeVar("M", bound=Message)
 Address = tuple[str, int]
@@ -62,7 +63,7 @@ class Connection(asyncio.Protocol):
     def version(self, key: int) -> int:
         """The version in which to use an API here. Raises VersionError."""
         lowest, highest = self._ranges.get(key, (0, -1))
-        version = min(self._caps.get(key, highest), highest, APIS[key].max)
+        version = min(self._caps.get(key, highest), highest, APIS[key].max_version)
         if version < lowest:
             raise VersionError(f"{ApiKey(key).name} is known from {lowest} to {highest}")
         return version
@@ -105,7 +106,7 @@ class Connection(asyncio.Protocol):
 
     async def introduce(self) -> None:
         """Ask which versions the broker knows. Raises LostError."""
-        version = min(self._caps.get(ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].max), 4)
+        version = min(self._caps.get(ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].max_version), 4)
         request = ApiVersionsRequest(client_software_name="kbroker-simulation", client_software_version="1")
         answer = await self.ask(request, ApiVersionsResponse, version=version)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:

@@ -54,8 +54,10 @@ def older(random: Random, *, static_members: bool = False) -> Caps:
     for key, api in APIS.items():
         if key in _NOT_SENT:
             continue
-        lowest = max(api.min, _LOWEST.get(ApiKey(key), 0), STATIC_MEMBERS.get(ApiKey(key), 0) if static_members else 0)
-        caps[key] = random.randint(lowest, api.max)
+        lowest = max(
+            api.min_version, _LOWEST.get(ApiKey(key), 0), STATIC_MEMBERS.get(ApiKey(key), 0) if static_members else 0
+        )
+        caps[key] = random.randint(lowest, api.max_version)
     if caps[ApiKey.METADATA] < FIRST_METADATA_WITH_IDS:
         for named, last in _LAST_WITH_NAMES.items():
             caps[named] = min(caps[named], last)

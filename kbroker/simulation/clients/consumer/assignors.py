@@ -8,7 +8,7 @@ from protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from protocol.schema.message import decode, encode
+from protocol.schema.codec import decode, encode
 
 # Topics by member, partition counts by topic -> partitions by member.
 Assignor = Callable[[Mapping[str, Sequence[str]], Mapping[str, int]], dict[str, list[Place]]]

@@ -25,7 +25,7 @@ from protocol.messages.k00_produce import (
     TopicProduceData,
 )
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.schema.message import decode
+from protocol.schema.codec import decode
 
 ACKS_NONE, ACKS_ALL = 0, -1
 MAX_EPOCH = 2**15 - 1

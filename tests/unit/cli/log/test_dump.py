@@ -25,7 +25,7 @@ from protocol.messages.transaction_records import TransactionLogKey, Transaction
 from protocol.records.batch import TRANSACTIONAL, build_batch
 from protocol.records.compression import GZIP
 from protocol.records.control import EndMarker, build_end_marker
-from protocol.schema.message import encode
+from protocol.schema.codec import encode
 from tests.unit.support.log_lab import NOW, Lab, append, batch
 
 Items = list[dict[str, Any]]

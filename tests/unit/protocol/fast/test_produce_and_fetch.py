@@ -9,7 +9,8 @@ from protocol.fast.fetch import FetchRequest as WireFetch
 from protocol.fast.fetch import FetchResponse, FetchResult, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import decode_produce_request, encode_produce_response
 from protocol.messages import k00_produce, k01_fetch
-from protocol.schema.message import Message, decode, encode
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Message
 
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)

@@ -5,8 +5,9 @@ from random import Random
 import pytest
 
 from protocol.errors import MalformedError
+from protocol.schema.codec import decode, decoder, encode
 from protocol.schema.grammar import grammar, plain
-from protocol.schema.message import Message, decode, decoder, encode, facts
+from protocol.schema.message import Message, message_info
 from tests.unit.support.foreign_encoders import kafka_python_class, kafka_python_encode, kio_class, kio_encode
 from tests.unit.support.random_messages import all_messages, all_versions, random_message
 
@@ -20,8 +21,8 @@ by_class = pytest.mark.parametrize("cls", all_messages(), ids=lambda cls: cls.__
 
 def samples(cls: type[Message], rounds: int = ROUNDS):
     """(version, message) pairs, the same ones in every run."""
-    known = facts(cls)
-    for version in range(known.min, known.max + 1):
+    known = message_info(cls)
+    for version in range(known.min_version, known.max_version + 1):
         for seed in range(rounds):
             yield version, random_message(cls, version, Random(f"{cls.__name__} {version} {seed}"))
 
@@ -45,8 +46,8 @@ def test_decoding_starts_and_ends_where_the_message_does(cls: type[Message]) -> 
 
 @by_class
 def test_the_grammar_agrees(cls: type[Message]) -> None:
-    known = facts(cls)
-    grammars = {version: grammar(cls, version) for version in range(known.min, known.max + 1)}
+    known = message_info(cls)
+    grammars = {version: grammar(cls, version) for version in range(known.min_version, known.max_version + 1)}
     for version, message in samples(cls):
         encoded = encode(message, version)
         assert grammars[version].build(plain(message, version)) == encoded
@@ -71,8 +72,8 @@ def test_foreign_encoders_have_every_request_and_response() -> None:
     unknown = [
         (cls.__name__, version)
         for cls, version in all_versions()
-        if facts(cls).key is not None
-        and (kio_class(cls.__name__, facts(cls).kind, version) is None or not kafka_python_class(cls.__name__))
+        if message_info(cls).key is not None
+        and (kio_class(cls.__name__, message_info(cls).kind, version) is None or not kafka_python_class(cls.__name__))
     ]
     assert unknown == []
 

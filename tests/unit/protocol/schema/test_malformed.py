@@ -8,8 +8,8 @@ import pytest
 
 from protocol.errors import MalformedError
 from protocol.fast.fetch import decode_fetch_request
-from protocol.fast.primitives import MAX_REQUESTED, put_uvarint
 from protocol.fast.produce import decode_produce_request
+from protocol.limits import MAX_REQUEST_ELEMENTS
 from protocol.messages.header import RequestHeader
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchTopic
@@ -18,8 +18,10 @@ from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRe
 from protocol.messages.k12_heartbeat import HeartbeatRequest
 from protocol.messages.k14_sync_group import SyncGroupRequest
 from protocol.messages.k75_describe_topic_partitions import DescribeTopicPartitionsRequest
-from protocol.schema.layout import is_flexible, minimal_size
-from protocol.schema.message import Message, StructType, decode, encode
+from protocol.schema.codec import decode, encode
+from protocol.schema.layout import is_flexible_version, min_encoded_size
+from protocol.schema.message import Message, StructType
+from protocol.varints import encode_uvarint
 from tests.unit.support.random_messages import all_versions, random_message
 
 HUGE_CLASSIC = b"\x7f\xff\xff\xff"
@@ -81,7 +83,7 @@ def test_tags_are_held_against_the_frame(tags: bytes) -> None:
 def test_all_arrays_of_a_message_share_what_it_may_hold() -> None:
     """An element takes two bytes of the frame here, and many more in memory."""
     topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])
-    groups = [OffsetFetchRequestGroup(group_id="g", topics=None)] * (MAX_REQUESTED - 4)
+    groups = [OffsetFetchRequestGroup(group_id="g", topics=None)] * (MAX_REQUEST_ELEMENTS - 4)
     groups.append(OffsetFetchRequestGroup(group_id="g", topics=[topic]))
     encoded = encode(OffsetFetchRequest(groups=groups), 8)
     assert decode(OffsetFetchRequest, encoded, 8).groups == groups
@@ -92,11 +94,11 @@ def test_all_arrays_of_a_message_share_what_it_may_hold() -> None:
 
 @pytest.mark.parametrize("version", [4, 12])
 def test_produce_and_fetch_are_bounded_too(version: int) -> None:
-    partitions = [PartitionProduceData(index=0, records=None)] * MAX_REQUESTED
+    partitions = [PartitionProduceData(index=0, records=None)] * MAX_REQUEST_ELEMENTS
     request = ProduceRequest(acks=1, topic_data=[TopicProduceData(name="t", partition_data=partitions)])
     with pytest.raises(MalformedError, match="more than 100000 elements"):
         decode_produce_request(memoryview(encode(request, version)), 0, version)
-    fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition()] * MAX_REQUESTED)])
+    fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition()] * MAX_REQUEST_ELEMENTS)])
     with pytest.raises(MalformedError, match="more than 100000 elements"):
         decode_fetch_request(memoryview(encode(fetch, version)), 0, version)
 
@@ -104,8 +106,8 @@ def test_produce_and_fetch_are_bounded_too(version: int) -> None:
 def test_there_are_few_tags() -> None:
     for count in (101, 250):
         with pytest.raises(MalformedError):
-            decode(HeartbeatRequest, TAGS + put_uvarint(count) + b"\5\0" * count, 4)
-    decode(HeartbeatRequest, TAGS + put_uvarint(100) + b"\5\0" * 100, 4)
+            decode(HeartbeatRequest, TAGS + encode_uvarint(count) + b"\5\0" * count, 4)
+    decode(HeartbeatRequest, TAGS + encode_uvarint(100) + b"\5\0" * 100, 4)
 
 
 def test_unknown_tags_are_stepped_over() -> None:
@@ -140,7 +142,7 @@ def test_claims_reserve_no_memory() -> None:
     cases = []
     for cls, version in all_versions():
         encoded = encode(random_message(cls, version, Random(f"{cls.__name__} {version}")), version)
-        huge = HUGE_VARINT if is_flexible(cls, version) else HUGE_CLASSIC
+        huge = HUGE_VARINT if is_flexible_version(cls, version) else HUGE_CLASSIC
         cases.append((cls, version, encoded[:200], huge))
         decode(cls, encoded, version)
     tracemalloc.start()
@@ -163,12 +165,12 @@ def test_no_array_has_elements_without_bytes() -> None:
             kind = row.type[0] if isinstance(row.type, list) else row.type
             if not row.is_in(version):
                 continue
-            assert minimal_size(kind, False, version, flexible) > 0
+            assert min_encoded_size(kind, False, version, flexible) > 0
             if isinstance(kind, StructType):
                 check(kind, version, flexible)
 
     for cls, version in all_versions():
-        check(cls, version, is_flexible(cls, version))
+        check(cls, version, is_flexible_version(cls, version))
 
 
 def test_an_array_of_as_many_elements_as_fit_is_taken() -> None:

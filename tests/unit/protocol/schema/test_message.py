@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from protocol.errors import ErrorCode
+from protocol.limits import MAX_REQUEST_ELEMENTS
 from protocol.messages.header import RequestHeader, ResponseHeader
 from protocol.messages.k01_fetch import (
     FetchableTopicResponse,
@@ -28,7 +29,8 @@ from protocol.messages.k14_sync_group import SyncGroupResponse
 from protocol.messages.k16_list_groups import ListGroupsRequest
 from protocol.messages.k18_api_versions import ApiVersionsResponse, SupportedFeatureKey
 from protocol.messages.k75_describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
-from protocol.schema.message import Facts, Message, Struct, decode, encode, encoder, facts, row, version_range
+from protocol.schema.codec import decode, encode, encoder
+from protocol.schema.message import Message, MessageInfo, Struct, message_info, row, version_range
 
 
 def test_defaults_are_those_of_the_rows() -> None:
@@ -76,8 +78,8 @@ def test_equality_and_repr_are_by_fields() -> None:
 
 
 def test_facts() -> None:
-    assert facts(MetadataRequest) == Facts(3, "request", 0, 13, 9)
-    assert facts(ResponseHeader).key is None
+    assert message_info(MetadataRequest) == MessageInfo(3, "request", 0, 13, 9, MAX_REQUEST_ELEMENTS)
+    assert message_info(ResponseHeader).key is None
     assert version_range("3") == (3, 3)
     assert version_range("2-5") == (2, 5)
     assert version_range("4+")[0] == 4
@@ -232,10 +234,10 @@ def test_headers() -> None:
 def test_declaring_loads_neither_the_generator_nor_construct() -> None:
     """The start of the broker must not wait for code that no connection has asked for."""
     script = (
-        "import sys, protocol.messages.k03_metadata, protocol.schema.message\n"
-        "lazy = ('construct', 'protocol.schema.layout', 'protocol.schema.grammar')\n"
+        "import sys, protocol.messages.k03_metadata, protocol.schema.codec\n"
+        "lazy = ('construct', 'protocol.schema.layout', 'protocol.schema.decoder_source', 'protocol.schema.grammar')\n"
         "print([name for name in sys.modules if name in lazy])\n"
-        "protocol.schema.message.encode(protocol.messages.k03_metadata.MetadataRequest(), 12)\n"
+        "protocol.schema.codec.encode(protocol.messages.k03_metadata.MetadataRequest(), 12)\n"
         "print('construct' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

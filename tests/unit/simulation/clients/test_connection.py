@@ -13,7 +13,7 @@ from protocol.framing import encode_response_header, frame
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.schema.message import encode
+from protocol.schema.codec import encode
 from tests.unit.simulation.clients.program import Program
 from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 
@@ -89,8 +89,8 @@ async def test_nobody_there(machine: Machine) -> None:
 async def test_versions_are_what_both_know(machine: Machine) -> None:
     connection = await connected(machine, {ApiKey.FETCH: 7, ApiKey.PRODUCE: 99})
     assert connection.version(ApiKey.FETCH) == 7
-    assert connection.version(ApiKey.PRODUCE) == APIS[ApiKey.PRODUCE].max
-    assert connection.version(ApiKey.METADATA) == APIS[ApiKey.METADATA].max
+    assert connection.version(ApiKey.PRODUCE) == APIS[ApiKey.PRODUCE].max_version
+    assert connection.version(ApiKey.METADATA) == APIS[ApiKey.METADATA].max_version
     connection.close()
     old = await connected(machine, {ApiKey.FETCH: 2, ApiKey.API_VERSIONS: 0})
     with pytest.raises(VersionError, match="FETCH is known from 4 to 18"):
@@ -110,7 +110,7 @@ def test_clients_of_earlier_times_can_do_their_work() -> None:
             assert caps[ApiKey.PRODUCE] <= 12
         if seed % 2 == 0:
             assert all(caps[key] >= first for key, first in STATIC_MEMBERS.items())
-        assert all(APIS[key].min <= cap <= APIS[key].max for key, cap in caps.items())
+        assert all(APIS[key].min_version <= cap <= APIS[key].max_version for key, cap in caps.items())
     assert seen == set(range(3, 14))
 
 

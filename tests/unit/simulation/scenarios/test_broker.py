@@ -14,7 +14,8 @@ from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, 
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.records.batch import build_batch, iter_headers
-from protocol.schema.message import Message, decode, encode
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Message
 
 HOST, PORT = "broker", 9092
 HOUR = 3600.0

@@ -4,7 +4,7 @@ import pytest
 
 from kbroker.coordinator.group.classic.subscription import topics_of
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription, OwnedTopic
-from protocol.schema.message import encode
+from protocol.schema.codec import encode
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])

@@ -10,9 +10,8 @@ from kbroker.common import Buffer, KafkaError, TopicPartition
 from kbroker.config.topic_config import TopicConfig
 from kbroker.replica.fetch.fetch_session import FetchPartition
 from kbroker.replica.partition_state import PartitionState
-from kbroker.storage.log.control_batches import MarkerBatch, append_markers
+from kbroker.storage.log.control_batches import MarkerBatch
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.reading import distance
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
@@ -77,7 +76,7 @@ class Partition:
         self.flush_before_ack = acknowledged_by_sync(log.config)
         self.request_flush = request_flush
         self.fetchers: dict[FetchPartition, None] = {}
-        log.producers.transactions.on_high_watermark_updated(state.high_watermark)
+        log.update_high_watermark(state.high_watermark)
         # (offset, callback) in order of offset.
         self.waiting: deque[tuple[int, Committed]] = deque()
 
@@ -105,7 +104,7 @@ class Partition:
     def begin_epoch(self) -> None:
         """What is appended from now on is of the leader epoch that has come."""
         if self.is_leader:
-            self.log.epochs.assign(self.state.leader_epoch, self.log.log_end_offset)
+            self.log.assign_leader_epoch(self.state.leader_epoch)
 
     def follow(self, image: PartitionRegistration, node_id: int) -> None:
         """The metadata image has changed: perhaps the leader, which this broker (`node_id`) is or is not."""
@@ -131,7 +130,7 @@ class Partition:
 
     def append_markers(self, batches: list[MarkerBatch], now_ms: int) -> int:
         """Append markers with one write; gives the offset of the first. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
-        offset = append_markers(self.log, batches, self.state.leader_epoch, now_ms)
+        offset = self.log.append_markers(batches, self.state.leader_epoch, now_ms)
         size = sum([len(batch) for batch, _, _ in batches])
         self.uncommitted += size
         self.bytes_in += size
@@ -173,9 +172,9 @@ class Partition:
         if none have."""
         transactions, log = self.log.producers.transactions, self.log
         was = max(min(transactions.first_unstable_offset, before), log.log_start_offset)
-        transactions.on_high_watermark_updated(self.state.high_watermark)
+        log.update_high_watermark(self.state.high_watermark)
         now = self.last_stable_offset
-        return distance(log, was, now) if now > was else -1
+        return log.bytes_between(was, now) if now > was else -1
 
     def wake(self, size: int, stable: int | None = None) -> None:
         """Tell the fetch sessions that this partition has changed. Those in which nobody waits need be told once: it

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
-from kbroker.storage.log.file_slice import FileSlice
+from kbroker.storage.log.reading.file_slice import FileSlice
 
 if TYPE_CHECKING:
     import asyncio
@@ -61,7 +61,7 @@ class FileResponseWriter:
             part = self._parts[0]
             assert isinstance(part, FileSlice)
             try:
-                piece = part.take_nowait(PIECE_BYTES)
+                piece = part.read_nowait(PIECE_BYTES)
             except OSError as error:
                 self._done(error)
                 return
@@ -75,7 +75,7 @@ class FileResponseWriter:
 
     async def _step_cold(self, part: FileSlice) -> None:
         try:
-            piece = await self._server.offload(part.take_blocking, PIECE_BYTES)
+            piece = await self._server.offload(part.read_blocking, PIECE_BYTES)
         except OSError as error:
             if self._transport is not None:
                 self._done(error)

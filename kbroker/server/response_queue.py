@@ -17,8 +17,7 @@ from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.metrics import FIRST_BITS
 from kbroker.server.fair_scheduler import HEAVY_NS
 from kbroker.server.file_response import FileResponseWriter
-from kbroker.storage.log.file_slice import FileSlice
-from kbroker.storage.log.reading import BULK_BYTES
+from kbroker.storage.log.reading.file_slice import BULK_BYTES, FileSlice
 
 if TYPE_CHECKING:
     from kbroker.server.socket_server import SocketServer

@@ -15,9 +15,9 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from protocol.errors import MalformedError
-from protocol.records.compression import NONE, compress
+from protocol.records.compression import NONE, compress, decompress
 from protocol.records.crc import crc32c
-from protocol.records.record import Headers, encode_record
+from protocol.records.record import Headers, Record, encode_record, iter_records
 
 Buffer = bytes | bytearray | memoryview
 # What build_batch takes for one record: (timestamp in ms, key, value, headers).
@@ -47,6 +47,9 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
+
+# A batch may decompress to this much where a reader has no limit of its own.
+MAX_DECOMPRESSED_BYTES = 256 << 20
 
 _OFFSET = Struct(">q")
 _EPOCH = Struct(">i")
@@ -148,6 +151,12 @@ def crc_of(buf: Buffer, pos: int, size: int) -> int:
 def body_of(buf: Buffer, pos: int, size: int) -> memoryview:
     """The records (perhaps compressed) of a batch of `size` bytes at `pos`, not copied."""
     return memoryview(buf)[pos + HEADER_SIZE : pos + size]
+
+
+def iter_batch_records(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
+    """The records of a complete batch, which may decompress to at most `max_bytes`. Raises MalformedError."""
+    body = decompress(header.codec, body_of(batch, 0, header.size), max_bytes)
+    return iter_records(body, header.count, header.base_timestamp)
 
 
 def patch_base_offset(buf: bytearray | memoryview, pos: int, offset: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
-from kbroker.storage.log.file_slice import FileSlice
+from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchRequest, FetchResult
 

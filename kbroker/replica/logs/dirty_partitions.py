@@ -9,7 +9,6 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.partition import Partition
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import LogWork
-from kbroker.storage.log.rolling import refusal
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class DirtyPartitions:
         if partition.log.offline is not None:
             partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
         elif partition.log.full and partition not in self.full:
-            event_log.error("appends are refused", partition=partition.tp, reason=refusal(partition.log))
+            event_log.error("appends are refused", partition=partition.tp, reason=partition.log.refusal)
             self.full[partition] = None
             self._tell()
 
@@ -146,7 +145,7 @@ class DirtyPartitions:
             await self._environment.offload(log.flush_blocking, target)
         except Exception as error:
             if not partition.closed:
-                log.fail(f"sync failed: {error}")
+                log.mark_offline(f"sync failed: {error}")
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
         log.complete_flush(target)
         if log.recovery_point >= log.log_end_offset:

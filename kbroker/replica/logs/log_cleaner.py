@@ -17,10 +17,20 @@ from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime import event_log as events
 from kbroker.runtime.environment import ProcessJobFailed
 from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
-from kbroker.storage.cleaner import compaction
-from kbroker.storage.cleaner.cleaner import CompactionPlan, CompactionResult, decode_result, encode_plan, run
+from kbroker.storage.cleaner.cleaner import run
+from kbroker.storage.cleaner.compaction_plan import CompactionPlan, CompactionResult, decode_result, encode_plan
+from kbroker.storage.cleaner.log_to_clean import (
+    LogToClean,
+    find_aborted_later_blocking,
+    find_log_to_clean,
+    find_undated_segments,
+    load_first_timestamps_blocking,
+    make_plan,
+    remove_leftovers_blocking,
+)
+from kbroker.storage.cleaner.segment_replacement import install_result
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
-from kbroker.storage.log.segment import SegmentGone
+from kbroker.storage.log.segment_indexes import SegmentGone
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -37,7 +47,7 @@ NEVER = (1 << 63) - 1
 
 class Choice(NamedTuple):
     partition: Partition
-    found: compaction.LogToClean
+    found: LogToClean
 
 
 class LogCleaner:
@@ -109,7 +119,7 @@ class LogCleaner:
             return None
         return best
 
-    async def _candidate(self, partition: Partition) -> compaction.LogToClean | None:
+    async def _candidate(self, partition: Partition) -> LogToClean | None:
         storage, config = partition.log, partition.log.config
         if partition.closed or not config.is_compacted:
             self._upkeep.uncleaned.pop(partition, None)
@@ -118,12 +128,12 @@ class LogCleaner:
             return None
         if config.max_compaction_lag_ms < NEVER:
             await self._mind_lag(partition)
-        found = compaction.candidate(storage, self._environment.clock.now_ms(), partition.last_stable_offset)
+        found = find_log_to_clean(storage, self._environment.clock.now_ms(), partition.last_stable_offset)
         if found is None:
             if self._is_finished(partition):
                 self._upkeep.uncleaned.pop(partition, None)
             return None
-        return found if found.worth(config.min_cleanable_dirty_ratio) else None
+        return found if found.needs_cleaning(config.min_cleanable_dirty_ratio) else None
 
     def _is_finished(self, partition: Partition) -> bool:
         """Nothing is left to do until an append, which is announced only if all was synced before."""
@@ -140,9 +150,9 @@ class LogCleaner:
         except KafkaError:
             # No room for another segment: appends will say so.
             return
-        segments = compaction.undated(storage)
+        segments = find_undated_segments(storage)
         if segments:
-            await self._environment.offload(compaction.date_blocking, segments)
+            await self._environment.offload(load_first_timestamps_blocking, segments)
 
     # Doing it.
 
@@ -150,7 +160,7 @@ class LogCleaner:
         partition = choice.partition
         now_ms, began_ms = self._environment.clock.now_ms(), self._environment.clock.mono_ms()
         try:
-            later = await self._environment.offload(compaction.aborted_later_blocking, partition.log, choice.found)
+            later = await self._environment.offload(find_aborted_later_blocking, partition.log, choice.found)
         except (OSError, ValueError, SegmentGone) as error:
             self._failed(partition, CompactionResult(failure=str(error), damaged=isinstance(error, ValueError)))
             return
@@ -161,7 +171,7 @@ class LogCleaner:
         try:
             result = await running.result()
             if result is None:
-                await self._environment.offload(compaction.sweep_blocking, partition.log)
+                await self._environment.offload(remove_leftovers_blocking, partition.log)
                 if not running.unwanted:
                     log.error("compaction failed", partition=partition.tp, reason=running.failure)
                     self._pause(partition)
@@ -177,7 +187,7 @@ class LogCleaner:
         config = self._config()
         threads = max(config.log_cleaner_threads, 1)
         rate = config.log_cleaner_io_max_bytes_per_second
-        return compaction.plan(
+        return make_plan(
             choice.partition.log,
             choice.found,
             aborted_later,
@@ -196,11 +206,11 @@ class LogCleaner:
             await self._replicas.logs.write_checkpoints()
         except OSError as error:
             log.warning("compaction put off", partition=partition.tp, reason=error)
-            await self._environment.offload(compaction.sweep_blocking, storage)
+            await self._environment.offload(remove_leftovers_blocking, storage)
             self._pause(partition)
             return
         installed = self._environment.loop.create_future()
-        compaction.install(storage, result, lambda: installed.set_result(None))
+        install_result(storage, result, lambda: installed.set_result(None))
         await installed
         if storage.cleaned_to < result.cleaned_to:
             # The log has said why, unless it was closed.
@@ -244,8 +254,8 @@ class LogCleaner:
         return self._environment.clock.mono_ms() < self._paused.get(partition, (0, 0))[0]
 
 
-def _urgency(found: compaction.LogToClean) -> tuple[bool, float]:
-    return found.overdue, found.ratio
+def _urgency(found: LogToClean) -> tuple[bool, float]:
+    return found.is_overdue, found.cleanable_ratio
 
 
 class _Running:

@@ -228,7 +228,7 @@ class LogManager:
 
     def _open(self, wanted: Wanted, clean: bool, marks: Marks) -> Log:
         tp, topic_id, overrides = wanted
-        opened = open_log(
+        return open_log(
             self._environment.disk,
             file_names.partition_dir(self.path, tp),
             tp,
@@ -238,12 +238,11 @@ class LogManager:
             clean,
             self._environment.clock.now_ms(),
             log_start_offset=marks.start_offsets.get(tp, 0),
+            cleaned_to=marks.cleaned.get(tp, 0),
             checkpointed=marks.complete,
             background=self._background,
             random=self._environment.random,
         )
-        opened.cleaned_to = min(marks.cleaned.get(tp, 0), opened.active.base_offset)
-        return opened
 
     # Removing.
 

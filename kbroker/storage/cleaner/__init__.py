@@ -1,1 +1,1 @@
-"""Log compaction: what may be compacted, the work itself, and the swap of segments."""
+"""The log cleaner: finds logs to compact, writes compacted segments in another process, puts them into the log."""

@@ -1,101 +1,83 @@
-"""Leaving records out of a batch, as compaction does, without changing the offsets of the others."""
+"""Removes records from a batch, as compaction does, without changing the offsets of the others."""
 
-from collections.abc import Iterator
-
-from kbroker.common import Buffer
 from kbroker.storage.cleaner.offset_map import OffsetMap, RetainedRecords, rebase_timestamps, select_retained
 from protocol.records.batch import (
     CODEC_MASK,
     DELETE_HORIZON,
     HEADER_SIZE,
     LOG_APPEND_TIME,
+    MAX_DECOMPRESSED_BYTES,
     BatchHeader,
     assemble_batch,
-    body_of,
 )
 from protocol.records.compression import compress, decompress
-from protocol.records.record import Record, iter_records
-
-# A batch may decompress to this much; only one is held, at a time.
-MAX_DECOMPRESSED = 256 << 20
-
-
-def records_of(batch: Buffer, header: BatchHeader) -> Iterator[Record]:
-    """The records of a whole batch; raises MalformedError."""
-    body = decompress(header.codec, body_of(batch, 0, header.size), MAX_DECOMPRESSED)
-    return iter_records(body, header.count, header.base_timestamp)
 
 
 def encoded_records(batch: bytes, header: BatchHeader) -> bytes:
-    """The records of a whole batch as bytes, decompressed; raises MalformedError."""
+    """The records of a complete batch as bytes, decompressed. Raises MalformedError."""
     if header.attributes & CODEC_MASK:
-        return bytes(decompress(header.codec, memoryview(batch)[HEADER_SIZE:], MAX_DECOMPRESSED))
+        return bytes(decompress(header.codec, memoryview(batch)[HEADER_SIZE:], MAX_DECOMPRESSED_BYTES))
     return batch[HEADER_SIZE:]
 
 
 def filter_batch(
     batch: bytes, header: BatchHeader, offsets: OffsetMap, *, now_ms: int, delete_retention_ms: int, keep_empty: bool
 ) -> bytes | bytearray | None:
-    """The batch with only the latest record of each key in `offsets`; None if nothing remains of it.
+    """Return the batch with only the latest record of each key in `offsets`; None if nothing remains.
 
-    Base and last offset stay. If tombstones remain, the batch is marked with the time from which they may go, unless
-    it has such a mark; KIP-534 puts it in the place of the base timestamp. With `keep_empty` a batch without records
-    remains of one that loses all. Raises MalformedError.
+    Base offset and last offset stay. If tombstones remain, the batch gets a delete horizon, the time from which they
+    may be dropped, unless it has one; KIP-534 puts it in the place of the base timestamp. With `keep_empty` a batch
+    that loses all records remains without any. Raises MalformedError.
     """
-    marked = header.attributes & DELETE_HORIZON
+    has_horizon = bool(header.attributes & DELETE_HORIZON)
     body = encoded_records(batch, header)
-    sifted = select_retained(
-        body, header.count, header.base_offset, offsets, bool(marked) and header.base_timestamp <= now_ms
-    )
-    if not sifted.kept:
-        return emptied(batch, header) if keep_empty else None
-    if sifted.tombstones and not marked:
-        horizon_ms = now_ms + delete_retention_ms
-        kept = rebase_timestamps(body, sifted.runs, header.base_timestamp - horizon_ms)
-        return _rebuilt(header, sifted, kept, header.attributes | DELETE_HORIZON, horizon_ms)
-    if sifted.kept == header.count:
+    drop_tombstones = has_horizon and header.base_timestamp <= now_ms
+    retained = select_retained(body, header.count, header.base_offset, offsets, drop_tombstones)
+    if not retained.kept:
+        return without_records(batch, header) if keep_empty else None
+    if retained.has_tombstones and not has_horizon:
+        return _with_delete_horizon(header, body, retained, now_ms + delete_retention_ms)
+    if retained.kept == header.count:
         return batch
-    kept = b"".join([body[start:end] for start, end in sifted.runs])
-    return _rebuilt(header, sifted, kept, header.attributes, header.base_timestamp)
+    kept = b"".join([body[start:end] for start, end in retained.slices])
+    return _rebuild(header, retained, kept, header.attributes, header.base_timestamp)
 
 
 def filter_marker(
     batch: bytes, header: BatchHeader, *, now_ms: int, delete_retention_ms: int, keep_empty: bool
 ) -> bytes | bytearray | None:
-    """A control batch that has nothing left to mark: it is marked with the time from which it may go, and then goes, as
-    a tombstone. With `keep_empty` it remains without its record. Raises MalformedError."""
+    """Return the control batch of a transaction of which nothing remains; None if it may go.
+
+    Like a tombstone it gets a delete horizon first, and goes when that has passed. With `keep_empty` it remains without
+    its record. Raises MalformedError.
+    """
     if not header.count:
         return batch if keep_empty else None
     if not header.attributes & DELETE_HORIZON:
-        horizon_ms = now_ms + delete_retention_ms
         body = encoded_records(batch, header)
-        runs = [(0, len(body))]
-        sifted = RetainedRecords(runs, header.count, True, header.max_timestamp - header.base_timestamp)
-        kept = rebase_timestamps(body, runs, header.base_timestamp - horizon_ms)
-        return _rebuilt(header, sifted, kept, header.attributes | DELETE_HORIZON, horizon_ms)
+        max_timestamp = header.max_timestamp - header.base_timestamp
+        all_records = RetainedRecords([(0, len(body))], header.count, True, max_timestamp)
+        return _with_delete_horizon(header, body, all_records, now_ms + delete_retention_ms)
     if header.base_timestamp > now_ms:
         return batch
-    return emptied(batch, header) if keep_empty else None
+    return without_records(batch, header) if keep_empty else None
 
 
-def emptied(batch: bytes, header: BatchHeader) -> bytes | bytearray:
-    """What a batch leaves behind that loses all of its records: its offsets, and its producer's last sequence.
+def without_records(batch: bytes, header: BatchHeader) -> bytes | bytearray:
+    """A batch that keeps only the offsets and the producer's last sequence.
 
-    As in Kafka its time is that of the batch as it was, so that retention by time takes it when it would have."""
-    return batch if not header.count else _emptied(header)
-
-
-def _rebuilt(
-    header: BatchHeader, sifted: RetainedRecords, kept: bytes, attributes: int, base_timestamp: int
-) -> bytearray:
-    appended = attributes & LOG_APPEND_TIME
+    As in Kafka it also keeps its max timestamp, so that retention by time deletes it when it would have deleted the
+    records.
+    """
+    if not header.count:
+        return batch
     return assemble_batch(
-        compress(attributes & CODEC_MASK, kept),
-        count=sifted.kept,
+        b"",
+        count=0,
         last_offset_delta=header.last_offset_delta,
-        base_timestamp=base_timestamp,
-        max_timestamp=header.max_timestamp if appended else header.base_timestamp + sifted.newest,
-        attributes=attributes,
+        base_timestamp=-1,
+        max_timestamp=header.max_timestamp,
+        attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
         producer_id=header.producer_id,
@@ -104,14 +86,22 @@ def _rebuilt(
     )
 
 
-def _emptied(header: BatchHeader) -> bytearray:
+def _with_delete_horizon(header: BatchHeader, body: bytes, retained: RetainedRecords, horizon_ms: int) -> bytearray:
+    records = rebase_timestamps(body, retained.slices, header.base_timestamp - horizon_ms)
+    return _rebuild(header, retained, records, header.attributes | DELETE_HORIZON, horizon_ms)
+
+
+def _rebuild(
+    header: BatchHeader, retained: RetainedRecords, records: bytes, attributes: int, base_timestamp: int
+) -> bytearray:
+    has_append_time = attributes & LOG_APPEND_TIME
     return assemble_batch(
-        b"",
-        count=0,
+        compress(attributes & CODEC_MASK, records),
+        count=retained.kept,
         last_offset_delta=header.last_offset_delta,
-        base_timestamp=-1,
-        max_timestamp=header.max_timestamp,
-        attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),
+        base_timestamp=base_timestamp,
+        max_timestamp=header.max_timestamp if has_append_time else header.base_timestamp + retained.max_timestamp,
+        attributes=attributes,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
         producer_id=header.producer_id,

@@ -1,244 +1,175 @@
-"""The work of a compaction: from a log's closed segments, new ones in which of each key only the latest record is.
+"""Compacts closed segments of a log into new ones that have only the latest record of each key.
 
-It has nothing of the log at hand but files, and what it is told and tells is plain data, so that it runs in a process
-of its own (kbroker/runtime/processes.py): `run` takes a `CompactionPlan` and returns a `CompactionResult`, as JSON.
-Two passes: the first notes the latest offset of each key in what is dirty, as far as the memory reaches; the second
-copies what stays.
+It works on files alone and takes and returns plain data, so that it can run in a process of its own
+(kbroker/runtime/processes.py): `run` takes an encoded CompactionPlan and returns an encoded CompactionResult.
+
+There are two passes. The first records the latest offset of each key in the dirty segments, as far as the memory
+allows. The second copies the records that are kept.
 """
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
 from errno import ENOSPC
-from typing import Any
 
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.runtime.environment import Clock
 from kbroker.storage import file_names
-from kbroker.storage.cleaner import segment_swap as swaps
-from kbroker.storage.cleaner.batch_filter import emptied, encoded_records, filter_batch, filter_marker
-from kbroker.storage.cleaner.cleaned_transactions import AbortedAhead, CleanedTransactionMetadata
+from kbroker.storage.cleaner.batch_filter import encoded_records, filter_batch, filter_marker, without_records
+from kbroker.storage.cleaner.cleaned_transaction_metadata import AbortedTransactions, CleanedTransactionMetadata
+from kbroker.storage.cleaner.compaction_plan import (
+    CleanedSegment,
+    CompactionPlan,
+    CompactionResult,
+    decode_plan,
+    encode_result,
+)
 from kbroker.storage.cleaner.offset_map import OffsetMap, add_keys
+from kbroker.storage.cleaner.segment_swap import remove_cleaned
 from kbroker.storage.cleaner.source_segments import SegmentDamaged, SourceReader, SourceSegment, Throttler
-from kbroker.storage.indexes.transaction_index import AbortedTransaction, encode_aborted
+from kbroker.storage.indexes.transaction_index import encode_entries
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.log.segment import LogSegment
 from protocol.errors import MalformedError
-from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, parse_header
+from protocol.records.batch import BatchHeader, parse_header
 
-# What an entry of the map takes at most: a key of 31 bytes, an offset, and its place in a table that is being made
-# twice as large. Measured: test_compactor.py.
+# The most memory that an entry of the map takes: a key of 31 bytes, an offset, and a slot in a table that is being
+# doubled. Measured in test_cleaner.py.
 ENTRY_BYTES = 64 + 32 + 90
 
 
-@dataclass(slots=True, frozen=True)
-class CompactionPlan:
-    """`sources`: all segments up to the last that may be compacted, `first_dirty` the offset from which keys are
-    looked at. `map_bytes` bounds the memory for keys, `io_bytes` that of reading and of writing, `rate` the bytes of
-    both in a second (None: no limit). `last_offsets`: of each producer's last batch of data; `last_markers`: (producer
-    id, epoch) of those of which a marker is the last word. `aborted_later`: transactions of which something is in the
-    sources and the marker is not."""
-
-    directory: str
-    sources: tuple[SourceSegment, ...]
-    first_dirty: int
-    now_ms: int
-    delete_retention_ms: int
-    segment_bytes: int
-    index_interval_bytes: int
-    map_bytes: int
-    io_bytes: int
-    rate: float | None
-    last_offsets: frozenset[int] = frozenset()
-    last_markers: frozenset[tuple[int, int]] = frozenset()
-    aborted_later: tuple[AbortedTransaction, ...] = ()
-
-
-@dataclass(slots=True, frozen=True)
-class CleanedSegment:
-    """A segment [base_offset, end_offset) whose files are complete and synced under their `.cleaned` names. It is to
-    replace the segments with the base offsets `bases`. `aborted`: it has an index of aborted transactions."""
-
-    bases: tuple[int, ...]
-    base_offset: int
-    end_offset: int
-    size: int
-    first_timestamp: int | None
-    max_timestamp: int
-    max_timestamp_offset: int
-    aborted: bool = False
-
-
-@dataclass(slots=True, frozen=True)
-class CompactionResult:
-    """`cleaned_to`: below this offset each key is there once. `failure` says why there is nothing, and `damaged`
-    whether it will be so the next time."""
-
-    cleaned: tuple[CleanedSegment, ...] = ()
-    cleaned_to: int = -1
-    failure: str | None = None
-    damaged: bool = False
-
-
-def encode_plan(plan: CompactionPlan) -> bytes:
-    lists = {"last_offsets": sorted(plan.last_offsets), "last_markers": sorted(plan.last_markers)}
-    return _encode({**_flat(plan), **lists})
-
-
-def decode_plan(data: bytes) -> CompactionPlan:
-    values = json.loads(data)
-    values["sources"] = tuple(SourceSegment(*one) for one in values["sources"])
-    values["last_offsets"] = frozenset(values["last_offsets"])
-    values["last_markers"] = frozenset(tuple(one) for one in values["last_markers"])
-    values["aborted_later"] = tuple(AbortedTransaction(*one) for one in values["aborted_later"])
-    return CompactionPlan(**values)
-
-
-def encode_result(result: CompactionResult) -> bytes:
-    return _encode({**_flat(result), "cleaned": [asdict(one) for one in result.cleaned]})
-
-
-def decode_result(data: bytes) -> CompactionResult:
-    values = json.loads(data)
-    values["cleaned"] = tuple(CleanedSegment(**{**one, "bases": tuple(one["bases"])}) for one in values["cleaned"])
-    return CompactionResult(**values)
-
-
-def _flat(value: CompactionPlan | CompactionResult) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
-
-
-def _encode(values: dict[str, Any]) -> bytes:
-    return json.dumps(values).encode()
-
-
 def run(disk: Disk, clock: Clock, sleep: Callable[[float], None], data: bytes) -> bytes:
-    """Do what a plan says, or say why it cannot be done; then what was written has been removed again."""
+    """Carry out an encoded plan. If it fails, the result says why and everything that was written is removed."""
     plan = decode_plan(data)
     try:
-        result = compact(disk, plan, Throttler(plan.rate, clock, sleep))
+        result = clean(disk, plan, Throttler(plan.rate, clock, sleep))
     except (SegmentDamaged, FileNotFoundError, MalformedError) as error:
-        # A segment that has gone was taken by retention: the next plan is without it.
+        # A missing segment was deleted by retention: the next plan will not have it.
         result = CompactionResult(failure=str(error), damaged=not isinstance(error, FileNotFoundError))
     except OSError as error:
         result = CompactionResult(failure=str(error))
     return encode_result(result)
 
 
-def compact(disk: Disk, plan: CompactionPlan, throttle: Throttler) -> CompactionResult:
-    """Write compacted segments. Raises Damaged, OSError; then what was written is removed again."""
-    done: list[CleanedSegment] = []
+def clean(disk: Disk, plan: CompactionPlan, throttler: Throttler) -> CompactionResult:
+    """Write compacted segments. Raises SegmentDamaged, OSError; everything that was written is removed then."""
+    written: list[CleanedSegment] = []
     try:
-        offsets, cleaned_to = latest_offsets(disk, plan, throttle)
-        decided = CleanedTransactionMetadata()
-        ahead = AbortedAhead(disk, plan.directory, plan.sources, plan.sources[0].base_offset, plan.aborted_later)
-        for group in groups(plan, cleaned_to):
-            cleaned = _Writer(disk, plan, throttle, group, offsets, cleaned_to, decided, ahead).run()
+        offsets, cleaned_to = build_offset_map(disk, plan, throttler)
+        transactions = CleanedTransactionMetadata()
+        start = plan.sources[0].base_offset
+        aborted = AbortedTransactions(disk, plan.directory, plan.sources, start, plan.aborted_later)
+        for group in group_by_size(plan, cleaned_to):
+            writer = _SegmentWriter(disk, plan, throttler, group, offsets, cleaned_to, transactions, aborted)
+            cleaned = writer.write()
             if cleaned is not None:
-                done.append(cleaned)
+                written.append(cleaned)
     except (SegmentDamaged, OSError):
-        for cleaned in done:
-            _remove_files(disk, plan.directory, cleaned.base_offset)
+        for cleaned in written:
+            remove_cleaned(disk, plan.directory, cleaned.base_offset)
         raise
-    return CompactionResult(tuple(done), cleaned_to)
+    return CompactionResult(tuple(written), cleaned_to)
 
 
-def latest_offsets(disk: Disk, plan: CompactionPlan, throttle: Throttler) -> tuple[OffsetMap, int]:
-    """Each key's latest offset in what is dirty, and up to where: all of it, or as far as the memory reached, but for
-    at least one batch."""
+def build_offset_map(disk: Disk, plan: CompactionPlan, throttler: Throttler) -> tuple[OffsetMap, int]:
+    """Return the latest offset of each key in the dirty segments, and the offset up to which they were read.
+
+    That is their end, unless the memory is used up before; at least one batch is read.
+    """
     offsets: OffsetMap = {}
-    most = plan.map_bytes // ENTRY_BYTES
-    decided = CleanedTransactionMetadata()
-    ahead = AbortedAhead(disk, plan.directory, plan.sources, plan.first_dirty, plan.aborted_later)
+    max_entries = plan.map_bytes // ENTRY_BYTES
+    transactions = CleanedTransactionMetadata()
+    aborted = AbortedTransactions(disk, plan.directory, plan.sources, plan.first_dirty_offset, plan.aborted_later)
     for source in plan.sources:
-        if source.end_offset <= plan.first_dirty:
+        if source.end_offset <= plan.first_dirty_offset:
             continue
-        decided.add(ahead.up_to(source.end_offset))
-        reader = SourceReader(disk, plan.directory, source, plan.io_bytes, throttle)
+        transactions.add(aborted.begun_before(source.end_offset))
+        reader = SourceReader(disk, plan.directory, source, plan.io_bytes, throttler)
         for header, batch in reader:
-            if header.last_offset < plan.first_dirty or _is_no_news(decided, header, batch):
+            if header.last_offset < plan.first_dirty_offset or not _has_valid_keys(transactions, header, batch):
                 continue
             try:
                 body = encoded_records(batch, header)
                 add_keys(body, header.count, header.base_offset, header.last_offset_delta, offsets)
             except MalformedError as error:
-                raise reader.damage(str(error)) from error
-            if len(offsets) >= most:
+                raise reader.damaged(str(error)) from error
+            if len(offsets) >= max_entries:
                 return offsets, header.next_offset
-    return offsets, plan.sources[-1].end_offset
+    return offsets, plan.end_offset
 
 
-def groups(plan: CompactionPlan, cleaned_to: int) -> list[tuple[SourceSegment, ...]]:
-    """Neighbours that fit one segment together, of all that begins below `cleaned_to`."""
-    found: list[tuple[SourceSegment, ...]] = []
+def _has_valid_keys(transactions: CleanedTransactionMetadata, header: BatchHeader, batch: bytes) -> bool:
+    """False for a marker and for a batch of an aborted transaction: they replace no record."""
+    if header.is_control:
+        transactions.is_spent(header, batch)
+        return False
+    return not header.is_transactional or not transactions.is_aborted(header)
+
+
+def group_by_size(plan: CompactionPlan, cleaned_to: int) -> list[tuple[SourceSegment, ...]]:
+    """Group neighbours that fit into one segment, of all sources that begin below `cleaned_to`."""
+    groups: list[tuple[SourceSegment, ...]] = []
     group: list[SourceSegment] = []
     for source in plan.sources:
         if source.base_offset >= cleaned_to:
             break
-        size = sum(one.size for one in group) + source.size
+        size = sum(member.size for member in group) + source.size
         if group and (size > plan.segment_bytes or source.end_offset - group[0].base_offset > MAX_RELATIVE_OFFSET):
-            found.append(tuple(group))
+            groups.append(tuple(group))
             group = []
         group.append(source)
     if group:
-        found.append(tuple(group))
-    return found
+        groups.append(tuple(group))
+    return groups
 
 
-def _is_no_news(decided: CleanedTransactionMetadata, header: BatchHeader, batch: bytes) -> bool:
-    """A marker, or a batch of an aborted transaction: what it has of a key does not count."""
-    if header.attributes & CONTROL:
-        decided.is_spent(header, batch)
-        return True
-    return bool(header.attributes & TRANSACTIONAL) and decided.is_aborted(header)
+class _SegmentWriter:
+    """Compacts a group of source segments into one.
 
-
-class _Writer:
-    """Makes one segment of a group of sources. A source that is alone, and of which everything stays, is not copied;
-    what stays at its beginning is copied when the first batch has changed."""
+    A single source of which everything is kept is not copied. Its beginning is copied when a batch changes.
+    """
 
     def __init__(
         self,
         disk: Disk,
         plan: CompactionPlan,
-        throttle: Throttler,
+        throttler: Throttler,
         sources: tuple[SourceSegment, ...],
         offsets: OffsetMap,
         cleaned_to: int,
-        decided: CleanedTransactionMetadata,
-        ahead: AbortedAhead,
+        transactions: CleanedTransactionMetadata,
+        aborted: AbortedTransactions,
     ) -> None:
         self._disk = disk
         self._plan = plan
-        self._throttle = throttle
+        self._throttler = throttler
         self._sources = sources
         self._offsets = offsets
         self._cleaned_to = cleaned_to
-        self._decided = decided
-        self._ahead = ahead
+        self._transactions = transactions
+        self._aborted = aborted
+        # Builds the indexes of the new segment.
         self._segment = LogSegment(disk, plan.directory, sources[0].base_offset, plan.now_ms)
         self._file: DiskFile | None = None
         self._buffer = bytearray()
         self._written = 0
 
-    def run(self) -> CleanedSegment | None:
-        """None: the source stays as it is."""
+    def write(self) -> CleanedSegment | None:
+        """Write the new segment; None if the source stays as it is."""
         segment, last = self._segment, self._sources[-1]
-        self._decided.kept.clear()
+        self._transactions.kept.clear()
         try:
             if len(self._sources) > 1:
-                self._begin()
+                self._create_file()
             for source in self._sources:
                 self._copy(source)
             if self._file is None:
                 return None
             self._flush()
             self._file.fdatasync()
-            segment.close_indexes(last.end_offset)
+            segment.close(last.end_offset)
             self._write_indexes()
-            aborted = self._write_aborted()
+            has_transaction_index = self._write_transaction_index()
         except BaseException:
-            _remove_files(self._disk, self._plan.directory, segment.base_offset)
+            remove_cleaned(self._disk, self._plan.directory, segment.base_offset)
             raise
         return CleanedSegment(
             tuple(source.base_offset for source in self._sources),
@@ -248,103 +179,97 @@ class _Writer:
             segment.first_timestamp,
             segment.max_timestamp,
             segment.max_timestamp_offset,
-            aborted,
+            has_transaction_index,
         )
 
-    def _begin(self) -> None:
-        self._file = _new_file(self._disk, self._segment.path() + file_names.CLEANED)
+    def _create_file(self) -> None:
+        self._file = _create_new(self._disk, self._segment.path() + file_names.CLEANED)
 
     def _copy(self, source: SourceSegment) -> None:
         segment, interval = self._segment, self._plan.index_interval_bytes
-        self._decided.add(self._ahead.up_to(source.end_offset))
-        reader = SourceReader(self._disk, self._plan.directory, source, self._plan.io_bytes, self._throttle)
+        self._transactions.add(self._aborted.begun_before(source.end_offset))
+        reader = SourceReader(self._disk, self._plan.directory, source, self._plan.io_bytes, self._throttler)
         for header, batch in reader:
             try:
-                kept = self._filtered(batch, header)
+                kept = self._filter(batch, header)
             except MalformedError as error:
-                raise reader.damage(str(error)) from error
+                raise reader.damaged(str(error)) from error
             if kept is not batch:
                 if self._file is None:
-                    self._begin()
-                    for piece in reader.pieces(segment.size):
-                        self._buffer += piece
+                    self._create_file()
+                    for chunk in reader.iter_chunks(segment.size):
+                        self._buffer += chunk
                         self._flush()
                 if kept is None:
                     continue
                 header = parse_header(kept)
-            segment.note_batch(segment.size, header, interval)
+            segment.add_batch(segment.size, header.size, header.last_offset, header.max_timestamp, interval)
             if self._file is not None:
                 self._buffer += kept
                 if len(self._buffer) >= self._plan.io_bytes:
                     self._flush()
 
-    def _filtered(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        """What stays of a batch. The last one of all stays at least empty, so that nothing is forgotten of how far the
-        log has come, and so does the last one of each producer."""
-        plan = self._plan
-        keep_empty = header.next_offset == plan.sources[-1].end_offset or header.last_offset in plan.last_offsets
+    def _filter(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
+        """Return what is kept of a batch.
+
+        The last batch of all is kept at least without records, so that the log still tells its end offset; and so is
+        the last one of each producer, so that its state can be rebuilt.
+        """
+        plan, transactions = self._plan, self._transactions
+        keep_empty = header.next_offset == plan.end_offset or header.last_offset in plan.last_batch_offsets
         times = {"now_ms": plan.now_ms, "delete_retention_ms": plan.delete_retention_ms}
-        if header.attributes & CONTROL:
-            if not self._decided.is_spent(header, batch):
+        if header.is_control:
+            if not transactions.is_spent(header, batch):
                 return batch
             keep_empty = keep_empty or (header.producer_id, header.producer_epoch) in plan.last_markers
             return filter_marker(batch, header, **times, keep_empty=keep_empty)
-        if header.attributes & TRANSACTIONAL and self._decided.is_aborted(header):
-            return emptied(batch, header) if keep_empty else None
+        if header.is_transactional and transactions.is_aborted(header):
+            return without_records(batch, header) if keep_empty else None
         if header.base_offset >= self._cleaned_to:
             return batch
         return filter_batch(batch, header, self._offsets, **times, keep_empty=keep_empty)
 
     def _flush(self) -> None:
-        """Write what is gathered, and let the kernel begin to bring it to the disk, so that the sync is short."""
+        """Write the buffer, and let the kernel start writing it to the disk, so that the sync is short."""
         file, size = self._file, len(self._buffer)
         if file is None or not size:
             return
         if file.append(self._buffer) != size:
-            raise OSError(ENOSPC, "no space left to compact")
+            raise _no_space()
         file.start_writeback(self._written, size)
         self._written += size
         self._buffer = bytearray()
-        self._throttle.note(size)
+        self._throttler.record(size)
 
     def _write_indexes(self) -> None:
-        segment = self._segment
-        assert segment.index is not None
-        assert segment.times is not None
-        for suffix, data in (
-            (file_names.INDEX, segment.index.encode(0, len(segment.index.entries))),
-            (file_names.TIME_INDEX, segment.times.encode(0, len(segment.times.timestamps))),
-        ):
-            file = _new_file(self._disk, segment.path(suffix) + file_names.CLEANED)
-            if file.append(data) != len(data):
-                raise OSError(ENOSPC, "no space left to compact")
-            file.fdatasync()
+        offsets, times = self._segment.indexes.offset, self._segment.indexes.time
+        assert offsets is not None
+        assert times is not None
+        self._write_index(file_names.INDEX, offsets.encode(0, len(offsets.entries)))
+        self._write_index(file_names.TIME_INDEX, times.encode(0, len(times.timestamps)))
 
-    def _write_aborted(self) -> bool:
-        """Also one without entries where the segment had one before: no crash may leave that beside the new log."""
-        path = self._segment.path(file_names.TXN_INDEX)
-        kept = self._decided.kept
-        if not kept and not self._disk.exists(path):
+    def _write_transaction_index(self) -> bool:
+        """Write it, without entries too if the source had one: no crash may leave that one beside the new log."""
+        kept = self._transactions.kept
+        if not kept and not self._disk.exists(self._segment.path(file_names.TXN_INDEX)):
             return False
-        file, data = _new_file(self._disk, path + file_names.CLEANED), encode_aborted(kept)
-        if file.append(data) != len(data):
-            raise OSError(ENOSPC, "no space left to compact")
-        file.fdatasync()
+        self._write_index(file_names.TXN_INDEX, encode_entries(kept))
         return True
 
+    def _write_index(self, suffix: str, data: bytes) -> None:
+        file = _create_new(self._disk, self._segment.path(suffix) + file_names.CLEANED)
+        if file.append(data) != len(data):
+            raise _no_space()
+        file.fdatasync()
 
-def _new_file(disk: Disk, path: str) -> DiskFile:
-    """Of this compaction alone: what an earlier one has left, or still writes before it notices that its broker has
-    died, is another file."""
+
+def _create_new(disk: Disk, path: str) -> DiskFile:
+    """Create a file that no other compaction writes: one whose broker has died may still write to a file of that
+    name."""
     if disk.exists(path):
         disk.unlink(path)
     return disk.open(path, create=True)
 
 
-def _remove_files(disk: Disk, directory: str, base_offset: int) -> None:
-    for suffix in swaps.NEW_SUFFIXES:
-        try:
-            disk.unlink(file_names.segment_file(directory, base_offset, suffix) + file_names.CLEANED)
-        except OSError:
-            # Not written yet; or the next start removes it.
-            continue
+def _no_space() -> OSError:
+    return OSError(ENOSPC, "no space left to compact")

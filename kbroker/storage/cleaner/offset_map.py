@@ -1,8 +1,9 @@
-"""Walking over the records of a batch, as fast as the interpreter allows: what compaction looks at, nothing more.
+"""The inner loops of compaction: the latest offset of each key, and the records that are kept.
 
-Of a record it needs the key and the offset, of one with a key also whether there is a value, and of those that stay
-the timestamp. Nothing is copied but keys; what stays is told as slices of the body, neighbours together. Most varints
-have one or two bytes, and those are read in place: a call would cost as much as all the rest.
+They go through encoded records as fast as the interpreter allows. Of a record they read the key and the offset; of one
+with a key also whether it has a value; of one that is kept also the timestamp. Only keys are copied: kept records are
+returned as slices of the body. Most varints have one or two bytes and are read in place, since a call would cost as
+much as the rest of the record.
 
     length | attributes 1 | timestamp delta | offset delta | key length, key | value length, value | headers
 """
@@ -14,36 +15,41 @@ from typing import Any, NamedTuple
 from protocol.errors import MalformedError
 from protocol.records.record import put_varint
 
-# A key itself or, of a long one, its digest as a number, which is equal to no key.
+# A key, or the digest of a long key as an integer, which equals no key.
 Key = bytes | int
+# The latest offset of each key.
 OffsetMap = dict[Key, int]
 
-# Longer keys are kept as 16 bytes, so that the memory for an entry is bounded.
-LONGEST_KEY = 31
-_LONGEST = 2 * LONGEST_KEY
+# The digest of a longer key is kept instead, so that the memory of an entry is bounded.
+MAX_KEY_BYTES = 31
+# The same as a zigzag varint.
+_MAX_KEY_ZIGZAG = 2 * MAX_KEY_BYTES
 _DIGEST_BYTES = 16
-# A varint of 64 bits.
-_MAX_BYTES = 10
-# After a key come at least the value's length and the number of headers.
-_AFTER_KEY = 2
-_EARLIEST = -(1 << 63)
+_MAX_VARINT_BYTES = 10
+# At least the value's length and the number of headers follow a key.
+_BYTES_AFTER_KEY = 2
+_BEFORE_ANY_TIMESTAMP = -(1 << 63)
 
 
 class RetainedRecords(NamedTuple):
-    """`runs`: slices (start, end) of the body that hold the `kept` records that stay. `tombstones`: whether there is
-    one among them. `newest`: their largest timestamp, relative to the base timestamp."""
+    """The `kept` records of a body: `slices` (start, end) of the body.
 
-    runs: list[tuple[int, int]]
+    `has_tombstones`: one of them is a tombstone. `max_timestamp`: their largest, relative to the base timestamp.
+    """
+
+    slices: list[tuple[int, int]]
     kept: int
-    tombstones: bool
-    newest: int
+    has_tombstones: bool
+    max_timestamp: int
 
 
-def add_keys(body: bytes, count: int, base_offset: int, last_delta: int, offsets: OffsetMap) -> None:
-    """Note the offset of each record that has a key. Raises MalformedError if the body is not `count` whole records
-    of offsets up to `last_delta`."""
+def add_keys(body: bytes, count: int, base_offset: int, last_offset_delta: int, offsets: OffsetMap) -> None:
+    """Set the offset of each key in the body of a batch.
+
+    Raises MalformedError if the body is not exactly `count` records, or an offset is beyond `last_offset_delta`.
+    """
     pos = 0
-    limit = 2 * last_delta
+    limit = 2 * last_offset_delta
     try:
         for _ in range(count):
             size = body[pos]
@@ -52,7 +58,7 @@ def add_keys(body: bytes, count: int, base_offset: int, last_delta: int, offsets
                 more = body[pos]
                 pos += 1
                 if more > 127:
-                    size, pos = _long(body, pos - 2)
+                    size, pos = _read_long_varint(body, pos - 2)
                 else:
                     size += (more << 7) - 128
             following = pos + (size >> 1)
@@ -65,22 +71,23 @@ def add_keys(body: bytes, count: int, base_offset: int, last_delta: int, offsets
                 more = body[at]
                 at += 1
                 if more > 127:
-                    delta, at = _long(body, at - 2)
+                    delta, at = _read_long_varint(body, at - 2)
                 else:
                     delta += (more << 7) - 128
             length = body[at]
             at += 1
             if length > 127:
-                length, at = _long(body, at - 1)
+                length, at = _read_long_varint(body, at - 1)
+            # An odd zigzag number is negative: there is no key.
             if not length & 1:
                 start = at
                 at += length >> 1
                 key = body[start:at]
-                if length > _LONGEST:
+                if length > _MAX_KEY_ZIGZAG:
                     offsets[digest(key)] = base_offset + (delta >> 1)
                 else:
                     offsets[key] = base_offset + (delta >> 1)
-            if at + _AFTER_KEY > following or delta > limit or delta & 1:
+            if at + _BYTES_AFTER_KEY > following or delta > limit or delta & 1:
                 raise MalformedError(f"the record before position {following} is not well-formed")
             pos = following
     except IndexError:
@@ -90,18 +97,18 @@ def add_keys(body: bytes, count: int, base_offset: int, last_delta: int, offsets
 
 
 def select_retained(
-    body: bytes, count: int, base_offset: int, offsets: OffsetMap, tombstones_go: bool
+    body: bytes, count: int, base_offset: int, offsets: OffsetMap, drop_tombstones: bool
 ) -> RetainedRecords:
-    """Which records stay: those with a key of which no later offset is known; tombstones only unless they may go.
+    """Select the records with a key of which no later offset is known, tombstones only unless they are dropped.
 
     Raises MalformedError.
     """
-    runs = []
-    run = -1
+    slices = []
+    slice_start = -1
     pos = kept = 0
-    tombstones = False
-    newest = _EARLIEST
-    known = offsets.get
+    has_tombstones = False
+    max_timestamp = _BEFORE_ANY_TIMESTAMP
+    latest = offsets.get
     try:
         for _ in range(count):
             record = pos
@@ -111,7 +118,7 @@ def select_retained(
                 more = body[pos]
                 pos += 1
                 if more > 127:
-                    size, pos = _long(body, pos - 2)
+                    size, pos = _read_long_varint(body, pos - 2)
                 else:
                     size += (more << 7) - 128
             following = pos + (size >> 1)
@@ -121,7 +128,7 @@ def select_retained(
                 more = body[at]
                 at += 1
                 if more > 127:
-                    time, at = _long(body, at - 2)
+                    time, at = _read_long_varint(body, at - 2)
                 else:
                     time += (more << 7) - 128
             delta = body[at]
@@ -130,57 +137,57 @@ def select_retained(
                 more = body[at]
                 at += 1
                 if more > 127:
-                    delta, at = _long(body, at - 2)
+                    delta, at = _read_long_varint(body, at - 2)
                 else:
                     delta += (more << 7) - 128
             length = body[at]
             at += 1
             if length > 127:
-                length, at = _long(body, at - 1)
-            stays = False
+                length, at = _read_long_varint(body, at - 1)
+            is_kept = False
+            # An odd zigzag number is negative: there is no key, or no value.
             if not length & 1:
                 start = at
                 at += length >> 1
                 key = body[start:at]
                 offset = base_offset + (delta >> 1)
-                if known(digest(key) if length > _LONGEST else key, offset) <= offset:
-                    # An odd length is a negative one, which says that there is no value.
+                if latest(digest(key) if length > _MAX_KEY_ZIGZAG else key, offset) <= offset:
                     if not body[at] & 1:
-                        stays = True
-                    elif not tombstones_go:
-                        stays = tombstones = True
-            if at + _AFTER_KEY > following or delta & 1:
+                        is_kept = True
+                    elif not drop_tombstones:
+                        is_kept = has_tombstones = True
+            if at + _BYTES_AFTER_KEY > following or delta & 1:
                 raise MalformedError(f"the record at position {record} is not well-formed")
             pos = following
-            if stays:
+            if is_kept:
                 kept += 1
-                stamp = -(time >> 1) - 1 if time & 1 else time >> 1
-                if stamp > newest:
-                    newest = stamp
-                if run < 0:
-                    run = record
-            elif run >= 0:
-                runs.append((run, record))
-                run = -1
+                timestamp = -(time >> 1) - 1 if time & 1 else time >> 1
+                if timestamp > max_timestamp:
+                    max_timestamp = timestamp
+                if slice_start < 0:
+                    slice_start = record
+            elif slice_start >= 0:
+                slices.append((slice_start, record))
+                slice_start = -1
     except IndexError:
         raise MalformedError("a record is cut off") from None
     if pos != len(body):
         raise MalformedError(f"{len(body) - pos} bytes remain after {count} records")
-    if run >= 0:
-        runs.append((run, pos))
-    return RetainedRecords(runs, kept, tombstones, newest)
+    if slice_start >= 0:
+        slices.append((slice_start, pos))
+    return RetainedRecords(slices, kept, has_tombstones, max_timestamp)
 
 
-def rebase_timestamps(body: bytes, runs: list[tuple[int, int]], shift_ms: int) -> bytes:
-    """The records in these slices, encoded for a base timestamp that is `shift_ms` earlier."""
+def rebase_timestamps(body: bytes, slices: list[tuple[int, int]], shift_ms: int) -> bytes:
+    """Encode the records in these slices for a base timestamp that is `shift_ms` earlier."""
     parts = []
-    for pos, end in runs:
+    for pos, end in slices:
         while pos < end:
-            size, pos = _long(body, pos)
+            size, pos = _read_long_varint(body, pos)
             following = pos + (size >> 1)
-            time, at = _long(body, pos + 1)
-            stamp = ((time >> 1) ^ -(time & 1)) + shift_ms
-            encoded = put_varint(stamp)
+            time, at = _read_long_varint(body, pos + 1)
+            timestamp = ((time >> 1) ^ -(time & 1)) + shift_ms
+            encoded = put_varint(timestamp)
             parts.append(put_varint(1 + len(encoded) + following - at))
             parts.append(body[pos : pos + 1])
             parts.append(encoded)
@@ -190,20 +197,20 @@ def rebase_timestamps(body: bytes, runs: list[tuple[int, int]], shift_ms: int) -
 
 
 def digest(key: bytes) -> int:
-    """What stands for a long key."""
+    """What represents a key that is longer than MAX_KEY_BYTES."""
     return int.from_bytes(_blake2b()(key, digest_size=_DIGEST_BYTES).digest(), "big")
 
 
 @cache
 def _blake2b() -> Callable[..., Any]:
-    # Loaded at first use, as it brings OpenSSL: not even a compaction needs it if no key is long.
+    # Loaded at first use, since it loads OpenSSL: a compaction without long keys does not need it.
     from hashlib import blake2b
 
     return blake2b
 
 
-def _long(body: bytes, pos: int) -> tuple[int, int]:
-    """A varint of any length, still zigzag, and the position after it."""
+def _read_long_varint(body: bytes, pos: int) -> tuple[int, int]:
+    """Read a varint of any length; returns it as it is, still in zigzag encoding, and the position after it."""
     value = shift = 0
     while True:
         byte = body[pos]
@@ -212,5 +219,5 @@ def _long(body: bytes, pos: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, pos
         shift += 7
-        if shift >= 7 * _MAX_BYTES:
-            raise MalformedError(f"a varint is longer than {_MAX_BYTES} bytes")
+        if shift >= 7 * _MAX_VARINT_BYTES:
+            raise MalformedError(f"a varint is longer than {_MAX_VARINT_BYTES} bytes")

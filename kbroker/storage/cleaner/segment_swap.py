@@ -1,8 +1,8 @@
-"""Replacing segments by a compacted one so that a crash at any point leaves the old or the new, as Kafka does it.
+"""Replaces segment files by compacted ones so that a crash at any point leaves the old or the new ones, as Kafka does.
 
-The new files are written as `.cleaned`, and renamed to `.swap` when they are complete and synced: from there on the
-replacement is carried through, by `finish_swaps` at the next start if need be. The sources are removed, then the
-new files get their names.
+New files are written as `.cleaned`, and renamed to `.swap` when they are complete and synced: from then on the
+replacement is carried through, by `finish_swaps` at the next start if necessary. The source files are removed, then the
+new files get their final names.
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
 from kbroker.storage.log.batch_scan import BatchScan
 
-# There need not be an index of aborted transactions.
+# The files of a compacted segment, the log last. There may be no transaction index.
 NEW_SUFFIXES = (file_names.INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX, file_names.LOG)
 
 
 def promote(disk: Disk, directory: str, base_offset: int) -> None:
-    """`.cleaned`, all synced, becomes `.swap`. The log comes last: it is the sign that the replacement counts."""
+    """Rename `.cleaned` files, which are synced, to `.swap`. The log is last: with it the replacement is valid."""
     for suffix in NEW_SUFFIXES:
         path = file_names.segment_file(directory, base_offset, suffix)
         if suffix != file_names.TXN_INDEX or disk.exists(path + file_names.CLEANED):
@@ -25,7 +25,7 @@ def promote(disk: Disk, directory: str, base_offset: int) -> None:
 
 
 def install(disk: Disk, directory: str, base_offset: int) -> None:
-    """`.swap` gets its final name, when the sources are gone. The log comes last here as well."""
+    """Give `.swap` files their final names, when the sources are gone. The log is last here as well."""
     for suffix in NEW_SUFFIXES:
         path = file_names.segment_file(directory, base_offset, suffix)
         if disk.exists(path + file_names.SWAP):
@@ -33,17 +33,27 @@ def install(disk: Disk, directory: str, base_offset: int) -> None:
 
 
 def abandon(disk: Disk, directory: str, base_offset: int) -> None:
-    """The sources have changed meanwhile: `.swap` files are removed, the log first, so that no start installs them."""
+    """Remove `.swap` files whose sources have changed. The log is first, so that no start installs the others."""
     for suffix in reversed(NEW_SUFFIXES):
         path = file_names.segment_file(directory, base_offset, suffix) + file_names.SWAP
         if disk.exists(path):
             disk.unlink(path)
 
 
+def remove_cleaned(disk: Disk, directory: str, base_offset: int) -> None:
+    """Remove the `.cleaned` files of a segment that could not be completed."""
+    for suffix in NEW_SUFFIXES:
+        try:
+            disk.unlink(file_names.segment_file(directory, base_offset, suffix) + file_names.CLEANED)
+        except OSError:
+            # Not written yet; or the next start removes it.
+            continue
+
+
 def finish_swaps(disk: Disk, directory: str, listed: Iterable[str]) -> list[str]:
-    """At a start: drop what was not complete, carry through what was. Gives what was done, a line each."""
-    done = []
-    sources = []
+    """At a start, remove incomplete replacements and finish complete ones. Returns what was finished, a line each."""
+    repairs = []
+    base_offsets = []
     swaps = []
     for name in listed:
         if name.endswith(file_names.CLEANED):
@@ -53,25 +63,24 @@ def finish_swaps(disk: Disk, directory: str, listed: Iterable[str]) -> list[str]
         else:
             parsed = file_names.parse_segment_file(name)
             if parsed is not None and parsed[1] == file_names.LOG:
-                sources.append(parsed[0])
-    for base_offset in swaps:
-        end = _end_of(
-            disk, file_names.segment_file(directory, base_offset, file_names.LOG) + file_names.SWAP, base_offset
-        )
-        for source in sources:
-            if base_offset <= source < end:
-                _remove(disk, directory, source)
+                base_offsets.append(parsed[0])
+    for swap in swaps:
+        path = file_names.segment_file(directory, swap, file_names.LOG) + file_names.SWAP
+        end_offset = _find_end_offset(disk, path, swap)
+        for base_offset in base_offsets:
+            if swap <= base_offset < end_offset:
+                _remove_segment(disk, directory, base_offset)
         disk.sync_dir(directory)
-        install(disk, directory, base_offset)
-        done.append(f"{directory}: compaction of offsets {base_offset} to {end - 1} was finished")
+        install(disk, directory, swap)
+        repairs.append(f"{directory}: compaction of offsets {swap} to {end_offset - 1} was finished")
     for name in listed:
-        # Indexes whose log had not come so far.
+        # Indexes that were renamed before the log was.
         if name.endswith(file_names.SWAP) and disk.exists(f"{directory}/{name}"):
             disk.unlink(f"{directory}/{name}")
-    return done
+    return repairs
 
 
-def _end_of(disk: Disk, path: str, base_offset: int) -> int:
+def _find_end_offset(disk: Disk, path: str, base_offset: int) -> int:
     file = disk.open(path, write=False)
     scan = BatchScan(file, 0, file.size(), base_offset, base_offset, check_crc=False)
     for _ in scan:
@@ -79,7 +88,7 @@ def _end_of(disk: Disk, path: str, base_offset: int) -> int:
     return max(scan.next_offset, base_offset + 1)
 
 
-def _remove(disk: Disk, directory: str, base_offset: int) -> None:
+def _remove_segment(disk: Disk, directory: str, base_offset: int) -> None:
     for suffix in file_names.SEGMENT_SUFFIXES:
         path = file_names.segment_file(directory, base_offset, suffix)
         if disk.exists(path):

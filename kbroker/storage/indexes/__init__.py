@@ -1,1 +1,1 @@
-"""The index files of a segment: offset, time and transaction index."""
+"""The index files of a segment: offset index, time index, transaction index."""

@@ -1,9 +1,9 @@
 """The index of a segment's aborted transactions, `.txnindex` in Kafka's format (KIP-98).
 
-An entry stands in the segment that holds the marker: version, producer id, first offset, last offset (the marker's),
-and the last stable offset when it was appended. Last offsets ascend, and so do last stable ones: a reader looks for the
-first entry that ends where it begins, and stops where all that it reads was stable. There is no file as long as
-there is no entry.
+An entry is in the segment that holds the marker: version, producer id, first offset, last offset (the marker's), last
+stable offset when the marker was appended. Last offsets ascend, and so do last stable offsets: a lookup begins at the
+first entry whose last offset is not before the read, and ends where everything that was read was stable. A segment
+without entries has no file.
 """
 
 from array import array
@@ -13,19 +13,22 @@ from struct import Struct
 from typing import NamedTuple
 
 from kbroker.runtime.disk import Disk
-from kbroker.storage.indexes.segment_indexes import Read, WouldBlock
+from kbroker.storage.indexes.index_file import Read, read_exactly
 
-ABORTED_ENTRY = 34
+TRANSACTION_ENTRY_BYTES = 34
 
 _VERSION = 0
 _ENTRY = Struct(">hqqqq")
+# Numbers per entry in memory, and where the last offset is among them.
 _WIDTH = 4
-_BLOCK = 64
-_CHUNK = 1 << 12
+_LAST_OFFSET = 2
+# Entries read together: in a lookup, and to read the whole file.
+_LOOKUP_ENTRIES = 64
+_SCAN_ENTRIES = 1 << 12
 
 
 class AbortedTransaction(NamedTuple):
-    """Offsets are inclusive, but for the last stable one. `last_offset` is that of the marker."""
+    """`last_offset` is that of the marker. The first and last offset are inclusive, the last stable offset is not."""
 
     producer_id: int
     first_offset: int
@@ -33,13 +36,13 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-def encode_aborted(entries: Iterable[AbortedTransaction]) -> bytes:
+def encode_entries(entries: Iterable[AbortedTransaction]) -> bytes:
     return b"".join([_ENTRY.pack(_VERSION, *entry) for entry in entries])
 
 
-def decode_aborted(data: bytes) -> Iterator[AbortedTransaction]:
-    """Raises ValueError for what is no entry, or does not follow the one before."""
-    if len(data) % ABORTED_ENTRY:
+def decode_entries(data: bytes) -> Iterator[AbortedTransaction]:
+    """Raises ValueError for an entry that is not plausible or not in order."""
+    if len(data) % TRANSACTION_ENTRY_BYTES:
         raise ValueError("its size is not a multiple of 34")
     previous = -1
     for version, *values in _ENTRY.iter_unpack(data):
@@ -55,17 +58,18 @@ def decode_aborted(data: bytes) -> Iterator[AbortedTransaction]:
 
 
 class TransactionIndex:
-    """Of one segment: so many entries in the file, and those in memory that the file does not hold yet.
+    """Of one segment: the number of entries in the file, and the entries that the file does not hold yet.
 
-    A thread may look things up while the loop adds: it takes both parts at once, and the second one only grows.
+    A thread may look up entries while the event loop adds some: it takes both parts in one step, and the second one
+    only grows.
     """
 
     __slots__ = ("_parts", "last_offset")
 
     def __init__(self, persisted: int = 0, last_offset: int = -1) -> None:
-        # Each entry is four numbers of the array: they take a tenth of what tuples would.
+        # Four numbers per entry: in an array they take a tenth of the memory of tuples.
         self._parts: tuple[int, array[int]] = (persisted, array("q"))
-        # Of the last entry.
+        # That of the last entry, -1 without entries.
         self.last_offset = last_offset
 
     def __len__(self) -> int:
@@ -74,84 +78,83 @@ class TransactionIndex:
 
     @property
     def persisted(self) -> int:
+        """The number of entries in the file."""
         return self._parts[0]
 
     @property
-    def unwritten(self) -> bool:
+    def has_unwritten(self) -> bool:
         return bool(self._parts[1])
 
     def add(self, entry: AbortedTransaction) -> None:
         self._parts[1].extend(entry)
         self.last_offset = entry.last_offset
 
-    def encode_tail(self) -> bytes:
-        """The entries that the file does not hold, as it would."""
-        return encode_aborted(_entries(self._parts[1]))
+    def encode_unwritten(self) -> bytes:
+        """The entries that the file does not hold, in its format."""
+        return encode_entries(_unpack_entries(self._parts[1]))
 
-    def written(self, count: int) -> None:
-        """The file holds so many entries now, of which some were in memory."""
+    def mark_written(self, count: int) -> None:
+        """The file holds the first `count` entries now."""
         persisted, tail = self._parts
         if count > persisted:
             self._parts = (count, tail[(count - persisted) * _WIDTH :])
 
     def collect(self, read: Read, offset: int, upper: int, found: list[AbortedTransaction]) -> bool:
-        """Add to `found` what was aborted in [offset, upper); True if no later segment can have more.
+        """Add to `found` the transactions that overlap [offset, upper); True if no later segment can have more.
 
-        `read` is of the file. Raises WouldBlock, ValueError if the file is too short.
+        `read` reads the file. Raises WouldBlock, ValueError if the file is too short.
         """
         if offset > self.last_offset:
             return False
         persisted, tail = self._parts
-        slot = _first(read, persisted, offset)
+        slot = _find_slot(read, persisted, offset)
         while slot < persisted:
-            count = min(_BLOCK, persisted - slot)
-            for entry in _read(read, slot, count):
-                if entry.first_offset < upper:
-                    found.append(entry)
-                if entry.last_stable_offset >= upper:
-                    return True
+            count = min(_LOOKUP_ENTRIES, persisted - slot)
+            if _add_overlapping(_read_entries(read, slot, count), upper, found):
+                return True
             slot += count
         count = len(tail) // _WIDTH
-        slot = bisect_left(range(count), offset, key=lambda at: tail[at * _WIDTH + 2])
-        for at in range(slot, count):
-            entry = AbortedTransaction(*tail[at * _WIDTH : (at + 1) * _WIDTH])
-            if entry.first_offset < upper:
-                found.append(entry)
-            if entry.last_stable_offset >= upper:
-                return True
-        return False
+        slot = bisect_left(range(count), offset, key=lambda at: tail[at * _WIDTH + _LAST_OFFSET])
+        return _add_overlapping(_unpack_entries(tail[slot * _WIDTH : count * _WIDTH]), upper, found)
 
 
-def _entries(tail: "array[int]") -> Iterator[AbortedTransaction]:
-    for at in range(0, len(tail), _WIDTH):
-        yield AbortedTransaction(*tail[at : at + _WIDTH])
+def _add_overlapping(entries: Iterable[AbortedTransaction], upper: int, found: list[AbortedTransaction]) -> bool:
+    """Add the entries that begin below `upper`; True at the first marker at which all of it was stable."""
+    for entry in entries:
+        if entry.first_offset < upper:
+            found.append(entry)
+        if entry.last_stable_offset >= upper:
+            return True
+    return False
 
 
-def _first(read: Read, count: int, offset: int) -> int:
-    """The first of the file's entries whose marker is not before `offset`."""
+def _unpack_entries(numbers: "array[int]") -> Iterator[AbortedTransaction]:
+    for at in range(0, len(numbers), _WIDTH):
+        yield AbortedTransaction(*numbers[at : at + _WIDTH])
+
+
+def _find_slot(read: Read, count: int, offset: int) -> int:
+    """The slot of the first entry in the file whose last offset is at least `offset`."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
-        if _read(read, middle, 1)[0].last_offset < offset:
+        if _read_entries(read, middle, 1)[0].last_offset < offset:
             low = middle + 1
         else:
             high = middle
     return low
 
 
-def _read(read: Read, slot: int, count: int) -> list[AbortedTransaction]:
-    data = read(count * ABORTED_ENTRY, slot * ABORTED_ENTRY)
-    if data is None:
-        raise WouldBlock
-    if len(data) != count * ABORTED_ENTRY:
-        raise ValueError("the index of aborted transactions ends early")
+def _read_entries(read: Read, slot: int, count: int) -> list[AbortedTransaction]:
+    data = read_exactly(read, count * TRANSACTION_ENTRY_BYTES, slot * TRANSACTION_ENTRY_BYTES)
     return [AbortedTransaction(*entry[1:]) for entry in _ENTRY.iter_unpack(data)]
 
 
-def load_aborted(disk: Disk, path: str, base_offset: int, end_offset: int) -> TransactionIndex:
-    """From a segment's file, all of whose entries are looked at. Raises ValueError if it cannot be right."""
+def load_transaction_index(disk: Disk, path: str, base_offset: int, end_offset: int) -> TransactionIndex:
+    """Open the index of the segment [base_offset, end_offset), checking all entries. Raises ValueError if it is
+    damaged."""
     count, last = 0, base_offset - 1
-    for entry in iter_aborted(disk, path):
+    for entry in iter_transaction_index(disk, path):
         if not last < entry.last_offset < end_offset:
             raise ValueError(f"a marker at offset {entry.last_offset}")
         last = entry.last_offset
@@ -159,14 +162,15 @@ def load_aborted(disk: Disk, path: str, base_offset: int, end_offset: int) -> Tr
     return TransactionIndex(count, last)
 
 
-def iter_aborted(disk: Disk, path: str) -> Iterator[AbortedTransaction]:
-    """All entries of a file, a part at a time. Raises ValueError as `decode_aborted`."""
+def iter_transaction_index(disk: Disk, path: str) -> Iterator[AbortedTransaction]:
+    """All entries of a file, read in parts. Raises ValueError as `decode_entries`."""
     file = disk.open(path, write=False)
     try:
         size = file.size()
         previous = -1
-        for at in range(0, size, _CHUNK * ABORTED_ENTRY):
-            for entry in decode_aborted(file.pread(min(_CHUNK * ABORTED_ENTRY, size - at), at)):
+        chunk = _SCAN_ENTRIES * TRANSACTION_ENTRY_BYTES
+        for position in range(0, size, chunk):
+            for entry in decode_entries(file.pread(min(chunk, size - position), position)):
                 if entry.last_offset <= previous:
                     raise ValueError("its entries do not ascend")
                 previous = entry.last_offset

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kbroker.runtime.disk import DiskFile
 from kbroker.storage.inspect.batches import Damage
-from kbroker.storage.producers.snapshot import SnapshotEntry, read_snapshot_entries, snapshot_entries
+from kbroker.storage.producers.snapshot import SnapshotEntry, decode_damaged_snapshot, decode_snapshot
 
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
@@ -94,6 +94,6 @@ def _padding(file: DiskFile, end: int, width: int) -> int:
 def producer_entries(data: bytes) -> tuple[list[SnapshotEntry], str | None]:
     """What can be read of a producer snapshot, and what is wrong with it."""
     try:
-        return list(snapshot_entries(data)), None
+        return list(decode_snapshot(data)), None
     except ValueError as error:
-        return list(read_snapshot_entries(data)), str(error)
+        return list(decode_damaged_snapshot(data)), str(error)

@@ -1,30 +1,27 @@
-"""A partition's log: segments, the offsets that bound it, producers and leader epochs.
+"""A partition's log: its segments, offsets, producer state and leader epochs. Only this module changes a Log.
 
-All methods belong to the loop, except those named *_blocking, which belong in a thread and may run while the loop
-appends (segment.py says why that is safe). Everything else that waits for the disk is a chore (chores.py).
+The methods belong to the event loop, except those named *_blocking: these belong in a thread, and may run while the
+event loop appends (segment.py says why that is safe). All other work that waits for the disk is a task of the log
+(task_queue.py).
 """
 
-from collections.abc import Callable
-from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EROFS
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable, Sequence
+from errno import EIO, ENOSPC
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from kbroker.common import Buffer, KafkaError, TopicPartition
+from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
-from kbroker.runtime.disk import Disk
-from kbroker.runtime.event_log import EventLogger
-from kbroker.storage import file_names
-from kbroker.storage.checkpoint_files import encode_epochs
-from kbroker.storage.indexes.segment_indexes import INDEX_ENTRY, TIME_ENTRY, WouldBlock
-from kbroker.storage.indexes.transaction_index import AbortedTransaction
-from kbroker.storage.log import control_batches as transactions
-from kbroker.storage.log import maintenance, retention, rolling
-from kbroker.storage.log import timestamp_lookup as lookup
-from kbroker.storage.log.file_slice import FileSlice
-from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
-from kbroker.storage.log.reading import HINT_SLOTS, Hint, read_slice, retry_gone
-from kbroker.storage.log.segment import TAIL, LogSegment
+from kbroker.storage.log import durability, rolling
+from kbroker.storage.log.control_batches import MarkerBatch, apply_control_batch
+from kbroker.storage.log.loaded_log import LoadedLog
+from kbroker.storage.log.reading.log_reads import LogReads
+from kbroker.storage.log.reading.position_cache import PositionCache
+from kbroker.storage.log.retention import count_expired_segments
+from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.log.segment_deletion import rename_deleted_blocking, unlink_blocking
 from kbroker.storage.log.task_queue import BackgroundRunner, SerialTaskQueue
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.recovery import truncation
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, PREFIX, BatchHeader
 from protocol.records.control import EndMarker, find_end_marker
@@ -32,426 +29,480 @@ from protocol.records.control import EndMarker, find_end_marker
 if TYPE_CHECKING:
     from random import Random
 
-# Dirty bytes of a segment after which the kernel is asked to begin writing them.
-WRITEBACK_BYTES = 8 << 20
-# The file system takes nothing more; later it may.
-REFUSED = (ENOSPC, EDQUOT, EFBIG, EROFS)
-event_log = EventLogger("kbroker.logs")
+T = TypeVar("T")
+
+_PROBE_BYTES = 1 << 16
 
 
-class Log:
-    """Made by recovery.open_log. Offsets: `log_start_offset` and `log_end_offset` bound what can be read;
-    below `recovery_point` everything has been synced.
+class Log(LogReads):
+    """Made by recovery.open_log. Its read side is LogReads; LogHealth says whether it accepts appends.
 
-    `offline`: why the log takes nothing until a restart, None while it does. `full`: appends are refused until
-    `resume`, since the disk had no room or, with `read_only`, since its file system has become read-only. `repairs`:
-    what opening it had to repair, a line each.
+    Everything below `cleaned_to` is compacted. `repairs`: what was repaired when the log was opened, a line each.
     """
 
     __slots__ = (
-        "_offline",
-        "_readable",
+        "_append_epoch",
+        "_background",
+        "_directory_sync",
+        "_epoch_file",
+        "_index_full",
+        "_jitter_ms",
+        "_limits",
+        "_random",
+        "_tasks",
         "active",
-        "append_epoch",
-        "background",
-        "chores",
         "cleaned_to",
-        "config",
         "directory",
-        "directory_synced",
         "disk",
         "epochs",
-        "epochs_synced",
-        "epochs_written",
-        "files_created",
-        "full",
-        "hints",
-        "index_full",
-        "index_interval",
-        "jitter_ms",
-        "last_aborted_offset",
-        "log_end_offset",
-        "log_start_offset",
         "producers",
-        "random",
-        "read_only",
-        "recovery_point",
         "repairs",
-        "roll_now",
-        "roll_offset",
-        "roll_size",
-        "roll_timestamp",
-        "segments",
         "snapshots",
-        "tail",
         "topic_id",
-        "tp",
     )
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        tp: TopicPartition,
-        topic_id: bytes,
-        config: TopicConfig,
-        background: BackgroundRunner,
-        random: "Random",
-    ) -> None:
-        self.disk = disk
-        self.directory = directory
-        self.tp = tp
+    def __init__(self, loaded: LoadedLog, topic_id: bytes, background: BackgroundRunner, random: "Random") -> None:
+        super().__init__()
+        self.disk = loaded.disk
+        self.directory = loaded.directory
+        self.tp = loaded.tp
         self.topic_id = topic_id
-        self.config = config
-        # No transaction with a marker beyond this offset was aborted.
-        self.last_aborted_offset = -1
-        self.background = background
-        self.chores = SerialTaskQueue(background, self.chore_failed)
-        self.producers = ProducerStateManager()
-        self.epochs = LeaderEpochCache()
-        self.segments: list[LogSegment] = []
-        self.log_start_offset = 0
-        self.log_end_offset = 0
-        self.recovery_point = 0
-        # Compaction has been done up to here.
-        self.cleaned_to = 0
-        # Offsets of the producer snapshots on disk.
-        self.snapshots: set[int] = set()
-        self.repairs: list[str] = []
-        self.full = False
-        self.read_only = False
-        # Changes of names, and of how many it is known that they are durable; -1: not even of the directory's own.
-        self.files_created = 0
-        self.directory_synced = 0
-        self._offline: str | None = None
-        self._readable = True
-        self.random = random
-        # The leader epoch of the last append; the content of the epochs' file, and as it was when it was synced.
-        self.append_epoch = -1
-        self.epochs_written = b""
-        self.epochs_synced = b""
+        self.config = loaded.config
+        self._background = background
+        self._tasks = SerialTaskQueue(background, self._task_failed)
+        self._random = random
+        # The leader epoch of the last append.
+        self._append_epoch = -1
+        self.repairs = loaded.repairs
+        self._start(loaded)
 
-    # Set by `start`: the segment that is written, and the limits of rolling.py.
-    active: LogSegment
-    index_full: bool
-    index_interval: int
-    jitter_ms: int
-    roll_now: int
-    roll_offset: int
-    roll_size: int
-    roll_timestamp: int
-
-    def start(self) -> None:
-        """Begin to serve, when recovery has filled in segments and offsets."""
+    def _start(self, loaded: LoadedLog) -> None:
+        self.segments = loaded.segments
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self.cleaned_to = loaded.cleaned_to
+        self.producers = loaded.producers
+        self.epochs = loaded.epochs
+        self.snapshots = loaded.snapshots
+        self._epoch_file = loaded.epoch_file
+        self._directory_sync = loaded.directory_sync
+        self.last_aborted_offset = max([segment.indexes.transaction.last_offset for segment in self.segments])
+        self._activate(self.segments[-1])
         self.clear_position_cache()
-        self.last_aborted_offset = max([segment.aborted.last_offset for segment in self.segments])
-        rolling.use(self, self.segments[-1])
 
     def clear_position_cache(self) -> None:
-        """After offsets have been taken away or segments replaced: known positions may be wrong."""
-        self.hints: list[Hint] = [(-1, self.segments[-1], 0)] * HINT_SLOTS
-        self.tail: tuple[LogSegment, list[int], list[int]] = (self.segments[-1], [], [])
+        self.positions = PositionCache(self.active)
 
     # Appends.
 
     def append(self, batch: Buffer, header: BatchHeader, leader_epoch: int, now_ms: int) -> int:
-        """Append one validated batch in a writable buffer, which gets its offset and epoch; gives the base offset.
+        """Append a validated batch, given in a writable buffer, and return its base offset.
 
-        Raises KafkaError: KAFKA_STORAGE_ERROR when it could not be written (the file is as before),
-        RECORD_LIST_TOO_LARGE when it exceeds segment.bytes.
+        The offset and the epoch are written into the buffer. Raises KafkaError: KAFKA_STORAGE_ERROR if the batch could
+        not be written, in which case the file is as before; RECORD_LIST_TOO_LARGE if it exceeds segment.bytes.
         """
         _, length, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, _ = header
         size = length + LENGTH_OVERHEAD
         base = self.log_end_offset
         last = base + delta
         segment = self.active
+        limits = self._limits
         if (
-            segment.size + size > self.roll_size
-            or timestamp > self.roll_timestamp
-            or last > self.roll_offset
-            or now_ms > self.roll_now
+            segment.size + size > limits.size
+            or timestamp > limits.max_timestamp
+            or last > limits.last_offset
+            or now_ms > limits.now_ms
         ):
-            segment = rolling.prepare(self, size, timestamp, last, now_ms)
+            segment = self._prepare_append(size, timestamp, last, now_ms)
         PREFIX.pack_into(batch, 0, base, length, leader_epoch)
-        file = segment.file
-        try:
-            written = file.append(batch)  # type: ignore[union-attr]
-        except OSError as error:
-            raise self.cut_back(error) from error
-        if written != size:
-            raise self.cut_back(OSError(ENOSPC, f"{written} of {size} bytes written"))
+        self._write(segment, batch, size)
+        # The order of these steps, up to the log end offset, matters to threads that read: segment.py.
         position = segment.size
-        # First this, then the size, last the log end offset: see segment.py.
-        _, offsets, positions = self.tail
-        positions.append(position)
-        offsets.append(base)
-        if len(offsets) >= 2 * TAIL:
-            self.tail = (segment, offsets[TAIL:], positions[TAIL:])
-        segment.size = position + size
-        if timestamp > segment.max_timestamp:
-            segment.max_timestamp = timestamp
-            segment.max_timestamp_offset = last
-        unindexed = segment.unindexed
-        if unindexed > self.index_interval:
-            self.add_entry(segment, last, position)
-            segment.unindexed = size
-        else:
-            segment.unindexed = unindexed + size
+        self.positions.add_append(base, position)
+        if segment.add_batch(position, size, last, timestamp, self.config.index_interval_bytes):
+            self._on_index_entry(segment, position)
         if producer_id >= 0:
             if attributes & CONTROL:
-                self.note_control(segment, header, base, find_end_marker(batch))
+                self._apply_control_batch(segment, header, base, find_end_marker(batch))
             else:
                 self.producers.update(header, base)
-        if leader_epoch != self.append_epoch:
-            self.start_epoch(leader_epoch, base)
+        if leader_epoch != self._append_epoch:
+            self._start_epoch(leader_epoch, base)
         self.log_end_offset = last + 1
         return base
 
-    def note_control(self, segment: LogSegment, header: BatchHeader, base: int, marker: EndMarker | None) -> None:
-        """A control batch was appended to the active segment at offset `base`."""
-        transactions.note_control(self.producers, segment, header, base, marker)
-        self.last_aborted_offset = max(self.last_aborted_offset, segment.aborted.last_offset)
+    def append_markers(self, batches: Sequence[MarkerBatch], leader_epoch: int, now_ms: int) -> int:
+        """Append control batches of one record each by one write, all or none; returns the offset of the first.
 
-    def add_entry(self, segment: LogSegment, last: int, position: int) -> None:
-        segment.add_entry(last, position)
-        assert segment.index is not None
-        assert segment.times is not None
-        limit = self.config.segment_index_bytes
-        if (
-            len(segment.index.entries) >= limit // INDEX_ENTRY
-            or len(segment.times.timestamps) >= limit // TIME_ENTRY - 1
+        Raises KafkaError as `append`; for segment.bytes they count as one batch.
+        """
+        data = [batch for batch, _, _ in batches]
+        size = sum(map(len, data))
+        base = self.log_end_offset
+        timestamp = max([header.max_timestamp for _, header, _ in batches])
+        segment = self._prepare_append(size, timestamp, base + len(batches) - 1, now_ms)
+        for offset, (batch, header, _) in enumerate(batches, base):
+            PREFIX.pack_into(batch, 0, offset, header.batch_length, leader_epoch)
+        self._write(segment, b"".join(data), size)
+        if leader_epoch != self._append_epoch:
+            self._start_epoch(leader_epoch, base)
+        for offset, (_, header, marker) in enumerate(batches, base):
+            position = segment.size
+            self.positions.add_append(offset, position)
+            if segment.add_batch(position, header.size, offset, header.max_timestamp, self.config.index_interval_bytes):
+                self._on_index_entry(segment, position)
+            self._apply_control_batch(segment, header, offset, marker)
+        self.log_end_offset = base + len(batches)
+        return base
+
+    def _prepare_append(self, size: int, timestamp: int, last_offset: int, now_ms: int) -> LogSegment:
+        """Check an append that may exceed a limit: refuse it, or roll. Returns the segment for it."""
+        if self.refusal is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.refusal)
+        segment_bytes = self.config.segment_bytes
+        if size > segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes exceeds segment.bytes, {segment_bytes}"
+            )
+        if self.active.size and (
+            self.active.size + size > segment_bytes
+            or self._index_full
+            or self._limits.is_reached(timestamp, last_offset, now_ms)
         ):
-            self.index_full = True
-            self.roll_size = -1
-        if position - segment.written_back >= WRITEBACK_BYTES:
-            start, segment.written_back = segment.written_back, position
-            file = segment.file
-            if file is not None:
-                self.background(lambda: file.start_writeback(start, position - start), _ignore)
+            self._roll(now_ms)
+        if not self.active.size:
+            self.active.begin(timestamp)
+            self._update_limits()
+        return self.active
 
-    def cut_back(self, error: OSError) -> KafkaError:
-        """After a failed write: the file is to end with a whole batch again. Gives what to raise."""
+    def _write(self, segment: LogSegment, data: Buffer, size: int) -> None:
         try:
-            self._cut_torn()
+            written = segment.file.append(data)  # type: ignore[union-attr]
+        except OSError as error:
+            raise self._cut_back(error) from error
+        if written != size:
+            raise self._cut_back(OSError(ENOSPC, f"{written} of {size} bytes written"))
+
+    def _on_index_entry(self, segment: LogSegment, position: int) -> None:
+        """The batch at `position` has got index entries: time to look at what need not be checked for each batch."""
+        if segment.indexes.is_full(self.config.segment_index_bytes):
+            self._index_full = True
+            self._update_limits()
+        start_writeback = segment.take_writeback(position)
+        if start_writeback is not None:
+            self._background(start_writeback, _ignore)
+
+    def _apply_control_batch(
+        self, segment: LogSegment, header: BatchHeader, offset: int, marker: EndMarker | None
+    ) -> None:
+        index = segment.indexes.transaction
+        apply_control_batch(self.producers, index, header, offset, marker)
+        self.last_aborted_offset = max(self.last_aborted_offset, index.last_offset)
+
+    def _cut_back(self, error: OSError) -> KafkaError:
+        """After a failed write, let the file end with a complete batch again. Returns the error to raise."""
+        try:
+            self.active.cut_torn_append()
         except OSError as worse:
             error = worse
-        if error.errno in REFUSED:
-            self.full = True
-            self.read_only = error.errno == EROFS
-        elif error.errno not in (EMFILE, ENFILE):
-            self.fail(f"append failed: {error}")
-        if not self.active.size:
-            self.active.first_timestamp = None
-        rolling.set_limits(self)
+        self._append_failed(error)
+        self._update_limits()
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
-    def _cut_torn(self) -> None:
-        """Cut what a failed write has left behind the last whole batch. A read-only file system refuses every cut."""
-        active = self.active
-        assert active.file is not None
-        if active.file.size() != active.size:
-            active.file.truncate(active.size)
-            active.cut = True
-
-    # Segments: see rolling.py.
+    # Rolling.
 
     def roll(self, now_ms: int) -> None:
-        """Close the active segment, unless it is empty, and begin another. Its files are finished by a chore."""
+        """Close the active segment, unless it is empty, and begin another one. Raises KafkaError."""
         if self.active.size:
-            rolling.roll(self, now_ms)
+            self._roll(now_ms)
 
     def maybe_roll(self, now_ms: int) -> None:
-        """Close the active segment if segment.ms has passed since its first batch's timestamp."""
-        if self.active.size and max(now_ms - self.roll_timestamp, now_ms - self.roll_now) > 0:
-            rolling.roll(self, now_ms)
+        """Roll if the time limit of the active segment (segment.ms) has passed. Raises KafkaError."""
+        if self.active.size and self._limits.is_time_over(now_ms):
+            self._roll(now_ms)
+
+    def _roll(self, now_ms: int) -> None:
+        closed, base = self.active, self.log_end_offset
+        segment = LogSegment(self.disk, self.directory, base, now_ms)
+        try:
+            segment.create_file()
+        except OSError as error:
+            raise self._cut_back(error) from error
+        closed.close(base)
+        self._directory_sync.mark_changed()
+        self.segments = [*self.segments, segment]
+        self.positions.start_segment(segment)
+        self._activate(segment)
+        # What was aborted before the snapshot has to be in the indexes: recovery reads the log only from there on.
+        unwritten = [
+            other
+            for other in self.segments
+            if other.indexes.transaction.has_unwritten and other is not closed and other is not segment
+        ]
+        self._add_checkpoint(base, [*unwritten, closed], sync=True)
+
+    def _activate(self, segment: LogSegment) -> None:
+        self.active = segment
+        self._index_full = False
+        self._jitter_ms = rolling.choose_jitter_ms(self.config, self._random)
+        self._update_limits()
+
+    def _update_limits(self) -> None:
+        limits = rolling.compute_limits(self.config, self.active, self._jitter_ms)
+        self._limits = limits
+        # After the assignment, since a thread may take the log offline meanwhile.
+        if self.refusal is not None or self._index_full:
+            self._limits = limits._replace(size=rolling.CHECK_ALL)
 
     def set_config(self, config: TopicConfig) -> None:
         """Use these values from now on."""
         self.config = config
-        rolling.set_limits(self)
+        self._update_limits()
 
-    # Reads.
+    # Errors.
 
-    def read(self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True) -> Buffer | None:
-        """Whole batches from the one that holds `offset` on, below `max_offset`, of one segment; b"" for none.
-
-        None: it would wait for the disk, so call `read_blocking` in a thread. With `min_one` the first batch may
-        exceed `max_bytes`. Raises KafkaError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
-        """
-        return cast("Buffer | None", self._read_nowait(offset, max_bytes, max_offset, min_one, False))
-
-    def read_or_slice(
-        self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True
-    ) -> Buffer | FileSlice | None:
-        """As `read`; of much that is to be read only the place may be given, to be read when it is sent."""
-        return self._read_nowait(offset, max_bytes, max_offset, min_one, True)
-
-    def _read_nowait(
-        self, offset: int, max_bytes: int, max_offset: int, min_one: bool, later: bool
-    ) -> Buffer | FileSlice | None:
-        try:
-            return read_slice(self, offset, max_bytes, max_offset, min_one, False, later)
-        except WouldBlock:
-            return None
-        except OSError as error:
-            raise self.read_failed(error) from error
-
-    def read_blocking(self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True) -> Buffer:
-        """`read` in a thread."""
-        try:
-            return retry_gone(self, offset, max_bytes, max_offset, min_one)
-        except OSError as error:
-            raise self.read_failed(error) from error
-
-    def aborted_transactions(self, offset: int, size: int, wait: bool) -> list[AbortedTransaction] | None:
-        """The aborted transactions that who reads `size` bytes from `offset` on needs to know of, in order of their
-        markers. None: it would wait for the disk, so call it with `wait` in a thread. Raises KafkaError."""
-        if offset > self.last_aborted_offset or not size:
-            return []
-        try:
-            return transactions.aborted_in(self, offset, size, wait)
-        except WouldBlock:
-            return None
-        except OSError as error:
-            raise self.read_failed(error) from error
-
-    def offset_for_timestamp_blocking(self, timestamp: int, max_offset: int) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first record below `max_offset` that is not earlier."""
-        try:
-            return lookup.offset_for_timestamp(self, timestamp, max_offset)
-        except OSError as error:
-            raise self.read_failed(error) from error
-
-    def max_timestamp_blocking(self) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first record that has the largest timestamp (KIP-734)."""
-        try:
-            return lookup.max_timestamp(self)
-        except OSError as error:
-            raise self.read_failed(error) from error
-
-    def read_failed(self, error: OSError) -> KafkaError:
-        """Note that the disk fails; gives what clients are told."""
-        self._readable = False
-        self.fail(f"read failed: {error}")
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all segments' log files."""
-        return sum([segment.size for segment in self.segments])
-
-    # Health.
-
-    @property
-    def offline(self) -> str | None:
-        return self._offline
-
-    @offline.setter
-    def offline(self, reason: str | None) -> None:
-        """Never unset: what a failing disk holds is only known after a recovery. May be set from a thread."""
-        self._offline = self._offline or reason
-        self.roll_size = -1
-
-    def fail(self, reason: str) -> None:
-        """The disk fails. May be called from a thread."""
-        if self._offline is None:
-            event_log.error("log offline until a restart", partition=self.tp, reason=reason)
-        self.offline = reason
-
-    @property
-    def readable_end(self) -> int:
-        """Up to where it can be read. Of a log that is offline what was synced before: nobody knows whether the disk
-        has the rest. After a failed read, nothing."""
-        if self._offline is None:
-            return self.log_end_offset
-        return self.recovery_point if self._readable else self.log_start_offset
-
-    def chore_failed(self, error: OSError) -> None:
-        """Index and snapshot files can wait for room: what they hold is in memory or in the log."""
-        if error.errno not in REFUSED:
-            self.fail(f"background work failed: {error}")
+    def _set_offline(self, reason: str) -> None:
+        super()._set_offline(reason)
+        self._limits = self._limits._replace(size=rolling.CHECK_ALL)
 
     def probe_blocking(self) -> bool:
-        """Whether a log that is full could take data again. What could not be cut then is cut now."""
+        """Whether a log that is `full` could be appended to again. Cuts what a failed write could not cut."""
         path = f"{self.directory}/probe"
         try:
-            self.disk.write_atomic(path, bytes(1 << 16), sync=False)
+            self.disk.write_atomic(path, bytes(_PROBE_BYTES), sync=False)
             self.disk.unlink(path)
-            self._cut_torn()
+            self.active.cut_torn_append()
         except OSError:
             return False
         return True
 
     def resume(self) -> None:
-        """Accept appends again after a successful probe."""
+        """Accept appends again, after a successful probe."""
         self.full = self.read_only = False
-        rolling.set_limits(self)
+        self._update_limits()
 
-    # Leader epochs.
+    # Leader epochs and the high watermark.
 
-    def start_epoch(self, epoch: int, offset: int) -> None:
-        """What is appended from here on is of this leader epoch."""
-        self.append_epoch = epoch
+    def assign_leader_epoch(self, epoch: int) -> None:
+        """This broker leads the partition in `epoch`, which begins at the log end offset. Written with an append."""
+        self.epochs.assign(epoch, self.log_end_offset)
+
+    def _start_epoch(self, epoch: int, offset: int) -> None:
+        self._append_epoch = epoch
         if epoch >= 0:
             self.epochs.assign(epoch, offset)
-            self.write_epochs()
+            self._write_epochs()
 
-    def write_epochs(self) -> None:
-        """Write leader-epoch-checkpoint if the epochs have changed; it is synced before the recovery point moves."""
-        data = encode_epochs(self.epochs.entries)
-        if data != self.epochs_written:
-            self.epochs_written = data
-            path = f"{self.directory}/{file_names.LEADER_EPOCHS}"
-            self.chores.add(lambda: self.disk.write_atomic(path, data, sync=False), _ignore)
+    def _write_epochs(self) -> None:
+        """Write leader-epoch-checkpoint if the epochs have changed."""
+        write = self._epoch_file.write_job(self.epochs.entries)
+        if write is not None:
+            self._tasks.add(write, _ignore)
 
-    # Maintenance: see maintenance.py and retention.py.
+    def update_high_watermark(self, offset: int) -> None:
+        """Transactions that ended below the high watermark are stable."""
+        self.producers.on_high_watermark_updated(offset)
+
+    # Syncs and checkpoints.
 
     def flush_blocking(self, up_to: int) -> int:
-        """Sync what was appended below `up_to`; gives `up_to`. Call `complete_flush` on the loop with it.
+        """Sync what was appended below `up_to`; returns `up_to`, for `complete_flush` on the event loop.
 
-        Raises OSError and takes the log offline if the disk fails: a sync is never repeated, whoever asks.
+        Raises OSError and takes the log offline if the disk fails: a failed sync is never repeated.
         """
         if self._offline is not None:
             raise OSError(EIO, self._offline)
         try:
-            maintenance.sync_segments(self, up_to)
+            if durability.needs_sync(self.segments, self.recovery_point, up_to):
+                durability.sync_segments(self.segments, self.recovery_point, up_to)
+                self._directory_sync.sync_blocking()
         except OSError as error:
-            self.fail(f"sync failed: {error}")
+            self.mark_offline(f"sync failed: {error}")
             raise
         return up_to
 
     def complete_flush(self, offset: int) -> None:
-        """Everything below `offset` has been synced."""
+        """Everything below `offset` is synced."""
         if self._offline is None:
             self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
 
     def checkpoint(self, done: Callable[[], None] | None = None) -> None:
-        """Sync, and write what lets recovery begin at the log end offset of now. For regular calls, one by one."""
-        maintenance.checkpoint(self, done)
+        """Sync the log, and write the index entries and the producer snapshot of this moment.
 
-    def enforce_retention(self, now_ms: int, high_watermark: int) -> int:
-        """Remove segments that retention or the log start offset allow to go; gives their number."""
-        return retention.enforce(self, now_ms, high_watermark)
+        Recovery then reads only what comes later, even within a segment (Kafka reads all of an unflushed segment).
+        `done` is called when no task is left.
+        """
+        if self._offline is None:
+            self._write_epochs()
+            segments = [segment for segment in self.segments if segment.needs_index_write]
+            if segments or self._has_unsynced():
+                self._add_checkpoint(self.log_end_offset, segments)
+        if done is not None:
+            self._tasks.when_idle(done)
+
+    def _has_unsynced(self) -> bool:
+        end_offset = self.log_end_offset
+        return durability.needs_sync(self.segments, self.recovery_point, end_offset) or self.snapshots.is_missing(
+            end_offset, self.segments[0].base_offset
+        )
+
+    def _add_checkpoint(self, end_offset: int, segments: Sequence[LogSegment], *, sync: bool = False) -> None:
+        write = self._checkpoint_job(end_offset, segments, sync=sync)
+        self._tasks.add(write, partial(self._complete_checkpoint, end_offset))
+
+    def _checkpoint_job(
+        self, end_offset: int, segments: Sequence[LogSegment], *, sync: bool = False
+    ) -> Callable[[], durability.WrittenIndexes]:
+        """`segments`: whose indexes are written. With `sync` the indexes and the snapshot are synced."""
+        base_offsets = {segment.base_offset for segment in self.segments}
+        return durability.checkpoint_job(
+            partial(self.flush_blocking, end_offset),
+            self._epoch_file.sync_job(),
+            segments,
+            self.snapshots.write_job(end_offset, self.producers, base_offsets, sync=sync),
+            sync_indexes=sync,
+        )
+
+    def _complete_checkpoint(self, end_offset: int, written: durability.WrittenIndexes) -> None:
+        for segment, counts in written:
+            segment.mark_indexes_written(counts)
+        self.complete_flush(end_offset)
+
+    def close(self, clean: bool, done: Callable[[bool], None]) -> None:
+        """Finish all tasks and close the files. `clean`: first checkpoint the log, with complete index files.
+
+        `done(True)` is called if all of that worked.
+        """
+        end_offset = self.log_end_offset
+        if self.read_only:
+            self._set_offline("the file system is read-only")
+        write: Callable[[], durability.WrittenIndexes] | None = None
+        if clean and self._offline is None:
+            for segment in self.segments:
+                segment.add_time_entry()
+            self._write_epochs()
+            segments = [segment for segment in self.segments if segment.needs_index_write]
+            if self.active not in segments and not self.active.indexes.has_files:
+                segments.append(self.active)
+            if segments or self._has_unsynced():
+                write = self._checkpoint_job(end_offset, segments)
+
+        def job() -> durability.WrittenIndexes | None:
+            try:
+                return write() if write is not None else []
+            except Exception as error:
+                # `done` must be called whatever happens. The next start recovers the log.
+                self.mark_offline(f"closing failed: {error}")
+                return None
+
+        def then(written: durability.WrittenIndexes | None) -> None:
+            worked = clean and written is not None and self._offline is None
+            if worked and written is not None:
+                self._complete_checkpoint(end_offset, written)
+            self._set_offline("closed")
+            for segment in self.segments:
+                segment.close_files()
+            done(worked)
+
+        self._tasks.add(job, then)
+
+    def close_idle_files(self) -> None:
+        """Close the files of closed segments that were not read since the last call."""
+        for segment in self.segments:
+            if segment.end_offset is not None and segment.end_offset <= self.recovery_point:
+                segment.close_idle_files()
+
+    # Removal and replacement of records and segments.
 
     def delete_records(self, offset: int) -> None:
-        """Advance the log start offset. Space is freed by the next `enforce_retention`."""
-        self.set_log_start(min(offset, self.log_end_offset))
+        """Advance the log start offset. The next `enforce_retention` frees the space."""
+        self._advance_log_start(min(offset, self.log_end_offset))
 
-    def set_log_start(self, offset: int) -> None:
+    def _advance_log_start(self, offset: int) -> None:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.epochs.truncate_from_start(offset)
-            self.write_epochs()
+            self._write_epochs()
 
-    def close(self, clean: bool, done: Callable[[bool], None]) -> None:
-        """Finish all chores and close. `clean`: sync and write everything first; `done(True)` if all of it worked."""
-        maintenance.close(self, clean, done)
+    def enforce_retention(self, now_ms: int, high_watermark: int) -> int:
+        """Delete segments that have expired, and return their number. If all have, an empty one is begun first."""
+        if self._offline is not None:
+            return 0
+        count = count_expired_segments(
+            self.segments, self.config, now_ms, self.log_start_offset, self.log_end_offset, high_watermark
+        )
+        if count and count == len(self.segments):
+            try:
+                self.roll(now_ms)
+            except KafkaError:
+                # The disk is full: the closed segments make room.
+                count -= 1
+        if count:
+            self._remove_oldest_segments(count)
+        return count
 
-    def close_idle_files(self) -> None:
-        """Close files of closed segments that nobody has read since the last call. For regular calls."""
-        for segment in self.segments:
-            if segment.end_offset is not None and segment.end_offset <= self.recovery_point:
-                segment.release()
+    def _remove_oldest_segments(self, count: int) -> None:
+        removed, kept = self.segments[:count], self.segments[count:]
+        for segment in removed:
+            segment.retire()
+        self.segments = kept
+        self._advance_log_start(kept[0].base_offset)
+        self.snapshots.forget([segment.base_offset for segment in removed])
+        self._tasks.add(partial(rename_deleted_blocking, removed), self.unlink_later)
+
+    def unlink_later(self, paths: Iterable[str]) -> None:
+        """Unlink renamed files after file.delete.delay.ms."""
+        self._background(partial(unlink_blocking, self.disk, paths), _ignore, self.config.file_delete_delay_ms)
+
+    def replace_segments(self, base_offsets: Sequence[int], replacement: LogSegment) -> list[LogSegment] | None:
+        """Put a compacted segment in the place of those with these base offsets, and return these.
+
+        Returns None, and changes nothing, if retention has removed one of them or the log is offline. The snapshot at
+        the first base offset stays, those of the others are deleted with their segments.
+        """
+        replaced = [segment for segment in self.segments if segment.base_offset in base_offsets]
+        if [segment.base_offset for segment in replaced] != list(base_offsets) or self._offline is not None:
+            return None
+        at = self.segments.index(replaced[0])
+        self.segments = [*self.segments[:at], replacement, *self.segments[at + len(replaced) :]]
+        for segment in replaced:
+            segment.retire()
+        self.snapshots.forget(base_offsets[1:])
+        return replaced
+
+    def truncate_blocking(self, offset: int) -> None:
+        """Remove the batches that reach `offset` and all after them: a follower's end of log that its leader has not.
+
+        Only while nothing else uses the log and no task is left. Raises OSError, KafkaError.
+        """
+        if offset >= self.log_end_offset:
+            return
+        loaded = LoadedLog(self.disk, self.directory, self.tp, self.config)
+        loaded.segments = self.segments
+        loaded.log_start_offset = self.log_start_offset
+        loaded.log_end_offset = self.log_end_offset
+        loaded.recovery_point = self.recovery_point
+        loaded.cleaned_to = self.cleaned_to
+        loaded.producers = self.producers
+        loaded.epochs = self.epochs
+        loaded.snapshots = self.snapshots
+        loaded.epoch_file = self._epoch_file
+        loaded.directory_sync = self._directory_sync
+        truncation.truncate_blocking(loaded, max(offset, self.log_start_offset))
+        self._start(loaded)
+
+    def mark_cleaned(self, offset: int) -> None:
+        """Everything below `offset` is compacted."""
+        self.cleaned_to = max(self.cleaned_to, offset)
+
+    def add_task(self, job: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Run `job` in a thread when the tasks before it are done, then `then` with its result on the event loop."""
+        self._tasks.add(job, then)
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call back once, as soon as no task is left."""
+        self._tasks.when_idle(callback)
 
 
 def _ignore(_: object) -> None:

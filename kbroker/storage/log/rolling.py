@@ -1,100 +1,59 @@
-"""When the active segment is closed and another begins: by size, by time, by offsets, by its indexes.
+"""When a log rolls to a new segment: by size, by time, by relative offsets, by a full index.
 
-The limits are worked out once, so that an append compares four numbers; only beyond one of them it takes a second
-look here.
+The limits are computed once per segment and change of config, so that an append compares four numbers. Only an append
+beyond one of them is checked more closely.
 """
 
-from typing import TYPE_CHECKING
+from random import Random
+from typing import NamedTuple
 
-from kbroker.common import KafkaError
 from kbroker.config.topic_config import TopicConfig
-from kbroker.storage.log import maintenance
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.log.segment import LogSegment
-from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.storage.log.log import Log
 
 NEVER = 1 << 62
-# No timestamp is as low: the first batch of a segment always takes the second look.
-AT_ONCE = -2
+# Smaller than any timestamp: the first batch of a segment is always checked, since the time limit begins with it.
+_BEFORE_ANY_TIMESTAMP = -2
+# A size limit that every append exceeds.
+CHECK_ALL = -1
 
 
-def prepare(log: "Log", size: int, timestamp: int, last_offset: int, now_ms: int) -> LogSegment:
-    """The uncommon cases before an append: refuse it, close the segment, note the first batch's timestamp."""
-    if log.offline is not None or log.full:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline or refusal(log))
-    if size > log.config.segment_bytes:
-        raise KafkaError(
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"a batch of {size} bytes exceeds segment.bytes, {log.config.segment_bytes}",
-        )
-    active = log.active
-    if active.size and (
-        active.size + size > log.config.segment_bytes
-        or timestamp > log.roll_timestamp
-        or last_offset > log.roll_offset
-        or now_ms > log.roll_now
-        or log.index_full
-    ):
-        roll(log, now_ms)
-    if not log.active.size:
-        log.active.first_timestamp = timestamp
-        set_limits(log)
-    return log.active
+class RollLimits(NamedTuple):
+    """What an append may reach in the active segment: size in bytes, max timestamp, last offset, wall-clock time."""
+
+    size: int
+    max_timestamp: int
+    last_offset: int
+    now_ms: int
+
+    def is_reached(self, max_timestamp: int, last_offset: int, now_ms: int) -> bool:
+        """Whether the segment has to be closed before this append, for another reason than its size."""
+        return max_timestamp > self.max_timestamp or last_offset > self.last_offset or now_ms > self.now_ms
+
+    def is_time_over(self, now_ms: int) -> bool:
+        return now_ms > min(self.max_timestamp, self.now_ms)
 
 
-def refusal(log: "Log") -> str:
-    """Why a log that is `full` refuses appends."""
-    return "the file system is read-only" if log.read_only else "no space left on the disk"
-
-
-def roll(log: "Log", now_ms: int) -> None:
-    """Close the active segment, which is not empty, and begin another."""
-    old, base = log.active, log.log_end_offset
-    segment = LogSegment(log.disk, log.directory, base, now_ms)
-    try:
-        segment.file = log.disk.open(segment.path(), create=True)
-        if segment.file.size():
-            segment.file.truncate(0)
-    except OSError as error:
-        raise log.cut_back(error) from error
-    old.close_indexes(base)
-    log.files_created += 1
-    log.segments = [*log.segments, segment]
-    log.tail = (segment, [], [])
-    use(log, segment)
-    maintenance.finish_segment(log, old, base)
-
-
-def use(log: "Log", segment: LogSegment) -> None:
-    """Make this the active segment."""
-    log.active = segment
-    log.index_full = False
-    jitter_ms = min(log.config.segment_jitter_ms, _longest_ms(log.config))
-    log.jitter_ms = log.random.randrange(jitter_ms) if jitter_ms > 0 else 0
-    set_limits(log)
-
-
-def set_limits(log: "Log") -> None:
-    """Work out up to where an append needs no second look."""
-    config, active = log.config, log.active
-    log.index_interval = config.index_interval_bytes
-    refuse = log.offline is not None or log.full or log.index_full
-    log.roll_size = -1 if refuse else config.segment_bytes
-    log.roll_offset = active.base_offset + MAX_RELATIVE_OFFSET
-    log.roll_now = log.roll_timestamp = NEVER
-    wait_ms = _longest_ms(config) - log.jitter_ms
-    first = active.first_timestamp
-    if not active.size and first is None:
-        log.roll_timestamp = AT_ONCE
-    elif first is not None and first >= 0:
-        log.roll_timestamp = first + wait_ms
+def compute_limits(config: TopicConfig, active: LogSegment, jitter_ms: int) -> RollLimits:
+    wait_ms = _max_segment_ms(config) - jitter_ms
+    max_timestamp = now_ms = NEVER
+    first_timestamp = active.first_timestamp
+    if not active.size and first_timestamp is None:
+        max_timestamp = _BEFORE_ANY_TIMESTAMP
+    elif first_timestamp is not None and first_timestamp >= 0:
+        max_timestamp = first_timestamp + wait_ms
     else:
-        log.roll_now = active.created_ms + wait_ms
+        # Its first batch has no timestamp.
+        now_ms = active.created_ms + wait_ms
+    return RollLimits(config.segment_bytes, max_timestamp, active.base_offset + MAX_RELATIVE_OFFSET, now_ms)
 
 
-def _longest_ms(config: TopicConfig) -> int:
-    """How long a segment is written at most: of a compacted log no longer than max.compaction.lag.ms (KIP-354)."""
+def choose_jitter_ms(config: TopicConfig, random: Random) -> int:
+    """By how much a segment rolls earlier, so that not all logs roll at once (segment.jitter.ms)."""
+    jitter_ms = min(config.segment_jitter_ms, _max_segment_ms(config))
+    return random.randrange(jitter_ms) if jitter_ms > 0 else 0
+
+
+def _max_segment_ms(config: TopicConfig) -> int:
+    """A compacted log rolls after max.compaction.lag.ms at the latest (KIP-354)."""
     return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms

@@ -1,78 +1,56 @@
-"""One segment: its files, its indexes, and where offsets are in it.
+"""A segment of a log: its log file, its timestamps and its indexes.
 
-Threads read segments while the loop appends to the active one. That is safe without locks because every field that
-a reader uses is replaced in one step, never changed in pieces, and because of the order in which an append does it:
-the bytes are written, the batch is put into the list of recent ones (`Log.tail`), the size covers it, the log end
-offset passes it. A reader takes the size first. So a batch that the size covers is in the list, if not yet below the
-log end offset, and one below the log end offset can be found. Files are closed by dropping the reference, so a read
-under way keeps its file.
+Threads read segments while the event loop appends to the active one. This needs no locks:
+
+- Every field that a reader uses is replaced in one step, never changed in pieces.
+- An append writes the bytes, adds the batch to the position cache, lets `size` cover it, and then moves the log end
+  offset past it. A reader reads `size` first. So a batch that the size covers is in the cache, even if it is not below
+  the log end offset yet, and every batch below the log end offset can be found.
+- A file is closed by dropping the reference to it, so a read under way keeps its file.
 """
 
 from collections.abc import Callable
-from errno import EIO, ENOSPC
+from functools import partial
 
 from kbroker.common import Buffer
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage import file_names
-from kbroker.storage.indexes.segment_indexes import (
-    INDEX_ENTRY,
-    NO_TIMESTAMP,
-    TIME_ENTRY,
-    OffsetIndex,
-    TimeIndex,
-    WouldBlock,
-    find_entry,
-    find_entry_by_position,
-    find_time,
-)
-from kbroker.storage.indexes.transaction_index import ABORTED_ENTRY, AbortedTransaction, TransactionIndex
-from kbroker.storage.log.file_slice import FileSlice
-from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
+from kbroker.storage.indexes.index_file import WouldBlock
+from kbroker.storage.indexes.offset_index import OffsetIndex
+from kbroker.storage.indexes.time_index import NO_TIMESTAMP, TimeIndex
+from kbroker.storage.indexes.transaction_index import AbortedTransaction
+from kbroker.storage.log.reading.file_slice import FileSlice
+from kbroker.storage.log.segment_indexes import IndexCounts, SegmentIndexes, open_unless_retired
+from protocol.records.batch import HEADER_SIZE, parse_header
 
-# So many appends at least have their positions in memory.
-TAIL = 64
-# Entries of the offset index, the time index and the index of aborted transactions.
-IndexCounts = tuple[int, int, int]
-
-
-class SegmentGone(Exception):
-    """The segment left the log while a thread was about to open its files: look again in the list of segments."""
+# The kernel is asked to start writing to the disk each time this many bytes were appended.
+_WRITEBACK_BYTES = 8 << 20
 
 
 class LogSegment:
-    """`size` in bytes; `end_offset` is set when the segment is closed and None while it is active.
+    """`size` is in bytes. `end_offset` is None while the segment is active, afterwards the base offset of the next one.
 
-    `index` and `times` are in memory while there are entries that the files do not hold yet; else they are None and
-    the files hold `index_count` and `times_count` entries. `aborted`: its index of aborted transactions. `retired`: no
-    longer part of the log. `rebuilt`: its indexes were made anew from the log, so what does not fit them now is damage
-    to the log.
+    `unsynced_truncation`: the file was truncated since its last sync, and a power loss may bring back what was cut off.
+    `retired`: the segment is no longer part of the log.
     """
 
     __slots__ = (
-        "aborted",
-        "aborted_file",
+        "_bytes_since_index_entry",
+        "_used",
+        "_writeback_end",
         "base_offset",
         "created_ms",
-        "cut",
         "directory",
         "disk",
         "end_offset",
         "file",
-        "files_exist",
         "first_timestamp",
-        "index",
-        "index_count",
-        "index_file",
+        "indexes",
         "max_timestamp",
         "max_timestamp_offset",
-        "rebuilt",
         "retired",
         "size",
-        "times",
-        "times_count",
-        "unindexed",
-        "used",
-        "written_back",
+        "unsynced_truncation",
     )
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, created_ms: int) -> None:
@@ -83,269 +61,234 @@ class LogSegment:
         self.size = 0
         self.end_offset: int | None = None
         self.file: DiskFile | None = None
-        self.index: OffsetIndex | None = OffsetIndex()
-        self.times: TimeIndex | None = TimeIndex()
-        self.index_count = 0
-        self.times_count = 0
-        self.index_file: DiskFile | None = None
-        self.aborted = TransactionIndex()
-        self.aborted_file: DiskFile | None = None
-        # Whether both index files are on disk, if only empty ones.
-        self.files_exist = False
-        # Of the first batch, for rolling by time; None: not known yet.
+        self.indexes = SegmentIndexes(disk, directory, base_offset)
+        # The max timestamp of the first batch, for rolling by time; None while it is not known.
         self.first_timestamp: int | None = None
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        # Bytes since the last index entry, the batch of that entry included.
-        self.unindexed = 0
-        self.written_back = 0
-        # Whether the file was made shorter since its last sync: a power loss may bring back what was cut off.
-        self.cut = False
-        self.used = False
+        # Includes the batch of the last index entry.
+        self._bytes_since_index_entry = 0
+        self._writeback_end = 0
+        self.unsynced_truncation = False
+        # Whether it was read since the last `close_idle_files`.
+        self._used = False
         self.retired = False
-        self.rebuilt = False
 
     def path(self, suffix: str = file_names.LOG) -> str:
         return file_names.segment_file(self.directory, self.base_offset, suffix)
 
-    # Reads. With `wait` they may block and so belong in a thread; without, they raise WouldBlock.
+    # Reads. With `wait` they may block, so they belong in a thread; without it they raise WouldBlock.
 
     def read(self, size: int, position: int, wait: bool) -> Buffer:
-        """Up to `size` bytes at `position`."""
-        self.used = True
-        file = self.file or self._open(wait)[0]
+        """Read at most `size` bytes at `position`. Raises SegmentGone, OSError."""
+        self._used = True
+        file = self.file or self._open(wait)
         data = file.pread_reused(size, position) if wait else file.pread_nowait(size, position)
         if data is None:
             raise WouldBlock
         return data
 
-    def place(self, position: int, size: int, failed: Callable[[OSError], object]) -> FileSlice:
-        """What would be read, to be read later. Raises WouldBlock."""
-        self.used = True
-        return FileSlice(self.file or self._open(False)[0], position, size, failed)
-
-    def entry_at_offset(self, relative_offset: int, wait: bool) -> int | None:
-        """The last index entry (relative offset << 32 | position) of an offset up to this one."""
-        index = self.index
-        if index is not None:
-            return index.at_offset(relative_offset)
-        file = self.index_file or self._open(wait)[1]
-        return find_entry(file.pread if wait else file.pread_nowait, self.index_count, relative_offset)
-
-    def entry_at_position(self, position: int, wait: bool) -> int | None:
-        """The last index entry of a position up to this one."""
-        index = self.index
-        if index is not None:
-            return index.at_position(position)
-        file = self.index_file or self._open(wait)[1]
-        return find_entry_by_position(file.pread if wait else file.pread_nowait, self.index_count, position)
-
-    def time_floor_blocking(self, timestamp: int) -> int:
-        """An offset (absolute) before which no record of `timestamp` or later is; at least the base offset."""
-        times = self.times
-        if times is not None:
-            return self.base_offset + times.before(timestamp)
-        file = self.disk.open(self.path(file_names.TIME_INDEX), write=False)
-        self._check_retired()
-        return self.base_offset + find_time(file.pread, self.times_count, timestamp)
+    def slice(self, position: int, size: int, on_error: Callable[[OSError], object]) -> FileSlice:
+        """Return bytes of the file as a FileSlice, which is read when it is sent. Raises WouldBlock."""
+        self._used = True
+        return FileSlice(self.file or self._open(False), position, size, on_error)
 
     def collect_aborted(self, offset: int, upper: int, wait: bool, found: list[AbortedTransaction]) -> bool:
-        """Add to `found` what was aborted in [offset, upper) and has its marker here; True if no later segment can have
-        more. Raises ValueError if the file is not what was written."""
+        """Add to `found` the aborted transactions that overlap [offset, upper) and have their marker in this segment.
 
-        def read(size: int, position: int) -> Buffer | None:
-            file = self.aborted_file
-            if file is None:
-                if not wait:
-                    raise WouldBlock
-                try:
-                    file = self.disk.open(self.path(file_names.TXN_INDEX), write=False)
-                except FileNotFoundError:
-                    self._check_retired()
-                    raise
-                self._check_retired()
-                self.aborted_file = file
-            return file.pread(size, position) if wait else file.pread_nowait(size, position)
-
-        self.used = True
-        return self.aborted.collect(read, offset, upper, found)
+        Returns True if no later segment can have more. Raises as the lookups of SegmentIndexes.
+        """
+        self._used = True
+        return self.indexes.collect_aborted(offset, upper, wait, found)
 
     def open_blocking(self) -> DiskFile:
-        """The log file, opened if it is not yet."""
-        return self.file or self._open(True)[0]
+        """Return the log file, opened if it is not open. Raises SegmentGone, OSError."""
+        return self.file or self._open(True)
 
-    def _open(self, wait: bool) -> tuple[DiskFile, DiskFile]:
-        """Open the log and the index file of a closed segment."""
+    def _open(self, wait: bool) -> DiskFile:
         if not wait:
             raise WouldBlock
+        file = self.file = open_unless_retired(self.disk, self.path(), lambda: self.retired)
+        return file
+
+    def close_idle_files(self) -> None:
+        """Close the files of a closed segment unless it was read since the last call.
+
+        While an index is in memory the files may not have their final names yet.
+        """
+        if not self._used and self.indexes.offset is None:
+            self.close_files()
+        self._used = False
+
+    def close_files(self) -> None:
+        self.file = None
+        self.indexes.close_files()
+
+    # Appends, on the event loop.
+
+    def create_file(self) -> None:
+        """Create the log file. A leftover file of that name is truncated. Raises OSError."""
+        file = self.disk.open(self.path(), create=True)
+        if file.size():
+            file.truncate(0)
+        self.file = file
+
+    def begin(self, first_timestamp: int) -> None:
+        """The segment is empty, and its first batch will have this max timestamp."""
+        self.first_timestamp = first_timestamp
+
+    def add_batch(self, position: int, size: int, last_offset: int, timestamp: int, index_interval: int) -> bool:
+        """Account for a batch that was written at `position`; returns whether it got index entries.
+
+        `timestamp` is the batch's max timestamp, `index_interval` is index.interval.bytes.
+        """
+        self.size = position + size
+        if self.first_timestamp is None:
+            self.first_timestamp = timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_index_entry <= index_interval:
+            self._bytes_since_index_entry += size
+            return False
+        self._bytes_since_index_entry = size
+        self.indexes.add(last_offset - self.base_offset, position)
+        self.add_time_entry()
+        return True
+
+    def index_next_batch(self) -> None:
+        """The next batch gets index entries, however few bytes were added since the last ones."""
+        self._bytes_since_index_entry = 1 << 62
+
+    def add_time_entry(self) -> None:
+        """Add the largest timestamp so far to the time index."""
+        self.indexes.add_timestamp(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def cut_torn_append(self) -> None:
+        """Remove what a failed write left behind the last complete batch. Raises OSError.
+
+        A read-only file system refuses any truncation, so nothing is done if nothing was left.
+        """
+        if not self.size:
+            self.first_timestamp = None
+        assert self.file is not None
+        if self.file.size() != self.size:
+            self.file.truncate(self.size)
+            self.unsynced_truncation = True
+
+    def take_writeback(self, end: int) -> Callable[[], None] | None:
+        """Return a job that makes the kernel start writing the bytes before `end` to disk; None if there are few."""
+        start, file = self._writeback_end, self.file
+        if file is None or end - start < _WRITEBACK_BYTES:
+            return None
+        self._writeback_end = end
+        return partial(file.start_writeback, start, end - start)
+
+    def close(self, end_offset: int) -> None:
+        """Make the segment inactive. As in Kafka, the last entry of its time index has its largest timestamp."""
+        self.end_offset = end_offset
+        self.add_time_entry()
+
+    # Durability.
+
+    def sync_blocking(self) -> None:
+        """Sync the log file. Raises OSError."""
+        # Before the sync: a truncation on the event loop meanwhile needs another sync.
+        self.unsynced_truncation = False
         try:
             file = self.file or self.disk.open(self.path(), write=False)
-            index_file = self.index_file or (
-                self.disk.open(self.path(file_names.INDEX), write=False) if self.index is None else file
-            )
         except FileNotFoundError:
-            self._check_retired()
+            if self.retired:
+                # Retention has removed it, so there is nothing to keep.
+                return
             raise
-        # Only after this is it certain that the files were not those of a successor of the same name.
-        self._check_retired()
-        self.file = file
-        if index_file is not file:
-            self.index_file = index_file
-        return file, index_file
-
-    def _check_retired(self) -> None:
-        if self.retired:
-            raise SegmentGone
-
-    def release(self) -> None:
-        """Let go of a closed segment's files unless they were used since the last call.
-
-        While the index is in memory the files may not have their names yet.
-        """
-        if not self.used and self.index is None:
-            self.file = None
-            self.index_file = None
-            self.aborted_file = None
-        self.used = False
-
-    # Writes, on the loop.
-
-    def note_batch(self, position: int, header: BatchHeader, interval: int) -> None:
-        """Account for a batch that is in the file: size, timestamps, index entries (Log.append has it inline)."""
-        last_offset = header[0] + header[6]
-        size = header[1] + LENGTH_OVERHEAD
-        if self.first_timestamp is None:
-            self.first_timestamp = header[8]
-        if header[8] > self.max_timestamp:
-            self.max_timestamp = header[8]
-            self.max_timestamp_offset = last_offset
-        if self.unindexed > interval:
-            self.add_entry(last_offset, position)
-            self.unindexed = 0
-        self.unindexed += size
-        self.size = position + size
-
-    def add_entry(self, last_offset: int, position: int) -> None:
-        """An entry in both indexes, for the batch at `position`."""
-        index, times = self.index, self.times
-        if index is not None and times is not None:
-            index.add(last_offset - self.base_offset, position)
-            times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-
-    def close_indexes(self, end_offset: int) -> None:
-        """The segment becomes inactive; its time index ends with its largest timestamp, as in Kafka."""
-        self.end_offset = end_offset
-        self.note_time()
-
-    def note_time(self) -> None:
-        if self.times is not None:
-            self.times.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-
-    def persist_job(self, sync: bool = False) -> Callable[[], IndexCounts]:
-        """A job for a thread that brings the index files up to the entries of this moment; gives their counts.
-
-        Jobs of one segment must not run at the same time. An offset index that a power loss took is noticed, since
-        its entries are checked against the log; the others are not, so they are always synced.
-        """
-        index, times = self.index, self.times
-        index_end = len(index.entries) if index is not None else self.index_count
-        times_end = len(times.timestamps) if times is not None else self.times_count
-        aborted_start, aborted_tail = self.aborted.persisted, self.aborted.encode_tail()
-        aborted_end = len(self.aborted)
-
-        def job() -> IndexCounts:
-            if index is not None:
-                self._extend(file_names.INDEX, INDEX_ENTRY, index.persisted, index_end, index.encode, sync)
-            if times is not None:
-                self._extend(file_names.TIME_INDEX, TIME_ENTRY, times.persisted, times_end, times.encode, True)
-            if aborted_tail:
-                self._extend_aborted(aborted_start, aborted_tail)
-            return index_end, times_end, aborted_end
-
-        return job
-
-    def _extend(
-        self, suffix: str, width: int, start: int, end: int, encode: Callable[[int, int], bytes], sync: bool
-    ) -> None:
-        file = self.disk.open(self.path(suffix), create=True)
-        try:
-            size = file.size()
-            if size < start * width:
-                start = 0
-            if size != start * width:
-                file.truncate(start * width)
-            data = encode(start, end)
-            if data and file.append(data) != len(data):
-                file.truncate(start * width)
-                raise OSError(ENOSPC, "no space left for an index")
-            if sync and data:
-                file.fdatasync()
-        finally:
-            file.close()
-
-    def _extend_aborted(self, start: int, data: bytes) -> None:
-        """The name is synced as well: a snapshot of the producers that is written after it relies on the file, and so
-        nothing that it holds is ever cut off. Earlier jobs may have written some of this meanwhile."""
-        path = self.path(file_names.TXN_INDEX)
-        start, data = self.aborted.persisted, data[(self.aborted.persisted - start) * ABORTED_ENTRY :]
-        if not data:
-            return
-        created = not self.disk.exists(path)
-        file = self.disk.open(path, create=True)
-        try:
-            if file.size() < start * ABORTED_ENTRY:
-                raise OSError(EIO, f"{path} has lost entries")
-            if file.size() != start * ABORTED_ENTRY:
-                file.truncate(start * ABORTED_ENTRY)
-            if file.append(data) != len(data):
-                file.truncate(start * ABORTED_ENTRY)
-                raise OSError(ENOSPC, "no space left for an index")
-            file.fdatasync()
-        finally:
-            file.close()
-        if created:
-            self.disk.sync_dir(self.directory)
-
-    def persist_aborted_blocking(self) -> None:
-        """Bring its index of aborted transactions up to now, while no job does."""
-        self._extend_aborted(self.aborted.persisted, self.aborted.encode_tail())
-        self.aborted.written(len(self.aborted))
-
-    def persisted(self, counts: IndexCounts) -> None:
-        """A persist job is done. A closed segment's indexes leave the memory."""
-        index_end, times_end, aborted_end = counts
-        self.aborted.written(aborted_end)
-        index, times = self.index, self.times
-        self.files_exist = True
-        if index is not None and times is not None:
-            index.persisted = max(index.persisted, min(index_end, len(index.entries)))
-            times.persisted = max(times.persisted, min(times_end, len(times.timestamps)))
-            if self.end_offset is not None and index.persisted == len(index.entries):
-                self.index_count = index_end
-                self.times_count = times_end
-                self.index = None
-                self.times = None
+        file.fdatasync()
 
     @property
-    def needs_persist(self) -> bool:
-        index, times = self.index, self.times
-        if self.aborted.unwritten:
-            return True
-        if index is None or times is None:
-            return False
-        closed = self.end_offset is not None
-        return closed or index.persisted < len(index.entries) or times.persisted < len(times.timestamps)
+    def needs_index_write(self) -> bool:
+        return self.indexes.needs_write(self.end_offset is not None)
 
-    def largest_timestamp(self) -> int:
-        """Of its records; if they have none, when its file was last written (KIP-33)."""
+    def mark_indexes_written(self, counts: IndexCounts) -> None:
+        """An index write job has returned these counts."""
+        self.indexes.mark_written(counts, self.end_offset is not None)
+
+    # Loading, in a thread.
+
+    def open_closed_blocking(self, end_offset: int) -> None:
+        """The segment [base_offset, end_offset) is in its files, which are opened when it is read."""
+        self.end_offset = end_offset
+        self.size = self.disk.size(self.path())
+
+    def open_file_blocking(self) -> DiskFile:
+        """Open the log file to write to it; `size` becomes that of the file."""
+        file = self.file = self.disk.open(self.path(), create=True)
+        self.size = file.size()
+        return file
+
+    def use_cleaned(self, file: DiskFile, size: int, end_offset: int) -> None:
+        """The closed segment is in a file that has not got its final name yet."""
+        self.file = file
+        self.size = size
+        self.end_offset = end_offset
+
+    def use_timestamps(self, first: int | None, largest: int, largest_offset: int) -> None:
+        self.first_timestamp = first
+        self.max_timestamp, self.max_timestamp_offset = largest, largest_offset
+
+    def truncate_blocking(self, size: int) -> None:
+        """Cut the log file, which was just opened, to `size` bytes if it is larger."""
+        assert self.file is not None
+        if self.file.size() > size:
+            self.file.truncate(size)
+        self.size = size
+
+    def mark_truncated(self) -> None:
+        """The file was truncated, perhaps by a process that did not sync it."""
+        self.unsynced_truncation = True
+
+    def use_indexes(self, offset: OffsetIndex, time: TimeIndex) -> None:
+        """Continue from these index entries. The last one has the largest timestamp so far."""
+        self.indexes.use(offset, time)
+        self.use_max_timestamp_of(time)
+
+    def use_max_timestamp_of(self, time: TimeIndex) -> None:
+        if time.timestamps:
+            self.max_timestamp = time.timestamps[-1]
+            self.max_timestamp_offset = self.base_offset + time.offsets[-1]
+
+    def use_index_files(self, counts: IndexCounts, max_timestamp: int, max_timestamp_offset: int) -> None:
+        """The index files of this closed segment are complete; their entries stay on disk."""
+        self.indexes.use_files(counts)
+        self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
+
+    def reset_indexes(self) -> None:
+        """Forget the offset and the time index: the log will be read from its start."""
+        self.indexes.reset()
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self.first_timestamp = None
+        self._bytes_since_index_entry = 0
+
+    def load_first_timestamp_blocking(self) -> None:
+        """Set `first_timestamp` from the first batch in the file. Raises OSError."""
+        file = self.file or self.disk.open(self.path(), write=False)
+        header = file.pread(HEADER_SIZE, 0)
+        self.first_timestamp = parse_header(header).max_timestamp if len(header) == HEADER_SIZE else None
+
+    def newest_timestamp(self) -> int:
+        """The largest timestamp of its records; if they have none, the time at which its file was written (KIP-33)."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.disk.mtime_ms(self.path())
 
     # Removal.
 
-    def rename_deleted(
+    def retire(self) -> None:
+        """The segment leaves the log. Readers that have its files open may finish."""
+        self.retired = True
+        self.indexes.retire()
+
+    def rename_deleted_blocking(
         self, suffixes: tuple[str, ...] = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)
     ) -> list[str]:
-        """Mark the files as deleted; gives the names of those that there were."""
+        """Rename the files to `.deleted`; returns the new names of those that exist. Raises OSError."""
         renamed = []
         for suffix in suffixes:
             path = self.path(suffix)

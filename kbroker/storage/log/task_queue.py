@@ -1,9 +1,7 @@
-"""Background work of one log, away from the loop and one piece at a time.
+"""Blocking work of a log, done in the background and one task after the other.
 
-A log is given a `Background`: a function that runs a blocking job in a thread, after a delay if one is asked for,
-and then gives its result to a function on the loop. The broker makes it from its offload and its timers, the
-simulation from virtual ones. What a job needs is captured on the loop when it is made; what it brings about is
-applied on the loop when it is done, so no thread holds state of a log.
+A task captures what it needs when it is made, on the event loop; a job does the work in a thread; a callback applies
+the result on the event loop. So no thread changes the state of a log.
 """
 
 from collections import deque
@@ -15,47 +13,49 @@ T = TypeVar("T")
 
 
 class BackgroundRunner(Protocol):
+    """Runs jobs in threads: the broker by its thread pool and timers, the simulation by virtual ones."""
+
     def __call__(self, job: Callable[[], T], then: Callable[[T], None], delay_ms: int = 0, /) -> None:
-        """Run `job` in a thread after `delay_ms`, then `then(result)` on the loop. Jobs given here do not raise."""
+        """Run `job` in a thread after `delay_ms`, then `then(result)` on the event loop. The job does not raise."""
         ...
 
 
 class SerialTaskQueue:
-    """Jobs in the order in which they were added; the next begins when the one before has been applied.
+    """Runs tasks in the order in which they were added. A task starts when the result of the last one was applied.
 
-    A job that raises OSError is given to `failed` instead of its `then`; later jobs still run. Jobs that must answer
-    in any case catch it themselves.
+    If a job raises, `on_error` is called with the OSError instead of the task's callback, and the next task starts.
     """
 
-    __slots__ = ("_background", "_failed", "_queue", "_running", "_when_idle")
+    __slots__ = ("_is_running", "_on_error", "_queue", "_run", "_when_idle")
 
-    def __init__(self, background: BackgroundRunner, failed: Callable[[OSError], None]) -> None:
-        self._background = background
-        self._failed = failed
+    def __init__(self, run: BackgroundRunner, on_error: Callable[[OSError], None]) -> None:
+        self._run = run
+        self._on_error = on_error
         self._queue: deque[tuple[Callable[[], object], Callable[[object], None]]] = deque()
-        self._running = False
+        self._is_running = False
         self._when_idle: list[Callable[[], None]] = []
 
     def add(self, job: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Add a task: `job` for a thread, and `then`, which is called with its result."""
         self._queue.append((job, then))  # type: ignore[arg-type]
-        if not self._running:
-            self._next()
+        if not self._is_running:
+            self._start_next()
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call back once, when no job is left: at once if there is none."""
-        if self._running:
+        """Call back once, as soon as no task is left: at once if there is none."""
+        if self._is_running:
             self._when_idle.append(callback)
         else:
             callback()
 
-    def _next(self) -> None:
+    def _start_next(self) -> None:
         if not self._queue:
-            self._running = False
-            waiting, self._when_idle = self._when_idle, []
-            for callback in waiting:
+            self._is_running = False
+            callbacks, self._when_idle = self._when_idle, []
+            for callback in callbacks:
                 callback()
             return
-        self._running = True
+        self._is_running = True
         job, then = self._queue.popleft()
 
         def attempt() -> tuple[object, OSError | None]:
@@ -64,7 +64,7 @@ class SerialTaskQueue:
             except OSError as error:
                 return None, error
             except Exception as error:
-                # A mistake of ours must not keep the log's later chores, its closing among them, from being done.
+                # A programming error must not prevent later tasks, such as the closing of the log.
                 return None, OSError(EIO, f"{type(error).__name__}: {error}")
 
         def finish(outcome: tuple[object, OSError | None]) -> None:
@@ -73,8 +73,8 @@ class SerialTaskQueue:
                 if error is None:
                     then(result)
                 else:
-                    self._failed(error)
+                    self._on_error(error)
             finally:
-                self._next()
+                self._start_next()
 
-        self._background(attempt, finish)
+        self._run(attempt, finish)

@@ -1,45 +1,61 @@
-"""The .snapshot file, in Kafka's format: of each producer its last batch and its open transaction."""
+"""The producer snapshot (`.snapshot`) in Kafka's format: the last batch and the open transaction of each producer."""
 
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from struct import error as StructError
+from typing import NamedTuple
 
 from protocol.records.crc import crc32c
 
-SNAPSHOT_VERSION = 1
-
-# Version and CRC-32C of what follows; the number of entries; one entry: producer id, epoch, last sequence,
-# last offset, offset delta, timestamp, coordinator epoch, first offset of the open transaction.
+_VERSION = 1
+# The version and the CRC-32C of what follows.
 _PREFIX = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
-SnapshotEntry = tuple[int, int, int, int, int, int, int, int]
+
+
+class SnapshotEntry(NamedTuple):
+    """A producer. Its last batch has the sequences up to `last_sequence`, and `offset_delta` + 1 offsets up to
+    `last_offset`; -1 if it has none. `txn_first_offset`: that of its open transaction, or -1."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
 
 
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
     packed = [_ENTRY.pack(*entry) for entry in entries]
     body = _COUNT.pack(len(packed)) + b"".join(packed)
-    return _PREFIX.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+    return _PREFIX.pack(_VERSION, crc32c(body)) + body
 
 
-def snapshot_entries(data: bytes) -> Iterator[SnapshotEntry]:
-    """What is in a .snapshot file; raises ValueError if it is damaged."""
+def decode_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
+    """Raises ValueError if the snapshot is damaged."""
     try:
         version, crc = _PREFIX.unpack_from(data)
         (count,) = _COUNT.unpack_from(data, _PREFIX.size)
     except StructError:
         raise ValueError(f"producer snapshot of {len(data)} bytes") from None
-    if version != SNAPSHOT_VERSION:
+    if version != _VERSION:
         raise ValueError(f"producer snapshot of unknown version {version}")
     if crc32c(memoryview(data)[_PREFIX.size :]) != crc:
-        raise ValueError("producer snapshot whose CRC is wrong")
+        raise ValueError("producer snapshot with a wrong CRC")
     start = _PREFIX.size + _COUNT.size
     if count * _ENTRY.size != len(data) - start:
         raise ValueError(f"producer snapshot of {count} entries in {len(data) - start} bytes")
-    return _ENTRY.iter_unpack(memoryview(data)[start:])
+    return _iter_entries(memoryview(data)[start:])
 
 
-def read_snapshot_entries(data: bytes) -> Iterator[SnapshotEntry]:
-    """As much of a damaged .snapshot file as has the form of entries, for people to look at."""
+def decode_damaged_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
+    """As many entries as there are bytes for, to be looked at by people."""
     body = memoryview(data)[_PREFIX.size + _COUNT.size :]
-    return _ENTRY.iter_unpack(body[: len(body) - len(body) % _ENTRY.size])
+    return _iter_entries(body[: len(body) - len(body) % _ENTRY.size])
+
+
+def _iter_entries(body: memoryview) -> Iterator[SnapshotEntry]:
+    return map(SnapshotEntry._make, _ENTRY.iter_unpack(body))

@@ -1,14 +1,14 @@
-"""The end of a transaction, as a partition is told of it."""
+"""The end of a transaction, as its coordinator writes it to a partition."""
 
 from typing import NamedTuple
 
 
 class TransactionMarker(NamedTuple):
-    """What becomes one control batch in a partition: a commit or an abort of what a producer has written there.
+    """A commit or abort of a producer's transaction, which becomes a control batch of the partition.
 
-    `coordinator_epoch` is the leader epoch of the __transaction_state partition that decided it; -1 when an
-    administrator did. `transaction_version` says how the epoch is checked: below 2 a marker's epoch may be that of
-    the data, from 2 on it is above it (KIP-890), so that a late marker cannot end a later transaction.
+    `coordinator_epoch`: the leader epoch of the coordinator's __transaction_state partition; -1 for an abort by an
+    administrator. `transaction_version` says which epoch the marker must have: below 2 at least that of the
+    transaction, from 2 on a newer one (KIP-890), so that a late marker cannot end a later transaction.
     """
 
     producer_id: int

@@ -1,8 +1,8 @@
-"""Partitions whose part in a transaction is being confirmed with its coordinator (KIP-890).
+"""Verification that a partition is part of a producer's transaction (KIP-890).
 
-Before the first batch of a transaction is appended, the coordinator is asked. Between its answer and the append an
-abort may end that transaction, and the answer means nothing for the next one: so whoever asks gets a guard first, and
-any batch or marker of the producer that is appended makes the guards given out before worthless.
+Before the first batch of a transaction is appended, the coordinator is asked. Between its response and the append, an
+abort may end that transaction, and the response says nothing about the next one. Therefore a guard is issued before the
+coordinator is asked, and any batch or marker of the producer that is appended invalidates it.
 """
 
 from kbroker.common import KafkaError
@@ -11,63 +11,66 @@ from protocol.records.batch import BatchHeader
 
 
 class VerificationGuard:
-    """Given out before the coordinator is asked, to be shown with the append. It is nothing but itself."""
+    """Issued before the coordinator is asked, and passed with the append. Only its identity matters."""
 
     __slots__ = ()
 
 
 class VerificationStateEntry:
-    """Of one producer. `lowest_sequence`: no batch may be the first that follows one which also waits (retries of
-    several in flight). `seen_ms`: since when an expiry has known it."""
+    """The verification of one producer.
 
-    __slots__ = ("epoch", "guard", "lowest_sequence", "seen_ms", "tv2")
+    `lowest_sequence`: of the batches that wait for it; no other may be the first of the transaction (a producer may
+    retry several batches at once). `first_checked_ms`: when expiration found the entry first.
+    """
+
+    __slots__ = ("epoch", "first_checked_ms", "guard", "lowest_sequence", "tv2")
 
     def __init__(self, epoch: int, sequence: int, tv2: bool) -> None:
         self.guard = VerificationGuard()
         self.epoch = epoch
         self.lowest_sequence = sequence
         self.tv2 = tv2
-        self.seen_ms: int | None = None
+        self.first_checked_ms: int | None = None
 
 
 class VerificationStates:
-    """Those under way in one partition, by producer id."""
+    """The verifications in progress in one partition, by producer id."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._waiting: dict[int, VerificationStateEntry] = {}
+        self._entries: dict[int, VerificationStateEntry] = {}
 
     def begin(self, producer_id: int, epoch: int, sequence: int, tv2: bool) -> VerificationGuard:
-        """Several requests of a producer that are under way together share a guard."""
-        known = self._waiting.get(producer_id)
-        if known is None:
-            known = self._waiting[producer_id] = VerificationStateEntry(epoch, sequence, tv2)
-        elif epoch > known.epoch:
-            known.epoch, known.lowest_sequence = epoch, sequence
-        elif epoch == known.epoch and sequence < known.lowest_sequence:
-            known.lowest_sequence = sequence
-        return known.guard
+        """Return the guard for a batch. Concurrent requests of a producer share one."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = VerificationStateEntry(epoch, sequence, tv2)
+        elif epoch > entry.epoch:
+            entry.epoch, entry.lowest_sequence = epoch, sequence
+        elif epoch == entry.epoch and sequence < entry.lowest_sequence:
+            entry.lowest_sequence = sequence
+        return entry.guard
 
-    def holds(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Whether nothing was appended for the producer since this guard was given out."""
-        known = self._waiting.get(producer_id)
-        return guard is not None and known is not None and known.guard is guard
+    def is_valid(self, producer_id: int, guard: VerificationGuard | None) -> bool:
+        """Whether nothing was appended for the producer since the guard was issued."""
+        entry = self._entries.get(producer_id)
+        return guard is not None and entry is not None and entry.guard is guard
 
-    def check_sequence(self, header: BatchHeader, known_batches: bool) -> None:
-        """The first batch of a transaction; raises KafkaError(OUT_OF_ORDER_SEQUENCE_NUMBER) as Kafka 4.3 does.
+    def check_sequence(self, header: BatchHeader, has_batches: bool) -> None:
+        """Check the first batch of a transaction; raises KafkaError(OUT_OF_ORDER_SEQUENCE_NUMBER) as Kafka 4.3 does.
 
-        With transactions of version 2 each transaction has an epoch of its own, so where no batch of the producer is
-        known its first one must be number zero; an idempotent producer may begin anywhere there.
+        With version 2 each transaction has its own epoch, so the first batch of a producer without known batches must
+        have sequence 0. Without transactions it may have any.
         """
-        known = self._waiting.get(header.producer_id)
-        if known is None:
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
             return
         sequence = header.base_sequence
-        if known.tv2 and sequence != 0 and not known_batches:
+        if entry.tv2 and sequence != 0 and not has_batches:
             where = "Expected sequence 0 for transactions v2 idempotent producer with no existing state."
-        elif sequence > known.lowest_sequence:
-            where = f"{known.lowest_sequence} (earliest seen sequence)"
+        elif sequence > entry.lowest_sequence:
+            where = f"{entry.lowest_sequence} (earliest seen sequence)"
         else:
             return
         raise KafkaError(
@@ -76,14 +79,14 @@ class VerificationStates:
         )
 
     def end(self, producer_id: int) -> None:
-        """A batch or a marker was appended."""
-        if self._waiting:
-            self._waiting.pop(producer_id, None)
+        """A batch or a marker of the producer was appended."""
+        if self._entries:
+            self._entries.pop(producer_id, None)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget those that an expiry has seen so long ago: whoever asked has gone."""
-        for producer_id, known in list(self._waiting.items()):
-            if known.seen_ms is None:
-                known.seen_ms = now_ms
-            elif now_ms - known.seen_ms >= expiration_ms:
-                del self._waiting[producer_id]
+        """Forget verifications that were there `expiration_ms` ago: their requests have gone."""
+        for producer_id, entry in list(self._entries.items()):
+            if entry.first_checked_ms is None:
+                entry.first_checked_ms = now_ms
+            elif now_ms - entry.first_checked_ms >= expiration_ms:
+                del self._entries[producer_id]

@@ -1,10 +1,10 @@
-"""Opening a log: what the files say, what an unclean stop has left, what must be repaired.
+"""Opens a log: loads its files, repairs what an unclean shutdown has left, rebuilds lost state.
 
-After a clean stop indexes and snapshots are used as they are, and only the last few batches' headers are read.
-After an unclean one every batch from the recovery point on is read and its CRC checked; the log is cut at the first
-bad one, since what follows was never acknowledged as durable. Lost or damaged indexes, snapshots and epochs are made
-anew from the log. Almost nothing is synced here, and no file is written that is right already: opening a thousand
-partitions is a matter of reading.
+After a clean shutdown indexes and snapshots are used as they are, and only the headers of the last few batches are
+read. After an unclean one every batch from the recovery point on is read and its CRC checked; the log is truncated at
+the first bad one, since nothing after it was acknowledged as durable. Lost or damaged indexes, snapshots and leader
+epochs are rebuilt from the log. Almost nothing is synced here, and no file is written that is right already, so that
+opening thousands of partitions takes little more than reading.
 """
 
 from typing import TYPE_CHECKING
@@ -14,13 +14,19 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
 from kbroker.storage.cleaner.segment_swap import finish_swaps
+from kbroker.storage.log.loaded_log import LoadedLog
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.reading import search
 from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.log.segment_deletion import delete_now_blocking
 from kbroker.storage.log.task_queue import BackgroundRunner
 from kbroker.storage.partition_metadata import encode_topic_id, read_topic_id, write_topic_id
-from kbroker.storage.producers.producer_state import ProducerStateManager
-from kbroker.storage.recovery.segment_loading import ALL, load_closed_segment, load_trusted_indexes, recover_segment
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from kbroker.storage.recovery.segment_loading import (
+    END_OF_LOG,
+    load_closed_segment,
+    load_trusted_indexes,
+    recover_segment,
+)
 from kbroker.storage.recovery.state_rebuilder import StateRebuilder
 from protocol.errors import ErrorCode
 
@@ -41,28 +47,29 @@ def open_log(
     background: BackgroundRunner,
     random: "Random",
     log_start_offset: int = 0,
+    cleaned_to: int = 0,
     checkpointed: bool = False,
 ) -> Log:
-    """Open a partition's log, or make it if its directory is not there. Runs in a thread.
+    """Open a partition's log in a thread, or create it if its directory does not exist.
 
-    `recovery_point` and `log_start_offset` are those of the checkpoints, 0 if there are none; `checkpointed`: they are
-    known to be the last ones; `clean`: the last stop was. `Log.repairs` says what was repaired. Raises
-    KafkaError(INCONSISTENT_TOPIC_ID) if the directory is another topic's of the same name, OSError.
+    `recovery_point`, `log_start_offset` and `cleaned_to` are those of the checkpoint files, 0 if these have none;
+    `checkpointed`: the files are known to be the last ones that were written; `clean`: the last shutdown was clean.
+    `Log.repairs` says what was repaired. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs
+    to another topic of the same name.
     """
-    log = Log(disk, directory, tp, topic_id, config, background, random)
+    loaded = LoadedLog(disk, directory, tp, config)
     if not disk.isdir(directory):
         disk.makedirs(directory)
         write_topic_id(disk, directory, topic_id)
-        log.log_start_offset = log.log_end_offset = log.recovery_point = log_start_offset
-        _begin_empty(log, now_ms)
+        loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset
+        _begin_empty(loaded, now_ms)
     else:
         _check_topic_id(disk, directory, topic_id)
-        opening = _Opening(log, now_ms)
-        # Only compaction leaves gaps, and a checkpoint is written before it replaces segments.
-        opening.gapless = checkpointed and not config.is_compacted
-        opening.run(recovery_point, clean, log_start_offset)
-    log.start()
-    return log
+        # Only compaction leaves gaps between segments, and a checkpoint is written before it replaces any.
+        gapless = checkpointed and not config.is_compacted
+        LogLoader(loaded, now_ms, clean, gapless).load(recovery_point, log_start_offset)
+    loaded.cleaned_to = min(cleaned_to, loaded.segments[-1].base_offset)
+    return Log(loaded, topic_id, background, random)
 
 
 def _check_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
@@ -76,180 +83,154 @@ def _check_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
         )
 
 
-def _begin_empty(log: Log, now_ms: int) -> None:
-    segment = LogSegment(log.disk, log.directory, log.log_end_offset, now_ms)
-    segment.file = log.disk.open(segment.path(), create=True)
-    log.files_created += 1
-    log.directory_synced = -1
-    log.segments = [segment]
+def _begin_empty(loaded: LoadedLog, now_ms: int) -> None:
+    segment = LogSegment(loaded.disk, loaded.directory, loaded.log_end_offset, now_ms)
+    segment.create_file()
+    loaded.directory_sync.mark_unsynced()
+    loaded.segments = [segment]
 
 
-class _Opening:
-    """One log being opened: its files and segments. What is learnt of their content is in learning.py."""
+class LogLoader:
+    """Loads the segments of one log. StateRebuilder restores what follows from their content.
 
-    def __init__(self, log: Log, now_ms: int) -> None:
-        self.log = log
-        self.now_ms = now_ms
-        self.repairs = log.repairs
-        self.learning = StateRebuilder(log)
-        # Whether each segment above the recovery point begins where the one before ends.
-        self.gapless = False
-        # Base offsets of segments that have an index of aborted transactions.
-        self.indexed: set[int] = set()
+    `gapless`: above the recovery point each segment begins where the one before it ends.
+    """
 
-    def run(self, recovery_point: int, clean: bool, log_start_offset: int) -> None:
-        log = self.log
-        if not clean:
-            # Whether the names that are found are durable only the last process knew.
-            log.files_created, log.directory_synced = 1, -1
-        bases = self._list_files()
-        log.segments = [LogSegment(log.disk, log.directory, base, self.now_ms) for base in bases]
-        log.log_start_offset = max([log_start_offset, *bases[:1]])
-        learning = self.learning
-        learning.load_epochs()
-        learning.load_aborted(self.indexed)
-        learning.load_producers(ALL if clean else recovery_point)
-        self._load_segments(ALL if clean else recovery_point, clean)
-        if not log.segments or log.log_end_offset < log.log_start_offset:
-            self._start_again()
-        learning.settle()
-        learning.rebuild_epochs()
-        undamaged = clean and not self.repairs
-        log.recovery_point = log.log_end_offset if undamaged else min(recovery_point, log.log_end_offset)
-        if undamaged:
-            log.epochs_synced = log.epochs_written
+    def __init__(self, loaded: LoadedLog, now_ms: int, clean: bool, gapless: bool) -> None:
+        self._loaded = loaded
+        self._now_ms = now_ms
+        self._clean = clean
+        self._gapless = gapless
+        self._state = StateRebuilder(loaded)
 
-    def _list_files(self) -> list[int]:
-        """Base offsets of the segments, in order; what earlier work left half done is finished or removed."""
-        log, disk = self.log, self.log.disk
-        listed = disk.listdir(log.directory)
+    def load(self, recovery_point: int, log_start_offset: int) -> None:
+        loaded, state = self._loaded, self._state
+        if not self._clean:
+            # Only the last process knew whether the names of the files are durable.
+            loaded.directory_sync.mark_unsynced()
+        trusted_to = END_OF_LOG if self._clean else recovery_point
+        base_offsets, transaction_indexes = self._list_files()
+        loaded.segments = [
+            LogSegment(loaded.disk, loaded.directory, base_offset, self._now_ms) for base_offset in base_offsets
+        ]
+        loaded.log_start_offset = max([log_start_offset, *base_offsets[:1]])
+        state.load_epochs()
+        state.load_transaction_indexes(transaction_indexes)
+        state.load_producers(trusted_to)
+        self._load_segments(trusted_to)
+        if not loaded.segments or loaded.log_end_offset < loaded.log_start_offset:
+            self._start_empty()
+        state.finish()
+        state.rebuild_lost_epochs()
+        is_undamaged = self._clean and not loaded.repairs
+        loaded.recovery_point = loaded.log_end_offset if is_undamaged else min(recovery_point, loaded.log_end_offset)
+        if is_undamaged:
+            loaded.epoch_file.mark_synced()
+
+    def _list_files(self) -> tuple[list[int], set[int]]:
+        """Base offsets of the segments in order, and of those with a transaction index.
+
+        Replacements of segments that were begun are finished, leftover files removed.
+        """
+        loaded, disk = self._loaded, self._loaded.disk
+        listed = disk.listdir(loaded.directory)
         if any(name.endswith((file_names.CLEANED, file_names.SWAP)) for name in listed):
-            self.repairs.extend(finish_swaps(disk, log.directory, listed))
-            listed = disk.listdir(log.directory)
-        bases: list[int] = []
-        others: list[tuple[int, str]] = []
+            loaded.repairs.extend(finish_swaps(disk, loaded.directory, listed))
+            listed = disk.listdir(loaded.directory)
+        base_offsets: set[int] = set()
+        indexes: list[tuple[int, str]] = []
         for name in listed:
             parsed = file_names.parse_segment_file(name)
             if parsed is None:
                 if name.endswith((file_names.DELETED, file_names.TEMPORARY)):
-                    disk.unlink(f"{log.directory}/{name}")
+                    disk.unlink(f"{loaded.directory}/{name}")
             elif parsed[1] == file_names.LOG:
-                bases.append(parsed[0])
+                base_offsets.add(parsed[0])
             elif parsed[1] == file_names.SNAPSHOT:
-                log.snapshots.add(parsed[0])
+                loaded.snapshots.offsets.add(parsed[0])
             else:
-                others.append((parsed[0], name))
-        known = set(bases)
-        for base, name in others:
-            if base not in known:
-                disk.unlink(f"{log.directory}/{name}")
+                indexes.append((parsed[0], name))
+        transaction_indexes: set[int] = set()
+        for base_offset, name in indexes:
+            if base_offset not in base_offsets:
+                disk.unlink(f"{loaded.directory}/{name}")
             elif name.endswith(file_names.TXN_INDEX):
-                self.indexed.add(base)
-        return sorted(bases)
+                transaction_indexes.add(base_offset)
+        return sorted(base_offsets), transaction_indexes
 
-    # Segments.
-
-    def _load_segments(self, trusted_to: int, clean: bool) -> None:
-        """First those that need no reading, then, in order, those with offsets from `trusted_to` on."""
-        log = self.log
-        segments = log.segments
-        interval = log.config.index_interval_bytes
+    def _load_segments(self, trusted_to: int) -> None:
+        """Load the segments that need no reading, then recover, in order, those with offsets from `trusted_to` on."""
+        loaded = self._loaded
+        segments = loaded.segments
         ends = [segment.base_offset for segment in segments[1:]]
-        # The one that ends at the recovery point is looked at: what an earlier recovery has cut off there comes back if
-        # the power is lost before the next sync.
+        # A segment that ends at the recovery point is recovered as well: what an earlier recovery has cut off there
+        # comes back if the power is lost before the next sync.
         closed = sum(1 for end in ends if end < trusted_to)
         for segment, end in zip(segments[:closed], ends, strict=False):
-            repair = load_closed_segment(segment, end, interval)
+            repair = load_closed_segment(segment, end, loaded.config.index_interval_bytes)
             if repair is not None:
-                self.repairs.append(repair)
+                loaded.repairs.append(repair)
+        lost_timestamps = set()
         for segment in segments[closed:]:
-            self.repairs.extend(load_trusted_indexes(segment, trusted_to))
-            # Perhaps by a process that died before it could sync that.
-            segment.cut = not clean
-        # Not known yet; a search takes every offset for possible.
-        log.log_end_offset = ALL
-        if not clean:
-            self.learning.replay(trusted_to)
-        self.learning.listening = not clean
+            trusted = load_trusted_indexes(segment, trusted_to)
+            if trusted.repair is not None:
+                loaded.repairs.append(trusted.repair)
+            if trusted.lost_timestamps:
+                lost_timestamps.add(segment)
+            if not self._clean:
+                # Perhaps it was, by a process that died before it could sync that.
+                segment.mark_truncated()
+        # Not known yet. Until then a search takes every offset for possible.
+        loaded.log_end_offset = END_OF_LOG
+        if not self._clean:
+            self._state.replay(trusted_to)
+        self._state.is_listening = not self._clean
         for slot in range(closed, len(segments)):
-            segment = segments[slot]
-            last = slot == len(ends)
-            loaded = recover_segment(
-                segment,
-                interval,
-                self.learning,
-                check_crc=not clean,
-                # Only compaction leaves gaps, and it does not touch the last segment. (A replica of a compacted log
-                # has them there.)
-                contiguous=last and not log.config.is_compacted,
-                following=None if last else ends[slot],
-            )
-            self.repairs.extend(loaded.repairs)
-            log.log_end_offset = max(loaded.next_offset, segment.base_offset)
-            if last:
+            next_base_offset = ends[slot] if slot < len(ends) else None
+            if not self._recover(slot, next_base_offset, trusted_to, segments[slot] in lost_timestamps):
                 break
-            missing = self.gapless and not clean and ends[slot] > max(log.log_end_offset, trusted_to)
-            if loaded.cut or missing or ends[slot] < loaded.next_offset:
-                self._drop(segments[slot + 1 :], f"it follows the damage at offset {log.log_end_offset}")
-                log.segments = segments[: slot + 1]
-                break
-            segment.close_indexes(ends[slot])
 
-    def _drop(self, segments: list[LogSegment], reason: str) -> None:
+    def _recover(self, slot: int, next_base_offset: int | None, trusted_to: int, lost_timestamps: bool) -> bool:
+        """Recover a segment; False if the log ends with it."""
+        loaded = self._loaded
+        segment = loaded.segments[slot]
+        is_last = next_base_offset is None
+        recovered = recover_segment(
+            segment,
+            loaded.config.index_interval_bytes,
+            self._state.on_batch,
+            check_crc=not self._clean,
+            # Only compaction leaves gaps, and it does not touch the last segment. (In a replica of a compacted log
+            # the last segment has gaps too.)
+            contiguous=is_last and not loaded.config.is_compacted,
+            next_base_offset=next_base_offset,
+            lost_timestamps=lost_timestamps,
+        )
+        loaded.repairs.extend(recovered.repairs)
+        loaded.log_end_offset = max(recovered.next_offset, segment.base_offset)
+        if next_base_offset is None:
+            return False
+        has_gap = self._gapless and not self._clean and next_base_offset > max(loaded.log_end_offset, trusted_to)
+        if recovered.was_cut or has_gap or next_base_offset < recovered.next_offset:
+            self._remove(loaded.segments[slot + 1 :], f"it follows the damage at offset {loaded.log_end_offset}")
+            loaded.segments = loaded.segments[: slot + 1]
+            return False
+        segment.close(next_base_offset)
+        return True
+
+    def _remove(self, segments: list[LogSegment], reason: str) -> None:
         for segment in segments:
-            self.repairs.append(f"{segment.path()}: removed, {reason}")
-            self.log.snapshots.discard(segment.base_offset)
-            _remove_files(segment)
-        # Else a power loss could bring them back, behind what is appended from now on.
-        self.log.disk.sync_dir(self.log.directory)
+            self._loaded.repairs.append(f"{segment.path()}: removed, {reason}")
+            self._loaded.snapshots.forget([segment.base_offset])
+            delete_now_blocking(segment)
+        # Otherwise a power loss could bring them back, behind what is appended from now on.
+        self._loaded.disk.sync_dir(self._loaded.directory)
 
-    def _start_again(self) -> None:
-        """There is nothing, or it all lies before the log start: begin an empty segment there, as Kafka does."""
-        log = self.log
-        if log.segments:
-            self._drop(log.segments, f"it ends before the log start offset {log.log_start_offset}")
-        log.log_end_offset = self.learning.known = log.log_start_offset
-        log.producers = ProducerStateManager()
-        _begin_empty(log, self.now_ms)
-
-
-def _remove_files(segment: LogSegment) -> None:
-    segment.retired = True
-    segment.file = segment.index_file = None
-    for path in segment.rename_deleted():
-        segment.disk.unlink(path)
-
-
-def truncate_blocking(log: Log, offset: int) -> None:
-    """Remove the batches that reach `offset` and all after them: a follower's tail that its leader does not have.
-
-    In a thread, while nothing else uses the log and it has no chores. The log end offset is afterwards that of the
-    last batch that remains.
-    """
-    if offset >= log.log_end_offset:
-        return
-    offset = max(offset, log.log_start_offset)
-    kept = [segment for segment in log.segments if segment.base_offset < offset] or log.segments[:1]
-    old = kept[-1]
-    position = search(log, old, offset, True)
-    for segment in log.segments[len(kept) :]:
-        log.snapshots.discard(segment.base_offset)
-        _remove_files(segment)
-    # Their names must not come back.
-    log.files_created += 1
-    old.retired = True
-    log.disk.open(old.path()).truncate(position)
-    last = LogSegment(log.disk, log.directory, old.base_offset, old.created_ms)
-    last.cut = True
-    learning = StateRebuilder(log)
-    last.aborted, last.aborted_file = old.aborted, None
-    load_trusted_indexes(last, ALL)
-    interval = log.config.index_interval_bytes
-    loaded = recover_segment(last, interval, learning, check_crc=False, contiguous=False, following=None)
-    log.segments = [*kept[:-1], last]
-    log.log_end_offset = max(loaded.next_offset, last.base_offset)
-    log.recovery_point = min(log.recovery_point, log.log_end_offset)
-    learning.known = ALL
-    learning.last_epoch = log.epochs.latest
-    learning.settle()
-    log.start()
+    def _start_empty(self) -> None:
+        """There are no segments, or all lie before the log start: as Kafka, begin an empty segment at the log start."""
+        loaded = self._loaded
+        if loaded.segments:
+            self._remove(loaded.segments, f"it ends before the log start offset {loaded.log_start_offset}")
+        loaded.log_end_offset = self._state.known_to = loaded.log_start_offset
+        loaded.producers = ProducerStateManager()
+        _begin_empty(loaded, self._now_ms)

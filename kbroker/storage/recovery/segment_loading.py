@@ -1,249 +1,251 @@
-"""Reading one segment back from its files when a log is opened."""
+"""Loads one segment from its files: a closed one by its indexes, the tail of the log by its batches."""
 
+from collections.abc import Callable
 from struct import Struct
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from kbroker.runtime.disk import DiskFile
 from kbroker.storage import file_names
-from kbroker.storage.indexes.segment_indexes import INDEX_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex, read_time_entry
-from kbroker.storage.log.batch_scan import BatchScan
-from kbroker.storage.log.reading import rebuild_indexes
+from kbroker.storage.indexes.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex, position_of, relative_offset_of
+from kbroker.storage.indexes.time_index import NO_TIMESTAMP, TIME_ENTRY_BYTES, TimeIndex, read_time_entry
+from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET, BatchScan
+from kbroker.storage.log.reading.offset_lookup import rebuild_indexes
 from kbroker.storage.log.segment import LogSegment
-from protocol.records.batch import HEADER, HEADER_SIZE, BatchHeader
+from kbroker.storage.log.segment_indexes import IndexCounts
+from protocol.records.batch import HEADER_SIZE, BatchHeader
 
-ALL = 1 << 62
-_LOW = 0xFFFFFFFF
-_ENTRY = Struct(">ii")
+# Larger than any offset: everything in the log is trusted.
+END_OF_LOG = 1 << 62
 
+_OFFSET_ENTRY = Struct(">ii")
 
-class BatchObserver(Protocol):
-    def batch(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
-        """Told of each batch that is read while a log is opened, of some of them twice."""
-        ...
+_EMPTY = "empty"
+_NO_TIMESTAMPS = "without timestamps"
+_DOES_NOT_FIT = "does not fit the log"
+
+# Called with each batch that is read, its segment and its position; with some batches twice.
+OnBatch = Callable[[LogSegment, int, BatchHeader], None]
 
 
 class RecoveredSegment(NamedTuple):
-    """The offset after the last batch, whether the file was cut, what was repaired."""
+    """`next_offset` follows the last batch, `was_cut` says whether the file was truncated."""
 
     next_offset: int
-    cut: bool
+    was_cut: bool
     repairs: list[str]
 
 
-def load_closed_segment(segment: LogSegment, end_offset: int, interval: int) -> str | None:
-    """A segment below the recovery point: its indexes stay on disk unless they cannot be right.
+# Closed segments.
 
-    Damage that is not seen at their ends is noticed, and repaired, when they are used. Gives what was repaired.
+
+class _IndexFiles(NamedTuple):
+    """What the sizes and last entries of index files say. `fault`: why they cannot be right, None if they can."""
+
+    fault: str | None
+    counts: IndexCounts = IndexCounts(-1, -1, 0)
+    max_timestamp: int = NO_TIMESTAMP
+    max_timestamp_offset: int = -1
+
+
+def load_closed_segment(segment: LogSegment, end_offset: int, index_interval: int) -> str | None:
+    """Load a segment below the recovery point. Its indexes stay on disk unless they cannot be right.
+
+    Damage that their ends do not show is noticed and repaired when they are used. Returns what was repaired.
     """
-    segment.end_offset = end_offset
-    segment.size = segment.disk.size(segment.path())
-    fault = _index_fault(segment, end_offset, interval)
-    if fault is not None:
-        counts = segment.index_count, segment.times_count
-        rebuild_indexes(segment, interval, end_offset)
-        assert segment.times is not None
-        assert segment.index is not None
-        # Else it is strange, but so is the log: one large batch, say, or records without timestamps.
-        if fault not in (_EMPTY, _NO_TIMES) or counts != (len(segment.index.entries), len(segment.times.timestamps)):
-            if segment.times.timestamps:
-                segment.max_timestamp = segment.times.timestamps[-1]
-                segment.max_timestamp_offset = segment.base_offset + segment.times.offsets[-1]
-            return f"{segment.path(file_names.INDEX)}: {fault}; rebuilt from the log"
-        segment.rebuilt = False
-    segment.index = segment.times = None
-    segment.files_exist = True
-    return None
+    segment.open_closed_blocking(end_offset)
+    files = _check_index_files(segment, end_offset, index_interval)
+    if files.fault is None:
+        _use_index_files(segment, files)
+        return None
+    rebuild_indexes(segment, index_interval, end_offset)
+    offsets, times = segment.indexes.offset, segment.indexes.time
+    assert offsets is not None
+    assert times is not None
+    counts = len(offsets.entries), len(times.timestamps)
+    if files.fault in (_EMPTY, _NO_TIMESTAMPS) and counts == files.counts[:2]:
+        # The indexes are unusual because the log is: one large batch, say, or records without timestamps.
+        _use_index_files(segment, files)
+        return None
+    segment.use_max_timestamp_of(times)
+    return f"{segment.path(file_names.INDEX)}: {files.fault}; rebuilt from the log"
 
 
-_EMPTY = "empty"
-_NO_TIMES = "without timestamps"
-_UNFIT = "does not fit the log"
+def _use_index_files(segment: LogSegment, files: _IndexFiles) -> None:
+    segment.use_index_files(files.counts, files.max_timestamp, files.max_timestamp_offset)
 
 
-def _index_fault(segment: LogSegment, end_offset: int, interval: int) -> str | None:
-    """What is wrong with the index files, as far as their sizes and last entries tell. Sets counts and timestamp."""
-    disk = segment.disk
-    last_offset = end_offset - 1 - segment.base_offset
-    segment.index_count = segment.times_count = -1
+def _check_index_files(segment: LogSegment, end_offset: int, index_interval: int) -> _IndexFiles:
+    disk, base = segment.disk, segment.base_offset
+    last_offset = end_offset - 1 - base
     try:
-        file = disk.open(segment.path(file_names.INDEX), write=False)
-        times = disk.open(segment.path(file_names.TIME_INDEX), write=False)
+        index_file = disk.open(segment.path(file_names.INDEX), write=False)
+        time_file = disk.open(segment.path(file_names.TIME_INDEX), write=False)
     except FileNotFoundError:
-        return "missing"
-    count, rest = divmod(file.size(), INDEX_ENTRY)
-    times_count, times_rest = divmod(times.size(), TIME_ENTRY)
-    if rest or times_rest:
-        return "of a wrong size"
-    position = 0
+        return _IndexFiles("missing")
+    count, extra = divmod(index_file.size(), OFFSET_ENTRY_BYTES)
+    time_count, time_extra = divmod(time_file.size(), TIME_ENTRY_BYTES)
+    if extra or time_extra:
+        return _IndexFiles("of a wrong size")
+    position, indexed_offset = 0, None
     if count:
-        offset, position = _ENTRY.unpack(file.pread(INDEX_ENTRY, (count - 1) * INDEX_ENTRY))
+        offset, position = _OFFSET_ENTRY.unpack(index_file.pread(OFFSET_ENTRY_BYTES, (count - 1) * OFFSET_ENTRY_BYTES))
+        indexed_offset = base + offset
         # Both ascend, and the first batch never has an entry.
         if not (count - 1 <= offset <= last_offset and count * HEADER_SIZE <= position < segment.size):
-            return _UNFIT
-    if times_count:
-        timestamp, time_offset = read_time_entry(times.pread, times_count - 1)
-        if timestamp < 0 or not times_count - 1 <= time_offset <= last_offset:
-            return _UNFIT
-        segment.max_timestamp = timestamp
-        segment.max_timestamp_offset = segment.base_offset + time_offset
-    segment.index_count, segment.times_count = count, times_count
-    if not count and segment.size > interval:
-        return _EMPTY
-    if not times_count and segment.size:
-        return _NO_TIMES
-    return _tail_fault(segment, position, segment.base_offset + offset if count else None)
+            return _IndexFiles(_DOES_NOT_FIT)
+    max_timestamp, max_timestamp_offset = NO_TIMESTAMP, base
+    if time_count:
+        max_timestamp, offset = read_time_entry(time_file.pread, time_count - 1)
+        max_timestamp_offset = base + offset
+        if max_timestamp < 0 or not time_count - 1 <= offset <= last_offset:
+            return _IndexFiles(_DOES_NOT_FIT)
+    if not count and segment.size > index_interval:
+        fault: str | None = _EMPTY
+    elif not time_count and segment.size:
+        fault = _NO_TIMESTAMPS
+    else:
+        fault = _check_last_batches(segment, position, indexed_offset, max_timestamp)
+    return _IndexFiles(fault, IndexCounts(count, time_count, 0), max_timestamp, max_timestamp_offset)
 
 
-def _tail_fault(segment: LogSegment, position: int, expected: int | None) -> str | None:
-    """Look at the batches from the last index entry on: it must lead to one, and none may be newer than the newest."""
+def _check_last_batches(
+    segment: LogSegment, position: int, indexed_offset: int | None, max_timestamp: int
+) -> str | None:
+    """Compare the batches from the last index entry on with the indexes: the entry must lead to a batch with the last
+    offset `indexed_offset`, and none may be newer than `max_timestamp`."""
     base = segment.base_offset
     file = segment.disk.open(segment.path(), write=False)
     for _, header in BatchScan(file, position, segment.size, base, base, check_crc=False):
-        if expected not in (None, header.last_offset):
-            return _UNFIT
-        expected = None
-        if header.max_timestamp > segment.max_timestamp:
+        if indexed_offset not in (None, header.last_offset):
+            return _DOES_NOT_FIT
+        indexed_offset = None
+        if header.max_timestamp > max_timestamp:
             return "lacks timestamps"
-    return _UNFIT if expected is not None else None
+    return _DOES_NOT_FIT if indexed_offset is not None else None
 
 
-def load_trusted_indexes(segment: LogSegment, trusted_to: int) -> list[str]:
-    """A segment of which only the offsets below `trusted_to` are known to be good: load the indexes of those.
+# The tail of the log.
 
-    Gives what must be repaired. `read_on` is to follow; until then the size is that of the file.
+
+class TrustedIndexes(NamedTuple):
+    """`repair`: what has to be rebuilt. `lost_timestamps`: the time index may have lost its entries."""
+
+    repair: str | None = None
+    lost_timestamps: bool = False
+
+
+def load_trusted_indexes(segment: LogSegment, trusted_to: int) -> TrustedIndexes:
+    """Open a segment of which only offsets below `trusted_to` are known to be good, with the index entries of these.
+
+    `recover_segment` must follow; until then the size of the segment is that of the file.
     """
-    segment.file = segment.disk.open(segment.path(), create=True)
-    segment.size = segment.file.size()
-    return _load_indexes(segment, trusted_to, segment.size)
+    size = segment.open_file_blocking().size()
+    try:
+        offsets = OffsetIndex.decode(segment.disk.read(segment.path(file_names.INDEX)))
+        times = TimeIndex.decode(segment.disk.read(segment.path(file_names.TIME_INDEX)))
+    except FileNotFoundError:
+        # Not written yet: a segment gets its index files at the first checkpoint.
+        segment.reset_indexes()
+        return TrustedIndexes()
+    except ValueError as error:
+        segment.reset_indexes()
+        return TrustedIndexes(f"{segment.path(file_names.INDEX)}: {error}; rebuilt from the log")
+    limit = trusted_to - segment.base_offset
+    entries = offsets.entries
+    count = len(entries)
+    while count and (
+        relative_offset_of(entries[count - 1]) >= limit or position_of(entries[count - 1]) > size - HEADER_SIZE
+    ):
+        count -= 1
+    times.truncate_to_offset(min(limit - 1, MAX_RELATIVE_OFFSET))
+    # Either no record has a timestamp, or the time index was lost: the headers of all batches will tell.
+    lost_timestamps = count > 0 and not times.timestamps
+    if lost_timestamps:
+        count = 0
+    if count < len(entries):
+        offsets.truncate(count)
+    segment.use_indexes(offsets, times)
+    return TrustedIndexes(lost_timestamps=lost_timestamps)
 
 
 def recover_segment(
     segment: LogSegment,
-    interval: int,
-    observer: BatchObserver,
+    index_interval: int,
+    on_batch: OnBatch,
     *,
     check_crc: bool,
     contiguous: bool,
-    following: int | None,
+    next_base_offset: int | None,
+    lost_timestamps: bool = False,
 ) -> RecoveredSegment:
-    """Read what comes after the last index entry, cut off what is bad, and complete the indexes in memory.
+    """Read what follows the last index entry, truncate the file at the first bad batch, complete the indexes in memory.
 
-    `contiguous`: the segment has no gaps. `following`: the offset at which the next segment begins.
+    `contiguous`: the segment has no gaps between its offsets. `next_base_offset`: that of the next segment, if any.
     """
-    assert segment.file is not None
-    assert segment.index is not None
     size = segment.size
     repairs = []
 
-    def read(start: int, checked: bool) -> BatchScan | None:
-        return _read(segment, start, interval, observer, check_crc=checked, contiguous=contiguous, following=following)
+    def scan_from(position: int, check_crc: bool) -> BatchScan | None:
+        assert segment.file is not None
+        base = segment.base_offset
+        if check_crc:
+            segment.file.forget_clean(position)
+        scan = BatchScan(
+            segment.file,
+            position,
+            segment.file.size(),
+            base,
+            base,
+            check_crc=check_crc,
+            contiguous=contiguous,
+            next_base_offset=next_base_offset,
+        )
+        return scan if _replay(segment, scan, index_interval, on_batch) else None
 
-    if segment.index.persisted < len(segment.index.entries):
-        # Rebuilt meanwhile, since it was wrong, from batches that nobody has checked yet.
-        _forget_indexes(segment)
-    scan = read(_resume_point(segment), check_crc)
+    offsets = segment.indexes.offset
+    assert offsets is not None
+    if offsets.persisted < len(offsets.entries):
+        # Rebuilt since it was opened, because it was wrong, from batches that were not checked yet.
+        segment.reset_indexes()
+    scan = scan_from(_last_indexed_position(segment), check_crc)
     if scan is None:
-        # One of them is damaged: nothing of the log is taken on trust.
+        # The index or the log is damaged: trust nothing.
         repairs.append(f"{segment.path(file_names.INDEX)}: does not fit the log; rebuilt from the log")
-        _forget_indexes(segment)
-        scan = read(0, True)
+        segment.reset_indexes()
+        scan = scan_from(0, True)
     elif scan.fault is not None and not check_crc:
-        # After a clean stop all should be well; as it is not, nothing is taken on trust.
-        _forget_indexes(segment)
-        scan = read(0, True)
+        # After a clean shutdown there should be no damage. As there is, trust nothing.
+        segment.reset_indexes()
+        scan = scan_from(0, True)
+    times = segment.indexes.time
     assert scan is not None
-    assert segment.times is not None
-    if segment.times_count < 0 and segment.times.timestamps:
+    assert times is not None
+    if lost_timestamps and times.timestamps:
         repairs.append(f"{segment.path(file_names.TIME_INDEX)}: empty; rebuilt from the log")
-    cut = scan.position < size
-    if cut:
+    was_cut = scan.position < size
+    if was_cut:
         repairs.append(f"{segment.path()}: cut from {size} to {scan.position} bytes: {scan.fault}")
-        segment.file.truncate(scan.position)
-    segment.size = scan.position
-    segment.times.keep_offsets(max(scan.next_offset - 1 - segment.base_offset, -1))
-    return RecoveredSegment(scan.next_offset, cut, repairs)
+    segment.truncate_blocking(scan.position)
+    times.truncate_to_offset(max(scan.next_offset - 1 - segment.base_offset, -1))
+    return RecoveredSegment(scan.next_offset, was_cut, repairs)
 
 
-def _load_indexes(segment: LogSegment, trusted_to: int, size: int) -> list[str]:
-    """Entries of what is trusted; if one index is damaged, both are dropped."""
-    try:
-        index = OffsetIndex.decode(segment.disk.read(segment.path(file_names.INDEX)))
-        times = TimeIndex.decode(segment.disk.read(segment.path(file_names.TIME_INDEX)))
-    except FileNotFoundError:
-        # Not written yet: a segment gets its index files at the first checkpoint.
-        _forget_indexes(segment)
-        return []
-    except ValueError as error:
-        _forget_indexes(segment)
-        return [f"{segment.path(file_names.INDEX)}: {error}; rebuilt from the log"]
-    limit = trusted_to - segment.base_offset
-    entries = index.entries
-    count = len(entries)
-    while count and ((entries[count - 1] >> 32) >= limit or (entries[count - 1] & _LOW) > size - HEADER_SIZE):
-        count -= 1
-    if count < len(entries):
-        index.keep(count)
-    times.keep_offsets(min(limit - 1, 2**31 - 1))
-    if count and not times.timestamps:
-        # Either no record has a timestamp, or the file was lost: a look at all headers tells.
-        index.keep(0)
-        segment.times_count = -1
-    segment.index, segment.times = index, times
-    segment.files_exist = True
-    if times.timestamps:
-        segment.max_timestamp = times.timestamps[-1]
-        segment.max_timestamp_offset = segment.base_offset + times.offsets[-1]
-    return []
+def _last_indexed_position(segment: LogSegment) -> int:
+    entries = segment.indexes.offset.entries if segment.indexes.offset is not None else ()
+    return position_of(entries[-1]) if entries else 0
 
 
-def _forget_indexes(segment: LogSegment) -> None:
-    fresh = LogSegment(segment.disk, segment.directory, segment.base_offset, segment.created_ms)
-    segment.index, segment.times = fresh.index, fresh.times
-    segment.max_timestamp, segment.max_timestamp_offset = fresh.max_timestamp, fresh.max_timestamp_offset
-    segment.first_timestamp = None
-
-
-def _resume_point(segment: LogSegment) -> int:
-    entries = segment.index.entries if segment.index is not None else ()
-    return entries[-1] & _LOW if entries else 0
-
-
-def _read(
-    segment: LogSegment,
-    start: int,
-    interval: int,
-    observer: BatchObserver,
-    *,
-    check_crc: bool,
-    contiguous: bool,
-    following: int | None,
-) -> BatchScan | None:
-    """Read from `start`, where the last index entry points to. None: what is there is not what the entry says."""
-    assert segment.file is not None
-    if check_crc:
-        segment.file.forget_clean(start)
-    size = segment.file.size()
-    expected = None
-    if start:
-        assert segment.index is not None
-        expected = segment.base_offset + (segment.index.entries[-1] >> 32)
-        segment.first_timestamp = first_timestamp(segment.file)
-    segment.unindexed = 0
-    base = segment.base_offset
-    scan = BatchScan(
-        segment.file, start, size, base, base, check_crc=check_crc, contiguous=contiguous, following=following
-    )  # fmt: skip
+def _replay(segment: LogSegment, scan: BatchScan, index_interval: int, on_batch: OnBatch) -> bool:
+    """Account for the batches of a scan; False if the first one is not the batch that the last index entry leads to."""
+    indexed_offset = None
+    if scan.position:
+        offsets = segment.indexes.offset
+        assert offsets is not None
+        indexed_offset = segment.base_offset + relative_offset_of(offsets.entries[-1])
+        segment.load_first_timestamp_blocking()
     for position, header in scan:
-        if expected is not None and header.last_offset != expected:
-            return None
-        expected = None
-        segment.note_batch(position, header, interval)
-        observer.batch(segment, position, header)
-    # Even the first batch was not good.
-    return None if expected is not None else scan
-
-
-def first_timestamp(file: DiskFile) -> int | None:
-    """Of the first batch, None if there is none."""
-    header = file.pread(HEADER_SIZE, 0)
-    return int(HEADER.unpack(header)[8]) if len(header) == HEADER_SIZE else None
+        if indexed_offset is not None and header.last_offset != indexed_offset:
+            return False
+        indexed_offset = None
+        segment.add_batch(position, header.size, header.last_offset, header.max_timestamp, index_interval)
+        on_batch(segment, position, header)
+    return indexed_offset is None

@@ -1,276 +1,275 @@
-"""What opening a log learns from what lies in it: producers, leader epochs, aborted transactions.
+"""Rebuilds what follows from the batches of a log: producer state, leader epochs, transaction indexes.
 
-Producers begin with the newest good snapshot, and the headers of what follows are read. Their transactions go along,
-so the indexes of aborted ones are known to be whole only up to that snapshot, and are learnt anew from there on.
+Producer state begins with the newest good snapshot and is completed from the headers of the batches after it. It
+includes open transactions; therefore the transaction indexes are known to be complete only up to that snapshot, and are
+rebuilt from there on.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator
 
 from kbroker.common import KafkaError
-from kbroker.storage import checkpoint_files, file_names
-from kbroker.storage.indexes.segment_indexes import INDEX_ENTRY
+from kbroker.storage import file_names
+from kbroker.storage.indexes.offset_index import OFFSET_ENTRY_BYTES, relative_offset_of
 from kbroker.storage.indexes.transaction_index import (
-    ABORTED_ENTRY,
+    TRANSACTION_ENTRY_BYTES,
     TransactionIndex,
-    encode_aborted,
-    iter_aborted,
-    load_aborted,
+    encode_entries,
+    iter_transaction_index,
+    load_transaction_index,
 )
 from kbroker.storage.log.batch_scan import iter_valid_headers
-from kbroker.storage.log.control_batches import note_control
+from kbroker.storage.log.control_batches import apply_control_batch
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
-from kbroker.storage.log.log import Log
-from kbroker.storage.log.reading import end_of, search
+from kbroker.storage.log.loaded_log import LoadedLog
+from kbroker.storage.log.reading.offset_lookup import end_offset_of, search_segment
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.producers.producer_state import ProducerStateManager
-from kbroker.storage.recovery.segment_loading import ALL
-from protocol.records.batch import CONTROL, BatchHeader
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from kbroker.storage.recovery.segment_loading import END_OF_LOG
+from protocol.records.batch import BatchHeader
 from protocol.records.control import find_end_marker
 
-# Index entries before a producer snapshot whose batches are looked at again: at least as many batches, or 128 KiB.
-WINDOW_ENTRIES = 32
-# Bytes of a control batch that are looked at.
-_LARGEST_MARKER = 1 << 16
+# The headers of at least this many batches, or 128 KiB, before a producer snapshot are read too.
+_WINDOW_ENTRIES = 32
+# Bytes of a control batch that are read.
+_MAX_MARKER_BYTES = 1 << 16
 
 
 class StateRebuilder:
-    """Of one log that is being opened. As an observer of batches it brings producers and epochs up to date while it is
-    `listening`. What lies below `known` is in the producers' state; `last_epoch` is the latest leader epoch."""
+    """For one log that is being loaded. `on_batch` updates the state while `is_listening`.
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.known = 0
+    The producer state includes everything below `known_to`. `last_epoch` is the latest leader epoch.
+    """
+
+    def __init__(self, loaded: LoadedLog) -> None:
+        self._loaded = loaded
+        self.known_to = 0
         self.last_epoch = -1
-        self.listening = False
+        self.is_listening = False
         self._epochs_lost = False
-        # Segments whose index of aborted transactions is damaged, and those of which not all of the file is believed.
+        # Segments with a damaged transaction index, and those whose file has entries that are not trusted.
         self._damaged: list[LogSegment] = []
-        self._doubtful: set[LogSegment] = set()
+        self._untrusted: set[LogSegment] = set()
 
-    def settle(self) -> None:
-        """The log end offset is known: let go of what lies beyond, and know the producers up to there."""
-        log = self.log
-        if self.known > log.log_end_offset:
-            self.load_producers(log.log_end_offset)
-        self.replay(log.log_end_offset)
-        self._rebuild_aborted()
-        for offset in [offset for offset in log.snapshots if offset > log.log_end_offset]:
-            log.disk.unlink(file_names.segment_file(log.directory, offset, file_names.SNAPSHOT))
-            log.snapshots.discard(offset)
-        for segment in log.segments:
-            self._settle_aborted(segment)
-        log.epochs.truncate_from_end(log.log_end_offset)
-        log.epochs.truncate_from_start(log.log_start_offset)
+    def finish(self) -> None:
+        """The log end offset is known: forget what lies beyond it, and complete the state up to there."""
+        loaded = self._loaded
+        if self.known_to > loaded.log_end_offset:
+            self.load_producers(loaded.log_end_offset)
+        self.replay(loaded.log_end_offset)
+        self._rebuild_damaged_indexes()
+        loaded.snapshots.remove_after_blocking(loaded.log_end_offset)
+        for segment in loaded.segments:
+            self._write_transaction_index(segment)
+        loaded.epochs.truncate_from_end(loaded.log_end_offset)
+        loaded.epochs.truncate_from_start(loaded.log_start_offset)
 
-    # Producers and epochs.
+    # Producers.
 
-    def batch(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
-        if self.listening:
-            self._learn(segment, position, header)
+    def on_batch(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
+        if self.is_listening:
+            self._update(segment, position, header)
 
-    def _learn(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
-        base_offset = header[0]
-        if base_offset >= self.known:
-            self.known = base_offset + header[6] + 1
-            if header[9] >= 0:
-                _note(self.log.producers, segment, position, header)
-        if header[2] > self.last_epoch:
-            self.last_epoch = header[2]
-            self.log.epochs.assign(self.last_epoch, base_offset)
+    def _update(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
+        if header.base_offset >= self.known_to:
+            self.known_to = header.next_offset
+            if header.producer_id >= 0:
+                _apply_batch(self._loaded.producers, segment, position, header, segment.indexes.transaction)
+        if header.leader_epoch > self.last_epoch:
+            self.last_epoch = header.leader_epoch
+            self._loaded.epochs.assign(self.last_epoch, header.base_offset)
 
     def replay(self, to: int) -> None:
-        """Learn from the headers of what lies between the producers' snapshot and `to`."""
-        snapshot = self.known
+        """Update the state from the headers between the producer snapshot and `to`."""
+        snapshot_offset = self.known_to
         before = ProducerStateManager()
-        for _, _, header in _batches(self.log, self._window_start(), min(snapshot, to)):
-            if header[9] >= 0 and not header[5] & CONTROL:
-                before.update(header, header[0])
-        self.log.producers.recall(before)
-        for segment, position, header in _batches(self.log, snapshot, to):
-            if header[0] >= snapshot:
-                self._learn(segment, position, header)
+        for _, _, header in _iter_batches(self._loaded, self._window_start(), min(snapshot_offset, to)):
+            if header.producer_id >= 0 and not header.is_control:
+                before.update(header, header.base_offset)
+        self._loaded.producers.prepend_batches(before)
+        for segment, position, header in _iter_batches(self._loaded, snapshot_offset, to):
+            if header.base_offset >= snapshot_offset:
+                self._update(segment, position, header)
 
     def _window_start(self) -> int:
-        """Some way before the snapshot, which has only the last batch of each producer.
+        """An offset some way before the snapshot, from which headers are read again.
 
-        A producer that was not answered before the stop repeats up to five batches. They must be known again as
-        duplicates, so the batches shortly before the snapshot are looked at once more, in earlier segments if need be.
+        A producer without a response before the stop sends up to five batches again. These must be recognized as
+        duplicates, but a snapshot has only the last batch of each producer.
         """
-        start = snapshot = self.known
-        wanted = WINDOW_ENTRIES if len(self.log.producers) else 0
-        for segment in reversed(self.log.segments):
-            if wanted <= 0:
+        start = snapshot_offset = self.known_to
+        missing = _WINDOW_ENTRIES if len(self._loaded.producers) else 0
+        for segment in reversed(self._loaded.segments):
+            if missing <= 0:
                 break
-            if segment.base_offset >= snapshot:
+            if segment.base_offset >= snapshot_offset:
                 continue
-            start = segment.base_offset
-            if segment.index is not None:
-                entries = segment.index.entries
-                count = bisect_left(entries, (snapshot - segment.base_offset) << 32)
-                entry = entries[count - wanted] if count >= wanted else 0
-            else:
-                count = segment.index_count
-                entry = _entry_on_disk(segment, count - wanted) if count >= wanted else 0
-            # Its first batch has no entry.
-            wanted -= count + 1
-            start += entry >> 32
+            count, entry = _count_back(segment, snapshot_offset, missing)
+            start = segment.base_offset + relative_offset_of(entry)
+            # The first batch of a segment has no entry.
+            missing -= count + 1
         return start
 
     def load_producers(self, limit: int) -> None:
-        """The newest good snapshot of an offset up to `limit`; else the state at the log's start, which is empty.
+        """Load the newest good snapshot at `limit` or before; without one the state at the start of the log, which is
+        empty.
 
-        What was aborted from there on is learnt anew: only up to a snapshot are the indexes of it known to be whole.
+        Only up to a snapshot are the transaction indexes known to be complete, so later entries are rebuilt.
         """
-        log = self.log
-        log.producers, self.known = self._newest_snapshot(limit)
-        for segment in log.segments:
-            self._keep_aborted(segment, self.known)
+        loaded = self._loaded
+        loaded.producers, self.known_to = self._load_snapshot(limit)
+        for segment in loaded.segments:
+            self._trust_transaction_index_to(segment, self.known_to)
 
-    def _newest_snapshot(self, limit: int) -> tuple[ProducerStateManager, int]:
-        """The producers and the offset at which they were so."""
-        log = self.log
-        for offset in sorted([offset for offset in log.snapshots if offset <= limit], reverse=True):
-            path = file_names.segment_file(log.directory, offset, file_names.SNAPSHOT)
-            try:
-                return ProducerStateManager.from_snapshot(log.disk.read(path), offset), offset
-            except ValueError as error:
-                self.log.repairs.append(f"{path}: {error}; removed")
-                log.disk.unlink(path)
-                log.snapshots.discard(offset)
-        return ProducerStateManager(), log.segments[0].base_offset if log.segments else 0
+    def _load_snapshot(self, limit: int) -> tuple[ProducerStateManager, int]:
+        loaded = self._loaded
+        found = loaded.snapshots.load_newest_blocking(limit, loaded.repairs)
+        if found is not None:
+            return found
+        return ProducerStateManager(), loaded.segments[0].base_offset if loaded.segments else 0
 
-    # Aborted transactions.
+    # Transaction indexes.
 
-    def load_aborted(self, indexed: set[int]) -> None:
-        """`indexed`: base offsets of the segments that have an index."""
-        segments = self.log.segments
+    def load_transaction_indexes(self, base_offsets: set[int]) -> None:
+        """Load the indexes of the segments with these base offsets, which have one."""
+        segments = self._loaded.segments
         for segment, following in zip(segments, [*segments[1:], None], strict=False):
-            if segment.base_offset in indexed:
-                end = following.base_offset if following is not None else ALL
-                path = segment.path(file_names.TXN_INDEX)
-                try:
-                    segment.aborted = load_aborted(segment.disk, path, segment.base_offset, end)
-                except ValueError as error:
-                    self.log.repairs.append(f"{path}: {error}; rebuilt from the log")
-                    self._damaged.append(segment)
-
-    def _keep_aborted(self, segment: LogSegment, offset: int) -> None:
-        """Forget what was aborted by markers from `offset` on. The file stays as it is until all is known again: if the
-        machine stops meanwhile, another snapshot may be the newest the next time, which relies on it."""
-        aborted = segment.aborted
-        if segment in self._damaged or (aborted.last_offset < offset and segment not in self._doubtful):
-            return
-        if aborted.persisted or segment in self._doubtful:
-            self._doubtful.add(segment)
+            if segment.base_offset not in base_offsets:
+                continue
+            end = following.base_offset if following is not None else END_OF_LOG
             path = segment.path(file_names.TXN_INDEX)
-            kept = [entry for entry in iter_aborted(segment.disk, path) if entry.last_offset < offset]
-            segment.aborted = TransactionIndex(len(kept), kept[-1].last_offset if kept else -1)
-        else:
-            segment.aborted = TransactionIndex()
+            try:
+                index = load_transaction_index(segment.disk, path, segment.base_offset, end)
+                segment.indexes.use_transaction_index(index)
+            except ValueError as error:
+                self._loaded.repairs.append(f"{path}: {error}; rebuilt from the log")
+                self._damaged.append(segment)
 
-    def _settle_aborted(self, segment: LogSegment) -> None:
-        """Its file has what is known, as far as snapshots rely on it, and nothing else."""
-        aborted, path = segment.aborted, segment.path(file_names.TXN_INDEX)
-        if segment in self._doubtful and segment not in self._damaged:
-            in_file = encode_aborted(iter_aborted(segment.disk, path))
-            known = in_file[: aborted.persisted * ABORTED_ENTRY] + aborted.encode_tail()
+    def _trust_transaction_index_to(self, segment: LogSegment, offset: int) -> None:
+        """Forget entries whose marker is at `offset` or later.
+
+        The file stays as it is until everything is known again: if the machine stops before that, the next start may
+        use another snapshot, which relies on the file.
+        """
+        index = segment.indexes.transaction
+        if segment in self._damaged or (index.last_offset < offset and segment not in self._untrusted):
+            return
+        kept = []
+        if index.persisted or segment in self._untrusted:
+            self._untrusted.add(segment)
+            entries = iter_transaction_index(segment.disk, segment.path(file_names.TXN_INDEX))
+            kept = [entry for entry in entries if entry.last_offset < offset]
+        segment.indexes.use_transaction_index(TransactionIndex(len(kept), kept[-1].last_offset if kept else -1))
+
+    def _write_transaction_index(self, segment: LogSegment) -> None:
+        """Let the file have what is known, as far as snapshots rely on it, and nothing else."""
+        index, path = segment.indexes.transaction, segment.path(file_names.TXN_INDEX)
+        if segment in self._untrusted and segment not in self._damaged:
+            in_file = encode_entries(iter_transaction_index(segment.disk, path))
+            known = in_file[: index.persisted * TRANSACTION_ENTRY_BYTES] + index.encode_unwritten()
             if known.startswith(in_file):
-                aborted.written(len(in_file) // ABORTED_ENTRY)
+                index.mark_written(len(in_file) // TRANSACTION_ENTRY_BYTES)
             else:
                 segment.disk.write_atomic(path, known)
-                aborted.written(len(aborted))
-        self._doubtful.discard(segment)
-        # Snapshots that were not asked now may be the next time.
-        if aborted.unwritten and any(offset > segment.base_offset for offset in self.log.snapshots):
-            segment.persist_aborted_blocking()
+                index.mark_written(len(index))
+        self._untrusted.discard(segment)
+        # The next start may use a snapshot that was not used now.
+        if index.has_unwritten and any(offset > segment.base_offset for offset in self._loaded.snapshots.offsets):
+            segment.indexes.write_transaction_index_blocking()
 
-    def _rebuild_aborted(self) -> None:
-        """Of segments whose index is damaged, from the log, beginning at a snapshot before them."""
-        log = self.log
-        damaged, self._damaged = [one for one in self._damaged if one in log.segments], []
+    def _rebuild_damaged_indexes(self) -> None:
+        """Rebuild damaged transaction indexes from the log, from a snapshot before them on."""
+        loaded = self._loaded
+        damaged, self._damaged = [segment for segment in self._damaged if segment in loaded.segments], []
         if not damaged:
             return
-        producers, start = self._newest_snapshot(damaged[0].base_offset)
+        producers, start = self._load_snapshot(damaged[0].base_offset)
         for segment in damaged:
-            segment.aborted = TransactionIndex()
+            segment.indexes.use_transaction_index(TransactionIndex())
         # The other segments have theirs already.
-        spare = LogSegment(log.disk, log.directory, 0, 0)
-        for segment, position, header in _batches(log, start, log.log_end_offset):
-            if header[9] >= 0 and header[0] >= start:
-                _note(producers, segment, position, header, None if segment in damaged else spare)
+        unused = TransactionIndex()
+        for segment, position, header in _iter_batches(loaded, start, loaded.log_end_offset):
+            if header.producer_id >= 0 and header.base_offset >= start:
+                index = segment.indexes.transaction if segment in damaged else unused
+                _apply_batch(producers, segment, position, header, index)
         for segment in damaged:
-            log.disk.write_atomic(segment.path(file_names.TXN_INDEX), segment.aborted.encode_tail())
-            segment.aborted.written(len(segment.aborted))
+            index = segment.indexes.transaction
+            loaded.disk.write_atomic(segment.path(file_names.TXN_INDEX), index.encode_unwritten())
+            index.mark_written(len(index))
+
+    # Leader epochs.
 
     def load_epochs(self) -> None:
-        log = self.log
-        path = f"{log.directory}/{file_names.LEADER_EPOCHS}"
+        """Load leader-epoch-checkpoint. If it is missing or damaged, `rebuild_lost_epochs` reads the log."""
+        loaded = self._loaded
         try:
-            data = log.disk.read(path)
-            if not data:
-                raise ValueError("empty")
-            for epoch, start in checkpoint_files.decode_epochs(data):
-                log.epochs.assign(epoch, start)
+            for epoch, start_offset in loaded.epoch_file.read_blocking():
+                loaded.epochs.assign(epoch, start_offset)
                 self.last_epoch = epoch
         except FileNotFoundError:
             self._epochs_lost = True
-        except (ValueError, IndexError) as error:
+        except ValueError as error:
             self._epochs_lost = True
-            self.log.repairs.append(f"{path}: {error}; rebuilt from the log")
-        else:
-            log.epochs_written = data
+            loaded.repairs.append(f"{loaded.epoch_file.path}: {error}; rebuilt from the log")
 
-    def rebuild_epochs(self) -> None:
-        """If they were not there, or could not be read."""
+    def rebuild_lost_epochs(self) -> None:
         if not self._epochs_lost:
             return
-        self.log.epochs = LeaderEpochCache()
+        loaded = self._loaded
+        loaded.epochs = LeaderEpochCache()
         epoch = -1
-        for _, _, header in _batches(self.log, self.log.log_start_offset, self.log.log_end_offset):
-            if header[2] > epoch:
-                epoch = header[2]
-                self.log.epochs.assign(epoch, header[0])
+        for _, _, header in _iter_batches(loaded, loaded.log_start_offset, loaded.log_end_offset):
+            if header.leader_epoch > epoch:
+                epoch = header.leader_epoch
+                loaded.epochs.assign(epoch, header.base_offset)
 
 
-def _entry_on_disk(segment: LogSegment, slot: int) -> int:
-    """An index entry of a closed segment; 0, which leads to the segment's start, if it is not there."""
+def _count_back(segment: LogSegment, offset: int, wanted: int) -> tuple[int, int]:
+    """The number of offset index entries before `offset`, and the `wanted`-th last of them; 0, which leads to the start
+    of the segment, if there are not so many."""
+    index = segment.indexes.offset
+    if index is not None:
+        count = bisect_left(index.entries, (offset - segment.base_offset) << 32)
+        return count, index.entries[count - wanted] if count >= wanted else 0
+    count = segment.indexes.counts.offset
+    return count, _read_offset_entry(segment, count - wanted) if count >= wanted else 0
+
+
+def _read_offset_entry(segment: LogSegment, slot: int) -> int:
+    """An entry in the offset index file of a closed segment; 0 if it is not there."""
     try:
-        data = segment.disk.open(segment.path(file_names.INDEX), write=False).pread(INDEX_ENTRY, slot * INDEX_ENTRY)
+        file = segment.disk.open(segment.path(file_names.INDEX), write=False)
     except FileNotFoundError:
         return 0
-    return int.from_bytes(data, "big") if len(data) == INDEX_ENTRY else 0
+    data = file.pread(OFFSET_ENTRY_BYTES, slot * OFFSET_ENTRY_BYTES)
+    return int.from_bytes(data, "big") if len(data) == OFFSET_ENTRY_BYTES else 0
 
 
-def _note(
-    producers: ProducerStateManager,
-    segment: LogSegment,
-    position: int,
-    header: BatchHeader,
-    index: LogSegment | None = None,
+def _apply_batch(
+    producers: ProducerStateManager, segment: LogSegment, position: int, header: BatchHeader, index: TransactionIndex
 ) -> None:
-    """Learn from a batch that has a producer id. `index`: whose index gets what it has aborted, if not `segment`'s."""
-    if header[5] & CONTROL:
-        batch = segment.open_blocking().pread(min(header.size, _LARGEST_MARKER), position)
-        note_control(producers, index or segment, header, header[0], find_end_marker(batch))
+    """Update `producers` from a batch that has a producer id, and `index` if it ends a transaction."""
+    if header.is_control:
+        batch = segment.open_blocking().pread(min(header.size, _MAX_MARKER_BYTES), position)
+        apply_control_batch(producers, index, header, header.base_offset, find_end_marker(batch))
     else:
-        producers.update(header, header[0])
+        producers.update(header, header.base_offset)
 
 
-def _batches(log: Log, start: int, end: int) -> Iterator[tuple[LogSegment, int, BatchHeader]]:
-    """Where the batches are that reach `start` and begin before `end`, and their headers."""
-    for segment in log.segments:
-        done = segment.end_offset is not None and segment.end_offset <= start
-        if done or segment.base_offset >= end or start >= end:
+def _iter_batches(loaded: LoadedLog, start: int, end: int) -> Iterator[tuple[LogSegment, int, BatchHeader]]:
+    """(segment, position, header) of the batches that reach `start` and begin before `end`."""
+    for segment in loaded.segments:
+        ends_before = segment.end_offset is not None and segment.end_offset <= start
+        if ends_before or segment.base_offset >= end or start >= end:
             continue
         try:
-            position = search(log, segment, start, True)
+            position = search_segment(loaded, segment, start, True)
         except KafkaError:
             position = 0
         headers = iter_valid_headers(
-            segment.open_blocking(), position, segment.size, segment.base_offset, end_of(log, segment)
+            segment.open_blocking(), position, segment.size, segment.base_offset, end_offset_of(loaded, segment)
         )
         for position, header, _ in headers:
-            if header[0] >= end:
+            if header.base_offset >= end:
                 return
             yield segment, position, header

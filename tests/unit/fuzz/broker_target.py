@@ -165,7 +165,7 @@ async def _is_well(machine: Machine, good: Client) -> None:
         data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
         for pos, header in iter_headers(data):
             assert header.base_offset == offset
-            assert crc_of(data, pos, header.size) == header.crc, "a batch whose CRC is wrong was stored"
+            assert crc_of(data, pos, header.size) == header.crc, "a batch with a wrong CRC was stored"
             offset = header.next_offset
     after = await good.produce(TOPIC, batch(b"three"))
     assert after.error_code == 0, after.error_code

@@ -14,10 +14,11 @@ from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage import checkpoint_files, file_names
-from kbroker.storage.indexes.segment_indexes import OffsetIndex, TimeIndex, find_entry, find_time
+from kbroker.storage.indexes.offset_index import OffsetIndex, find_entry
+from kbroker.storage.indexes.time_index import TimeIndex, find_last_before
 from kbroker.storage.meta_properties import MetaProperties, decode_meta_properties, encode_meta_properties
 from kbroker.storage.partition_metadata import read_topic_id, write_topic_id
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import build_batch, parse_header
 from protocol.records.crc import crc32c
 from tests.unit.fuzz.check import Target
@@ -113,7 +114,7 @@ def _time_index(rng: Random) -> Case:
                 assert list(decoded.timestamps) == sorted(set(decoded.timestamps))
         finally:
             for wanted in (0, NOW + 77, 1 << 62):
-                find_time(partial(_read, data), len(data) // 12, wanted)
+                find_last_before(partial(_read, data), len(data) // 12, wanted)
 
     return Case(data, run, _grid(min(len(data), 400), (8, 4)))
 

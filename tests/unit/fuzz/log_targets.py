@@ -12,7 +12,7 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage import file_names
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.timestamp_lookup import max_timestamp, offset_for_timestamp
+from kbroker.storage.log.reading.timestamp_lookup import find_max_timestamp, find_offset_for_timestamp
 from kbroker.storage.recovery.open_log import open_log
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import iter_headers
@@ -140,8 +140,8 @@ def _look_up(log: Log, strict: bool) -> None:
     """By timestamps, for which records are decompressed: those of a batch may be damaged although its CRC is right."""
     try:
         for timestamp in (0, NOW + 95, NOW + 1000):
-            offset_for_timestamp(log, timestamp, log.log_end_offset)
-        max_timestamp(log)
+            find_offset_for_timestamp(log, timestamp, log.log_end_offset)
+        find_max_timestamp(log)
     except KafkaError as error:
         if strict and error.code != ErrorCode.CORRUPT_MESSAGE:
             raise

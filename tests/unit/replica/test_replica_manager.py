@@ -9,7 +9,7 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import PartitionState
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import MINUTE, Machine, story
@@ -181,6 +181,9 @@ def test_who_waits_is_called_in_the_order_of_offsets() -> None:
     class NoLog:
         tp, config, offline, log_end_offset, topic_id = TopicPartition("t", 0), TopicConfig.of(), None, 0, bytes(16)
         producers = ProducerStateManager()
+
+        def update_high_watermark(self, offset: int) -> None:
+            self.producers.on_high_watermark_updated(offset)
 
     log = NoLog()
     partition = Partition(log, PartitionState(1, 0, [1, 2]), lambda _: None)  # type: ignore[arg-type]

@@ -294,7 +294,7 @@ async def test_markers_of_one_turn_share_an_append(m: Machine) -> None:
     ends = [writer.post_end(producer_id=pid, committed=pid % 2 == 0) for pid in range(20)]
     assert [await end for end in ends] == [ErrorCode.NONE] * 20
     assert (writes, log.log_end_offset) == (1, end + 20)
-    assert len(log.active.aborted) == 10
+    assert len(log.active.indexes.transaction) == 10
 
 
 @story

@@ -9,14 +9,9 @@ from kbroker.common import TopicPartition
 from kbroker.runtime.disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file, write_clean_shutdown_file
-from kbroker.storage.indexes.segment_indexes import (
-    OffsetIndex,
-    TimeIndex,
-    WouldBlock,
-    find_entry,
-    find_entry_by_position,
-    find_time,
-)
+from kbroker.storage.indexes.index_file import WouldBlock
+from kbroker.storage.indexes.offset_index import OffsetIndex, find_entry, find_entry_by_position
+from kbroker.storage.indexes.time_index import TimeIndex, find_last_before
 from kbroker.storage.log.task_queue import SerialTaskQueue
 from tests.unit.support.log_lab import Background
 
@@ -114,8 +109,8 @@ def test_an_index_is_searched_alike_in_memory_and_on_disk(count: int) -> None:
     stamped = list(zip(times.timestamps, times.offsets, strict=True))
     for wanted in [0, 1, timestamp, timestamp + 5, *(random.randrange(timestamp + 2) for _ in range(100))]:
         expected_offset = max((o for t, o in stamped if t < wanted), default=0)
-        assert times.before(wanted) == expected_offset
-        assert find_time(read_times, count, wanted) == expected_offset
+        assert times.last_before(wanted) == expected_offset
+        assert find_last_before(read_times, count, wanted) == expected_offset
     if count:
         with pytest.raises(WouldBlock):
             find_entry(lambda size, at: None, count, 1)

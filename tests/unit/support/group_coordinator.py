@@ -26,7 +26,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.runtime.loop import SimLoop
-from kbroker.storage.producers.producer_state import NO_SEQUENCE, ProducerStateManager
+from kbroker.storage.producers.producer_state_manager import NO_SEQUENCE, ProducerStateManager
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode

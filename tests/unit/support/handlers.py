@@ -18,7 +18,7 @@ from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.schema.codec import decode, encode

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.storage.checkpoint_files import decode_offsets
-from kbroker.storage.cleaner.cleaner import decode_plan
+from kbroker.storage.cleaner.compaction_plan import decode_plan
 from protocol.records.batch import build_batch
 from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_broker import DAY, HOUR, MINUTE, Machine

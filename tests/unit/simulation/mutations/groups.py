@@ -11,7 +11,7 @@ from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.group.offsets import commit_validation as commits
 from kbroker.coordinator.runtime import coordinator_context as runtime
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
-from kbroker.storage.cleaner import cleaner as compactor
+from kbroker.storage.cleaner import cleaner
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.simulation.mutations.mutation import mutation
@@ -122,13 +122,13 @@ def sessions_never_end(patch: pytest.MonkeyPatch) -> None:
     ),
 )
 def compaction_drops_the_newest(patch: pytest.MonkeyPatch) -> None:
-    real = compactor.latest_offsets
+    real = cleaner.build_offset_map
 
-    def latest_offsets(*arguments: Any) -> Any:
+    def build_offset_map(*arguments: Any) -> Any:
         offsets, cleaned_to = real(*arguments)
         return {key: offset + 1 for key, offset in offsets.items()}, cleaned_to
 
-    patch.setattr(compactor, "latest_offsets", latest_offsets)
+    patch.setattr(cleaner, "build_offset_map", build_offset_map)
 
 
 GROUPS = (

@@ -12,7 +12,7 @@ from kbroker.replica.fetch import log_reads as fetch_reads
 from kbroker.replica.partition import Partition
 from kbroker.replica.replica_manager import AppendResult, ReplicaManager
 from kbroker.server.response_queue import ResponseQueue
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
 from tests.unit.simulation.mutations.shapes import blink, only, short

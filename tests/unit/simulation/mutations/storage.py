@@ -9,11 +9,12 @@ from kbroker.common import KafkaError
 from kbroker.replica.fetch import fetch_manager as fetching
 from kbroker.replica.fetch import log_reads as fetch_reads
 from kbroker.storage import file_names
-from kbroker.storage.log import maintenance, retention
+from kbroker.storage.log import log as log_module
+from kbroker.storage.log.durability import DirectorySync
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.rolling import set_limits
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.log.segment_indexes import SegmentIndexes
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.recovery import open_log as recovery
 from kbroker.storage.recovery import segment_loading as loading
 from protocol.errors import ErrorCode
@@ -145,14 +146,18 @@ def clean_marker_is_kept(patch: pytest.MonkeyPatch) -> None:
     shape=only("restart"),
 )
 def clean_marker_of_dirty_logs(patch: pytest.MonkeyPatch) -> None:
-    real = maintenance._write_job
+    real_close, real_job = Log.close, Log._checkpoint_job
+    closing: set[Log] = set()
 
-    def write_job(log: Log, end_offset: int, complete: bool = False) -> Any:
-        if not complete:
-            return real(log, end_offset)
-        return lambda: []
+    def close(log: Log, clean: bool, done: Any) -> None:
+        closing.add(log)
+        real_close(log, clean, done)
 
-    patch.setattr(maintenance, "_write_job", write_job)
+    def checkpoint_job(log: Log, *arguments: Any, **named: Any) -> Any:
+        return (lambda: []) if log in closing else real_job(log, *arguments, **named)
+
+    patch.setattr(Log, "close", close)
+    patch.setattr(Log, "_checkpoint_job", checkpoint_job)
 
 
 # Syncs.
@@ -160,7 +165,7 @@ def clean_marker_of_dirty_logs(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("A sync does nothing, and the recovery point moves.", scenario="power", signs=(INVARIANT,))
 def sync_does_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(maintenance, "_sync", lambda segment: None)
+    patch.setattr(LogSegment, "sync_blocking", lambda segment: None)
 
 
 @mutation(
@@ -170,13 +175,7 @@ def sync_does_nothing(patch: pytest.MonkeyPatch) -> None:
     shape=topics(only(members=1), internal_segment_bytes="2048"),
 )
 def names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
-    real = maintenance.sync_segments
-
-    def sync_segments(log: Log, up_to: int) -> None:
-        log.directory_synced = log.files_created
-        real(log, up_to)
-
-    patch.setattr(maintenance, "sync_segments", sync_segments)
+    patch.setattr(DirectorySync, "sync_blocking", lambda directory: None)
 
 
 @mutation(
@@ -186,9 +185,9 @@ def names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     shape=topics(only(syncs_fail), flush_messages="2"),
 )
 def failed_sync_is_repeated(patch: pytest.MonkeyPatch) -> None:
-    real = maintenance._sync
+    real = LogSegment.sync_blocking
 
-    def sync(segment: Any) -> None:
+    def sync(segment: LogSegment) -> None:
         for _ in range(5):
             try:
                 return real(segment)
@@ -196,7 +195,7 @@ def failed_sync_is_repeated(patch: pytest.MonkeyPatch) -> None:
                 continue
         return real(segment)
 
-    patch.setattr(maintenance, "_sync", sync)
+    patch.setattr(LogSegment, "sync_blocking", sync)
 
 
 # Appends.
@@ -211,10 +210,10 @@ def failed_sync_is_repeated(patch: pytest.MonkeyPatch) -> None:
 def partial_write_is_not_cut_back(patch: pytest.MonkeyPatch) -> None:
     def cut_back(log: Log, error: OSError) -> KafkaError:
         log.full = True
-        set_limits(log)
+        log._update_limits()
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
-    patch.setattr(Log, "cut_back", cut_back)
+    patch.setattr(Log, "_cut_back", cut_back)
 
 
 # Reads.
@@ -238,8 +237,8 @@ def cold_reads_are_mixed_up(patch: pytest.MonkeyPatch) -> None:
     shape=topics(only("restart", "kill"), index_interval_bytes="0"),
 )
 def index_lookup_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    real = LogSegment.entry_at_offset
-    patch.setattr(LogSegment, "entry_at_offset", lambda segment, relative, wait: real(segment, relative + 1, wait))
+    real = SegmentIndexes.entry_at_offset
+    patch.setattr(SegmentIndexes, "entry_at_offset", lambda indexes, relative, wait: real(indexes, relative + 1, wait))
 
 
 @mutation("Reads go on above the high watermark.", scenario="durable", signs=(INVARIANT, "unflushed read"))
@@ -257,12 +256,12 @@ def reads_pass_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("Retention removes a segment that is not due.", scenario="calm", signs=("lost write",))
 def retention_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
-    real = retention.expired
+    real = log_module.count_expired_segments
 
-    def expired(segments: Any, *arguments: Any) -> int:
+    def count(segments: Any, *arguments: Any) -> int:
         return min(real(segments, *arguments) + 1, len(segments) - 1)
 
-    patch.setattr(retention, "expired", expired)
+    patch.setattr(log_module, "count_expired_segments", count)
 
 
 @mutation(

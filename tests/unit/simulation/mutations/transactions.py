@@ -23,9 +23,9 @@ from kbroker.simulation.clients.consumer.member import Member
 from kbroker.simulation.clients.producer import transactional_offsets
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.stage import Stage
-from kbroker.storage.producers import producer_state as producers
+from kbroker.storage.producers import producer_state_manager as producers
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET, OngoingTransactions
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.recovery import open_log as recovery
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
@@ -264,7 +264,7 @@ def markers_count_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
     def end(transactions: OngoingTransactions, *arguments: Any) -> Any:
         ended = real(transactions, *arguments)
-        transactions._ended.clear()
+        transactions._completed.clear()
         transactions.first_unstable_offset = next(iter(transactions._open), NO_UNSTABLE_OFFSET)
         return ended
 

@@ -11,8 +11,9 @@ from typing import cast
 from kbroker.simulation.disk.faults import Operation
 from kbroker.simulation.disk.log_files import batches, durable_end
 from kbroker.simulation.runtime.machine import DATA
-from kbroker.storage.indexes.segment_indexes import OffsetIndex, TimeIndex
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.indexes.offset_index import OffsetIndex
+from kbroker.storage.indexes.time_index import TimeIndex
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import HEADER_SIZE
 from tests.unit.simulation.transcripts.play import Play, shorten
 from tests.unit.simulation.transcripts.table import Table, seconds

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.storage.cleaner import compaction
-from kbroker.storage.cleaner.batch_filter import records_of
-from kbroker.storage.cleaner.cleaner import CompactionPlan, CompactionResult, decode_result, encode_plan, run
+from kbroker.storage.cleaner.cleaner import run
+from kbroker.storage.cleaner.compaction_plan import CompactionPlan, CompactionResult, decode_result, encode_plan
+from kbroker.storage.cleaner.log_to_clean import find_aborted_later_blocking, find_log_to_clean, make_plan
+from kbroker.storage.cleaner.segment_replacement import install_result
 from kbroker.storage.log.log import Log
-from protocol.records.batch import DELETE_HORIZON, build_batch, iter_headers, parse_header
+from protocol.records.batch import DELETE_HORIZON, build_batch, iter_batch_records, iter_headers, parse_header
 from tests.unit.support.crashing_disk import Crash, CrashingDisk
 from tests.unit.support.log_lab import NOW, Lab, append, content
 
@@ -26,7 +27,7 @@ def records(log: Log) -> Records:
     found: Records = {}
     data = content(log)
     for position, header in iter_headers(data):
-        for record in records_of(data[position : position + header.size], header):
+        for record in iter_batch_records(data[position : position + header.size], header):
             offset = header.base_offset + record.offset_delta
             assert offset not in found
             found[offset] = (record.timestamp, record.key, record.value)
@@ -66,11 +67,11 @@ class Failed(Exception):
 
 
 def planned(log: Log, now_ms: int = NOW, limit: int | None = None, map_bytes: int = MAP_BYTES) -> CompactionPlan | None:
-    found = compaction.candidate(log, now_ms, log.log_end_offset if limit is None else limit)
+    found = find_log_to_clean(log, now_ms, log.log_end_offset if limit is None else limit)
     if found is None:
         return None
-    later = compaction.aborted_later_blocking(log, found)
-    return compaction.plan(log, found, later, now_ms, map_bytes=map_bytes, io_bytes=1 << 12)
+    later = find_aborted_later_blocking(log, found)
+    return make_plan(log, found, later, now_ms, map_bytes=map_bytes, io_bytes=1 << 12)
 
 
 def work(log: Log, plan: CompactionPlan) -> CompactionResult:
@@ -88,8 +89,8 @@ def sleep(seconds: float) -> None:
 def compact(
     log: Log, now_ms: int = NOW, ratio: float = 0.0, map_bytes: int = MAP_BYTES, limit: int | None = None
 ) -> bool:
-    found = compaction.candidate(log, now_ms, log.log_end_offset if limit is None else limit)
-    if found is None or not found.worth(ratio):
+    found = find_log_to_clean(log, now_ms, log.log_end_offset if limit is None else limit)
+    if found is None or not found.needs_cleaning(ratio):
         return False
     plan = planned(log, now_ms, limit, map_bytes=map_bytes)
     assert plan is not None
@@ -98,7 +99,7 @@ def compact(
 
 
 def install(log: Log, result: CompactionResult) -> None:
-    compaction.install(log, result, lambda: None)
+    install_result(log, result, lambda: None)
 
 
 def expected(before: Records, end: int) -> Records:
@@ -179,7 +180,7 @@ def test_timestamps_and_headers_survive(tmp_path: Path) -> None:
     data = content(log)
     header = parse_header(data)
     assert (header.base_offset, header.last_offset, header.count, header.max_timestamp) == (0, 2, 2, NOW + 9)
-    assert [tuple(record) for record in records_of(data, header)] == [
+    assert [tuple(record) for record in iter_batch_records(data, header)] == [
         (0, 1, NOW + 5, b"b", None, ()),
         (0, 2, NOW + 9, b"a", b"2", ()),
     ]

@@ -10,10 +10,9 @@ from random import Random
 import pytest
 
 from kbroker.storage import file_names
-from kbroker.storage.cleaner.batch_filter import records_of
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
-from protocol.records.batch import DELETE_HORIZON, TRANSACTIONAL, build_batch, iter_headers
+from protocol.records.batch import DELETE_HORIZON, TRANSACTIONAL, build_batch, iter_batch_records, iter_headers
 from protocol.records.control import EndMarker, build_end_marker, find_end_marker
 from tests.unit.storage.cleaner.test_compaction import COMPACT, DAY, compact
 from tests.unit.support.crashing_disk import Crash, CrashingDisk
@@ -53,7 +52,9 @@ def committed(log: Log, start: int | None = None) -> list[tuple[int, bytes | Non
             if marker is not None and not marker.committed:
                 aborting.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborting):
-            found += [(header.base_offset + one.offset_delta, one.key, one.value) for one in records_of(batch, header)]
+            found += [
+                (header.base_offset + one.offset_delta, one.key, one.value) for one in iter_batch_records(batch, header)
+            ]
     return [one for one in found if one[0] >= start]
 
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kbroker.storage.cleaner.offset_map import (
-    LONGEST_KEY,
+    MAX_KEY_BYTES,
     OffsetMap,
     add_keys,
     digest,
@@ -45,7 +45,7 @@ def encoded(records: list[Record], base_timestamp: int = 0) -> bytes:
 
 
 def known(key: bytes) -> bytes | int:
-    return digest(key) if len(key) > LONGEST_KEY else key
+    return digest(key) if len(key) > MAX_KEY_BYTES else key
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -141,7 +141,7 @@ def test_long_keys_take_the_memory_of_short_ones() -> None:
     add_keys(body, 3, 0, 2, offsets)
     assert sorted(offsets.values()) == [1, 2]
     assert all(isinstance(key, int) and key < 1 << 128 for key in offsets)
-    assert [body[start:end][-2:-1] for start, end in select_retained(body, 3, 0, offsets, False).runs] == [b"3"]
+    assert [body[start:end][-2:-1] for start, end in select_retained(body, 3, 0, offsets, False).slices] == [b"3"]
     # A key that looks like another's digest is not taken for it.
     short = digest(first).to_bytes(16, "big")
     add_keys(encoded([Record(0, 0, 0, short, b"4")]), 1, 9, 0, offsets)

@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 from kbroker.storage import file_names
-from kbroker.storage.indexes.segment_indexes import WouldBlock
+from kbroker.storage.indexes.index_file import WouldBlock
 from kbroker.storage.indexes.transaction_index import (
     AbortedTransaction,
     TransactionIndex,
-    decode_aborted,
-    encode_aborted,
+    decode_entries,
+    encode_entries,
 )
 from kbroker.storage.log.log import Log
 from protocol.records.batch import TRANSACTIONAL, build_batch
@@ -32,7 +32,7 @@ def entries(count: int, random: Random) -> list[AbortedTransaction]:
 def test_what_overlaps_is_found_in_file_and_memory(in_file: int) -> None:
     random = Random(in_file)
     known = entries(200, random)
-    data = encode_aborted(known[:in_file])
+    data = encode_entries(known[:in_file])
     index = TransactionIndex(in_file, known[in_file - 1].last_offset if in_file else -1)
     for entry in known[in_file:]:
         index.add(entry)
@@ -58,10 +58,10 @@ def test_entries_move_to_the_file_one_by_one() -> None:
     index = TransactionIndex()
     for entry in known:
         index.add(entry)
-    assert index.encode_tail() == encode_aborted(known)
-    index.written(2)
-    index.written(1)
-    assert (len(index), index.persisted, index.encode_tail()) == (5, 2, encode_aborted(known[2:]))
+    assert index.encode_unwritten() == encode_entries(known)
+    index.mark_written(2)
+    index.mark_written(1)
+    assert (len(index), index.persisted, index.encode_unwritten()) == (5, 2, encode_entries(known[2:]))
     with pytest.raises(WouldBlock):
         index.collect(lambda size, at: None, 0, 1 << 60, [])
     with pytest.raises(ValueError, match="ends early"):
@@ -70,12 +70,12 @@ def test_entries_move_to_the_file_one_by_one() -> None:
 
 @pytest.mark.parametrize("damage", [(1, 1), (10, 0x80), (18, 0x80), (26, 0x80), (33, 0xFF)])
 def test_what_is_no_entry_is_refused(damage: tuple[int, int]) -> None:
-    data = bytearray(encode_aborted([AbortedTransaction(1, 5, 9, 10)]))
+    data = bytearray(encode_entries([AbortedTransaction(1, 5, 9, 10)]))
     data[damage[0]] ^= damage[1]
     with pytest.raises(ValueError, match=r"version|ascend|beyond"):
-        list(decode_aborted(bytes(data)))
+        list(decode_entries(bytes(data)))
     with pytest.raises(ValueError, match="34"):
-        list(decode_aborted(bytes(data[:-1])))
+        list(decode_entries(bytes(data[:-1])))
 
 
 def transaction(log: Log, pid: int, *, committed: bool = False, records: int = 2) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from kbroker.storage.inspect.index_files import (
     producer_entries,
     time_entries,
 )
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import MalformedError
 from protocol.records.batch import assemble_batch, build_batch, parse_header
 from protocol.records.compression import GZIP, TooLargeError, compress
@@ -251,5 +251,5 @@ def test_a_damaged_snapshot_still_shows_its_entries() -> None:
     assert fault is None
     assert entries[0][:5] == (7, 1, 7, 102, 2)
     data[2] ^= 1
-    assert producer_entries(bytes(data)) == (entries, "producer snapshot whose CRC is wrong")
+    assert producer_entries(bytes(data)) == (entries, "producer snapshot with a wrong CRC")
     assert producer_entries(b"\0")[0] == []

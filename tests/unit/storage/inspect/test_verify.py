@@ -13,8 +13,7 @@ from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.inspect.index_files import ABORTED_ENTRY, producer_entries
 from kbroker.storage.inspect.partition_check import CheckpointedState, LogFinding, PartitionCheck
 from kbroker.storage.inspect.recovery_dry_run import OverlayDisk, dry_run_recovery
-from kbroker.storage.log.control_batches import append_markers
-from kbroker.storage.producers.producer_state import ProducerStateManager
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.snapshot import encode_snapshot
 from protocol.records.batch import TRANSACTIONAL, parse_header, patch_leader_epoch
 from protocol.records.control import EndMarker, build_end_marker
@@ -114,7 +113,7 @@ def test_missing_indexes_of_closed_segments(lab: Lab) -> None:
 
 def test_snapshots_must_agree_with_the_batches(lab: Lab) -> None:
     name = edit(lab, ".snapshot", -1, lambda data: data.__setitem__(20, 1))
-    assert told(lab) == [(name, None, int(name[:20]), "producer snapshot whose CRC is wrong")]
+    assert told(lab) == [(name, None, int(name[:20]), "producer snapshot with a wrong CRC")]
     states_before = lab.path / lab.files(".snapshot")[0]
     (lab.path / name).write_bytes(states_before.read_bytes())
     ((where, _, _, what),) = told(lab)
@@ -275,7 +274,7 @@ def transacted(tmp_path: Path) -> Lab:
         for producer in (2, 1, 3):
             marker = EndMarker(committed=(n + producer) % 3 == 0, coordinator_epoch=4)
             data = build_end_marker(marker, producer, n, NOW + n)
-            append_markers(log, [(data, parse_header(data), marker)], 0, NOW)
+            log.append_markers([(data, parse_header(data), marker)], 0, NOW)
     assert lab.close(log)
     assert len(lab.files(".txnindex")) > 2
     return lab

@@ -19,10 +19,9 @@ from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.runtime.death import MachineDied
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file, write_clean_shutdown_file
-from kbroker.storage.cleaner.batch_filter import records_of
 from kbroker.storage.log.log import Log
 from kbroker.storage.recovery.open_log import open_log
-from protocol.records.batch import build_batch, iter_headers
+from protocol.records.batch import build_batch, iter_batch_records, iter_headers
 from tests.unit.storage.cleaner.test_compaction import DAY, MAP_BYTES, Still, compact
 from tests.unit.support.log_lab import NOW, TOPIC_ID, TP, Background, Lab, append
 
@@ -258,7 +257,7 @@ class Story:
             data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
             before = offset
             for position, header in iter_headers(data):
-                for record in records_of(data[position : position + header.size], header):
+                for record in iter_batch_records(data[position : position + header.size], header):
                     if header.base_offset + record.offset_delta >= log.log_start_offset:
                         found[header.base_offset + record.offset_delta] = (record.key, record.value)
                 offset = header.next_offset

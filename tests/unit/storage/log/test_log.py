@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.storage.indexes.segment_indexes import OffsetIndex, TimeIndex
+from kbroker.storage.indexes.offset_index import OffsetIndex
+from kbroker.storage.indexes.time_index import TimeIndex
 from kbroker.storage.log.log import Log
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header
@@ -100,7 +101,7 @@ def test_reading_on_from_where_the_last_read_ended_needs_no_search(
     data = log.read(0, 500, log.log_end_offset)
     assert data
     offset = max(header.next_offset for _, header in iter_headers(data))
-    monkeypatch.setattr("kbroker.storage.log.reading.search", fail)
+    monkeypatch.setattr("kbroker.storage.log.reading.offset_lookup.search_segment", fail)
     while offset < log.log_end_offset:
         data = log.read(offset, 500, log.log_end_offset)
         assert data
@@ -110,7 +111,7 @@ def test_reading_on_from_where_the_last_read_ended_needs_no_search(
 def test_recent_batches_are_found_without_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Lab(tmp_path).open()
     bases = fill(log, 300)
-    monkeypatch.setattr("kbroker.storage.log.reading.search", None)
+    monkeypatch.setattr("kbroker.storage.log.reading.offset_lookup.search_segment", None)
     for base in bases[-60:]:
         data = log.read(base, 1, log.log_end_offset)
         assert data is not None
@@ -271,7 +272,7 @@ def test_a_damaged_index_of_a_closed_segment_is_rebuilt_when_it_is_used(tmp_path
         assert bytes(log.read_blocking(last, 1, log.log_end_offset)) == data, base
     log.checkpoint()
     assert path.read_bytes() == good
-    assert log.segments[0].index is None
+    assert log.segments[0].indexes.offset is None
 
 
 @pytest.mark.parametrize("codec", range(5))

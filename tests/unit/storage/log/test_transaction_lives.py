@@ -11,13 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from kbroker.storage import file_names
-from kbroker.storage.cleaner.batch_filter import records_of
-from kbroker.storage.indexes.transaction_index import AbortedTransaction, iter_aborted
-from kbroker.storage.log.control_batches import append_markers
+from kbroker.storage.indexes.transaction_index import AbortedTransaction, iter_transaction_index
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
-from protocol.records.batch import TRANSACTIONAL, build_batch, iter_headers, parse_header
+from protocol.records.batch import TRANSACTIONAL, build_batch, iter_batch_records, iter_headers, parse_header
 from protocol.records.control import EndMarker, build_end_marker, find_end_marker
 from tests.unit.storage.log.test_lives import Story
 from tests.unit.support.log_lab import NOW, append
@@ -124,7 +122,7 @@ class TransactionStory(Story):
         for producer_id in producers:
             batch, marker = self._new_marker(producer_id, self.life.end + len(batches))
             batches.append((batch, parse_header(batch), marker))
-        assert append_markers(self.log, batches, 0, NOW) == self.life.end
+        assert self.log.append_markers(batches, 0, NOW) == self.life.end
         self.life.end += len(batches)
 
     # What is left.
@@ -154,7 +152,7 @@ class TransactionStory(Story):
         marker = find_end_marker(data)
         assert marker is not None
         assert marker.committed == (event.kind == COMMIT)
-        record = next(records_of(data, parse_header(data)))
+        record = next(iter_batch_records(data, parse_header(data)))
         return record.key, record.value
 
     def _check_producer(self, end: int, power: bool) -> None:
@@ -186,10 +184,10 @@ class TransactionStory(Story):
     def _entries(self, segment: LogSegment) -> list[AbortedTransaction]:
         found: list[AbortedTransaction] = []
         segment.collect_aborted(segment.base_offset, NO_UNSTABLE_OFFSET, True, found)
-        assert len(found) == len(segment.aborted)
-        if segment.aborted.persisted:
-            in_file = list(iter_aborted(self.disk, segment.path(file_names.TXN_INDEX)))
-            assert in_file == found[: segment.aborted.persisted]
+        assert len(found) == len(segment.indexes.transaction)
+        if segment.indexes.transaction.persisted:
+            in_file = list(iter_transaction_index(self.disk, segment.path(file_names.TXN_INDEX)))
+            assert in_file == found[: segment.indexes.transaction.persisted]
         return found
 
     def _check_readers(self, model: Model, stable: int) -> None:

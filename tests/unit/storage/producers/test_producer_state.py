@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from kbroker.common import KafkaError
 from kbroker.storage.producers.ongoing_transactions import CompletedTransaction
-from kbroker.storage.producers.producer_state import MAX_SEQUENCE, ActiveProducer, ProducerStateManager
+from kbroker.storage.producers.producer_state_manager import MAX_SEQUENCE, ActiveProducer, ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from tests.unit.storage.producers.kafka_responses import ANSWERS, SNAPSHOT

@@ -8,7 +8,6 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.runtime.disk import RealDisk, RealFile
 from kbroker.storage.log.log import Log
-from kbroker.storage.recovery.open_log import truncate_blocking
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header
 from tests.unit.support.log_lab import NOW, TOPIC_ID, Lab, append, batch, content, fill
@@ -431,7 +430,7 @@ def test_truncation_removes_the_tail_and_what_was_learnt_from_it(tmp_path: Path,
         log = lab.open(60, clean=True)
         if closed:
             log.roll(NOW)
-        truncate_blocking(log, end)
+        log.truncate_blocking(end)
         assert log.log_end_offset == end
         assert content(log) == data[: contents[end]]
         assert producers(log) == states[end][0]
@@ -441,7 +440,7 @@ def test_truncation_removes_the_tail_and_what_was_learnt_from_it(tmp_path: Path,
         assert lab.close(log)
         again = lab.open(0)
         assert (again.log_end_offset, again.repairs) == (end + 1, [])
-        truncate_blocking(again, end)
+        again.truncate_blocking(end)
         for n in range(end, 60):
             append(again, batch(1, 60, NOW + n, producer_id=5, producer_epoch=0, base_sequence=n), epoch=n // 10)
         again.checkpoint()

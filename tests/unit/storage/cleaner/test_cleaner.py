@@ -8,18 +8,16 @@ from random import Random
 
 import pytest
 
-from kbroker.storage.cleaner import compaction
-from kbroker.storage.cleaner.cleaner import (
-    ENTRY_BYTES,
+from kbroker.storage.cleaner.cleaner import ENTRY_BYTES, build_offset_map, run
+from kbroker.storage.cleaner.compaction_plan import (
     CompactionPlan,
     CompactionResult,
     decode_plan,
     decode_result,
     encode_plan,
     encode_result,
-    latest_offsets,
-    run,
 )
+from kbroker.storage.cleaner.log_to_clean import find_log_to_clean
 from kbroker.storage.cleaner.source_segments import SourceSegment, Throttler
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
@@ -132,7 +130,7 @@ def test_many_rounds(tmp_path: Path, seed: int) -> None:
         if random.random() < 0.7 and compact(log, now_ms, map_bytes=random.choice((8, 40, 10_000)) * ENTRY_BYTES):
             model.check(log)
             model.check_compacted(log, now_ms)
-            assert log.snapshots == {int(path.name[:20]) for path in lab.path.glob("*.snapshot")}
+            assert log.snapshots.offsets == {int(path.name[:20]) for path in lab.path.glob("*.snapshot")}
         end, cleaned_to = log.log_end_offset, log.cleaned_to
         draw = random.random()
         if draw < 0.3:
@@ -400,7 +398,9 @@ def test_memory_for_keys_is_bounded(tmp_path: Path) -> None:
     for share in (1.0, 0.7, 0.4):
         limit = int(keys * ENTRY_BYTES * share)
         tracemalloc.start()
-        offsets, cleaned_to = latest_offsets(log.disk, replace(plan, map_bytes=limit), Throttler(None, Still(), sleep))
+        offsets, cleaned_to = build_offset_map(
+            log.disk, replace(plan, map_bytes=limit), Throttler(None, Still(), sleep)
+        )
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert abs(len(offsets) - keys * share) <= 200
@@ -455,4 +455,4 @@ def test_horizons_are_set_once(tmp_path: Path) -> None:
         headers = [header for _, header in iter_headers(content(log))]
         assert [header.base_timestamp for header in headers if header.attributes & DELETE_HORIZON] == [NOW + DAY]
     install(log, CompactionResult((), log.cleaned_to))
-    assert compaction.candidate(log, NOW, log.log_end_offset) is None
+    assert find_log_to_clean(log, NOW, log.log_end_offset) is None

@@ -1,0 +1,100 @@
+"""What the broker tells the process that compacts a log, and what that returns: plain data, sent as JSON."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from kbroker.storage.cleaner.source_segments import SourceSegment
+from kbroker.storage.indexes.transaction_index import AbortedTransaction
+
+
+@dataclass(slots=True, frozen=True)
+class CompactionPlan:
+    """`sources`: all segments up to the last one that may be compacted; keys are read from `first_dirty_offset` on.
+
+    `map_bytes` bounds the memory for keys, `io_bytes` that for reading and that for writing, `rate` the bytes read and
+    written per second (None: no limit). `last_batch_offsets`: the last offset of each producer's last batch of records;
+    `last_markers`: (producer id, epoch) of the producers of which only a marker is known. `aborted_later`: transactions
+    with a batch in the sources and a marker after them.
+    """
+
+    directory: str
+    sources: tuple[SourceSegment, ...]
+    first_dirty_offset: int
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_interval_bytes: int
+    map_bytes: int
+    io_bytes: int
+    rate: float | None
+    last_batch_offsets: frozenset[int] = frozenset()
+    last_markers: frozenset[tuple[int, int]] = frozenset()
+    aborted_later: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        return self.sources[-1].end_offset
+
+
+@dataclass(slots=True, frozen=True)
+class CleanedSegment:
+    """A segment [base_offset, end_offset) whose files are complete and synced under their `.cleaned` names.
+
+    It replaces the segments with the base offsets `source_offsets`.
+    """
+
+    source_offsets: tuple[int, ...]
+    base_offset: int
+    end_offset: int
+    size: int
+    first_timestamp: int | None
+    max_timestamp: int
+    max_timestamp_offset: int
+    has_transaction_index: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class CompactionResult:
+    """`cleaned_to`: below this offset each key is there once. `failure`: why nothing was done; `damaged`: it would fail
+    again, since a segment is damaged."""
+
+    cleaned: tuple[CleanedSegment, ...] = ()
+    cleaned_to: int = -1
+    failure: str | None = None
+    damaged: bool = False
+
+
+def encode_plan(plan: CompactionPlan) -> bytes:
+    lists = {"last_batch_offsets": sorted(plan.last_batch_offsets), "last_markers": sorted(plan.last_markers)}
+    return _encode({**_fields_of(plan), **lists})
+
+
+def decode_plan(data: bytes) -> CompactionPlan:
+    values = json.loads(data)
+    values["sources"] = tuple(SourceSegment(*source) for source in values["sources"])
+    values["last_batch_offsets"] = frozenset(values["last_batch_offsets"])
+    values["last_markers"] = frozenset(tuple(marker) for marker in values["last_markers"])
+    values["aborted_later"] = tuple(AbortedTransaction(*transaction) for transaction in values["aborted_later"])
+    return CompactionPlan(**values)
+
+
+def encode_result(result: CompactionResult) -> bytes:
+    return _encode({**_fields_of(result), "cleaned": [asdict(cleaned) for cleaned in result.cleaned]})
+
+
+def decode_result(data: bytes) -> CompactionResult:
+    values = json.loads(data)
+    values["cleaned"] = tuple(
+        CleanedSegment(**{**cleaned, "source_offsets": tuple(cleaned["source_offsets"])})
+        for cleaned in values["cleaned"]
+    )
+    return CompactionResult(**values)
+
+
+def _fields_of(value: CompactionPlan | CompactionResult) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _encode(values: dict[str, Any]) -> bytes:
+    return json.dumps(values).encode()

@@ -1,0 +1,107 @@
+"""Puts compacted segments into their log, in the place of their sources."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.storage import file_names
+from kbroker.storage.cleaner import segment_swap
+from kbroker.storage.cleaner.compaction_plan import CleanedSegment, CompactionResult
+from kbroker.storage.indexes.offset_index import OffsetIndex
+from kbroker.storage.indexes.time_index import TimeIndex
+from kbroker.storage.indexes.transaction_index import TransactionIndex, iter_transaction_index
+from kbroker.storage.log.segment import LogSegment
+
+if TYPE_CHECKING:
+    from kbroker.storage.log.log import Log
+
+
+def install_result(log: "Log", result: CompactionResult, done: Callable[[], None]) -> None:
+    """Replace the sources by the compacted segments, in tasks of the log; then `cleaned_to` moves and `done` is called.
+
+    Segments that retention has deleted meanwhile stay deleted.
+    """
+    replacements = [_Replacement(log, cleaned) for cleaned in result.cleaned]
+    for replacement in replacements:
+        replacement.start()
+
+    def finish() -> None:
+        # If the disk has failed the log is offline, and the next start looks at what there is.
+        if all(replacement.is_done for replacement in replacements):
+            log.mark_cleaned(result.cleaned_to)
+        done()
+
+    log.when_idle(finish)
+
+
+class _Replacement:
+    """Three steps: complete the new files as `.swap`, replace the segments in the log, rename the files."""
+
+    def __init__(self, log: "Log", cleaned: CleanedSegment) -> None:
+        self._log = log
+        self._cleaned = cleaned
+        self.is_done = False
+
+    def start(self) -> None:
+        self._log.add_task(self._promote_blocking, self._replace)
+
+    def _promote_blocking(self) -> LogSegment:
+        log = self._log
+        segment = _load(log, self._cleaned)
+        segment_swap.promote(log.disk, log.directory, self._cleaned.base_offset)
+        return segment
+
+    def _replace(self, segment: LogSegment) -> None:
+        log = self._log
+        sources = log.replace_segments(self._cleaned.source_offsets, segment)
+        if sources is None:
+            segment.close_files()
+            abandon = partial(segment_swap.abandon, log.disk, log.directory, self._cleaned.base_offset)
+            log.add_task(abandon, self._finish)
+        else:
+            log.add_task(
+                partial(_exchange_files_blocking, sources, segment),
+                lambda deleted: self._finish_replaced(segment, deleted),
+            )
+
+    def _finish_replaced(self, segment: LogSegment, deleted: list[str]) -> None:
+        segment.mark_indexes_written(segment.indexes.current_counts())
+        self._log.unlink_later(deleted)
+        self._finish(None)
+
+    def _finish(self, _: object) -> None:
+        self.is_done = True
+
+
+def _load(log: "Log", cleaned: CleanedSegment) -> LogSegment:
+    """The segment with its file open and its indexes in memory: it is read before its files have their final names."""
+    segment = LogSegment(log.disk, log.directory, cleaned.base_offset, 0)
+    try:
+        offsets = OffsetIndex.decode(log.disk.read(segment.path(file_names.INDEX) + file_names.CLEANED))
+        times = TimeIndex.decode(log.disk.read(segment.path(file_names.TIME_INDEX) + file_names.CLEANED))
+    except ValueError as error:
+        raise OSError(f"an index that was just written is damaged: {error}") from error
+    transactions = TransactionIndex()
+    if cleaned.has_transaction_index:
+        for entry in iter_transaction_index(log.disk, segment.path(file_names.TXN_INDEX) + file_names.CLEANED):
+            transactions.add(entry)
+    segment.use_cleaned(
+        log.disk.open(segment.path() + file_names.CLEANED, write=False), cleaned.size, cleaned.end_offset
+    )
+    segment.indexes.use(offsets, times)
+    segment.indexes.use_transaction_index(transactions)
+    segment.use_timestamps(cleaned.first_timestamp, cleaned.max_timestamp, cleaned.max_timestamp_offset)
+    return segment
+
+
+def _exchange_files_blocking(sources: list[LogSegment], segment: LogSegment) -> list[str]:
+    """Rename the files of the sources away and give the new ones their final names; no crash leaves both.
+
+    Returns the paths to be unlinked.
+    """
+    deleted = [path for source in sources[1:] for path in source.rename_deleted_blocking()]
+    # The producer snapshot at the first base offset belongs to the new segment.
+    deleted += sources[0].rename_deleted_blocking(file_names.SEGMENT_SUFFIXES)
+    segment.disk.sync_dir(segment.directory)
+    segment_swap.install(segment.disk, segment.directory, segment.base_offset)
+    return deleted

@@ -1,0 +1,86 @@
+"""The producer snapshots of a log: `.snapshot` files, each named after the offset at which it was taken.
+
+Those at the base offset of a segment stay as long as the segment. One in between is useful only while it is the newest,
+so the next one replaces it.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+
+from kbroker.runtime.disk import Disk
+from kbroker.storage.file_names import SNAPSHOT, segment_file
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+
+
+class ProducerSnapshots:
+    """`offsets`: of the snapshots on disk."""
+
+    __slots__ = ("_directory", "_disk", "offsets")
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.offsets: set[int] = set()
+
+    def _path(self, offset: int) -> str:
+        return segment_file(self._directory, offset, SNAPSHOT)
+
+    def is_missing(self, offset: int, first_base_offset: int) -> bool:
+        """Whether a snapshot at `offset` would say something new. An empty log, from `first_base_offset`, has no
+        producers."""
+        return offset not in self.offsets and offset > first_base_offset
+
+    def write_job(
+        self, offset: int, producers: ProducerStateManager, base_offsets: Collection[int], *, sync: bool
+    ) -> Callable[[], None]:
+        """Return a job for a thread that writes the state of this moment, at log end offset `offset`.
+
+        `base_offsets` are those of the segments. A snapshot needs no sync, since its CRC shows a loss and recovery then
+        reads more of the log. Only that at the end of a segment is synced: retention may delete what it was made from.
+        """
+        if not self.is_missing(offset, min(base_offsets)):
+            return _do_nothing
+        data = producers.to_snapshot()
+        replaced = [old for old in self.offsets if old < offset and old not in base_offsets]
+        self.offsets.difference_update(replaced)
+        self.offsets.add(offset)
+
+        def write() -> None:
+            self._disk.write_atomic(self._path(offset), data, sync=sync)
+            for old in replaced:
+                try:
+                    self._disk.unlink(self._path(old))
+                except FileNotFoundError:
+                    # The disk was full when it should have been written.
+                    continue
+
+        return write
+
+    def forget(self, offsets: Iterable[int]) -> None:
+        """These snapshots are deleted together with their segments."""
+        self.offsets.difference_update(offsets)
+
+    # Recovery, in a thread.
+
+    def load_newest_blocking(self, limit: int, repairs: list[str]) -> tuple[ProducerStateManager, int] | None:
+        """The newest snapshot at `limit` or before, and its offset. Damaged ones are removed and added to `repairs`."""
+        for offset in sorted([offset for offset in self.offsets if offset <= limit], reverse=True):
+            path = self._path(offset)
+            try:
+                return ProducerStateManager.from_snapshot(self._disk.read(path), offset), offset
+            except ValueError as error:
+                repairs.append(f"{path}: {error}; removed")
+                self._remove_blocking(offset)
+        return None
+
+    def remove_after_blocking(self, offset: int) -> None:
+        """Remove the snapshots of what was cut off the log. Raises OSError."""
+        for later in [one for one in self.offsets if one > offset]:
+            self._remove_blocking(later)
+
+    def _remove_blocking(self, offset: int) -> None:
+        self._disk.unlink(self._path(offset))
+        self.offsets.discard(offset)
+
+
+def _do_nothing() -> None:
+    pass

@@ -1,0 +1,32 @@
+"""The aborted transactions that a consumer of committed records has to know for what it has read (KIP-98)."""
+
+from kbroker.common import KafkaError
+from kbroker.storage.indexes.transaction_index import AbortedTransaction
+from kbroker.storage.log.reading.offset_lookup import end_offset_of, find_batch
+from kbroker.storage.log.reading.readable_log import ReadableLog
+from kbroker.storage.log.segment_indexes import SegmentGone
+from protocol.errors import ErrorCode
+
+
+def find_aborted_transactions(log: ReadableLog, offset: int, size: int, wait: bool) -> list[AbortedTransaction]:
+    """The aborted transactions that overlap `size` bytes from the batch that holds `offset` on, in marker order.
+
+    Their markers come later, perhaps in later segments. The search ends at the first marker at which everything that
+    was read was stable. Without `wait` raises WouldBlock. Raises KafkaError(KAFKA_STORAGE_ERROR) for a damaged index.
+    """
+    while True:
+        found: list[AbortedTransaction] = []
+        segments, positions = log.segments, log.positions
+        try:
+            first, position = find_batch(log, segments, positions, offset, wait)
+            upper = positions.find_read_end(first, position + size)
+            if upper is None:
+                upper = end_offset_of(log, first)
+            for segment in segments:
+                if segment.base_offset >= first.base_offset and segment.collect_aborted(offset, upper, wait, found):
+                    break
+        except SegmentGone:
+            continue
+        except ValueError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return found

@@ -1,0 +1,55 @@
+"""Parts of a segment file that are read only when they are sent.
+
+Reading a large response completely before its first byte is sent would delay the client, and hold memory for as long
+as the client takes to receive it. For such a part only its position and size are known when the response is built.
+"""
+
+from collections.abc import Callable
+from errno import EIO
+
+from kbroker.common import Buffer
+from kbroker.runtime.disk import DiskFile
+
+# A read of at least this many bytes may return a FileSlice.
+BULK_BYTES = 1 << 17
+
+
+class FileSlice:
+    """Complete batches in a file, which the slice keeps open. Its length is the number of bytes not read yet.
+
+    `on_error` is called with an error before it is raised, perhaps in a thread.
+    """
+
+    __slots__ = ("_file", "_on_error", "_position", "_remaining")
+
+    def __init__(self, file: DiskFile, position: int, size: int, on_error: Callable[[OSError], object]) -> None:
+        self._file = file
+        self._on_error = on_error
+        self._position = position
+        self._remaining = size
+
+    def __len__(self) -> int:
+        return self._remaining
+
+    def read_nowait(self, limit: int) -> Buffer | None:
+        """Read the next bytes, at most `limit`; None if they are not in memory. Raises OSError."""
+        return self._read(self._file.pread_nowait, limit)
+
+    def read_blocking(self, limit: int) -> Buffer:
+        """Read the next bytes, at most `limit`. Raises OSError."""
+        data = self._read(self._file.pread_reused, limit)
+        assert data is not None
+        return data
+
+    def _read(self, read: Callable[[int, int], Buffer | None], limit: int) -> Buffer | None:
+        try:
+            data = read(min(limit, self._remaining), self._position)
+            if data is not None and not data:
+                raise OSError(EIO, "the file ends before the end of the slice")
+        except OSError as error:
+            self._on_error(error)
+            raise
+        if data is not None:
+            self._position += len(data)
+            self._remaining -= len(data)
+        return data

@@ -1,0 +1,67 @@
+"""Positions in the log that are known without a lookup: of recent appends, and where recent reads ended."""
+
+from bisect import bisect_right
+
+from kbroker.storage.log.segment import LogSegment
+
+# At least this many of the last appends are known.
+_RECENT_APPENDS = 64
+_READ_ENDS = 64
+
+
+class PositionCache:
+    """Belongs to a log. When offsets are taken away, the log begins a new cache, since positions may be wrong.
+
+    Threads use it while the event loop appends; segment.py says why that is safe.
+    """
+
+    __slots__ = ("_read_ends", "_recent_appends")
+
+    def __init__(self, active: LogSegment) -> None:
+        # Where reads ended: (next offset, segment, position), in a table of fixed size addressed by the offset.
+        self._read_ends: list[tuple[int, LogSegment, int]] = [(-1, active, 0)] * _READ_ENDS
+        # The active segment, base offsets of its last batches and their positions.
+        self._recent_appends: tuple[LogSegment, list[int], list[int]] = (active, [], [])
+
+    def start_segment(self, active: LogSegment) -> None:
+        """Another segment becomes active."""
+        self._recent_appends = (active, [], [])
+
+    def add_append(self, base_offset: int, position: int) -> None:
+        """A batch of the active segment was written."""
+        active, offsets, positions = self._recent_appends
+        # First the position: a thread that finds the offset needs it.
+        positions.append(position)
+        offsets.append(base_offset)
+        if len(offsets) >= 2 * _RECENT_APPENDS:
+            self._recent_appends = (active, offsets[_RECENT_APPENDS:], positions[_RECENT_APPENDS:])
+
+    def add_read_end(self, next_offset: int, segment: LogSegment, position: int) -> None:
+        """A read ended there. The next one of that reader begins there."""
+        self._read_ends[_slot(next_offset)] = (next_offset, segment, position)
+
+    def find(self, offset: int) -> tuple[LogSegment, int] | None:
+        """Segment and position of the first batch whose last offset is at least `offset`; None if it is not known."""
+        next_offset, segment, position = self._read_ends[_slot(offset)]
+        if next_offset == offset and not segment.retired and position < segment.size:
+            return segment, position
+        segment, offsets, positions = self._recent_appends
+        if offsets and offset >= offsets[0]:
+            return segment, positions[bisect_right(offsets, offset) - 1]
+        return None
+
+    def find_read_end(self, segment: LogSegment, position: int) -> int | None:
+        """The next offset of a read that ended there."""
+        for next_offset, ended_in, ended_at in list(self._read_ends):
+            if ended_in is segment and ended_at == position:
+                return next_offset
+        return None
+
+    def may_be_beyond(self, active: LogSegment, offset: int) -> bool:
+        """Whether a batch at `offset` or later was appended since `active` was the active segment."""
+        segment, offsets, _ = self._recent_appends
+        return segment is not active or (bool(offsets) and offsets[-1] >= offset)
+
+
+def _slot(offset: int) -> int:
+    return (offset ^ offset >> 6 ^ offset >> 12) % _READ_ENDS

@@ -1,0 +1,32 @@
+"""What reads need of a log. They change nothing but its cache of positions."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.config.topic_config import TopicConfig
+from kbroker.storage.log.reading.position_cache import PositionCache
+from kbroker.storage.log.segment import LogSegment
+
+
+class IndexedLog(Protocol):
+    """What a search in a segment needs."""
+
+    @property
+    def tp(self) -> TopicPartition: ...
+    @property
+    def config(self) -> TopicConfig: ...
+    @property
+    def log_end_offset(self) -> int: ...
+
+
+class ReadableLog(IndexedLog, Protocol):
+    """Reads in threads take each value once, while the event loop appends: segment.py says in which order."""
+
+    @property
+    def segments(self) -> Sequence[LogSegment]: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def positions(self) -> PositionCache: ...
+    def read_failed(self, error: OSError) -> KafkaError: ...

@@ -1,0 +1,293 @@
+"""The three indexes of a segment: in memory while they grow, in their files once the segment is closed."""
+
+from collections.abc import Callable
+from errno import EIO
+from typing import NamedTuple
+
+from kbroker.common import Buffer
+from kbroker.runtime.disk import Disk, DiskFile
+from kbroker.storage import file_names
+from kbroker.storage.indexes.index_file import WouldBlock, extend_index_file
+from kbroker.storage.indexes.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex, find_entry, find_entry_by_position
+from kbroker.storage.indexes.time_index import TIME_ENTRY_BYTES, TimeIndex, find_last_before
+from kbroker.storage.indexes.transaction_index import TRANSACTION_ENTRY_BYTES, AbortedTransaction, TransactionIndex
+
+
+class SegmentGone(Exception):
+    """The segment left the log before a thread opened its files. The log's list of segments has changed."""
+
+
+class IndexCounts(NamedTuple):
+    """Entries in each index of a segment."""
+
+    offset: int
+    time: int
+    transaction: int
+
+
+class SegmentIndexes:
+    """`offset` and `time` are in memory while they have entries that the files do not; otherwise they are None.
+
+    The files have `counts` entries then. `rebuilt`: the offset and the time index were rebuilt from the log, so if they
+    do not fit the log again, the log is damaged.
+
+    With `wait` a lookup may block, so it belongs in a thread; without it a lookup raises WouldBlock. All raise
+    SegmentGone if the segment has left the log, and ValueError if a file is not what was written.
+    """
+
+    __slots__ = (
+        "_base_offset",
+        "_directory",
+        "_disk",
+        "_offset_file",
+        "_retired",
+        "_transaction_file",
+        "counts",
+        "has_files",
+        "offset",
+        "rebuilt",
+        "time",
+        "transaction",
+    )
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._base_offset = base_offset
+        self.offset: OffsetIndex | None = OffsetIndex()
+        self.time: TimeIndex | None = TimeIndex()
+        self.transaction = TransactionIndex()
+        self.counts = IndexCounts(0, 0, 0)
+        # Whether the offset and the time index have files, if only empty ones.
+        self.has_files = False
+        self.rebuilt = False
+        self._offset_file: DiskFile | None = None
+        self._transaction_file: DiskFile | None = None
+        self._retired = False
+
+    def path(self, suffix: str) -> str:
+        return file_names.segment_file(self._directory, self._base_offset, suffix)
+
+    # Lookups.
+
+    def entry_at_offset(self, relative_offset: int, wait: bool) -> int | None:
+        """The last offset index entry whose offset is at most `relative_offset`."""
+        index = self.offset
+        if index is not None:
+            return index.at_offset(relative_offset)
+        file = self._offset_file or self._open_offset_index(wait)
+        return find_entry(file.pread if wait else file.pread_nowait, self.counts.offset, relative_offset)
+
+    def entry_at_position(self, position: int, wait: bool) -> int | None:
+        """The last offset index entry whose position is at most `position`."""
+        index = self.offset
+        if index is not None:
+            return index.at_position(position)
+        file = self._offset_file or self._open_offset_index(wait)
+        return find_entry_by_position(file.pread if wait else file.pread_nowait, self.counts.offset, position)
+
+    def offset_before_timestamp_blocking(self, timestamp: int) -> int:
+        """A relative offset before which every record is earlier than `timestamp`."""
+        index = self.time
+        if index is not None:
+            return index.last_before(timestamp)
+        file = self._open(file_names.TIME_INDEX)
+        return find_last_before(file.pread, self.counts.time, timestamp)
+
+    def collect_aborted(self, offset: int, upper: int, wait: bool, found: list[AbortedTransaction]) -> bool:
+        """Add to `found` the aborted transactions that overlap [offset, upper) and have their marker in this segment.
+
+        Returns True if no later segment can have more.
+        """
+
+        def read(size: int, position: int) -> Buffer | None:
+            file = self._transaction_file or self._open_transaction_index(wait)
+            return file.pread(size, position) if wait else file.pread_nowait(size, position)
+
+        return self.transaction.collect(read, offset, upper, found)
+
+    def _open_offset_index(self, wait: bool) -> DiskFile:
+        if not wait:
+            raise WouldBlock
+        file = self._offset_file = self._open(file_names.INDEX)
+        return file
+
+    def _open_transaction_index(self, wait: bool) -> DiskFile:
+        if not wait:
+            raise WouldBlock
+        file = self._transaction_file = self._open(file_names.TXN_INDEX)
+        return file
+
+    def _open(self, suffix: str) -> DiskFile:
+        return open_unless_retired(self._disk, self.path(suffix), lambda: self._retired)
+
+    def retire(self) -> None:
+        self._retired = True
+
+    def close_files(self) -> None:
+        self._offset_file = None
+        self._transaction_file = None
+
+    # Entries, on the event loop.
+
+    def add(self, relative_offset: int, position: int) -> None:
+        """Add an offset index entry."""
+        if self.offset is not None:
+            self.offset.add(relative_offset, position)
+
+    def add_timestamp(self, max_timestamp: int, relative_offset: int) -> None:
+        """Add a time index entry, unless the last one has this timestamp."""
+        if self.time is not None:
+            self.time.add(max_timestamp, relative_offset)
+
+    def is_full(self, max_bytes: int) -> bool:
+        """Whether an index file of `max_bytes` (segment.index.bytes) has no room for another entry.
+
+        As in Kafka one entry of the time index is left for the end of the segment.
+        """
+        offset, time = self._in_memory()
+        return (
+            len(offset.entries) >= max_bytes // OFFSET_ENTRY_BYTES
+            or len(time.timestamps) >= max_bytes // TIME_ENTRY_BYTES - 1
+        )
+
+    def _in_memory(self) -> tuple[OffsetIndex, TimeIndex]:
+        assert self.offset is not None
+        assert self.time is not None
+        return self.offset, self.time
+
+    # Writing the files.
+
+    def needs_write(self, is_closed: bool) -> bool:
+        """`is_closed`: the files of a closed segment are written even if there are no new entries."""
+        if self.transaction.has_unwritten:
+            return True
+        if self.offset is None or self.time is None:
+            return False
+        has_unwritten = self.offset.persisted < len(self.offset.entries)
+        return is_closed or has_unwritten or self.time.persisted < len(self.time.timestamps)
+
+    def current_counts(self) -> IndexCounts:
+        """All entries, written or not."""
+        return IndexCounts(
+            len(self.offset.entries) if self.offset is not None else self.counts.offset,
+            len(self.time.timestamps) if self.time is not None else self.counts.time,
+            len(self.transaction),
+        )
+
+    def write_job(self, sync: bool = False) -> Callable[[], IndexCounts]:
+        """Return a job for a thread that writes the entries of this moment; the job returns their counts.
+
+        Two jobs of one segment must not run at the same time. Without `sync` the offset index is not synced: its loss
+        would be noticed, since its entries are checked against the log. A loss of the other indexes would not.
+        """
+        offset, time, counts = self.offset, self.time, self.current_counts()
+        first_aborted, aborted = self.transaction.persisted, self.transaction.encode_unwritten()
+
+        def write() -> IndexCounts:
+            if offset is not None:
+                self._write_offset_index(offset, counts.offset, sync)
+            if time is not None:
+                self._write_time_index(time, counts.time)
+            if aborted:
+                self._write_transaction_index(first_aborted, aborted)
+            return counts
+
+        return write
+
+    def _write_offset_index(self, index: OffsetIndex, end: int, sync: bool) -> None:
+        extend_index_file(
+            self._disk,
+            self.path(file_names.INDEX),
+            index.persisted * OFFSET_ENTRY_BYTES,
+            lambda start: index.encode(start // OFFSET_ENTRY_BYTES, end),
+            sync=sync,
+        )
+
+    def _write_time_index(self, index: TimeIndex, end: int) -> None:
+        extend_index_file(
+            self._disk,
+            self.path(file_names.TIME_INDEX),
+            index.persisted * TIME_ENTRY_BYTES,
+            lambda start: index.encode(start // TIME_ENTRY_BYTES, end),
+            sync=True,
+        )
+
+    def _write_transaction_index(self, first: int, data: bytes) -> None:
+        """Write the entries from number `first` on. An earlier job may have written some of them since.
+
+        The name is synced as well: a producer snapshot that is written afterwards relies on the file. For the same
+        reason an entry that is in the file is never cut off.
+        """
+        path, persisted = self.path(file_names.TXN_INDEX), self.transaction.persisted
+        data = data[(persisted - first) * TRANSACTION_ENTRY_BYTES :]
+        if not data:
+            return
+        size = persisted * TRANSACTION_ENTRY_BYTES
+        exists = self._disk.exists(path)
+        if size and (not exists or self._disk.size(path) < size):
+            raise OSError(EIO, f"{path} has lost entries")
+        extend_index_file(self._disk, path, size, lambda _: data, sync=True)
+        if not exists:
+            self._disk.sync_dir(self._directory)
+
+    def write_transaction_index_blocking(self) -> None:
+        """Write all entries of the transaction index, while no job writes any."""
+        index = self.transaction
+        self._write_transaction_index(index.persisted, index.encode_unwritten())
+        index.mark_written(len(index))
+
+    def mark_written(self, counts: IndexCounts, is_closed: bool) -> None:
+        """A write job has returned these counts. The indexes of a closed segment leave the memory."""
+        self.transaction.mark_written(counts.transaction)
+        offset, time = self.offset, self.time
+        self.has_files = True
+        if offset is None or time is None:
+            return
+        offset.persisted = max(offset.persisted, min(counts.offset, len(offset.entries)))
+        time.persisted = max(time.persisted, min(counts.time, len(time.timestamps)))
+        if is_closed and offset.persisted == len(offset.entries):
+            self.counts = counts
+            self.offset = None
+            self.time = None
+
+    # Loading, in a thread.
+
+    def use(self, offset: OffsetIndex, time: TimeIndex) -> None:
+        """Continue from these entries, which were read from the files."""
+        self.time, self.offset = time, offset
+        self.has_files = True
+
+    def reset(self) -> None:
+        """Forget the offset and the time index."""
+        self.offset, self.time = OffsetIndex(), TimeIndex()
+
+    def use_rebuilt(self, offset: OffsetIndex, time: TimeIndex) -> None:
+        """Replace both indexes, while other threads may read. The next checkpoint writes them."""
+        self.time = time
+        self.offset = offset
+        self.rebuilt = True
+
+    def use_files(self, counts: IndexCounts) -> None:
+        """The files of this closed segment are complete."""
+        self.counts = counts
+        self.offset = self.time = None
+        self.has_files = True
+        self.rebuilt = False
+
+    def use_transaction_index(self, index: TransactionIndex) -> None:
+        self.transaction = index
+
+
+def open_unless_retired(disk: Disk, path: str, is_retired: Callable[[], bool]) -> DiskFile:
+    """Open a file of a closed segment to read it. Raises SegmentGone, OSError."""
+    try:
+        file = disk.open(path, write=False)
+    except FileNotFoundError:
+        if is_retired():
+            raise SegmentGone from None
+        raise
+    # Only now is it certain that this is not the file of a successor with the same name.
+    if is_retired():
+        raise SegmentGone
+    return file

@@ -1,0 +1,328 @@
+"""The state of the producers that write to a partition, by which a retry is stored only once (KIP-98).
+
+For each producer id it has the epoch and the last five batches, as many as a producer may have in flight. A batch that
+equals one of them is a duplicate; any other must follow the last one in sequence, or begin at zero in a newer epoch. An
+unknown producer may begin with any sequence, since its state may have expired (KIP-360). The state also says whether
+the producer has an open transaction, and since which offset.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from kbroker.common import KafkaError
+from kbroker.storage.producers.ongoing_transactions import CompletedTransaction, OngoingTransactions
+from kbroker.storage.producers.producer_state_entry import (
+    NO_EPOCH,
+    NO_OFFSET,
+    NO_SEQUENCE,
+    ActiveProducer,
+    ProducerStateEntry,
+)
+from kbroker.storage.producers.snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.verification import VerificationGuard, VerificationStates
+from protocol.errors import ErrorCode
+from protocol.records.batch import TRANSACTIONAL, BatchHeader
+
+MAX_SEQUENCE = 0x7FFFFFFF
+MAX_EPOCH = 0x7FFF
+
+
+class ProducerStateManager:
+    """All producers of one partition. Checks and updates take constant time per batch."""
+
+    __slots__ = ("_entries", "transactions", "verifications")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerStateEntry] = {}
+        self.transactions = OngoingTransactions()
+        self.verifications = VerificationStates()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def check(
+        self, header: BatchHeader, guard: VerificationGuard | None = None, verify: bool = False
+    ) -> tuple[int, int, int] | None:
+        """Check a client's batch that has a producer id, before it is appended.
+
+        Returns None if the batch is to be appended, or (base offset, last offset, max timestamp) of the stored batch
+        that it duplicates. Raises KafkaError: INVALID_PRODUCER_EPOCH for an old epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for
+        a gap, and for a duplicate of a batch that is no longer known; INVALID_TXN_STATE for a batch outside of the open
+        transaction, and with `verify` for one that begins a transaction without the `guard` of its verification.
+        """
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
+        transactional = attributes & TRANSACTIONAL
+        entry = self._entries.get(producer_id)
+        if entry is not None and entry.epoch == epoch:
+            if first == entry.next_sequence and epoch != NO_EPOCH and transactional == entry.open_bit:
+                return None
+            last = _add_sequence(first, delta)
+            for stored_first, stored_last, last_offset, offset_delta, max_timestamp in entry.batches:
+                if stored_first == first and stored_last == last:
+                    return last_offset - offset_delta, last_offset, max_timestamp
+        known_epoch = entry.epoch if entry is not None else NO_EPOCH
+        if epoch < known_epoch:
+            raise _old_epoch(header, known_epoch)
+        if transactional and (entry is None or not entry.open_bit or epoch != known_epoch):
+            self._check_first_batch(header, guard, verify, entry is not None and bool(entry.batches))
+        if entry is not None and known_epoch == epoch:
+            if epoch != NO_EPOCH and first != entry.next_sequence:
+                raise _out_of_order(header, f"after {(entry.next_sequence - 1) & MAX_SEQUENCE}")
+        elif first != 0 and known_epoch != NO_EPOCH:
+            raise _out_of_order(header, f"as the first of epoch {epoch}, after epoch {known_epoch}")
+        if entry is not None and entry.open_bit and not transactional:
+            raise _not_transactional(header)
+        return None
+
+    def check_internal(self, header: BatchHeader, guard: VerificationGuard | None, verify: bool) -> None:
+        """Check a transactional batch of a coordinator, which has no sequences. Raises KafkaError as `check`."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        entry = self._entries.get(producer_id)
+        known_epoch = entry.epoch if entry is not None else NO_EPOCH
+        if epoch < known_epoch:
+            raise _old_epoch(header, known_epoch)
+        is_verified = self.has_open_transaction(producer_id, epoch) or self.verifications.is_valid(producer_id, guard)
+        if verify and not is_verified:
+            raise _not_verified()
+
+    def _check_first_batch(
+        self, header: BatchHeader, guard: VerificationGuard | None, verify: bool, has_batches: bool
+    ) -> None:
+        """Check a batch that begins a transaction."""
+        if verify and not self.verifications.is_valid(header.producer_id, guard):
+            raise _not_verified()
+        self.verifications.check_sequence(header, has_batches)
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this producer has an open transaction with this epoch."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and bool(entry.open_bit) and entry.epoch == epoch
+
+    def begin_verification(self, producer_id: int, epoch: int, sequence: int, tv2: bool) -> VerificationGuard | None:
+        """Begin to verify with the coordinator that the partition is part of the producer's transaction.
+
+        Returns the guard for the append, or None if the partition is known to be part of it. `tv2`: the client uses
+        transactions of version 2. Raises KafkaError(INVALID_PRODUCER_EPOCH).
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch of producer {producer_id} is {epoch}, which is smaller than the last seen epoch {entry.epoch}",
+            )
+        if self.has_open_transaction(producer_id, epoch):
+            return None
+        return self.verifications.begin(producer_id, epoch, sequence, tv2)
+
+    def check_marker(self, marker: TransactionMarker) -> None:
+        """Check an end-transaction marker before it is appended.
+
+        With transactions of version 2 a marker has a newer epoch than the transaction, so that a late marker ends
+        nothing (KIP-890, KIP-1228). As in Kafka, a repetition of the last marker is appended again, which is harmless.
+        Raises KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        entry = self._entries.get(marker.producer_id)
+        if entry is None:
+            return
+        epoch, known_epoch, must_be_newer = marker.producer_epoch, entry.epoch, marker.transaction_version >= 2
+        is_repeated = must_be_newer and epoch == known_epoch and (not entry.open_bit or epoch == MAX_EPOCH)
+        if not is_repeated and (epoch <= known_epoch if must_be_newer else epoch < known_epoch):
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch of producer {marker.producer_id} is {epoch}, which is {'<=' if must_be_newer else '<'} the "
+                f"last seen epoch {known_epoch} (TV{marker.transaction_version})",
+            )
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"Invalid coordinator epoch for producerId {marker.producer_id}: {marker.coordinator_epoch} (zombie), "
+                f"{entry.coordinator_epoch} (current)",
+            )
+
+    def update(self, header: BatchHeader, base_offset: int) -> None:
+        """Update the state with a batch of records, which has a producer id and was appended at `base_offset`."""
+        _, _, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, first, _ = header
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            entry = self._begin_epoch(producer_id, epoch)
+        last = first + delta
+        if last > MAX_SEQUENCE:
+            last -= MAX_SEQUENCE + 1
+        if attributes & TRANSACTIONAL:
+            if not entry.open_bit:
+                entry.open_bit = TRANSACTIONAL
+                entry.txn_first_offset = base_offset
+                self.transactions.begin(producer_id, base_offset)
+                self.verifications.end(producer_id)
+            if first == NO_SEQUENCE:
+                # The batch of a coordinator.
+                last = NO_SEQUENCE
+        entry.batches.append((first, last, base_offset + delta, delta, timestamp))
+        entry.next_sequence = last + 1 if last != MAX_SEQUENCE else 0
+        entry.last_timestamp = timestamp
+
+    def end_transaction(
+        self, header: BatchHeader, offset: int, committed: bool, coordinator_epoch: int
+    ) -> CompletedTransaction | None:
+        """Update the state with an end-transaction marker that was appended at `offset`.
+
+        Returns the transaction that it has ended; None if the producer had none in this partition.
+        """
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            entry = self._begin_epoch(producer_id, epoch)
+        first_offset, entry.txn_first_offset, entry.open_bit = entry.txn_first_offset, NO_OFFSET, 0
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = header.max_timestamp
+        self.verifications.end(producer_id)
+        if first_offset == NO_OFFSET:
+            return None
+        return self.transactions.end(producer_id, first_offset, offset, committed)
+
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
+        """Transactions with a marker below the high watermark are stable."""
+        self.transactions.on_high_watermark_updated(high_watermark)
+
+    def _begin_epoch(self, producer_id: int, epoch: int) -> ProducerStateEntry:
+        """The producer writes for the first time, or with another epoch: its old batches no longer count."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerStateEntry(epoch)
+        else:
+            entry.epoch = epoch
+            entry.batches.clear()
+            entry.next_sequence = 0
+            self.verifications.end(producer_id)
+        return entry
+
+    def prepend_batches(self, older: "ProducerStateManager") -> None:
+        """Put before each producer's last batch those that lead up to it in `older`, without a gap.
+
+        A snapshot has only the last batch. `older` is made from headers without a CRC check: it is ignored unless it
+        ends with that same batch.
+        """
+        for producer_id, entry in self._entries.items():
+            found = older._entries.get(producer_id)
+            if found is None or found.epoch != entry.epoch or not found.batches or not entry.batches:
+                continue
+            if found.batches[-1][:4] != entry.batches[-1][:4]:
+                continue
+            for batch in islice(reversed(found.batches), 1, None):
+                if _add_sequence(batch[1], 1) != entry.batches[0][0]:
+                    break
+                entry.batches.appendleft(batch)
+
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers whose last batch is older than producer.id.expiration.ms, and return their number.
+
+        One with an open transaction stays. Deleting the records of a producer does not remove its state (KIP-360).
+        """
+        expired = [
+            producer_id
+            for producer_id, entry in self._entries.items()
+            if not entry.open_bit and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+        self.verifications.remove_expired(now_ms, expiration_ms)
+        return len(expired)
+
+    def active(self) -> Iterator[ActiveProducer]:
+        """All producers, for DescribeProducers."""
+        for producer_id, entry in self._entries.items():
+            last_sequence = entry.batches[-1][1] if entry.batches else NO_SEQUENCE
+            yield ActiveProducer(
+                producer_id,
+                entry.epoch,
+                last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.txn_first_offset,
+            )
+
+    def last_batches(self) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
+        """What compaction must keep of each producer, so that its state can be rebuilt.
+
+        Returns the last offset of each producer's last batch of records, and (producer id, epoch) of the producers of
+        which only a marker is known.
+        """
+        offsets = frozenset([entry.batches[-1][2] for entry in self._entries.values() if entry.batches])
+        markers = [(producer_id, entry.epoch) for producer_id, entry in self._entries.items() if not entry.batches]
+        return offsets, frozenset(markers)
+
+    def to_snapshot(self) -> bytes:
+        """The content of a .snapshot file in Kafka's format, which has only the last batch of each producer."""
+        entries = []
+        for producer_id, entry in self._entries.items():
+            sequence, offset, delta = NO_SEQUENCE, NO_OFFSET, 0
+            if entry.batches:
+                _, sequence, offset, delta, _ = entry.batches[-1]
+            entries.append(
+                SnapshotEntry(
+                    producer_id,
+                    entry.epoch,
+                    sequence,
+                    offset,
+                    delta,
+                    entry.last_timestamp,
+                    entry.coordinator_epoch,
+                    entry.txn_first_offset,
+                )
+            )
+        return encode_snapshot(entries)
+
+    @classmethod
+    def from_snapshot(cls, data: bytes, end_offset: int | None = None) -> "ProducerStateManager":
+        """Read a .snapshot file, Kafka's or ours; raises ValueError if it is damaged.
+
+        `end_offset`: the offset at which it was taken. It cannot know later ones.
+        """
+        states = cls()
+        open_transactions = []
+        for saved in decode_snapshot(data):
+            entry = states._entries[saved.producer_id] = ProducerStateEntry(saved.producer_epoch)
+            latest_offset = max(saved.last_offset, saved.txn_first_offset)
+            if end_offset is not None and latest_offset >= end_offset:
+                raise ValueError(f"producer snapshot that knows offset {latest_offset}")
+            last = saved.last_sequence
+            if saved.last_offset >= 0:
+                first = _add_sequence(last, -saved.offset_delta) if last >= 0 else NO_SEQUENCE
+                entry.batches.append((first, last, saved.last_offset, saved.offset_delta, saved.timestamp))
+                entry.next_sequence = _add_sequence(last, 1)
+            entry.last_timestamp = saved.timestamp
+            entry.coordinator_epoch = saved.coordinator_epoch
+            if saved.txn_first_offset >= 0:
+                entry.txn_first_offset = saved.txn_first_offset
+                entry.open_bit = TRANSACTIONAL
+                open_transactions.append((saved.txn_first_offset, saved.producer_id))
+        states.transactions.restore(open_transactions)
+        return states
+
+
+def _add_sequence(sequence: int, increment: int) -> int:
+    """After 2^31 - 1 sequences continue with 0."""
+    return (sequence + increment) & MAX_SEQUENCE
+
+
+def _out_of_order(header: BatchHeader, where: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"Sequence {header.base_sequence} of producer {header.producer_id} is out of order {where}",
+    )
+
+
+def _old_epoch(header: BatchHeader, known_epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"Epoch of producer {header.producer_id} is {header.producer_epoch}, below the last seen epoch {known_epoch}",
+    )
+
+
+def _not_verified() -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
+
+
+def _not_transactional(header: BatchHeader) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_TXN_STATE, f"Expected transactional write from producer {header.producer_id}")

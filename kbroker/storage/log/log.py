@@ -393,7 +393,7 @@ class Log(LogReads):
                 return write() if write is not None else []
             except Exception as error:
                 # `done` must be called whatever happens. The next start recovers the log.
-                self.mark_offline(f"closing failed: {error}")
+                self._set_offline(f"closing failed: {error}")
                 return None
 
         def then(written: durability.WrittenIndexes | None) -> None:

@@ -43,12 +43,12 @@ INVARIANT = "BrokenInvariant"
     shape=only("rot", seconds=8.0, producers=3, members=0),
 )
 def recovery_trusts_every_crc(patch: pytest.MonkeyPatch) -> None:
-    real = recovery.read_on
+    real = recovery.recover_segment
 
-    def read_on(*arguments: Any, check_crc: bool, **named: Any) -> loading.RecoveredSegment:
+    def recover_segment(*arguments: Any, check_crc: bool, **named: Any) -> loading.RecoveredSegment:
         return real(*arguments, check_crc=False, **named)
 
-    patch.setattr(recovery, "read_on", read_on)
+    patch.setattr(recovery, "recover_segment", recover_segment)
 
 
 @mutation(
@@ -96,15 +96,15 @@ class _Uncut:
 
 @mutation("A torn tail stays in the file.", scenario="power", signs=(INVARIANT,), shape=only(blink, members=0))
 def recovery_leaves_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
-    real = recovery.read_on
+    real = recovery.recover_segment
 
-    def read_on(segment: Any, *arguments: Any, **named: Any) -> loading.RecoveredSegment:
+    def recover_segment(segment: Any, *arguments: Any, **named: Any) -> loading.RecoveredSegment:
         segment.file = _Uncut(segment.file)
         loaded = real(segment, *arguments, **named)
         segment.file = segment.file._file
         return loaded
 
-    patch.setattr(recovery, "read_on", read_on)
+    patch.setattr(recovery, "recover_segment", recover_segment)
 
 
 @mutation(
@@ -114,7 +114,7 @@ def recovery_leaves_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
     shape=topics(only(blink, members=0), flush_messages="2"),
 )
 def recovery_cuts_one_batch_too_many(patch: pytest.MonkeyPatch) -> None:
-    class Scan(loading.Scan):
+    class BatchScan(loading.BatchScan):
         def __iter__(self) -> Iterator[Any]:
             last = None
             for position, header in super().__iter__():
@@ -123,7 +123,7 @@ def recovery_cuts_one_batch_too_many(patch: pytest.MonkeyPatch) -> None:
             if self.fault is not None and last is not None and self._check_crc:
                 self.position, self.next_offset = last[0], last[1].base_offset
 
-    patch.setattr(loading, "Scan", Scan)
+    patch.setattr(loading, "BatchScan", BatchScan)
 
 
 @mutation(

@@ -54,7 +54,7 @@ def _entries(data: bytes) -> list[str]:
         raise ValueError("the count is missing")
     count = int(lines[1])
     if count < 0 or lines[2 + count :] != [""]:
-        raise ValueError(f"{len(lines) - 3} entries where {count} were announced")
+        raise ValueError(f"{len(lines) - 3} entries where {count} are expected")
     return lines[2 : 2 + count]
 
 

@@ -13,10 +13,10 @@ from kbroker.storage import checkpoint_files, file_names, meta_properties
 from kbroker.storage.inspect.batches import Damage
 from kbroker.storage.inspect.index_files import (
     IndexEntry,
-    aborted_entries,
-    offset_entries,
-    producer_entries,
-    time_entries,
+    decode_producer_entries,
+    iter_offset_entries,
+    iter_time_entries,
+    iter_transaction_entries,
 )
 from kbroker.storage.partition_metadata import encode_topic_id, read_topic_id
 
@@ -46,7 +46,7 @@ def find_reader(disk: Disk, path: str) -> tuple[str, Reader, DumpFile] | None:
 
 def _read_offset_index(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     file, size = source.open()
-    for entry in offset_entries(file, size):
+    for entry in iter_offset_entries(file, size):
         if isinstance(entry, Damage):
             yield damage_item(entry)
             continue
@@ -57,7 +57,7 @@ def _read_offset_index(source: DumpFile, selection: DumpSelection) -> Iterator[D
 
 def _read_time_index(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     file, size = source.open()
-    for entry in time_entries(file, size):
+    for entry in iter_time_entries(file, size):
         if isinstance(entry, Damage):
             yield damage_item(entry)
             continue
@@ -68,23 +68,23 @@ def _read_time_index(source: DumpFile, selection: DumpSelection) -> Iterator[Dum
 
 def _entry_items(entry: IndexEntry, fields: Fields, selection: DumpSelection) -> Iterator[DumpItem]:
     if selection.includes(fields["offset"], fields["offset"]):
-        yield DumpItem("entry", fields, entry.at)
+        yield DumpItem("entry", fields, entry.position)
     if entry.fault is not None:
-        yield damage_item(Damage(entry.at, 0, fields["offset"], entry.fault))
+        yield damage_item(Damage(entry.position, 0, fields["offset"], entry.fault))
 
 
 def _read_transaction_index(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     file, size = source.open()
-    for entry in aborted_entries(file, size):
+    for entry in iter_transaction_entries(file, size):
         if isinstance(entry, Damage):
             yield damage_item(entry)
             continue
         _, producer_id, first, last, stable = entry.values
         fields = {"producer_id": producer_id, "first_offset": first, "last_offset": last, "last_stable_offset": stable}
         if selection.includes(first, last):
-            yield DumpItem("aborted transaction", fields, entry.at)
+            yield DumpItem("aborted transaction", fields, entry.position)
         if entry.fault is not None:
-            yield damage_item(Damage(entry.at, 0, first, entry.fault))
+            yield damage_item(Damage(entry.position, 0, first, entry.fault))
 
 
 _PRODUCER_FIELDS = (
@@ -95,7 +95,7 @@ _PRODUCER_FIELDS = (
 
 def _read_producer_snapshot(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     data = source.read()
-    entries, fault = producer_entries(data)
+    entries, fault = decode_producer_entries(data)
     if fault is not None:
         yield damage_item(Damage(0, len(data), source.base_offset, fault))
     for entry in entries:

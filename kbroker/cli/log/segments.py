@@ -6,7 +6,7 @@ from kbroker.cli.log.internal_topics import decode_internal, is_internal
 from kbroker.cli.log.items import DumpFile, DumpItem, DumpSelection, Fields, damage_item
 from kbroker.cli.records.formats import bytes_to_json
 from kbroker.runtime.disk import DiskFile
-from kbroker.storage.inspect.batches import BatchAt, Damage, batches, records_of
+from kbroker.storage.inspect.batches import BatchAt, Damage, iter_batches, read_records
 from protocol.errors import MalformedError
 from protocol.records.batch import DELETE_HORIZON
 from protocol.records.compression import NAMES
@@ -17,7 +17,7 @@ from protocol.records.record import Record
 def read_segment(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     """Yield the batches of a segment, its records if they are selected, and damage."""
     file, size = source.open()
-    for batch in batches(file, size, source.base_offset):
+    for batch in iter_batches(file, size, source.base_offset):
         if isinstance(batch, Damage):
             yield damage_item(batch)
             continue
@@ -58,7 +58,7 @@ def _batch_fields(batch: BatchAt) -> Fields:
 def _record_items(source: DumpFile, file: DiskFile, batch: BatchAt, selection: DumpSelection) -> Iterator[DumpItem]:
     header = batch.header
     try:
-        for record in records_of(file, batch.position, header):
+        for record in read_records(file, batch.position, header):
             offset = header.base_offset + record.offset_delta
             if not selection.includes(offset, offset):
                 continue

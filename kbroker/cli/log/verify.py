@@ -18,8 +18,9 @@ from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.journal import Journal
 from kbroker.runtime.disk import Disk
 from kbroker.storage import checkpoint_files, file_names, meta_properties
+from kbroker.storage.inspect.overlay_disk import OverlayDisk
 from kbroker.storage.inspect.partition_check import CheckpointedState, LogFinding, PartitionCheck
-from kbroker.storage.inspect.recovery_dry_run import OverlayDisk, dry_run_recovery
+from kbroker.storage.inspect.recovery_dry_run import dry_run_recovery
 
 COORDINATION = "coordination"
 CHECKPOINT_FILES = (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, file_names.CLEANER_OFFSETS)
@@ -183,10 +184,10 @@ class DirectoryVerifier:
                 report.add_finding(finding)
         except OSError as error:
             # A running broker may remove a file at any time.
-            if not (state.moving and isinstance(error, FileNotFoundError)):
+            if not (state.is_running and isinstance(error, FileNotFoundError)):
                 report.add_finding(LogFinding(error.filename or path, f"cannot be read: {error.strerror}"))
-        report.add_totals(check.seen)
-        if state.moving or (report.problems == problems_before and state.clean):
+        report.add_totals(check.totals)
+        if state.is_running or (report.problems == problems_before and state.is_clean):
             return
         report.repairs += dry_run_recovery(
             self._disk,
@@ -194,7 +195,7 @@ class DirectoryVerifier:
             tp,
             state.recovery_point,
             state.log_start_offset,
-            state.clean,
+            state.is_clean,
             time.time_ns() // 1_000_000,
             Random(0),
         )

@@ -46,7 +46,7 @@ class VerifyReport:
     def add_totals(self, totals: LogTotals) -> None:
         self._batches += totals.batches
         self._bytes += totals.bytes
-        self._bytes_to_recover += totals.unchecked
+        self._bytes_to_recover += totals.bytes_to_recover
 
     def _omitted(self) -> dict[str, int]:
         """How many findings of each file are not printed."""

@@ -1,7 +1,7 @@
-"""Looking at a segment's file without trusting it: every batch that can be read, and every place that cannot.
+"""Reads a segment file without trusting it: every batch that can be read, and every damaged range between them.
 
-Where recovery stops at the first bad batch, this goes on: it steps over what is damaged and looks for the next
-sound batch. Nothing is written. Memory is bounded whatever lengths and counts a file claims.
+Recovery stops at the first bad batch. This continues: it skips damage and searches for the next sound batch. Nothing is
+written, and memory is bounded whatever lengths and counts a file claims.
 """
 
 import re
@@ -14,7 +14,6 @@ from protocol.errors import MalformedError
 from protocol.records.batch import (
     CRC_START,
     HEADER_SIZE,
-    LOG_APPEND_TIME,
     MAGIC,
     BatchHeader,
     parse_header,
@@ -23,28 +22,34 @@ from protocol.records.compression import decompress
 from protocol.records.crc import crc32c
 from protocol.records.record import Record, iter_records
 
-# A batch larger than this is not looked into, nor one whose records are larger: twice Kafka's socket.request.max.bytes.
+# Larger batches are not decoded, nor batches with more bytes of records: twice Kafka's socket.request.max.bytes.
 MAX_BODY = 1 << 28
 
 _CHUNK = 1 << 20
-_WORD = (1 << 64) - 1
-# The search for the next sound batch checks the CRC of whatever looks like one. A file made to look like batches at
-# every byte must not take for ever: so many bytes are checked for each byte that is searched, and at least the others.
-_CHECKED_PER_BYTE = 16
-_CHECKED_AT_LEAST = 1 << 26
+_MAX_UINT64 = (1 << 64) - 1
+_MAX_CODEC = 4
+# The search for the next sound batch computes the CRC of whatever looks like a batch. So that a file that was made to
+# look like batches at every byte takes no excessive time, it computes CRCs of at most this many bytes: so many for each
+# byte of the file, and at least the others.
+_CRC_BYTES_PER_BYTE = 16
+_MIN_CRC_BYTES = 1 << 26
 
 
 class Damage(NamedTuple):
-    """`size` bytes at `position` of a file are not what they should be; `offset` is the one due there, if any is."""
+    """`size` bytes at `position` of a file that are not valid. `offset`: the log offset expected there, if any."""
 
     position: int
     size: int
     offset: int | None
     reason: str
 
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
 
 class BatchAt(NamedTuple):
-    """A batch, with what is wrong with it. The header of one whose CRC is wrong says what it can."""
+    """A batch in a file. `fault`: what is wrong with it; if that is its CRC, the header may be wrong as well."""
 
     position: int
     header: BatchHeader
@@ -55,13 +60,13 @@ class BatchAt(NamedTuple):
         return self.position + self.header.size
 
 
-def batches(file: DiskFile, end: int, base_offset: int) -> Iterator[BatchAt | Damage]:
+def iter_batches(file: DiskFile, end: int, base_offset: int) -> Iterator[BatchAt | Damage]:
     """The batches in the first `end` bytes of a segment, in order of position, and the damage between them."""
-    return _Walk(file, end, base_offset).run()
+    return _BatchReader(file, end, base_offset).read()
 
 
-def crc_is_right(file: DiskFile, position: int, header: BatchHeader) -> bool:
-    """Whether a batch that lies whole in the file is what was written."""
+def has_valid_crc(file: DiskFile, position: int, header: BatchHeader) -> bool:
+    """Whether the CRC of a batch that is complete in the file is right."""
     at, end = position + CRC_START, position + header.size
     crc = 0
     while at < end:
@@ -73,41 +78,41 @@ def crc_is_right(file: DiskFile, position: int, header: BatchHeader) -> bool:
     return crc == header.crc
 
 
-class _Walk:
-    """One way through a file, by a chunk of it that is read ahead."""
+class _BatchReader:
+    """Reads one file from its start, chunk by chunk."""
 
     def __init__(self, file: DiskFile, end: int, base_offset: int) -> None:
         self._file = file
         self._end = end
-        self._base = base_offset
-        self._due = base_offset
+        self._base_offset = base_offset
+        self._expected_offset = base_offset
         self._chunk = b""
         self._chunk_start = 0
-        self._budget = max(_CHECKED_AT_LEAST, _CHECKED_PER_BYTE * end)
+        self._crc_budget = max(_MIN_CRC_BYTES, _CRC_BYTES_PER_BYTE * end)
 
-    def run(self) -> Iterator[BatchAt | Damage]:
+    def read(self) -> Iterator[BatchAt | Damage]:
         position = 0
         while position < self._end:
-            header = self._header(position)
-            fault = self._frame_fault(header, position)
+            header = self._header_at(position)
+            fault = self._find_frame_fault(header, position)
             if header is not None and fault is None:
-                sound = self._is_sound(position, header)
-                if sound or self._begins_batch(position + header.size):
-                    yield BatchAt(position, header, self._offset_fault(header) if sound else "its CRC is wrong")
-                    self._pass(header)
+                is_sound = self._is_sound(position, header)
+                if is_sound or self._begins_batch(position + header.size):
+                    yield BatchAt(position, header, self._find_offset_fault(header) if is_sound else "its CRC is wrong")
+                    self._expect_after(header)
                     position += header.size
                     continue
-                fault = "a batch whose CRC is wrong"
-            found, clear = self._search(position + 1)
-            yield Damage(position, found - position, self._due, clear or fault or "")
+                fault = "a batch with a wrong CRC"
+            found, reason = self._search(position + 1)
+            yield Damage(position, found - position, self._expected_offset, reason or fault or "")
             position = found
 
-    def _header(self, position: int) -> BatchHeader | None:
+    def _header_at(self, position: int) -> BatchHeader | None:
         pos = self._load(position, HEADER_SIZE)
         return parse_header(self._chunk, pos) if len(self._chunk) - pos >= HEADER_SIZE else None
 
     def _load(self, position: int, size: int) -> int:
-        """Have `size` bytes at `position` in the chunk, if the file does; gives where they are in it."""
+        """Load `size` bytes at `position` into the chunk, if the file has them; returns their position in it."""
         pos = position - self._chunk_start
         if pos >= 0 and pos + size <= len(self._chunk):
             return pos
@@ -115,96 +120,106 @@ class _Walk:
         self._chunk_start = position
         return 0
 
-    def _frame_fault(self, header: BatchHeader | None, position: int) -> str | None:
-        rest = self._end - position
+    def _find_frame_fault(self, header: BatchHeader | None, position: int) -> str | None:
+        """Why no complete batch can be at `position`."""
+        remaining = self._end - position
         if header is None:
-            return f"{rest} bytes are less than a batch header"
-        if not HEADER_SIZE <= header.size <= rest:
-            return f"a batch of {header.size} bytes where {rest} remain"
+            return f"{remaining} bytes are less than a batch header"
+        if not HEADER_SIZE <= header.size <= remaining:
+            return f"a batch of {header.size} bytes where {remaining} remain"
         return None if header.magic == MAGIC else f"a batch of format {header.magic}"
 
     def _is_sound(self, position: int, header: BatchHeader) -> bool:
         if header.size > _CHUNK:
-            return crc_is_right(self._file, position, header)
+            return has_valid_crc(self._file, position, header)
         pos = self._load(position, header.size)
         return crc32c(memoryview(self._chunk)[pos + CRC_START : pos + header.size]) == header.crc
 
     def _begins_batch(self, position: int) -> bool:
-        """Whether what is at `position` looks like a batch, or the file ends there."""
+        """Whether there is something that looks like a batch, or the end of the file."""
         if position == self._end:
             return True
-        header = self._header(position)
-        return header is not None and self._frame_fault(header, position) is None and header_fault(header) is None
+        header = self._header_at(position)
+        return (
+            header is not None
+            and self._find_frame_fault(header, position) is None
+            and find_header_fault(header) is None
+        )
 
-    def _offset_fault(self, header: BatchHeader) -> str | None:
+    def _find_offset_fault(self, header: BatchHeader) -> str | None:
         first, last = header.base_offset, header.last_offset
-        if self._due <= first <= last <= self._base + MAX_RELATIVE_OFFSET:
-            return header_fault(header)
-        return f"offsets {first} to {last} where {self._due} is due"
+        if self._expected_offset <= first <= last <= self._base_offset + MAX_RELATIVE_OFFSET:
+            return find_header_fault(header)
+        return f"offsets {first} to {last} where {self._expected_offset} is expected"
 
-    def _pass(self, header: BatchHeader) -> None:
-        """What follows is measured by this batch, so that one that is out of order is told once."""
-        if header.last_offset - self._base > MAX_RELATIVE_OFFSET or header.base_offset < self._base:
-            self._base = max(header.base_offset, 0)
-        self._due = max(header.next_offset, self._base)
+    def _expect_after(self, header: BatchHeader) -> None:
+        """Expect what follows this batch, even if it was out of order, so that this is reported once."""
+        if header.last_offset - self._base_offset > MAX_RELATIVE_OFFSET or header.base_offset < self._base_offset:
+            self._base_offset = max(header.base_offset, 0)
+        self._expected_offset = max(header.next_offset, self._base_offset)
 
     def _search(self, start: int) -> tuple[int, str | None]:
-        """Where the next sound batch begins, the end if none does; and what lies before it, if that is clear."""
-        # A file's name may claim more than an offset can be.
-        ends = (self._base & _WORD, (self._base + MAX_RELATIVE_OFFSET) & _WORD)
-        high = {end.to_bytes(8, "big")[:4] for end in ends}
-        # An offset that is near, and format v2 where the magic byte is.
-        pattern = re.compile(b"(?=(?:" + b"|".join(map(re.escape, high)) + rb").{12}\x02)", re.DOTALL)
-        zeros = self._chunk[start - 1 - self._chunk_start : start - self._chunk_start] == b"\0"
+        """Position of the next sound batch, or the end; and what lies before it, where that is clear."""
+        # The name of a file may claim more than an offset can be.
+        limits = (self._base_offset & _MAX_UINT64, (self._base_offset + MAX_RELATIVE_OFFSET) & _MAX_UINT64)
+        high_halves = {limit.to_bytes(8, "big")[:4] for limit in limits}
+        # A base offset that is near, and format v2 in the magic byte.
+        pattern = re.compile(b"(?=(?:" + b"|".join(map(re.escape, high_halves)) + rb").{12}\x02)", re.DOTALL)
+        only_zeros = self._chunk[start - 1 - self._chunk_start : start - self._chunk_start] == b"\0"
         position = start
         while position < self._end:
             pos = self._load(position, HEADER_SIZE)
-            chunk, origin = self._chunk, self._chunk_start
+            chunk, chunk_start = self._chunk, self._chunk_start
             for match in pattern.finditer(chunk, pos):
-                found = self._accept(origin + match.start())
-                if found or self._budget < 0:
-                    return (origin + match.start(), None) if found else (self._end, "too much that is no batch")
-            zeros = zeros and not chunk[pos:].strip(b"\0")
-            # A header that crosses the end of the chunk is seen with the next one.
-            done = origin + len(chunk)
-            position = done if done >= self._end or not chunk else max(done - HEADER_SIZE, position + 1)
+                found = self._is_sound_batch_at(chunk_start + match.start())
+                if found or self._crc_budget < 0:
+                    if found:
+                        return chunk_start + match.start(), None
+                    return self._end, "too many bytes that only look like batches"
+            only_zeros = only_zeros and not chunk[pos:].strip(b"\0")
+            # A header that crosses the end of the chunk is found with the next chunk.
+            chunk_end = chunk_start + len(chunk)
+            position = chunk_end if chunk_end >= self._end or not chunk else max(chunk_end - HEADER_SIZE, position + 1)
             if not chunk:
                 break
-        return self._end, f"{self._end - start + 1} bytes of zeros" if zeros else None
+        return self._end, f"{self._end - start + 1} bytes of zeros" if only_zeros else None
 
-    def _accept(self, position: int) -> bool:
-        header = self._header(position)
-        if header is None or self._frame_fault(header, position) is not None or header_fault(header) is not None:
+    def _is_sound_batch_at(self, position: int) -> bool:
+        header = self._header_at(position)
+        if (
+            header is None
+            or self._find_frame_fault(header, position) is not None
+            or find_header_fault(header) is not None
+            or not 0 <= header.base_offset - self._base_offset <= MAX_RELATIVE_OFFSET
+        ):
             return False
-        if not 0 <= header.base_offset - self._base <= MAX_RELATIVE_OFFSET:
-            return False
-        self._budget -= header.size
-        # Not by way of the chunk: others may follow that begin before the end of this one.
-        return self._budget >= 0 and crc_is_right(self._file, position, header)
+        self._crc_budget -= header.size
+        # Not by the chunk, since the search continues in it.
+        return self._crc_budget >= 0 and has_valid_crc(self._file, position, header)
 
 
-def records_of(file: DiskFile, position: int, header: BatchHeader, max_body: int = MAX_BODY) -> Iterator[Record]:
+def read_records(file: DiskFile, position: int, header: BatchHeader, max_body: int = MAX_BODY) -> Iterator[Record]:
     """The records of a batch. Raises MalformedError, perhaps after some of them, for what contradicts its header."""
     if header.size > max_body:
-        raise MalformedError(f"a batch of {header.size} bytes is not looked into")
+        raise MalformedError(f"a batch of {header.size} bytes is too large to be decoded")
     body = file.pread(header.size - HEADER_SIZE, position + HEADER_SIZE)
-    previous = -1
-    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    previous_delta = -1
     for record in iter_records(decompress(header.codec, body, max_body), header.count, header.base_timestamp):
-        if not previous < record.offset_delta <= header.last_offset_delta:
+        if not previous_delta < record.offset_delta <= header.last_offset_delta:
             raise MalformedError(
-                f"a record of offset delta {record.offset_delta} after {previous} in a batch of "
+                f"a record of offset delta {record.offset_delta} after {previous_delta} in a batch of "
                 f"{header.last_offset_delta + 1} offsets"
             )
-        previous = record.offset_delta
+        previous_delta = record.offset_delta
         yield record if append_time is None else record._replace(timestamp=append_time)
 
 
-def header_fault(header: BatchHeader) -> str | None:
-    """What no writer of Kafka's format writes, in a header whose CRC is right."""
+def find_header_fault(header: BatchHeader) -> str | None:
+    """What no writer of Kafka's format writes, in a header with a valid CRC."""
     if not 0 <= header.count <= header.last_offset_delta + 1:
         return f"{header.count} records for {header.last_offset_delta + 1} offsets"
-    if header.codec > 4:
+    if header.codec > _MAX_CODEC:
         return f"unknown compression codec {header.codec}"
     if header.producer_id >= 0 and not header.is_control and (header.producer_epoch < 0 or header.base_sequence < 0):
         return f"producer {header.producer_id} with epoch {header.producer_epoch}, sequence {header.base_sequence}"

@@ -1,4 +1,4 @@
-"""Looking at indexes and producer snapshots without trusting them: entries as they are, and what is wrong with them."""
+"""Reads indexes and producer snapshots without trusting them: their entries, and what is wrong with them."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -11,50 +11,54 @@ from kbroker.storage.producers.snapshot import SnapshotEntry, decode_damaged_sna
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
 # Version, producer id, first offset, last offset, last stable offset of an aborted transaction (KIP-98).
-ABORTED_ENTRY = Struct(">hqqqq")
+TRANSACTION_ENTRY = Struct(">hqqqq")
 
-_ENTRIES_TOGETHER = 1 << 13
-_FROM = ", as a power failure leaves them, or an Apache Kafka that runs"
+_ENTRIES_PER_READ = 1 << 13
+_CAUSE_OF_ZEROS = ", as a power failure leaves them, or an Apache Kafka that runs"
 
 
 class IndexEntry(NamedTuple):
-    """An entry of an index at a byte of its file; `values` as its Struct has them, `fault` is what is wrong."""
+    """An entry at byte `position` of an index. `values` are those of its Struct, `fault` is what is wrong with it."""
 
-    at: int
+    position: int
     values: tuple[int, ...]
     fault: str | None = None
 
 
-def offset_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
-    """(last offset of a batch relative to the segment's base, its position)."""
-    return _ascending(file, end, OFFSET_ENTRY)
+def iter_offset_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
+    """Values: the last offset of a batch, relative to the segment's base offset, and its position."""
+    return _iter_ascending(file, end, OFFSET_ENTRY)
 
 
-def time_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
-    """(timestamp in ms, offset relative to the segment's base)."""
-    return _ascending(file, end, TIME_ENTRY)
+def iter_time_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
+    """Values: a timestamp in milliseconds, and an offset relative to the segment's base offset."""
+    return _iter_ascending(file, end, TIME_ENTRY)
 
 
-def aborted_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
-    """(version, producer id, first offset, last offset, last stable offset)."""
-    for entry in _entries(file, end, ABORTED_ENTRY):
+def iter_transaction_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
+    """Values: version, producer id, first offset, last offset, last stable offset."""
+    for entry in _iter_entries(file, end, TRANSACTION_ENTRY):
         if isinstance(entry, IndexEntry) and entry.values[0] != 0:
             entry = entry._replace(fault=f"unknown version {entry.values[0]}")
         yield entry
 
 
-def _ascending(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry | Damage]:
-    """Entries of which both values must ascend. Apache Kafka makes the file of an index larger than it is, and cuts it
-    when the segment is closed; a power loss leaves zeros as well."""
+def _iter_ascending(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry | Damage]:
+    """Entries of which both values must ascend.
+
+    Apache Kafka makes an index file larger than its content, and truncates it when the segment is closed. So does a
+    power loss leave zeros.
+    """
     previous = (-1, -1)
-    padding: int | None = None
-    for entry in _entries(file, end, struct):
+    padding_start: int | None = None
+    for entry in _iter_entries(file, end, struct):
         if isinstance(entry, IndexEntry):
             if entry.values == (0, 0) and (end > struct.size or struct is OFFSET_ENTRY):
-                padding = _padding(file, end - end % struct.size, struct.size) if padding is None else padding
-                if entry.at >= padding:
-                    count = (end - entry.at) // struct.size
-                    yield Damage(entry.at, end - entry.at, None, f"{count} entries of zeros{_FROM}")
+                if padding_start is None:
+                    padding_start = _find_padding(file, end - end % struct.size, struct.size)
+                if entry.position >= padding_start:
+                    size = end - entry.position
+                    yield Damage(entry.position, size, None, f"{size // struct.size} entries of zeros{_CAUSE_OF_ZEROS}")
                     return
             if min(entry.values) < 0:
                 entry = entry._replace(fault="an entry is negative")
@@ -65,25 +69,26 @@ def _ascending(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry 
         yield entry
 
 
-def _entries(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry | Damage]:
-    whole = end - end % struct.size
-    at = 0
-    while at < whole:
-        data = file.pread(min(_ENTRIES_TOGETHER * struct.size, whole - at), at)
+def _iter_entries(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry | Damage]:
+    entries_end = end - end % struct.size
+    position = 0
+    while position < entries_end:
+        data = file.pread(min(_ENTRIES_PER_READ * struct.size, entries_end - position), position)
         data = data[: len(data) - len(data) % struct.size]
         if not data:
             return
         for values in struct.iter_unpack(data):
-            yield IndexEntry(at, values)
-            at += struct.size
-    if whole < end:
-        yield Damage(whole, end - whole, None, f"{end - whole} bytes are less than an entry of {struct.size}")
+            yield IndexEntry(position, values)
+            position += struct.size
+    if entries_end < end:
+        remaining = end - entries_end
+        yield Damage(entries_end, remaining, None, f"{remaining} bytes are less than an entry of {struct.size}")
 
 
-def _padding(file: DiskFile, end: int, width: int) -> int:
-    """Where the entry begins from which on all is zeros."""
+def _find_padding(file: DiskFile, end: int, width: int) -> int:
+    """Position of the entry from which on everything is zeros."""
     while end > 0:
-        size = min(_ENTRIES_TOGETHER, end)
+        size = min(_ENTRIES_PER_READ, end)
         data = file.pread(size, end - size).rstrip(b"\0")
         if data:
             return -(-(end - size + len(data)) // width) * width
@@ -91,8 +96,8 @@ def _padding(file: DiskFile, end: int, width: int) -> int:
     return 0
 
 
-def producer_entries(data: bytes) -> tuple[list[SnapshotEntry], str | None]:
-    """What can be read of a producer snapshot, and what is wrong with it."""
+def decode_producer_entries(data: bytes) -> tuple[list[SnapshotEntry], str | None]:
+    """The entries of a producer snapshot that can be read, and what is wrong with it."""
     try:
         return list(decode_snapshot(data)), None
     except ValueError as error:

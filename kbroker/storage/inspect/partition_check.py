@@ -1,33 +1,42 @@
-"""Checking one partition's directory: batches, and whether indexes, snapshots and epochs say the same as they do.
+"""Checks one partition's directory: its batches, and whether indexes, snapshots and leader epochs agree with them.
 
-Everything is read once, in order, in bounded memory but for what a broker would keep of the producers. Nothing is
-written. While a broker appends to the log its end is moving, and what is amiss there is nobody's fault: `moving`.
+Everything is read once, in order, in bounded memory except for the producers, of which a broker would keep as much.
+Nothing is written. While a broker appends to the log, its end is moving, and what is wrong there is not reported.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from typing import NamedTuple
 
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage import checkpoint_files, file_names
-from kbroker.storage.inspect.batches import BatchAt, Damage, batches
-from kbroker.storage.inspect.consistency_checks import (
-    AbortedCheck,
+from kbroker.storage.inspect.batches import BatchAt, Damage, iter_batches
+from kbroker.storage.inspect.index_checks import (
+    IndexFinding,
     OffsetIndexCheck,
-    OpenTransactionCheck,
-    ProducersCheck,
     TimeIndexCheck,
+    TransactionIndexCheck,
 )
-from kbroker.storage.inspect.index_files import IndexEntry, aborted_entries, offset_entries, time_entries
+from kbroker.storage.inspect.index_files import (
+    IndexEntry,
+    iter_offset_entries,
+    iter_time_entries,
+    iter_transaction_entries,
+)
+from kbroker.storage.inspect.producer_checks import OpenTransactionCheck, ProducerCheck
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.partition_metadata import read_topic_id
 from protocol.records.batch import BatchHeader
 from protocol.records.control import find_end_marker
 
+_END_OF_LOG = 1 << 62
+
 
 class LogFinding(NamedTuple):
-    """Something about a file. `is_problem`: the data, or what is kept about it, is not as it should be; else it is only
-    said what will happen to it. `position` is a byte of the file, `offset` one of the log; None where there is none."""
+    """What was found in a file. `is_problem`: something is wrong; otherwise it says what the next start will do.
+
+    `position` is a byte of the file, `offset` one of the log; None where there is none.
+    """
 
     path: str
     what: str
@@ -37,78 +46,89 @@ class LogFinding(NamedTuple):
 
 
 class CheckpointedState(NamedTuple):
-    """What the data directory says of a partition: its checkpoints, and whether the last stop was clean."""
+    """What the data directory says about a partition: its checkpoints, and whether the last shutdown was clean.
+
+    `is_running`: a broker uses the directory.
+    """
 
     recovery_point: int = 0
     log_start_offset: int = 0
     cleaned_to: int = 0
-    clean: bool = True
-    moving: bool = False
+    is_clean: bool = True
+    is_running: bool = False
 
 
 class LogTotals(NamedTuple):
-    """What a partition's log is: offsets, batches, bytes; and how many of those the next start would read."""
+    """What was checked: offsets, batches, bytes; and the bytes that the next start would read."""
 
     first_offset: int
     end_offset: int
     batches: int
     bytes: int
-    unchecked: int
+    bytes_to_recover: int
 
 
 class PartitionCheck:
-    """Checks one directory. `findings` gives what is wrong, after which `seen` says what was looked at."""
+    """Checks one directory. When `findings` is exhausted, `totals` says what was checked."""
 
     def __init__(
-        self, disk: Disk, directory: str, known: CheckpointedState, read: Callable[[int], None] = lambda size: None
+        self,
+        disk: Disk,
+        directory: str,
+        state: CheckpointedState,
+        on_read: Callable[[int], None] = lambda size: None,
     ) -> None:
-        """`read` is told how many bytes have been read, from time to time."""
+        """`on_read` is called with the number of bytes that were read since its last call."""
         self._disk = disk
         self._directory = directory
-        self._known = known
-        self._read = read
-        self._trusted = 1 << 62 if known.clean else known.recovery_point
-        self._first = self._due = 0
+        self._state = state
+        self._on_read = on_read
+        self._trusted_to = _END_OF_LOG if state.is_clean else state.recovery_point
+        self._first_offset = self._end_offset = 0
         self._epochs: LeaderEpochCache | None = None
-        self._epoch_told: tuple[int, int] | None = None
-        self._producers = ProducersCheck()
-        self._open = OpenTransactionCheck(gaps=known.cleaned_to > 0)
+        # The last mismatch of epochs: one finding for many batches.
+        self._epoch_mismatch: tuple[int, int] | None = None
+        self._producers = ProducerCheck()
+        self._open_transactions = OpenTransactionCheck(has_gaps=state.cleaned_to > 0)
         self._snapshots: list[int] = []
-        self._batches = self._bytes = self._unchecked = 0
+        self._batches = self._bytes = self._bytes_to_recover = 0
 
     @property
-    def seen(self) -> LogTotals:
-        return LogTotals(self._first, self._due, self._batches, self._bytes, self._unchecked)
+    def totals(self) -> LogTotals:
+        return LogTotals(self._first_offset, self._end_offset, self._batches, self._bytes, self._bytes_to_recover)
 
     def findings(self) -> Iterator[LogFinding]:
         listed = sorted(self._disk.listdir(self._directory))
         files = [parsed for name in listed if (parsed := file_names.parse_segment_file(name)) is not None]
-        bases = [base for base, suffix in files if suffix == file_names.LOG]
-        self._snapshots = sorted(base for base, suffix in files if suffix == file_names.SNAPSHOT)
-        self._first = self._due = bases[0] if bases else self._known.log_start_offset
-        if not self._known.moving:
-            yield from self._leftovers(listed, set(bases))
+        base_offsets = [offset for offset, suffix in files if suffix == file_names.LOG]
+        self._snapshots = sorted(offset for offset, suffix in files if suffix == file_names.SNAPSHOT)
+        self._first_offset = self._end_offset = base_offsets[0] if base_offsets else self._state.log_start_offset
+        if not self._state.is_running:
+            yield from self._check_leftovers(listed, set(base_offsets))
         yield from self._load_epochs()
-        yield from self._topic_id()
-        for base, following in zip_longest(bases, bases[1:]):
+        yield from self._check_topic_id()
+        for base_offset, next_base_offset in zip_longest(base_offsets, base_offsets[1:]):
             try:
-                yield from self._segment(base, following)
+                yield from self._check_segment(base_offset, next_base_offset)
             except FileNotFoundError:
-                if not self._known.moving:
+                if not self._state.is_running:
                     raise
-        yield from self._compare_snapshots(self._due)
-        yield from self._end(bases)
+        yield from self._check_snapshots(self._end_offset)
+        if not self._state.is_running:
+            yield from self._check_offsets(base_offsets)
 
-    def _leftovers(self, listed: list[str], bases: set[int]) -> Iterator[LogFinding]:
+    def _check_leftovers(self, listed: list[str], base_offsets: set[int]) -> Iterator[LogFinding]:
         for name in listed:
             path = f"{self._directory}/{name}"
             parsed = file_names.parse_segment_file(name)
             if name.endswith((file_names.DELETED, file_names.TEMPORARY, file_names.CLEANED)):
-                yield LogFinding(path, "left over; the next start removes it", is_problem=False)
+                yield LogFinding(path, "a leftover; the next start removes it", is_problem=False)
             elif name.endswith(file_names.SWAP):
-                yield LogFinding(path, "of a compaction that was not finished; the next start does", is_problem=False)
+                yield LogFinding(path, "of an unfinished compaction; the next start finishes it", is_problem=False)
             elif (
-                parsed is not None and parsed[1] not in (file_names.LOG, file_names.SNAPSHOT) and parsed[0] not in bases
+                parsed is not None
+                and parsed[1] not in (file_names.LOG, file_names.SNAPSHOT)
+                and parsed[0] not in base_offsets
             ):
                 yield LogFinding(path, "belongs to no segment; the next start removes it", is_problem=False)
 
@@ -118,158 +138,164 @@ class PartitionCheck:
             self._epochs = LeaderEpochCache(checkpoint_files.decode_epochs(self._disk.read(path)))
         except FileNotFoundError:
             pass
-        except (ValueError, IndexError) as error:
+        except ValueError as error:
             yield LogFinding(path, str(error))
 
-    def _topic_id(self) -> Iterator[LogFinding]:
+    def _check_topic_id(self) -> Iterator[LogFinding]:
         path = f"{self._directory}/{file_names.PARTITION_METADATA}"
         if read_topic_id(self._disk, self._directory) is None:
-            what = "damaged" if self._disk.exists(path) else "missing"
-            yield LogFinding(path, f"{what}: nobody can tell whose directory this is", is_problem=what == "damaged")
+            is_damaged = self._disk.exists(path)
+            what = "damaged" if is_damaged else "missing"
+            yield LogFinding(path, f"{what}: the topic of this directory is not known", is_problem=is_damaged)
 
     # Segments.
 
-    def _segment(self, base: int, following: int | None) -> Iterator[LogFinding]:
-        path = file_names.segment_file(self._directory, base, file_names.LOG)
-        # Before the log: what an index has when it is looked at, the log has.
-        index, times = self._indexes(base)
-        yield from self._missing_indexes(base, following, index, times)
-        aborted = self._aborted(base, following)
+    def _check_segment(self, base_offset: int, next_base_offset: int | None) -> Iterator[LogFinding]:
+        state = self._state
+        path = self._path(base_offset, file_names.LOG)
+        # The indexes are opened before the log: what an index has then, the log has too.
+        offset_index, time_index = self._open_indexes(base_offset)
+        if next_base_offset is not None and next_base_offset <= self._trusted_to and not state.is_running:
+            yield from self._check_missing_indexes(base_offset, offset_index, time_index)
+        transaction_index = self._open_transaction_index(base_offset, next_base_offset)
         file = self._disk.open(path, write=False)
         size = file.size()
-        if base < self._due:
-            yield LogFinding(
-                path, f"begins at offset {base}, but the segment before it ends at {self._due}", offset=base
-            )
-        done = 0
-        for found in batches(file, size, base):
-            self._read(found.position - done)
-            done = found.position
-            if isinstance(found, Damage) or found.fault is not None:
-                yield from self._bad(path, found, size, following)
-            if isinstance(found, BatchAt):
-                if found.fault is None:
-                    yield from self._told(base, file_names.TXN_INDEX, aborted.see(found.header, _aborts(file, found)))
-                yield from self._batch(path, found)
-            if index is not None:
-                yield from self._told(base, file_names.INDEX, index.see(found))
-            if times is not None:
-                yield from self._told(base, file_names.TIME_INDEX, times.see(found))
-        if not self._known.moving:
-            yield from self._told(base, file_names.TXN_INDEX, aborted.end())
-        self._read(size - done)
+        if base_offset < self._end_offset:
+            what = f"begins at offset {base_offset}, but the segment before it ends at {self._end_offset}"
+            yield LogFinding(path, what, offset=base_offset)
+        reported = 0
+        for batch in iter_batches(file, size, base_offset):
+            self._on_read(batch.position - reported)
+            reported = batch.position
+            if isinstance(batch, Damage) or batch.fault is not None:
+                yield from self._report_damage(path, batch, size, next_base_offset)
+            if isinstance(batch, BatchAt):
+                if batch.fault is None:
+                    found = transaction_index.on_batch(batch.header, _is_abort_marker(file, batch))
+                    yield from self._in_index(base_offset, file_names.TXN_INDEX, found)
+                yield from self._check_batch(path, batch)
+            if offset_index is not None:
+                yield from self._in_index(base_offset, file_names.INDEX, offset_index.on_batch(batch))
+            if time_index is not None:
+                yield from self._in_index(base_offset, file_names.TIME_INDEX, time_index.on_batch(batch))
+        self._on_read(size - reported)
         self._bytes += size
-        if following is None or following > self._trusted:
-            self._unchecked += size
-        if index is not None and not (self._known.moving and following is None):
-            yield from self._told(base, file_names.INDEX, index.end(size))
-        if times is not None and not self._known.moving:
-            closed = following is not None and following <= self._trusted
-            yield from self._told(base, file_names.TIME_INDEX, times.end(closed))
+        if next_base_offset is None or next_base_offset > self._trusted_to:
+            self._bytes_to_recover += size
+        if not state.is_running:
+            yield from self._in_index(base_offset, file_names.TXN_INDEX, transaction_index.on_end())
+        if offset_index is not None and not (state.is_running and next_base_offset is None):
+            yield from self._in_index(base_offset, file_names.INDEX, offset_index.on_end(size))
+        if time_index is not None and not state.is_running:
+            is_closed = next_base_offset is not None and next_base_offset <= self._trusted_to
+            yield from self._in_index(base_offset, file_names.TIME_INDEX, time_index.on_end(is_closed))
 
-    def _indexes(self, base: int) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
-        index = times = None
-        path = file_names.segment_file(self._directory, base, file_names.INDEX)
-        if self._disk.exists(path):
-            file = self._disk.open(path, write=False)
-            index = OffsetIndexCheck(base, offset_entries(file, file.size()))
-        path = file_names.segment_file(self._directory, base, file_names.TIME_INDEX)
-        if self._disk.exists(path):
-            file = self._disk.open(path, write=False)
-            times = TimeIndexCheck(base, time_entries(file, file.size()))
-        return index, times
+    def _path(self, base_offset: int, suffix: str) -> str:
+        return file_names.segment_file(self._directory, base_offset, suffix)
 
-    def _aborted(self, base: int, following: int | None) -> AbortedCheck:
-        """There is no file where nothing was aborted, and what is not synced yet may be in memory only."""
-        written = self._known.clean or (following is not None and following <= self._trusted)
-        path = file_names.segment_file(self._directory, base, file_names.TXN_INDEX)
+    def _open_if_there(self, path: str) -> DiskFile | None:
+        return self._disk.open(path, write=False) if self._disk.exists(path) else None
+
+    def _open_indexes(self, base_offset: int) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
+        offset_index = time_index = None
+        file = self._open_if_there(self._path(base_offset, file_names.INDEX))
+        if file is not None:
+            offset_index = OffsetIndexCheck(base_offset, iter_offset_entries(file, file.size()))
+        file = self._open_if_there(self._path(base_offset, file_names.TIME_INDEX))
+        if file is not None:
+            time_index = TimeIndexCheck(base_offset, iter_time_entries(file, file.size()))
+        return offset_index, time_index
+
+    def _open_transaction_index(self, base_offset: int, next_base_offset: int | None) -> TransactionIndexCheck:
+        """Without aborted transactions there is no file, and unsynced entries may be in memory only."""
+        state = self._state
+        is_written = state.is_clean or (next_base_offset is not None and next_base_offset <= self._trusted_to)
         entries: Iterator[IndexEntry | Damage] = iter(())
-        if self._disk.exists(path):
-            file = self._disk.open(path, write=False)
-            entries = aborted_entries(file, file.size())
-        return AbortedCheck(entries, self._open, written and not self._known.moving)
+        file = self._open_if_there(self._path(base_offset, file_names.TXN_INDEX))
+        if file is not None:
+            entries = iter_transaction_entries(file, file.size())
+        return TransactionIndexCheck(entries, self._open_transactions, is_written and not state.is_running)
 
-    def _missing_indexes(self, base: int, following: int | None, index: object, times: object) -> Iterator[LogFinding]:
-        """A segment has its indexes in memory until the first checkpoint after it was closed."""
-        if self._known.moving or following is None or following > self._trusted:
+    def _check_missing_indexes(
+        self, base_offset: int, offset_index: object, time_index: object
+    ) -> Iterator[LogFinding]:
+        """A segment has its indexes in memory only until the first checkpoint after it was closed."""
+        for suffix, index in ((file_names.INDEX, offset_index), (file_names.TIME_INDEX, time_index)):
+            if index is None:
+                yield LogFinding(self._path(base_offset, suffix), "missing")
+
+    def _in_index(self, base_offset: int, suffix: str, found: Iterable[IndexFinding]) -> Iterator[LogFinding]:
+        for position, offset, what in found:
+            yield LogFinding(self._path(base_offset, suffix), what, position, offset)
+
+    def _report_damage(
+        self, path: str, damage: BatchAt | Damage, size: int, next_base_offset: int | None
+    ) -> Iterator[LogFinding]:
+        if self._state.is_running and next_base_offset is None and damage.end >= size:
             return
-        for suffix, found in ((file_names.INDEX, index), (file_names.TIME_INDEX, times)):
-            if found is None:
-                yield LogFinding(file_names.segment_file(self._directory, base, suffix), "missing")
-
-    def _told(self, base: int, suffix: str, told: Iterator[tuple[int, int | None, str]]) -> Iterator[LogFinding]:
-        for position, offset, what in told:
-            yield LogFinding(file_names.segment_file(self._directory, base, suffix), what, position, offset)
-
-    def _bad(self, path: str, found: BatchAt | Damage, size: int, following: int | None) -> Iterator[LogFinding]:
-        if isinstance(found, BatchAt):
-            end, offset, what = found.end, found.header.base_offset, f"a batch: {found.fault}"
+        if isinstance(damage, BatchAt):
+            yield LogFinding(path, f"a batch: {damage.fault}", damage.position, damage.header.base_offset)
         else:
-            end, offset, what = found.position + found.size, found.offset or 0, found.reason
-        if self._known.moving and following is None and end >= size:
-            return
-        yield LogFinding(path, what, found.position, offset)
+            yield LogFinding(path, damage.reason, damage.position, damage.offset or 0)
 
-    def _batch(self, path: str, found: BatchAt) -> Iterator[LogFinding]:
-        header = found.header
+    def _check_batch(self, path: str, batch: BatchAt) -> Iterator[LogFinding]:
+        header = batch.header
         self._batches += 1
-        yield from self._compare_snapshots(header.base_offset)
-        if found.fault is None:
-            yield from self._epoch(path, found.position, header)
-            self._producers.see(header)
-            self._open.see(header)
-            self._due = max(self._due, header.next_offset)
+        yield from self._check_snapshots(header.base_offset)
+        if batch.fault is None:
+            yield from self._check_epoch(path, batch.position, header)
+            self._producers.on_batch(header)
+            self._open_transactions.on_batch(header)
+            self._end_offset = max(self._end_offset, header.next_offset)
 
-    def _epoch(self, path: str, position: int, header: BatchHeader) -> Iterator[LogFinding]:
-        """The epoch of a batch is the one that the checkpoint has for its offset, or one that it cannot know yet."""
-        if self._epochs is None or header.leader_epoch < 0 or header.base_offset < self._known.log_start_offset:
+    def _check_epoch(self, path: str, position: int, header: BatchHeader) -> Iterator[LogFinding]:
+        """The leader epoch of a batch is that of the checkpoint for its offset, or one that it cannot know yet."""
+        state, epoch = self._state, header.leader_epoch
+        if self._epochs is None or epoch < 0 or header.base_offset < state.log_start_offset:
             return
         expected = self._epochs.epoch_for(header.base_offset)
-        told = expected, header.leader_epoch
-        if told[0] == told[1] or told == self._epoch_told:
+        if expected == epoch or (expected, epoch) == self._epoch_mismatch:
             return
-        newer = header.leader_epoch > self._epochs.latest
-        if newer and (self._known.moving or header.next_offset > self._trusted):
+        if epoch > self._epochs.latest and (state.is_running or header.next_offset > self._trusted_to):
             return
-        self._epoch_told = told
-        what = f"a batch of leader epoch {header.leader_epoch} where {file_names.LEADER_EPOCHS} has {expected}"
+        self._epoch_mismatch = expected, epoch
+        what = f"a batch of leader epoch {epoch} where {file_names.LEADER_EPOCHS} has {expected}"
         yield LogFinding(path, what, position, header.base_offset)
 
-    # The whole.
+    # The partition.
 
-    def _compare_snapshots(self, reached: int) -> Iterator[LogFinding]:
-        """All batches below `reached` have been seen: the snapshots up to there can be compared."""
+    def _check_snapshots(self, reached: int) -> Iterator[LogFinding]:
+        """Compare the snapshots up to `reached`: all batches below it have been read."""
         while self._snapshots and self._snapshots[0] <= reached:
             offset = self._snapshots.pop(0)
-            path = file_names.segment_file(self._directory, offset, file_names.SNAPSHOT)
+            path = self._path(offset, file_names.SNAPSHOT)
             try:
-                data = self._disk.read(path)
+                data, written_ms = self._disk.read(path), self._disk.mtime_ms(path)
             except FileNotFoundError:
                 continue
-            for what in (*self._producers.compare(data, self._disk.mtime_ms(path)), *self._open.compare(data)):
+            for what in (*self._producers.compare(data, written_ms), *self._open_transactions.compare(data)):
                 yield LogFinding(path, what, offset=offset)
 
-    def _end(self, bases: list[int]) -> Iterator[LogFinding]:
-        known = self._known
-        if known.moving:
-            return
+    def _check_offsets(self, base_offsets: list[int]) -> Iterator[LogFinding]:
+        """Snapshots and checkpoints must not be beyond the log."""
+        state, end_offset = self._state, self._end_offset
         for offset in self._snapshots:
-            path = file_names.segment_file(self._directory, offset, file_names.SNAPSHOT)
-            yield LogFinding(path, f"beyond the end of the log, which is {self._due}", offset=offset)
-        starts = (
-            (file_names.RECOVERY_POINTS, known.recovery_point, self._due, "the end of the log"),
-            (file_names.LOG_START_OFFSETS, known.log_start_offset, self._due, "the end of the log"),
-            (file_names.CLEANER_OFFSETS, known.cleaned_to, bases[-1] if bases else self._due, "the active segment"),
-        )
-        for name, offset, limit, of in starts:
+            path = self._path(offset, file_names.SNAPSHOT)
+            yield LogFinding(path, f"beyond the end of the log, which is {end_offset}", offset=offset)
+        active = base_offsets[-1] if base_offsets else end_offset
+        for name, offset, limit, limited_by in (
+            (file_names.RECOVERY_POINTS, state.recovery_point, end_offset, "the end of the log"),
+            (file_names.LOG_START_OFFSETS, state.log_start_offset, end_offset, "the end of the log"),
+            (file_names.CLEANER_OFFSETS, state.cleaned_to, active, "the active segment"),
+        ):
             if offset > limit:
-                yield LogFinding(self._directory, f"{name} has {offset}, beyond {of} at {limit}", offset=offset)
+                what = f"{name} has {offset}, beyond {limited_by} at {limit}"
+                yield LogFinding(self._directory, what, offset=offset)
 
 
-def _aborts(file: DiskFile, found: BatchAt) -> bool:
-    """Whether a batch is the marker of an aborted transaction."""
-    header = found.header
+def _is_abort_marker(file: DiskFile, batch: BatchAt) -> bool:
+    header = batch.header
     if not header.is_control or header.producer_id < 0:
         return False
-    marker = find_end_marker(file.pread(header.size, found.position))
+    marker = find_end_marker(file.pread(header.size, batch.position))
     return marker is not None and not marker.committed

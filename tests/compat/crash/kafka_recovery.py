@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kbroker.common import KafkaError
 from protocol.records.batch import parse_header
 from scripts.benchmark.peers import kafka_classpath
-from tests.unit.support.damaged_log import Copy
+from tests.unit.support.damaged_log import LogCopy
 from tests.unit.support.log_lab import NOW
 
 SOURCE = Path(__file__).with_name("KafkaRecovery.java")
@@ -64,7 +64,7 @@ def ask_kafka(cases: Sequence[Case], directory: Path, index_interval: int) -> li
     ]
 
 
-def ask_kbroker(case: Case, copy: Copy) -> Opened:
+def ask_kbroker(case: Case, copy: LogCopy) -> Opened:
     copy.files = dict(case.files)
     log = copy.make().open(case.recovery_point, case.clean)
     reads: list[Any] = []

@@ -13,7 +13,7 @@ import pytest
 
 from protocol.records.batch import HEADER_SIZE
 from tests.compat.crash.kafka_recovery import Case, Opened, ask_kafka, ask_kbroker
-from tests.unit.support.damaged_log import Copy, Written, flipped, memory_lab, write
+from tests.unit.support.damaged_log import LogCopy, Written, flip_bit, memory_lab, write
 
 ALL = os.environ.get("KBROKER_COMPAT_DAMAGE") == "all"
 INTERVAL = 200
@@ -25,14 +25,14 @@ MAGIC = range(8 * 16, 8 * 17)
 
 
 @pytest.fixture
-def log() -> tuple[Copy, Written]:
+def log() -> tuple[LogCopy, Written]:
     if not (shutil.which("java") and shutil.which("mvn")):
         pytest.skip("not run: Kafka's recovery needs Java 17 or newer, and Maven to fetch it")
     lab = memory_lab(index_interval_bytes=INTERVAL)
     log = lab.open()
     written = write(log, BATCHES)
-    copy = Copy(lab)
-    copy.of_a_young_log()
+    copy = LogCopy(lab)
+    copy.remove_checkpoint()
     return copy, written
 
 
@@ -49,7 +49,7 @@ def damages(written: Written) -> Iterator[tuple[str, int, bytes]]:
     for number in (FIRST, MIDDLE, LAST):
         position, header = written.at[number]
         for bit in range(8 * (HEADER_SIZE if not ALL else header.size)):
-            yield f"batch {number} bit {bit}", number, flipped(data, 8 * position + bit)
+            yield f"batch {number} bit {bit}", number, flip_bit(data, 8 * position + bit)
 
 
 def better(what: str, kafka: Opened, ours: Opened, written: Written, number: int) -> str | None:
@@ -65,7 +65,7 @@ def better(what: str, kafka: Opened, ours: Opened, written: Written, number: int
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("kafka_tools")
-def test_the_same_is_left_of_a_damaged_log(log: tuple[Copy, Written], tmp_path: Path) -> None:
+def test_the_same_is_left_of_a_damaged_log(log: tuple[LogCopy, Written], tmp_path: Path) -> None:
     copy, written = log
     (name,) = (name for name in copy.files if name.endswith(".log"))
     asked = some(damages(written))

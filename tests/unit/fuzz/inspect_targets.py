@@ -135,7 +135,7 @@ def _dump_internal(rng: Random) -> Case:
 def _verify(rng: Random) -> Case:
     files, middle = recorded(rng.randrange(4))
     path = rng.choice(sorted(files))
-    known = CheckpointedState(rng.choice((0, middle)), rng.choice((0, 0, middle)), clean=rng.random() < 0.5)
+    known = CheckpointedState(rng.choice((0, middle)), rng.choice((0, 0, middle)), is_clean=rng.random() < 0.5)
 
     def run(data: bytes) -> None:
         disk = empty_disk()
@@ -144,7 +144,7 @@ def _verify(rng: Random) -> Case:
             disk.write_atomic(one, data if one == path else content)
         check = PartitionCheck(disk, DIRECTORY, known)
         problems = [found for found in check.findings() if found.is_problem]
-        assert check.seen.end_offset >= 0
+        assert check.totals.end_offset >= 0
         if data == files[path]:
             assert not problems, problems
 

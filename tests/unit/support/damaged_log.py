@@ -1,5 +1,6 @@
-"""A log to be damaged: what was written to it, and what must be true of it when it is opened again."""
+"""Logs to be damaged: what was written to them, and what must be true of them when they are opened again."""
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -9,16 +10,16 @@ from kbroker.storage.log.log import Log
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader, iter_headers, parse_header
 from tests.unit.fuzz.file_targets import empty_disk
-from tests.unit.support.log_lab import NOW, Lab, append, batch, content
+from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill
 
 PRODUCER = 7
 RECORDS = 3
-# A millisecond apart, with pauses between batches.
+# Records are a millisecond apart, batches this much.
 STEP_MS = 10
 
 
 class Written(NamedTuple):
-    """`sent`: the batches as their producer sent them; `data`: as the log has them, `at`: (position, header) there."""
+    """`sent`: the batches as their producer sent them; `data`: as the log has them; `at`: (position, header) in it."""
 
     sent: list[bytes]
     data: bytes
@@ -43,7 +44,7 @@ def idempotent(number: int, codec: int = 0) -> bytearray:
 
 
 def write(log: Log, count: int, *, codec: int = 0, checkpoint_at: int = -1, roll_at: tuple[int, ...] = ()) -> Written:
-    """Batches of one idempotent producer, a new leader epoch every four."""
+    """Append batches of one idempotent producer, with a new leader epoch every four."""
     sent = []
     for number in range(count):
         data = idempotent(number, codec)
@@ -57,6 +58,27 @@ def write(log: Log, count: int, *, codec: int = 0, checkpoint_at: int = -1, roll
     return Written(sent, stored, list(iter_headers(stored)))
 
 
+def write_sound_log(tmp_path: Path) -> Lab:
+    """A log of several segments, cleanly closed; producer 7 has written to the first ones."""
+    lab = Lab(tmp_path, segment_bytes=3000, index_interval_bytes=300)
+    log = lab.open()
+    for n in range(30):
+        append(log, batch(2, 40, NOW + 5 * n, producer_id=7, producer_epoch=0, base_sequence=2 * n))
+    fill(log, 60)
+    assert lab.close(log)
+    assert len(lab.files(".log")) > 3
+    return lab
+
+
+def edit(lab: Lab, suffix: str, number: int, change: Callable[[bytearray], object]) -> str:
+    """Change the content of a file; returns its name."""
+    name = lab.files(suffix)[number]
+    data = bytearray((lab.path / name).read_bytes())
+    change(data)
+    (lab.path / name).write_bytes(data)
+    return name
+
+
 def check_reads(log: Log, written: Written) -> None:
     """Each offset is read from its own batch, and each timestamp leads to the record that has it."""
     for position, header in written.at:
@@ -66,30 +88,30 @@ def check_reads(log: Log, written: Written) -> None:
             log.clear_position_cache()
             found = bytes(log.read_blocking(offset, 1, log.log_end_offset))
             assert found == written.data[position : position + header.size], offset
-            when = header.base_timestamp + offset - header.base_offset
-            looked_up = log.offset_for_timestamp_blocking(when, log.log_end_offset)
-            assert looked_up is not None
-            assert looked_up[:2] == (offset, when)
+            timestamp = header.base_timestamp + offset - header.base_offset
+            record = log.offset_for_timestamp_blocking(timestamp, log.log_end_offset)
+            assert record is not None
+            assert record[:2] == (offset, timestamp)
     assert log.offset_for_timestamp_blocking(NOW + 1_000_000, log.log_end_offset) is None
 
 
 def send_again(log: Log, written: Written, first: int) -> None:
-    """The producer's retries from its batch number `first` on: those that are there are known, the others are taken."""
+    """Send the producer's batches from number `first` on again: stored ones are duplicates, the others are appended."""
     for number in range(first, len(written.sent)):
         data = bytearray(written.sent[number])
         header = parse_header(data)
         base_offset = RECORDS * number
-        known = log.producers.check(header)
+        duplicate = log.producers.check(header)
         if base_offset < log.log_end_offset:
-            assert known is not None, f"batch {number} is stored already"
-            assert known[:2] == (base_offset, base_offset + RECORDS - 1)
+            assert duplicate is not None, f"batch {number} is stored already"
+            assert duplicate[:2] == (base_offset, base_offset + RECORDS - 1)
         else:
-            assert known is None
+            assert duplicate is None
             assert append(log, data, epoch=number // 4) == base_offset
 
 
-def refused(log: Log, number: int) -> bool:
-    """Whether the producer's batch of this number is out of order."""
+def is_out_of_order(log: Log, number: int) -> bool:
+    """Whether the producer's batch of this number would be out of order."""
     try:
         log.producers.check(parse_header(idempotent(number)))
     except KafkaError as error:
@@ -99,22 +121,23 @@ def refused(log: Log, number: int) -> bool:
     return False
 
 
-def flipped(data: bytes, bit: int) -> bytes:
+def flip_bit(data: bytes, bit: int) -> bytes:
     """Bit 0 is the highest of the first byte."""
     damaged = bytearray(data)
     damaged[bit // 8] ^= 0x80 >> bit % 8
     return bytes(damaged)
 
 
-class Copy:
-    """The files of a log, in memory, to be damaged and opened again and again."""
+class LogCopy:
+    """The files of a log in memory, to be damaged and opened again and again."""
 
     def __init__(self, lab: Lab) -> None:
         self.files = files_of(lab)
         self.config = lab.config
 
     def make(self, **changes: bytes | None) -> Lab:
-        """Another directory; `changes`: files with other contents, None: without it. `log` is the first segment's."""
+        """Write the files to another directory. `changes`: files with other content, or None for missing ones; `log` is
+        the log of the first segment."""
         lab = memory_lab()
         lab.config = self.config
         lab.disk.makedirs(str(lab.path))
@@ -123,8 +146,8 @@ class Copy:
                 lab.disk.write_atomic(f"{lab.path}/{name}", data)
         return lab
 
-    def of_a_young_log(self) -> None:
-        """Without the files of the first checkpoint."""
+    def remove_checkpoint(self) -> None:
+        """Keep only the files that a log has before its first checkpoint."""
         self.files = {name: data for name, data in self.files.items() if name.endswith((".log", ".metadata"))}
 
 

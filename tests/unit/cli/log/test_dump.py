@@ -189,7 +189,7 @@ def test_small_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "topic t  partition 1  offset 5" in as_text(capsys, f"{directory}/{file_names.RECOVERY_POINTS}")
     path = write(tmp_path / file_names.CLEANER_OFFSETS, b"0\n2\nt 1 5\n")
     lines = as_text(capsys, path, status=1)
-    assert lines[1] == "DAMAGE at byte 0 to 9: 1 entries where 2 were announced"
+    assert lines[1] == "DAMAGE at byte 0 to 9: 1 entries where 2 are expected"
     assert lines[-1] == "  t 1 5"
 
 

@@ -1,4 +1,4 @@
-"""Each bit of batch headers, and bits of bodies, flipped.
+"""Each bit of batch headers, and bits of bodies, flip_bit.
 
 Above the recovery point the log is cut before the damaged batch. Below it, or after a clean stop, nobody looks for
 damage, as in Kafka: what is served still begins where a batch begins, and what follows the damage can be read.
@@ -17,12 +17,12 @@ from protocol.errors import ErrorCode
 from protocol.records.batch import HEADER, HEADER_SIZE, MAGIC, build_batch
 from tests.unit.support.damaged_log import (
     RECORDS,
-    Copy,
+    LogCopy,
     Written,
-    flipped,
+    flip_bit,
+    is_out_of_order,
     log_data,
     memory_lab,
-    refused,
     send_again,
     write,
 )
@@ -46,15 +46,15 @@ def corrupt_if(possible: bool) -> Iterator[None]:
             raise
 
 
-def logged(clean: bool, point: int = 0) -> tuple[Copy, Written]:
+def logged(clean: bool, point: int = 0) -> tuple[LogCopy, Written]:
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, BATCHES, checkpoint_at=point - 1)
     if clean:
         assert lab.close(log)
-    copy = Copy(lab)
+    copy = LogCopy(lab)
     if not clean and not point:
-        copy.of_a_young_log()
+        copy.remove_checkpoint()
     return copy, written
 
 
@@ -63,7 +63,7 @@ def test_above_the_recovery_point_each_bit_of_a_header(number: int) -> None:
     copy, written = logged(False)
     position, header = written.at[number]
     for bit in range(BITS):
-        damaged = flipped(written.data, 8 * position + bit)
+        damaged = flip_bit(written.data, 8 * position + bit)
         lab = copy.make(log=damaged)
         log = lab.open()
         if bit in LEADER_EPOCH:
@@ -73,7 +73,7 @@ def test_above_the_recovery_point_each_bit_of_a_header(number: int) -> None:
         assert log_data(lab) == written.data[:position]
         assert [line for line in log.repairs if "cut from" in line], bit
         if bit % 16 == 0 and number:
-            assert refused(log, number + 1)
+            assert is_out_of_order(log, number + 1)
             send_again(log, written, max(0, number - 2))
             # Epochs are those of the log, too.
             assert (content(log), log.epochs.entries) == (written.data, [(0, 0), (1, 12), (2, 24)])
@@ -86,7 +86,7 @@ def test_above_the_recovery_point_bits_of_bodies() -> None:
         number = random.randrange(4, BATCHES)
         position, header = written.at[number]
         bit = 8 * position + random.randrange(8 * HEADER_SIZE, 8 * header.size)
-        lab = copy.make(log=flipped(written.data, bit))
+        lab = copy.make(log=flip_bit(written.data, bit))
         log = lab.open(RECORDS * 4)
         assert content(log) == written.data[:position], bit
         assert "CRC" in log.repairs[-1]
@@ -99,13 +99,13 @@ def test_where_nobody_looks_for_damage_what_is_around_it_is_served(number: int, 
     starts = [position for position, _ in written.at]
     hole_at, hole = written.at[number]
     for bit in range(BITS):
-        damaged = bytes(flipped(written.data, 8 * hole_at + bit))
+        damaged = bytes(flip_bit(written.data, 8 * hole_at + bit))
         lab = copy.make(log=damaged)
         log = lab.open(RECORDS * BATCHES, clean)
         assert log.log_end_offset == RECORDS * BATCHES
         # The snapshot knows the producer; no damaged header is believed instead.
         assert log.producers.check(written.at[-1][1]) is not None, bit
-        assert refused(log, BATCHES + 1)
+        assert is_out_of_order(log, BATCHES + 1)
         for offset in range(max(0, hole.base_offset - 2 * RECORDS), hole.next_offset + 3 * RECORDS):
             log.clear_position_cache()
             in_hole = hole.base_offset <= offset < hole.next_offset
@@ -144,7 +144,7 @@ def test_an_index_that_is_made_anew_leads_past_the_damage(damage: bytes) -> None
     position, header = written.at[MIDDLE]
     damaged = bytearray(log_data(lab))
     damaged[position + 8 : position + 8 + len(damage)] = damage
-    lab = Copy(lab).make(log=bytes(damaged), **{f"{0:020d}.index": None})
+    lab = LogCopy(lab).make(log=bytes(damaged), **{f"{0:020d}.index": None})
     for start in range(3):
         log = lab.open(log.log_end_offset, True)
         assert any("rebuilt from the log" in line for line in log.repairs) == (start == 0)
@@ -163,7 +163,7 @@ def test_damage_that_is_noticed_when_it_is_read_is_told_once(what: str, caplog: 
     log = lab.open()
     written = write(log, 2 * BATCHES, roll_at=(BATCHES - 1,))
     assert lab.close(log)
-    copy = Copy(lab)
+    copy = LogCopy(lab)
     data = log_data(lab)
     index = f"{0:020d}.index"
     if what == "log":
@@ -200,7 +200,7 @@ def test_what_only_looks_like_batches_is_not_searched_for_ever() -> None:
     append(log, batch(1))
     assert lab.close(log)
     data = log_data(lab)
-    lab = Copy(lab).make(log=data[: size + 8] + b"\x7f" + data[size + 9 :], **{f"{0:020d}.index": None})
+    lab = LogCopy(lab).make(log=data[: size + 8] + b"\x7f" + data[size + 9 :], **{f"{0:020d}.index": None})
     begun = time.process_time()
     log = lab.open(log.log_end_offset, True)
     with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):

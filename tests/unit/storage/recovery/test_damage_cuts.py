@@ -7,12 +7,12 @@ log says what was repaired.
 import pytest
 
 from tests.unit.support.damaged_log import (
-    Copy,
+    LogCopy,
     check_reads,
     idempotent,
+    is_out_of_order,
     log_data,
     memory_lab,
-    refused,
     send_again,
     write,
 )
@@ -35,7 +35,7 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
     if clean:
         assert lab.close(log)
     point = log.recovery_point
-    copy = Copy(lab)
+    copy = LogCopy(lab)
     # All of them where most is read again; with the last byte of a batch and the first of the next one elsewhere.
     step = 1 if state in ("killed", "stopped") else 3
     for cut in sorted({*range(written.ends[-4], len(written.data) + 1, step), *written.ends[-4:]}):
@@ -49,7 +49,7 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
         assert said == (valid < cut), log.repairs
         if cut in (valid, valid + 1, valid + 61):
             check_reads(log, written)
-            assert survive == BATCHES or refused(log, survive + 1)
+            assert survive == BATCHES or is_out_of_order(log, survive + 1)
         send_again(log, written, BATCHES - RETRIED)
         assert content(log) == written.data
         # What was appended is there after another kill, and nothing is repaired twice.
@@ -79,7 +79,7 @@ def test_cut_at_every_byte_of_a_last_segment_of_one_batch() -> None:
     base = log.active.base_offset
     assert base == 3 * (BATCHES - 1)
     whole, last = written.data[: written.ends[-2]], written.data[written.ends[-2] :]
-    copy = Copy(lab)
+    copy = LogCopy(lab)
     for cut in range(len(last) + 1):
         lab = copy.make(**{f"{base:020d}.log": last[:cut]})
         log = lab.open(base)

@@ -14,13 +14,13 @@ from protocol.records.crc import crc32c
 from tests.unit.support.damaged_log import (
     PRODUCER,
     RECORDS,
-    Copy,
+    LogCopy,
     Written,
     check_reads,
     idempotent,
+    is_out_of_order,
     memory_lab,
     noise,
-    refused,
     send_again,
     write,
 )
@@ -90,23 +90,23 @@ METADATA: dict[str, Damage] = {
 STOPS = ["stopped", "killed", "killed and no checkpoint left"]
 
 
-def recorded() -> tuple[Copy, Written]:
+def recorded() -> tuple[LogCopy, Written]:
     """Three segments, a checkpoint in the last one, some batches beyond it."""
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, BATCHES, roll_at=ROLLS, checkpoint_at=CHECKPOINT)
-    return Copy(lab), written
+    return LogCopy(lab), written
 
 
-def stopped() -> tuple[Copy, Written]:
+def stopped() -> tuple[LogCopy, Written]:
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, BATCHES, roll_at=ROLLS, checkpoint_at=CHECKPOINT)
     assert lab.close(log)
-    return Copy(lab), written
+    return LogCopy(lab), written
 
 
-def check(copy: Copy, written: Written, name: str, damage: Damage, stop: str) -> list[str]:
+def check(copy: LogCopy, written: Written, name: str, damage: Damage, stop: str) -> list[str]:
     """Opens the damaged directory; gives what was repaired."""
     point = {"stopped": LAST, "killed": RECORDS * (CHECKPOINT + 1)}.get(stop, 0)
     lab = copy.make(**{name: damage(copy.files[name])})
@@ -115,7 +115,7 @@ def check(copy: Copy, written: Written, name: str, damage: Damage, stop: str) ->
     assert (log.log_start_offset, log.log_end_offset) == (0, LAST)
     assert content(log) == written.data
     check_reads(log, written)
-    assert refused(log, BATCHES + 1)
+    assert is_out_of_order(log, BATCHES + 1)
     send_again(log, written, BATCHES - 5)
     assert log.log_end_offset == LAST
     check_goes_on(log, name)

@@ -17,7 +17,7 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -58,17 +58,24 @@ class Services:
     producer_ids: ProducerIdManager
 
 
-class ClientConnection(Protocol):
-    """The connection that a request came on, as far as handlers need it. `peer`: the client's "host:port"."""
-
-    peer: str
+class ErrorReporter(Protocol):
+    """Logs and counts the error codes of responses."""
 
     def report_error(
         self, context: RequestContext, code: int, count: int, message: str | None, subject: dict[str, object]
     ) -> None: ...
 
+
+class ClientConnection(Protocol):
+    """The connection that a request came on, as far as handlers need it. `peer`: the client's "host:port"."""
+
+    peer: str
+
+    @property
+    def errors(self) -> ErrorReporter: ...
+
     def hold(self, size: int) -> None:
-        """Count `size` more bytes (fewer, if negative) of request memory that is in use until the response is sent."""
+        """A request in progress holds `size` bytes more (fewer, if negative), which count as request memory."""
         ...
 
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
@@ -81,7 +88,7 @@ class ApiHandler(NamedTuple):
     """
 
     decode: Callable[[memoryview, int, int], Any]
-    handle: Callable[[Services, RequestContext, Any], Any | Awaitable[Any] | None]
+    handle: Callable[[Services, RequestContext, Any], Any]
     encode: Callable[[Any, int], Body]
     report_errors: Callable[[RequestContext, Any, Any], None]
     response_type: type
@@ -95,7 +102,7 @@ class RequestContext:
     """One request in progress.
 
     `client_id` may be None, as in the request header. `received_ns`: when its last byte arrived (monotonic).
-    `body`: the encoded response, once it is there. `delayed`: what it is waiting for, if the handler returned that.
+    `body`: the encoded response, once it is there. `delayed`: what the handler returned, if that is not there yet.
     """
 
     __slots__ = (

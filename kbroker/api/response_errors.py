@@ -193,4 +193,4 @@ def _report(context: RequestContext, errors: list[tuple[int, T]], describe: Call
         counts[code] = counts.get(code, 0) + 1
     for code, where in first.items():
         error = describe(where)
-        context.connection.report_error(context, code, counts[code], error.message, error.subject)
+        context.connection.errors.report_error(context, code, counts[code], error.message, error.subject)

@@ -59,7 +59,7 @@ def requests(sources: Sources, page: Page) -> None:
     by_api: dict[int, list[Histogram]] = {}
     sizes: Counter[tuple[int, str]] = Counter()
     counts: Counter[int] = Counter()
-    for stats in sources.server.dispatch.stats():
+    for stats in sources.server.context.dispatch.stats():
         if not stats.requests:
             continue
         api = stats.api_key
@@ -76,7 +76,7 @@ def requests(sources: Sources, page: Page) -> None:
             for size in ("requestbytes_total", "responsebytes_total"):
                 page.add(_REQUESTS + size, sizes[api, size], labels(request=name))
     failed: Counter[int] = Counter()
-    for (api, code), count in sorted(sources.server.refusals.errors.items()):
+    for (api, code), count in sorted(sources.server.context.errors.errors.items()):
         failed[api] += count
         page.add(_REQUESTS + "errors_total", count, labels(request=api_name(api), error=ErrorCode(code).name))
     for api, name in ((ApiKey.PRODUCE, "produce"), (ApiKey.FETCH, "fetch")):
@@ -96,9 +96,9 @@ def connections(sources: Sources, page: Page) -> None:
     page.add(_SOCKETS + "creation_total", server.accepted, listener)
     page.add(_SOCKETS + "close_total", server.accepted - len(server.connections), listener)
     page.add("kafka_network_socketserver_expiredconnectionskilledcount", server.expired)
-    page.add("kbroker_unsent_response_bytes", server.unsent_bytes)
-    page.add("kbroker_refusals_suppressed_total", server.refusals.suppressed)
-    for reason, count in sorted(server.refusals.closed.items()):
+    page.add("kbroker_unsent_response_bytes", server.context.unsent_bytes)
+    page.add("kbroker_refusals_suppressed_total", server.context.errors.suppressed)
+    for reason, count in sorted(server.context.errors.closed.items()):
         page.add("kbroker_connections_closed_total", count, labels(reason=reason))
 
 

@@ -60,7 +60,7 @@ class Exporter:
         self._delay = LoopDelay(environment)
         listener = services.config.listeners[0].name
         self._sources = Sources(services, server, self._delay.histogram, listener)
-        self._refusals = server.refusals
+        self._errors = server.context.errors
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
@@ -124,4 +124,4 @@ class Exporter:
         return plain(200, "ok")
 
     def _refused(self, peer: str, status: int) -> None:
-        self._refusals.connection(peer, None, None, "metrics request refused", {"status": status})
+        self._errors.report_close(peer, None, None, "metrics request refused", {"status": status})

@@ -1,7 +1,8 @@
-"""What clients are refused: told in the log with who asked for what and why, counted, and kept from flooding it.
+"""Logs and counts errors that clients meet: error codes in responses, and closed connections.
 
-Of one client address, API and reason the first few in a minute are told, the rest are counted and told as a number
-when the minute is over. A client is its address without the port: one that connects anew is the same.
+The log is kept from being flooded: of each combination of client address, API and reason, the first five in a minute
+are logged; the others are counted, and their number is logged at the end of the minute. The address is without its
+port, so a client that connects again and again counts as one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.api.context import RequestContext
 from kbroker.runtime.event_log import EventLogger
-from protocol.apis import APIS
+from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.server")
 
 WINDOW_S = 60.0
-# Lines of one kind in a window; lines of all kinds in it.
-LINES_OF_A_KIND = 5
-LINES_IN_ALL = 500
-LINES_LEFT_OUT = 20
+# In a window: lines for each combination, lines in all, and lines at its end about what was not logged.
+MAX_LINES_EACH = 5
+MAX_LINES = 500
+MAX_SUMMARY_LINES = 20
 MAX_KINDS = 2000
 
-# What clients meet in the course of a day and get over by themselves.
-EVERYDAY = frozenset(
+# Errors that are part of the protocol; clients recover from them by themselves.
+EXPECTED_ERRORS = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -51,17 +52,16 @@ EVERYDAY = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-_OURS = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR})
-_PRODUCE = 0
+BROKER_FAILURES = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR})
 
 
 def level_of(api_key: int, code: ErrorCode) -> int:
-    """Everyday codes at debug, our own failures as errors, lost batches as warnings, all else is information."""
-    if code in EVERYDAY:
+    """Return the log level of an error code. Errors of Produce are warnings: a batch may be lost."""
+    if code in EXPECTED_ERRORS:
         return logging.DEBUG
-    if code in _OURS:
+    if code in BROKER_FAILURES:
         return logging.ERROR
-    return logging.WARNING if api_key == _PRODUCE else logging.INFO
+    return logging.WARNING if api_key == ApiKey.PRODUCE else logging.INFO
 
 
 def api_name(api_key: int) -> str:
@@ -70,7 +70,7 @@ def api_name(api_key: int) -> str:
 
 
 class RepeatedError:
-    """One client address, API and reason: how many lines it has had in this window, how many were left out."""
+    """One combination of client address, API and reason: its lines in this window, and how many were suppressed."""
 
     __slots__ = ("lines", "since_ms", "suppressed")
 
@@ -81,31 +81,32 @@ class RepeatedError:
 
 
 class ErrorReporter:
-    """Of one broker. `errors` counts refused requests' error codes by (API key, code), `closed` closed connections by
-    reason, `suppressed` the lines that were left out."""
+    """`errors`: error codes in responses, counted by (API key, code). `closed`: closed connections, by reason.
+    `suppressed`: lines that were not logged."""
 
-    def __init__(self, mono_ms: Callable[[], int], later: Callable[[float, Callable[[], None]], TimerHandle]) -> None:
+    def __init__(
+        self, mono_ms: Callable[[], int], call_later: Callable[[float, Callable[[], None]], TimerHandle]
+    ) -> None:
         self.errors: Counter[tuple[int, int]] = Counter()
         self.closed: Counter[str] = Counter()
         self.suppressed = 0
         self._mono_ms = mono_ms
-        self._later = later
+        self._call_later = call_later
         self._kinds: dict[tuple[str, str, str], RepeatedError] = {}
         self._lines = 0
         self._timer: TimerHandle | None = None
 
-    def request(
-        self, context: RequestContext, code: int, count: int, reason: str | None, subject: dict[str, object]
+    def report_error(
+        self, context: RequestContext, code: int, count: int, message: str | None, subject: dict[str, object]
     ) -> None:
-        """A request was answered with an error code, for `count` of the things that it asked for; `subject` is the
-        first of them (topic, partition, group, ...)."""
+        """Report that a response has an error code `count` times; `subject`: log fields on what the first is about."""
         self.errors[context.api_key, code] += count
         error = ErrorCode(code)
         level = level_of(context.api_key, error)
         if not log.enabled(level):
             return
         api = api_name(context.api_key)
-        if self._tell(context.peer, api, error.name):
+        if self._may_log(context.peer, api, error.name):
             log.event(
                 level,
                 "request refused",
@@ -114,18 +115,18 @@ class ErrorReporter:
                 api=api,
                 version=context.version,
                 error=error.name,
-                reason=reason,
+                reason=message,
                 count=count if count > 1 else None,
                 **subject,
             )
 
-    def connection(
+    def report_close(
         self, peer: str, client_id: str | None, context: RequestContext | None, reason: str, detail: dict[str, object]
     ) -> None:
-        """A connection is closed for a reason of the broker's. `context` is the request that is to blame, if any."""
+        """Report that the broker closes a connection. `context`: the request that is the reason, if there is one."""
         self.closed[reason] += 1
         api = str(detail.get("api", "")) if context is None else api_name(context.api_key)
-        if self._tell(peer, api, reason):
+        if self._may_log(peer, api, reason):
             log.warning(
                 "connection closed",
                 peer=peer,
@@ -135,26 +136,28 @@ class ErrorReporter:
                 **detail,
             )
 
-    def failed(self, peer: str, client_id: str | None, context: RequestContext | None, error: Exception) -> None:
-        """A request met a mistake of ours."""
+    def report_failure(
+        self, peer: str, client_id: str | None, context: RequestContext | None, error: Exception
+    ) -> None:
+        """Report an exception that no handler should raise, with its traceback."""
         api = "" if context is None else api_name(context.api_key)
-        if self._tell(peer, api, type(error).__name__):
+        if self._may_log(peer, api, type(error).__name__):
             version = None if context is None else context.version
             log.failure("request failed", error, peer=peer, client=client_id, api=api or None, version=version)
 
-    def _tell(self, peer: str, api: str, reason: str) -> bool:
-        """Whether this one gets a line."""
+    def _may_log(self, peer: str, api: str, reason: str) -> bool:
+        """Count one more error, and return whether it is logged."""
         host = peer.rpartition(":")[0] or peer
         key = (host, api, reason)
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= MAX_KINDS:
-                # There are only so many reasons.
+                # The number of reasons is limited.
                 key = ("*", "*", reason)
             kind = self._kinds.setdefault(key, RepeatedError(self._mono_ms()))
             if self._timer is None:
-                self._timer = self._later(WINDOW_S, self._window_over)
-        if kind.lines < LINES_OF_A_KIND and self._lines < LINES_IN_ALL:
+                self._timer = self._call_later(WINDOW_S, self._end_window)
+        if kind.lines < MAX_LINES_EACH and self._lines < MAX_LINES:
             kind.lines += 1
             self._lines += 1
             return True
@@ -162,24 +165,25 @@ class ErrorReporter:
         self.suppressed += 1
         return False
 
-    def _window_over(self) -> None:
-        """Tell what was left out, and begin anew."""
+    def _end_window(self) -> None:
+        """Log how many errors were not logged."""
         self._timer = None
         kinds, self._kinds = self._kinds, {}
         self._lines = 0
         total = sum(kind.suppressed for kind in kinds.values())
-        told = sorted(kinds.items(), key=lambda item: -item[1].suppressed)[:LINES_LEFT_OUT]
-        for (host, api, reason), kind in told:
+        for (host, api, reason), kind in sorted(kinds.items(), key=lambda item: -item[1].suppressed)[
+            :MAX_SUMMARY_LINES
+        ]:
             if kind.suppressed:
                 total -= kind.suppressed
                 log.warning(
-                    "refusals not told", peer=host, api=api or None, reason=reason, count=kind.suppressed,
+                    "errors not logged", peer=host, api=api or None, reason=reason, count=kind.suppressed,
                     seconds=round((self._mono_ms() - kind.since_ms) / 1000),
                 )  # fmt: skip
         if total:
-            log.warning("refusals not told", peer="others", count=total, seconds=round(WINDOW_S))
+            log.warning("errors not logged", peer="others", count=total, seconds=round(WINDOW_S))
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._window_over()
+            self._end_window()

@@ -1,13 +1,12 @@
-"""Whose turn it is when some ask for much: nobody is refused, and nobody waits for long because of others.
+"""Fair scheduling of expensive requests: none is refused, and none delays the others for long.
 
-A request that has kept the loop for longer than HEAVY_NS is followed by a time of REST times as much in which only
-Produce and Fetch are served at once. All else waits its turn, in order. A client that asks for a million partitions
-over and over so takes a third of the broker and not all of it. Where nobody produces or fetches meanwhile, there is
-nothing to be kept free for.
-
-Large answers are read and sent a piece at a time, one piece (half a MiB, as long as a hundred small requests) in one
-turn of the loop, whoever it is for. What clients have sent ahead is served one client a turn: a hundred of them whose
-requests have piled up behind a Fetch that waited are not served at a stretch while others wait for one answer.
+- An expensive request is one other than Produce and Fetch that has kept the event loop busy for longer than
+  EXPENSIVE_NS. For twice that time afterwards only Produce and Fetch requests are handled at once; the others wait in a
+  queue. So a client that requests the metadata of a million partitions again and again gets a third of the broker's
+  time. While nobody produces or fetches there is no such pause.
+- A large response is read from the log and sent in pieces of 512 KiB, each of which takes as long as a hundred small
+  requests: one piece in each iteration of the event loop, whichever connection it is for.
+- Requests that have piled up on a connection are handled one connection in each iteration of the event loop.
 """
 
 from __future__ import annotations
@@ -19,66 +18,69 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-HEAVY_NS = 2_000_000
-REST = 2
-LONGEST_REST_S = 1.0
+EXPENSIVE_NS = 2_000_000
+PAUSE_FACTOR = 2
+MAX_PAUSE_S = 1.0
+# Produce and Fetch have the API keys 0 and 1.
+LAST_DATA_API_KEY = 1
 
 
 class CallQueue:
-    """Calls that are made in order, one in each turn of the loop."""
+    """Calls that are made in order, one in each iteration of the event loop."""
 
-    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
-        self.waiting: deque[Callable[[], None]] = deque()
-        self._soon = soon
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self.calls: deque[Callable[[], None]] = deque()
+        self._call_soon = call_soon
 
     def add(self, call: Callable[[], None]) -> None:
-        self.waiting.append(call)
-        if len(self.waiting) == 1:
-            self._soon(self._next)
+        self.calls.append(call)
+        if len(self.calls) == 1:
+            self._call_soon(self._run_next)
 
-    def _next(self) -> None:
-        call = self.waiting.popleft()
-        if self.waiting:
-            self._soon(self._next)
+    def _run_next(self) -> None:
+        call = self.calls.popleft()
+        if self.calls:
+            self._call_soon(self._run_next)
         call()
 
 
 class FairScheduler:
-    """`resting`: something heavy has just been done. `data`: a number that grows with each Produce and Fetch that is
-    answered. `pieces` of large answers, and what `backlogs` hold, are sent and served one in a turn of the loop."""
+    """`is_paused`: an expensive request has just been handled, and only Produce and Fetch are handled at once."""
 
     def __init__(
         self,
-        soon: Callable[[Callable[[], None]], object],
-        later: Callable[[float, Callable[[], None]], TimerHandle],
-        data: Callable[[], int],
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], TimerHandle],
+        data_time_ns: Callable[[], int],
     ) -> None:
-        self.resting = False
-        self._data = data
-        self._data_seen = 0
-        self._soon = soon
-        self._later = later
+        """`data_time_ns`: the time that all Produce and Fetch requests so far have taken."""
+        self.is_paused = False
+        # Pieces of large responses to be sent, and connections with requests that have piled up.
+        self.response_pieces = CallQueue(call_soon)
+        self.backlogs = CallQueue(call_soon)
+        self._data_time_ns = data_time_ns
+        self._last_data_time_ns = 0
+        self._call_soon = call_soon
+        self._call_later = call_later
         self._waiting: deque[Callable[[], None]] = deque()
-        self.pieces = CallQueue(soon)
-        self.backlogs = CallQueue(soon)
 
-    def heavy(self, ns: int) -> None:
-        """A request took so long."""
-        seen, self._data_seen = self._data_seen, self._data()
-        if not self.resting and self._data_seen != seen:
-            self.resting = True
-            self._later(min(REST * ns / 1e9, LONGEST_REST_S), self._rested)
+    def pause_after(self, expensive_ns: int) -> None:
+        """Begin a pause after an expensive request, unless nobody has produced or fetched since the last one."""
+        before, self._last_data_time_ns = self._last_data_time_ns, self._data_time_ns()
+        if not self.is_paused and self._last_data_time_ns != before:
+            self.is_paused = True
+            self._call_later(min(PAUSE_FACTOR * expensive_ns / 1e9, MAX_PAUSE_S), self._end_pause)
 
-    def wait(self, serve: Callable[[], None]) -> None:
-        """Call it when it is its turn. Only while `resting`."""
-        self._waiting.append(serve)
+    def call_after_pause(self, call: Callable[[], None]) -> None:
+        """Add to the queue of what waits for the end of the pause."""
+        self._waiting.append(call)
 
-    def _rested(self) -> None:
-        self.resting = False
-        self._next()
+    def _end_pause(self) -> None:
+        self.is_paused = False
+        self._run_next()
 
-    def _next(self) -> None:
-        """One in a turn of the loop, until one of them is heavy again."""
-        if self._waiting and not self.resting:
+    def _run_next(self) -> None:
+        """Make one call in each iteration of the event loop, until one of them is expensive again."""
+        if self._waiting and not self.is_paused:
             self._waiting.popleft()()
-            self._soon(self._next)
+            self._call_soon(self._run_next)

@@ -1,4 +1,4 @@
-"""An answer whose records are read from the log while it is sent."""
+"""Sends a response whose records are read from the log while it is sent."""
 
 from __future__ import annotations
 
@@ -12,98 +12,99 @@ from kbroker.storage.log.reading.file_slice import FileSlice
 if TYPE_CHECKING:
     import asyncio
 
-    from kbroker.server.socket_server import SocketServer
+    from kbroker.server.server_context import ServerContext
 
-# So much is read and written in one turn of the loop: others get theirs between.
+# Read and sent in one iteration of the event loop.
 PIECE_BYTES = 512 * 1024
 
 
 class FileResponseWriter:
-    """Writes the parts of an answer, those of files piece by piece, no faster than the client takes them.
+    """Writes the parts of a response, file slices piece by piece, no faster than the client reads.
 
-    `paused` is kept by the connection, which calls `go_on` when that ends. `done` is called once, with None or with
-    the error that keeps the answer from being finished.
+    The connection sets `is_paused` and calls `resume`. `on_done` is called once, with None or with the error that keeps
+    the response from being completed.
     """
 
-    __slots__ = ("_busy", "_done", "_parts", "_server", "_transport", "paused")
+    __slots__ = ("_is_scheduled", "_on_done", "_parts", "_server", "_transport", "is_paused")
 
     def __init__(
         self,
-        server: SocketServer,
+        server: ServerContext,
         transport: asyncio.Transport,
         parts: Iterable[Buffer | FileSlice],
-        done: Callable[[OSError | None], None],
+        on_done: Callable[[OSError | None], None],
     ) -> None:
-        self.paused = False
+        self.is_paused = False
         self._server = server
         self._transport: asyncio.Transport | None = transport
         self._parts = deque(parts)
-        self._done = done
-        # The next step is planned or under way.
-        self._busy = False
+        self._on_done = on_done
+        # The next piece is scheduled or being read.
+        self._is_scheduled = False
 
     def stop(self) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         self._transport = None
 
-    def go_on(self) -> None:
-        if not self._busy:
-            self._busy = True
-            self._server.turns.pieces.add(self.step)
+    def resume(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._server.scheduler.response_pieces.add(self._write_piece)
 
-    def step(self) -> None:
-        """Write what is in memory up to the next part of a file, and a piece of that."""
-        self._busy = False
-        if self._transport is None or self.paused:
+    def _write_piece(self) -> None:
+        """Write the parts up to the next file slice, and a piece of that."""
+        self._is_scheduled = False
+        if self._transport is None or self.is_paused:
             return
-        ready = self._in_memory()
+        ready = self._take_buffers()
         if self._parts:
-            part = self._parts[0]
-            assert isinstance(part, FileSlice)
+            file_slice = self._parts[0]
+            assert isinstance(file_slice, FileSlice)
             try:
-                piece = part.read_nowait(PIECE_BYTES)
+                piece = file_slice.read_nowait(PIECE_BYTES)
             except OSError as error:
-                self._done(error)
+                self._on_done(error)
                 return
             if piece is None:
                 self._write(ready)
-                self._busy = True
-                self._server.spawn(self._step_cold(part))
+                self._is_scheduled = True
+                self._server.spawn(self._read_and_write(file_slice))
                 return
             ready.append(piece)
-        self._written(ready)
+        self._write_and_continue(ready)
 
-    async def _step_cold(self, part: FileSlice) -> None:
+    async def _read_and_write(self, file_slice: FileSlice) -> None:
+        """Read a piece that is not in the page cache, in a thread."""
         try:
-            piece = await self._server.offload(part.read_blocking, PIECE_BYTES)
+            piece = await self._server.offload(file_slice.read_blocking, PIECE_BYTES)
         except OSError as error:
             if self._transport is not None:
-                self._done(error)
+                self._on_done(error)
             return
-        self._busy = False
+        self._is_scheduled = False
         if self._transport is not None:
-            self._written([piece])
+            self._write_and_continue([piece])
 
-    def _in_memory(self) -> list[Buffer]:
-        ready: list[Buffer] = []
+    def _take_buffers(self) -> list[Buffer]:
+        """Remove and return the parts before the next file slice."""
+        buffers: list[Buffer] = []
         while self._parts:
             part = self._parts[0]
             if isinstance(part, FileSlice):
                 if part:
                     break
             else:
-                ready.append(part)
+                buffers.append(part)
             self._parts.popleft()
-        return ready
+        return buffers
 
-    def _written(self, ready: list[Buffer]) -> None:
-        """Write these and what is in memory after them; then the next piece has its turn, if there is one."""
-        self._write(ready + self._in_memory())
+    def _write_and_continue(self, ready: list[Buffer]) -> None:
+        self._write(ready + self._take_buffers())
         if self._parts:
-            self.go_on()
+            self.resume()
         else:
-            self._done(None)
+            self._on_done(None)
 
-    def _write(self, ready: list[Buffer]) -> None:
-        if ready and self._transport is not None:
-            self._transport.writelines(ready)
+    def _write(self, buffers: list[Buffer]) -> None:
+        if buffers and self._transport is not None:
+            self._transport.writelines(buffers)

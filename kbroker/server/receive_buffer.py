@@ -1,88 +1,100 @@
-"""What one connection keeps in memory, counted with that of all others (memory.py): a frame that is not whole yet, what
-arrives while nothing may be served, and what requests keep that are being served.
+"""The bytes that one connection keeps in memory, counted in request_memory.py: an incomplete frame, received bytes that
+may not be handled yet, and what requests in progress hold.
 
-The buffer of a frame grows with what has arrived, never with what its length claims.
+The buffer of a frame grows with the bytes that have arrived, never to what its length field claims.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kbroker.server.connection import Connection
     from kbroker.server.request_memory import RequestMemory
 
 _LENGTH = Struct(">i")
-# Where the part of a request's header ends that always looks the same: its client id's size is the last of it.
+# The end of the part of a request header that every version has: API key, version, correlation id, client id's length.
 HEADER_END = 14
 _FIRST_BUFFER = 16 * 1024
-_SPARE_WHILE_SCARCE = 1024
+# The free part of a buffer while memory is scarce.
+_SMALL_SPARE = 1024
+
+
+class BufferOwner(Protocol):
+    """The connection."""
+
+    def resume_reading(self) -> None: ...
+
+    def close(self, reason: str, context: None = None, **detail: object) -> None: ...
 
 
 class ReceiveBuffer:
-    """`size` bytes in all. `partial` is the buffer of the frame that is not whole, of which `filled` bytes have
-    arrived; `starved`: it is full, and there is no memory for more of it now. `backlog` waits to be served."""
+    """`size` bytes in all. `partial_frame` is the buffer of an incomplete frame, of which `filled` bytes have arrived.
 
-    __slots__ = ("_memory", "_owner", "_working", "backlog", "filled", "partial", "size", "starved")
+    `needs_memory`: that buffer is full, and there is no memory for a larger one yet. `backlog`: received bytes that
+    wait to be handled.
+    """
 
-    def __init__(self, owner: Connection, memory: RequestMemory) -> None:
+    __slots__ = ("_held_by_requests", "_memory", "_owner", "backlog", "filled", "needs_memory", "partial_frame", "size")
+
+    def __init__(self, owner: BufferOwner, memory: RequestMemory) -> None:
         self.size = 0
-        self.partial: memoryview | None = None
+        self.partial_frame: memoryview | None = None
         self.filled = 0
-        self.starved = False
+        self.needs_memory = False
         self.backlog = bytearray()
-        self._working = 0
+        self._held_by_requests = 0
         self._memory = memory
-        # None when it is closed.
-        self._owner: Connection | None = owner
+        # None once it is closed.
+        self._owner: BufferOwner | None = owner
 
-    # A frame that is not whole.
+    # An incomplete frame.
 
-    def begin(self, start: memoryview) -> None:
-        """Keep the beginning of a frame, as far as it has arrived."""
-        have = len(start)
-        need = 4 + _LENGTH.unpack_from(start, 0)[0] if have >= 4 else 4
-        if have < HEADER_END:
-            room = HEADER_END
+    def begin_frame(self, start: memoryview) -> None:
+        """Keep the bytes of an incomplete frame that have arrived."""
+        arrived = len(start)
+        frame_size = 4 + _LENGTH.unpack_from(start, 0)[0] if arrived >= 4 else 4
+        if arrived < HEADER_END:
+            size = HEADER_END
+        elif self._memory.is_scarce:
+            size = arrived + _SMALL_SPARE
         else:
-            room = have + _SPARE_WHILE_SCARCE if self._memory.scarce else max(_FIRST_BUFFER, 2 * have)
-        self._move(start, min(need, room))
+            size = max(_FIRST_BUFFER, 2 * arrived)
+        self._move(start, min(frame_size, size))
 
     def grow(self) -> bool:
-        """Make its full buffer larger, if there is memory for it, and read on."""
-        partial = self.partial
-        if partial is None:
+        """Enlarge the full buffer if there is memory for it, and resume reading."""
+        partial_frame = self.partial_frame
+        if partial_frame is None:
             return False
-        have = len(partial)
-        size = min(4 + _LENGTH.unpack_from(partial, 0)[0], 2 * have)
-        if not self._memory.may_grow(self, size - have, size):
-            self.starved = True
+        arrived = len(partial_frame)
+        size = min(4 + _LENGTH.unpack_from(partial_frame, 0)[0], 2 * arrived)
+        if not self._memory.may_grow(self, size - arrived, size):
+            self.needs_memory = True
             return False
-        self._move(partial, size)
-        if self.starved:
-            self.starved = False
+        self._move(partial_frame, size)
+        if self.needs_memory:
+            self.needs_memory = False
             if self._owner is not None:
-                self._owner.read_on()
+                self._owner.resume_reading()
         return True
 
-    def end(self) -> None:
-        """It is whole, and no longer kept."""
-        self.partial = None
+    def end_frame(self) -> None:
+        """The frame is complete, and not kept any more."""
+        self.partial_frame = None
         self._count()
 
     def _move(self, start: memoryview, size: int) -> None:
-        """To a buffer of `size` bytes."""
+        """Copy the frame to a buffer of `size` bytes."""
         self.filled = len(start)
         buffer = bytearray(size)
         buffer[: self.filled] = start
-        self.partial = memoryview(buffer)
+        self.partial_frame = memoryview(buffer)
         self._count()
 
-    # The rest.
+    # The other bytes.
 
-    def keep(self, view: memoryview) -> None:
-        """It has arrived and may not be served yet."""
+    def add_to_backlog(self, view: memoryview) -> None:
         self.backlog += view
         self._count()
 
@@ -91,26 +103,26 @@ class ReceiveBuffer:
         self._count()
         return backlog
 
-    def work(self, size: int) -> None:
-        """Requests that are being served keep `size` bytes more, or less if it is negative."""
-        self._working += size
-        self._memory.working += size
+    def hold(self, size: int) -> None:
+        """Requests in progress hold `size` bytes more (fewer, if negative), also after the connection is closed."""
+        self._held_by_requests += size
+        self._memory.in_progress_bytes += size
         self._count()
 
-    def close(self, reason: str) -> None:
-        """Close the connection, for what it holds."""
+    def close_connection(self, reason: str) -> None:
         if self._owner is not None:
             self._owner.close(reason, size=self.size)
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """The connection is closed. What its requests in progress hold is counted until they end."""
         self._owner = None
         self.backlog = bytearray()
-        self.partial = None
+        self.partial_frame = None
         self._count()
-        self._memory.forget(self)
+        self._memory.remove(self)
 
     def _count(self) -> None:
-        size = self._working + len(self.backlog) + (0 if self.partial is None else len(self.partial))
-        by, self.size = size - self.size, size
-        self._memory.changed(self, by)
+        partial = 0 if self.partial_frame is None else len(self.partial_frame)
+        size = self._held_by_requests + len(self.backlog) + partial
+        change, self.size = size - self.size, size
+        self._memory.on_change(self, change)

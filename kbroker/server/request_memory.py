@@ -1,108 +1,120 @@
-"""What requests take that are not served yet, or not to their end (holdings.py): it is bounded for all connections
-together, however many announce large requests and leave it at that.
+"""The memory that requests take until they are handled, bounded over all connections.
 
-Up to LARGE bytes a frame's buffer grows as it arrives; beyond that only small frames' do, and that of one connection at
-a time, so that there is always one that can be finished. The others are not read from until there is room. While
-somebody waits, whoever has had LONGEST_S for its frame is closed.
+A client may announce many large requests and send only their beginnings. So the buffers of frames grow as the bytes
+arrive (receive_buffer.py), without limit up to LIMIT bytes in all. Beyond that only small frames grow, and those of one
+connection, so that there is always a request that can be completed. The other connections are not read from until there
+is room. While any of them waits, a connection that has had MAX_FRAME_S for its frame is closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from kbroker.server.receive_buffer import ReceiveBuffer
-
-LARGE = 16 * 1024 * 1024
-# Kept for frames of at most SMALL_FRAME bytes.
-RESERVE = 8 * 1024 * 1024
+LIMIT = 16 * 1024 * 1024
+# Beyond the limit, for frames of at most SMALL_FRAME bytes.
+SMALL_FRAME_RESERVE = 8 * 1024 * 1024
 SMALL_FRAME = 64 * 1024
-LONGEST_S = 30.0
-# For a large frame so much longer.
-SLOWEST_BYTES_A_S = 1024 * 1024
+# The time to send a frame: 30 seconds, and a second for each MiB.
+MAX_FRAME_S = 30.0
+MIN_BYTES_PER_S = 1024 * 1024
 SWEEP_S = 1.0
 
 
+class MemoryHolder(Protocol):
+    """The receive buffer of a connection. `size` bytes are held; `partial_frame` is None if no frame is incomplete."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def partial_frame(self) -> memoryview | None: ...
+
+    def grow(self) -> bool: ...
+
+    def close_connection(self, reason: str) -> None: ...
+
+
 class RequestMemory:
-    """`held` bytes are; while they are too many, `scarce`, connections should read little at a time."""
+    """Counts what receive buffers hold, and decides which of them may grow."""
 
     def __init__(
         self,
-        soon: Callable[[Callable[[], None]], object],
-        later: Callable[[float, Callable[[], None]], TimerHandle],
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], TimerHandle],
         mono_ns: Callable[[], int],
     ) -> None:
-        self.held = 0
-        # Of that, what is kept by requests that are being served: they will be through by themselves.
-        self.working = 0
-        self._soon = soon
-        self._later = later
+        self.held_bytes = 0
+        # The part of it that is held by requests in progress, which end by themselves.
+        self.in_progress_bytes = 0
+        self._call_soon = call_soon
+        self._call_later = call_later
         self._mono_ns = mono_ns
-        # The connection that may go beyond the bounds.
-        self._favoured: ReceiveBuffer | None = None
-        # Those that wait, in order.
-        self._waiting: dict[ReceiveBuffer, None] = {}
-        # Since when connections have had a frame that is not whole (monotonic).
-        self._begun: dict[ReceiveBuffer, int] = {}
+        # The one that may grow beyond the limit.
+        self._favoured: MemoryHolder | None = None
+        # Those that wait to grow, in order.
+        self._waiting: dict[MemoryHolder, None] = {}
+        # When the incomplete frames have begun (monotonic).
+        self._frame_start_ns: dict[MemoryHolder, int] = {}
         self._timer: TimerHandle | None = None
 
     @property
-    def scarce(self) -> bool:
-        return self.held > LARGE
+    def is_scarce(self) -> bool:
+        return self.held_bytes > LIMIT
 
-    def may_grow(self, holdings: ReceiveBuffer, more: int, size: int) -> bool:
-        """Whether the buffer of its frame may become `size` bytes, by `more`; else its `grow` is called when it may."""
-        if self._allowed(holdings, more, size):
-            self._waiting.pop(holdings, None)
+    def may_grow(self, holder: MemoryHolder, more: int, size: int) -> bool:
+        """Whether the buffer of a frame may grow by `more` to `size` bytes; if not, its `grow` is called later."""
+        if self._is_allowed(holder, more, size):
+            self._waiting.pop(holder, None)
             return True
-        self._waiting.setdefault(holdings)
+        self._waiting.setdefault(holder)
         if self._timer is None:
-            self._timer = self._later(SWEEP_S, self._sweep)
+            self._timer = self._call_later(SWEEP_S, self._close_slow)
         return False
 
-    def _allowed(self, holdings: ReceiveBuffer, more: int, size: int) -> bool:
-        held = self.held + more - (0 if self._favoured is None else self._favoured.size)
-        if held <= LARGE or (size <= SMALL_FRAME and held <= LARGE + RESERVE):
+    def _is_allowed(self, holder: MemoryHolder, more: int, size: int) -> bool:
+        held_bytes = self.held_bytes + more - (0 if self._favoured is None else self._favoured.size)
+        if held_bytes <= LIMIT or (size <= SMALL_FRAME and held_bytes <= LIMIT + SMALL_FRAME_RESERVE):
             return True
-        if self._favoured is None and self.working <= LARGE:
-            self._favoured = holdings
-        return self._favoured is holdings
+        if self._favoured is None and self.in_progress_bytes <= LIMIT:
+            self._favoured = holder
+        return self._favoured is holder
 
-    def changed(self, holdings: ReceiveBuffer, by: int) -> None:
-        """What a connection holds has grown or shrunk."""
-        self.held += by
-        if holdings.partial is not None:
-            self._begun.setdefault(holdings, self._mono_ns())
+    def on_change(self, holder: MemoryHolder, change: int) -> None:
+        """A holder has `change` bytes more (fewer, if negative)."""
+        self.held_bytes += change
+        if holder.partial_frame is not None:
+            self._frame_start_ns.setdefault(holder, self._mono_ns())
         else:
-            self._begun.pop(holdings, None)
-            if self._favoured is holdings:
+            self._frame_start_ns.pop(holder, None)
+            if self._favoured is holder:
                 self._favoured = None
-        if by < 0 and self._waiting:
-            self._soon(self._let_grow)
+        if change < 0 and self._waiting:
+            self._call_soon(self._grow_waiting)
 
-    def forget(self, holdings: ReceiveBuffer) -> None:
-        """Its connection is closed, and holds nothing any more."""
-        self._waiting.pop(holdings, None)
+    def remove(self, holder: MemoryHolder) -> None:
+        """Its connection is closed."""
+        self._waiting.pop(holder, None)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _let_grow(self) -> None:
-        """In order, until one may not."""
+    def _grow_waiting(self) -> None:
+        """In order, until one of them may not grow."""
         while self._waiting:
             if not next(iter(self._waiting)).grow():
                 return
 
-    def _sweep(self) -> None:
+    def _close_slow(self) -> None:
         self._timer = None
-        now = self._mono_ns()
-        for holdings, since in list(self._begun.items()):
-            longest_s = LONGEST_S + holdings.size / SLOWEST_BYTES_A_S
-            if self._waiting and holdings not in self._waiting and now - since > longest_s * 1e9:
-                holdings.close("request too slow while others wait for memory")
+        now_ns = self._mono_ns()
+        for holder, start_ns in list(self._frame_start_ns.items()):
+            max_s = MAX_FRAME_S + holder.size / MIN_BYTES_PER_S
+            if self._waiting and holder not in self._waiting and now_ns - start_ns > max_s * 1e9:
+                holder.close_connection("request too slow while others wait for memory")
         if self._waiting:
-            self._timer = self._later(SWEEP_S, self._sweep)
+            self._timer = self._call_later(SWEEP_S, self._close_slow)

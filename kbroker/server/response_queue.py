@@ -1,192 +1,235 @@
-"""The answering half of a connection: what handlers give is sent in the order of the requests, no faster than the
-client takes it.
-"""
+"""The responses of one connection: sent in the order of its requests, no faster than the client reads them."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kbroker.api.context import RequestContext
 from kbroker.common import Buffer
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.metrics import FIRST_BITS
-from kbroker.server.fair_scheduler import HEAVY_NS
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.reading.file_slice import BULK_BYTES, FileSlice
 
 if TYPE_CHECKING:
-    from kbroker.server.socket_server import SocketServer
+    import asyncio
+    from collections.abc import Sequence
 
-_RESPONSE = Struct(">ii")
+    from kbroker.server.server_context import ServerContext
+
+_HEADER = Struct(">ii")
+# Smaller responses are joined into one buffer for the transport.
 _JOIN_BELOW = 4096
-# Produce and Fetch, by their keys.
-LAST_OF_DATA = 1
+# Requests of a connection that may wait for their responses, or for those of requests before them.
+MAX_OVERLAPPING = 64
 
 
-class ResponseQueue(asyncio.BufferedProtocol):
-    """What `Connection` is besides taking frames."""
+class QueueOwner(Protocol):
+    """The connection. `last_active_ns`: when bytes arrived or a delayed response was sent (monotonic)."""
 
-    __slots__ = ("_paused", "_pending", "_sending", "_serving", "_transport", "_unsent", "_waiting_on", "server")
+    last_active_ns: int
 
-    def __init__(self, server: SocketServer) -> None:
-        self.server = server
-        # None before it is connected and as soon as it is closed, by whichever side.
-        self._transport: asyncio.Transport | None = None
-        # Requests that are not answered yet, or whose answers wait for those before them.
-        self._pending: deque[RequestContext] = deque()
-        # The one of them that lets nothing more be served until it is answered.
-        self._waiting_on: RequestContext | None = None
-        # The answer that is being read while it is sent; those after it wait.
-        self._sending: FileResponseWriter | None = None
-        self._paused = False
-        # A frame is being served, and what is answered now is answered at once.
-        self._serving = False
-        # Bytes of answers that the server has counted.
-        self._unsent = 0
+    def on_unblocked(self) -> None:
+        """Requests may be handled again, but not within this call: it may come from another connection's append."""
+        ...
 
-    def _continue_soon(self) -> None:
-        """Something that blocked is over: serve on, but not now."""
-        raise NotImplementedError
+    def on_request_error(self, error: Exception, context: RequestContext | None) -> None: ...
 
-    def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
-        raise NotImplementedError
+    def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
 
-    def _failed(self, error: Exception, context: RequestContext | None) -> None:
-        """A request cannot be read, or met a mistake of ours: close."""
-        raise NotImplementedError
 
-    def _complete(self, context: RequestContext, request: Any, response: Any) -> None:
-        """The response of a request that waited is there."""
-        raise NotImplementedError
+class ResponseQueue:
+    """`is_blocked`: no further request may be handled now. Either one waits that must not overlap with others, or too
+    many overlap, or the client does not read its responses, or one is being read from the log."""
 
-    # What the client takes.
+    __slots__ = (
+        "_blocking", "_contexts", "_file_writer", "_is_paused", "_owner", "_server", "_transport", "_unsent_bytes",
+        "is_blocked",
+    )  # fmt: skip
 
-    def pause_writing(self) -> None:
-        """The client does not read as fast as it asks: serve nothing more for it until it has."""
-        self._paused = True
-        self._count_unsent()
-        if self._sending is not None:
-            self._sending.paused = True
+    def __init__(self, server: ServerContext, transport: asyncio.Transport, owner: QueueOwner) -> None:
+        self.is_blocked = False
+        self._server = server
+        # None as soon as the connection is closed.
+        self._transport: asyncio.Transport | None = transport
+        self._owner = owner
+        # The requests in progress, and those whose responses wait for the responses before them.
+        self._contexts: deque[RequestContext] = deque()
+        # The one of them that waits and must not overlap with others.
+        self._blocking: RequestContext | None = None
+        self._file_writer: FileResponseWriter | None = None
+        # The transport's buffer is full.
+        self._is_paused = False
+        # As counted by the server.
+        self._unsent_bytes = 0
 
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._count_unsent()
-        if self._sending is not None:
-            self._sending.paused = False
-            self._sending.go_on()
-        else:
-            self._continue_soon()
+    @property
+    def is_empty(self) -> bool:
+        return not self._contexts and self._file_writer is None
 
-    def _count_unsent(self) -> None:
-        transport = self._transport
-        size = transport.get_write_buffer_size() if transport is not None and self._paused else 0
-        self.server.unsent(size - self._unsent)
-        self._unsent = size
+    # Requests.
 
-    # What handlers return.
+    def add(self, context: RequestContext) -> None:
+        """A request is about to be handled. It is followed by one of the three calls below."""
+        self._contexts.append(context)
 
-    def _take_result(self, context: RequestContext, request: Any, result: Any) -> None:
+    def respond(self, context: RequestContext, request: Any, response: Any) -> None:
+        """Encode a response, and send it unless those before it are not there yet."""
         handler = context.handler
-        if isinstance(result, handler.response_type):
-            handler.report_errors(context, request, result)
-            context.body = handler.encode(result, context.version)
-            self._deliver(context)
-        elif result is not None:
-            self._wait_for(context, request, result)
+        handler.report_errors(context, request, response)
+        context.body = handler.encode(response, context.version)
+        self._send_ready()
 
-    def _wait_for(
-        self, context: RequestContext, request: Any, result: DelayedResponse[Any] | Coroutine[Any, Any, Any]
+    def discard(self, context: RequestContext) -> None:
+        """The request gets no response."""
+        if context in self._contexts:
+            self._contexts.remove(context)
+            self._send_ready()
+
+    def wait_for(
+        self, context: RequestContext, request: Any, response: DelayedResponse[Any] | Coroutine[Any, Any, Any]
     ) -> None:
-        self._pending.append(context)
+        """Respond when the response is there."""
         overlaps = context.handler.overlaps
-        is_delayed = isinstance(result, DelayedResponse)
-        if not (overlaps and is_delayed):
-            self._waiting_on = context
-        # A request that may overlap, Produce, refers to the receive buffer, and must not be kept.
+        # Produce, the request that may overlap, refers to the receive buffer: it must not be kept.
         kept = None if overlaps else request
-        if isinstance(result, DelayedResponse):
-            context.delayed = result
-            result.on_complete(partial(self._complete, context, kept))
+        if isinstance(response, DelayedResponse):
+            context.delayed = response
+            if not overlaps:
+                self._blocking = context
+            response.on_complete(partial(self._complete, context, kept))
         else:
-            self.server.spawn(self._await(context, kept, result))
+            self._blocking = context
+            self._server.spawn(self._await(context, kept, response))
+        self._update_blocked()
 
     async def _await(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> None:
         try:
-            self._complete(context, request, await response)
+            completed = await response
         except Exception as error:
-            self._failed(error, context)
+            self._owner.on_request_error(error, context)
+        else:
+            self._complete(context, request, completed)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether an answer is owed: such a connection is not idle."""
-        return bool(self._pending) or self._sending is not None
+    def _complete(self, context: RequestContext, request: Any, response: Any) -> None:
+        if self._transport is None:
+            return
+        self._owner.last_active_ns = self._server.mono_ns()
+        context.delayed = None
+        if self._blocking is context:
+            self._blocking = None
+        try:
+            if response is None:
+                self.discard(context)
+            else:
+                self.respond(context, request, response)
+        except Exception as error:
+            # Not into the append or the timer that has completed it.
+            self._owner.on_request_error(error, context)
+            return
+        self._owner.on_unblocked()
 
-    def _stop_answering(self) -> None:
-        """Nothing is answered from now on, and handlers need not wait for anything any more."""
-        self._paused = False
-        if self._sending is not None:
-            self._sending.stop()
-            self._sending = None
+    def _update_blocked(self) -> None:
+        self.is_blocked = (
+            self._blocking is not None
+            or self._is_paused
+            or self._file_writer is not None
+            or len(self._contexts) >= MAX_OVERLAPPING
+        )
+
+    # Sending.
+
+    def _send_ready(self) -> None:
+        """Send the responses that are there, up to the first that is not."""
+        contexts, transport, server = self._contexts, self._transport, self._server
+        while contexts and self._file_writer is None and transport is not None:
+            context = contexts[0]
+            body = context.body
+            if body is None:
+                break
+            contexts.popleft()
+            handler = context.handler
+            tags = b"\0" if handler.has_flexible_response_header else b""
+            if isinstance(body, bytes):
+                size = len(body) + 4 + len(tags)
+                transport.write(_HEADER.pack(size, context.correlation_id) + tags + body)
+            else:
+                size = sum(map(len, body)) + 4 + len(tags)
+                header = _HEADER.pack(size, context.correlation_id) + tags
+                if size < _JOIN_BELOW:
+                    transport.write(b"".join((header, *cast("Sequence[Buffer]", body))))
+                elif size < BULK_BYTES or not any(isinstance(part, FileSlice) for part in body):
+                    transport.writelines([header, *cast("Sequence[Buffer]", body)])
+                else:
+                    parts = cast("Sequence[Buffer | FileSlice]", [header, *body])
+                    self._start_file_writer(transport, parts)
+            stats, ns = handler.stats, server.mono_ns() - context.received_ns
+            stats.bytes_out += size
+            stats.total_ns += ns
+            stats.buckets[(ns >> FIRST_BITS).bit_length()] += 1
+            if self._is_paused:
+                self._count_unsent()
+        if contexts or self.is_blocked:
+            self._update_blocked()
+
+    def _start_file_writer(self, transport: asyncio.Transport, parts: Sequence[Buffer | FileSlice]) -> None:
+        self._file_writer = FileResponseWriter(self._server, transport, parts, self._on_file_written)
+        self._file_writer.is_paused = self._is_paused
+        self._file_writer.resume()
+        self._update_blocked()
+
+    def _on_file_written(self, error: OSError | None) -> None:
+        if error is not None:
+            self._owner.close("records could not be read", error=error)
+            return
+        self._file_writer = None
+        self._send_ready()
+        self._update_blocked()
+        self._owner.on_unblocked()
+
+    # Flow control.
+
+    def pause(self) -> None:
+        """The client does not read as fast as it sends requests."""
+        self._is_paused = True
         self._count_unsent()
-        self._waiting_on = None
-        pending, self._pending = self._pending, deque()
-        for context in pending:
+        if self._file_writer is not None:
+            self._file_writer.is_paused = True
+        self._update_blocked()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._count_unsent()
+        self._update_blocked()
+        if self._file_writer is not None:
+            self._file_writer.is_paused = False
+            self._file_writer.resume()
+        else:
+            self._owner.on_unblocked()
+
+    def _count_unsent(self) -> None:
+        transport = self._transport
+        size = transport.get_write_buffer_size() if transport is not None and self._is_paused else 0
+        self._server.count_unsent(size - self._unsent_bytes)
+        self._unsent_bytes = size
+
+    def close(self) -> bool:
+        """The connection is closed. Returns whether the client was not reading its responses."""
+        was_stuck = self._is_paused or self._file_writer is not None
+        self._transport = None
+        self._is_paused = False
+        self._count_unsent()
+        if self._file_writer is not None:
+            self._file_writer.stop()
+            self._file_writer = None
+        contexts, self._contexts = self._contexts, deque()
+        for context in contexts:
             if context.delayed is not None:
                 context.delayed.abandon()
-
-    # What is sent.
-
-    def _write_pending(self) -> None:
-        while self._sending is None and self._pending and self._pending[0].body is not None:
-            self._write(self._pending.popleft())
-
-    def _deliver(self, context: RequestContext) -> None:
-        if self._pending or self._sending is not None:
-            self._pending.append(context)
-        else:
-            self._write(context)
-
-    def _write(self, context: RequestContext) -> None:
-        transport, body = self._transport, context.body
-        if transport is None or body is None:
-            return
-        handler = context.handler
-        tag = b"\0" if handler.has_flexible_response_header else b""
-        if isinstance(body, bytes):
-            size = len(body) + 4 + len(tag)
-            transport.write(_RESPONSE.pack(size, context.correlation_id) + tag + body)
-        else:
-            size = sum(map(len, body)) + 4 + len(tag)
-            head = _RESPONSE.pack(size, context.correlation_id) + tag
-            if size < _JOIN_BELOW:
-                transport.write(b"".join((head, *cast("Sequence[Buffer]", body))))
-            elif size < BULK_BYTES or not any(isinstance(part, FileSlice) for part in body):
-                transport.writelines([head, *cast("Sequence[Buffer]", body)])
-            else:
-                parts = cast("Sequence[Buffer | FileSlice]", [head, *body])
-                self._sending = FileResponseWriter(self.server, transport, parts, self._sent)
-                self._sending.paused = self._paused
-                self._sending.go_on()
-        stats, ns = handler.stats, self.server.mono_ns() - context.received_ns
-        stats.bytes_out += size
-        stats.total_ns += ns
-        stats.buckets[(ns >> FIRST_BITS).bit_length()] += 1
-        if ns > HEAVY_NS and self._serving and stats.api_key > LAST_OF_DATA:
-            # It was served and answered at once, so it is the loop's time.
-            self.server.turns.heavy(ns)
-        if self._paused:
-            self._count_unsent()
-
-    def _sent(self, error: OSError | None) -> None:
-        """The answer that was read while it was sent has been written, or cannot be finished."""
-        if error is not None:
-            self.close("records could not be read", error=error)
-            return
-        self._sending = None
-        self._write_pending()
-        self._continue_soon()
+        self._blocking = None
+        self._update_blocked()
+        return was_stuck

@@ -1,194 +1,145 @@
-"""The server side of all listeners: accepts connections, keeps them within their limits, closes idle ones."""
+"""The listening sockets: accepts connections within their limits, and closes idle ones."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.connection import Connection
 from kbroker.server.connection_rate import ConnectionRateLimiter
-from kbroker.server.error_reporter import ErrorReporter
-from kbroker.server.fair_scheduler import FairScheduler
-from kbroker.server.request_memory import RequestMemory
-from kbroker.server.response_queue import LAST_OF_DATA
+from kbroker.server.server_context import ServerContext
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.config import BrokerConfig
     from kbroker.runtime.environment import Environment
 
-T = TypeVar("T")
 log = EventLogger("kbroker.server")
 
-RECEIVE_BUFFER = 256 * 1024
-# Where what is received must be kept.
-SMALL_RECEIVE_BUFFER = 8 * 1024
-# Unsent answers of one connection from which on nothing more is served to it.
-WRITE_HIGH_WATER = 256 * 1024
 IDLE_SWEEP_S = 10.0
-# Kafka's default of 50 makes clients that come in a crowd wait for a second.
-BACKLOG = 1024
+# With Kafka's default of 50, clients that connect at the same time have to wait for a second.
+SOCKET_BACKLOG = 1024
 
 
 class SocketServer:
-    """What connections share: the receive buffer, the dispatch table, limits and counts.
-
-    `unsent_bytes` counts the answers that slow clients have not taken yet.
-    """
-
-    services: Services
+    """`accepted`: connections since the start. `expired`: those that were closed because they were idle."""
 
     def __init__(self, environment: Environment, config: BrokerConfig, dispatch: Dispatch) -> None:
-        self.dispatch = dispatch
-        self.write_high_water = WRITE_HIGH_WATER
-        self.receive_view = memoryview(bytearray(RECEIVE_BUFFER))
-        self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER]
-        self.turns = FairScheduler(environment.loop.call_soon, environment.loop.call_later, self._data_ns)
-        self.memory = RequestMemory(environment.loop.call_soon, environment.loop.call_later, environment.clock.mono_ns)
-        # In the order in which they came.
+        self.context = ServerContext(environment, dispatch, config.socket_request_max_bytes)
+        # In the order in which they were accepted.
         self.connections: dict[Connection, None] = {}
-        self.unsent_bytes = 0
-        # Connections since the start; and of those that were closed, how many for having been idle.
         self.accepted = 0
         self.expired = 0
-        self.mono_ns = environment.clock.mono_ns
-        self.offload = environment.offload
-        self.refusals = ErrorReporter(environment.clock.mono_ms, environment.loop.call_later)
         self._loop = environment.loop
-        self._by_host: Counter[str] = Counter()
-        self._pace = ConnectionRateLimiter()
+        self._connections_by_host: Counter[str] = Counter()
+        self._rate_limiter = ConnectionRateLimiter()
         self._listening: list[asyncio.AbstractServer] = []
-        self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._sweep: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Follow what may change while the broker runs. Connections that are there stay."""
+        """Apply the dynamic configs. Connections that exist stay."""
         self._config = config
-        self.max_request_bytes = config.socket_request_max_bytes
-        self._overrides = _limits_by_host(config.max_connections_per_ip_overrides)
+        self.context.max_request_bytes = config.socket_request_max_bytes
+        self._max_by_host = parse_limits_by_host(config.max_connections_per_ip_overrides)
         self._max_connections = config.lowest_limit("max.connections")
-        self._creation_rate = config.lowest_limit("max.connection.creation.rate")
+        self._max_creation_rate = config.lowest_limit("max.connection.creation.rate")
 
     # Listening.
 
     async def bind(self, host: str | None, port: int) -> int:
-        """Take an address without accepting yet; gives the port (another one than asked for port 0)."""
+        """Bind an address without accepting connections yet. Returns the port, which the system chooses for port 0."""
         config = self._config
         backlog = (
-            config.socket_listen_backlog_size if "socket.listen.backlog.size" in config.static_configs else BACKLOG
+            config.socket_listen_backlog_size
+            if "socket.listen.backlog.size" in config.static_configs
+            else SOCKET_BACKLOG
         )
         server = await self._loop.create_server(
-            lambda: Connection(self), host, port, backlog=backlog, start_serving=False
+            lambda: Connection(self.context, self), host, port, backlog=backlog, start_serving=False
         )
         self._listening.append(server)
-        for one in server.sockets:
-            self._set_options(one)
+        for listening_socket in server.sockets:
+            self._set_options(listening_socket)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
-    def _set_options(self, one: Any) -> None:
-        """What accepted sockets inherit. Buffer sizes that nobody gave are left to the system, which adapts them."""
+    def _set_options(self, listening_socket: Any) -> None:
+        """Set what accepted sockets inherit. Without configs the system adapts the buffer sizes."""
         config = self._config
-        # A client that has vanished while it waits for records is noticed, as with Kafka.
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # As in Kafka: a client that has vanished while it waits for records is detected.
+        listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, option, size in (
             ("socket.receive.buffer.bytes", socket.SO_RCVBUF, config.socket_receive_buffer_bytes),
             ("socket.send.buffer.bytes", socket.SO_SNDBUF, config.socket_send_buffer_bytes),
         ):
             if name in config.static_configs and size > 0:
-                one.setsockopt(socket.SOL_SOCKET, option, size)
+                listening_socket.setsockopt(socket.SOL_SOCKET, option, size)
 
     async def serve(self, services: Services) -> None:
         """Accept connections on every bound address."""
-        self.services = services
+        self.context.services = services
         for server in self._listening:
             await server.start_serving()
 
     async def stop(self) -> None:
-        """Accept nothing more, drop the connections and what they wait for. May be called again."""
+        """Stop accepting, close the connections and cancel their requests. May be called again."""
         for server in self._listening:
             server.close()
         self._listening.clear()
-        if self._sweep is not None:
-            self._sweep.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for connection in list(self.connections):
             connection.close_quietly()
-        for task in list(self._tasks):
-            task.cancel()
-        self.memory.stop()
-        self.refusals.stop()
+        self.context.stop()
 
-    def _data_ns(self) -> int:
-        """What Produce and Fetch have taken since the start."""
-        return sum(stats.total_ns for stats in self.dispatch.stats() if stats.api_key <= LAST_OF_DATA)
+    # Called by connections.
 
-    # What connections call.
-
-    def opened(self, connection: Connection) -> None:
+    def on_open(self, connection: Connection) -> None:
+        config, host = self._config, connection.host
         self.accepted += 1
         self.connections[connection] = None
-        self._by_host[connection.host] += 1
-        config, host = self._config, connection.host
-        per_ip = self._overrides.get(host, config.max_connections_per_ip)
+        self._connections_by_host[host] += 1
+        max_of_host = self._max_by_host.get(host, config.max_connections_per_ip)
         if len(self.connections) > self._max_connections:
             connection.close("max.connections reached", limit=self._max_connections)
-        elif self._by_host[host] > per_ip:
-            connection.close("max.connections.per.ip reached", limit=per_ip)
-        elif delay_s := self._pace.delay_s(self._loop.time(), self._creation_rate):
-            # It is there, as it would be in the queue of a busy machine, and nothing is served to it yet.
+        elif self._connections_by_host[host] > max_of_host:
+            connection.close("max.connections.per.ip reached", limit=max_of_host)
+        elif delay_s := self._rate_limiter.delay_s(self._loop.time(), self._max_creation_rate):
+            # Accepted, but not served yet, as if it were still in the backlog of the socket.
             connection.pause_writing()
-            self.later(delay_s, connection.resume_writing)
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
+            self._loop.call_later(delay_s, connection.resume_writing)
+        if self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
-    def closed(self, connection: Connection) -> None:
-        """The socket is gone. It counted until now."""
+    def on_close(self, connection: Connection) -> None:
+        """The socket is closed; until now it counted."""
         if connection in self.connections:
             del self.connections[connection]
-            self._by_host[connection.host] -= 1
-            if not self._by_host[connection.host]:
-                del self._by_host[connection.host]
-
-    def unsent(self, size: int) -> None:
-        """Answers that clients have not taken yet grow or shrink by `size` bytes; Fetch gives less as they grow."""
-        if size:
-            self.unsent_bytes += size
-            self.services.fetching.unsent_bytes = self.unsent_bytes
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._loop.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        return task
-
-    def soon(self, callback: Callable[[], None]) -> None:
-        self._loop.call_soon(callback)
-
-    def later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        return self._loop.call_later(seconds, callback)
+            self._connections_by_host[connection.host] -= 1
+            if not self._connections_by_host[connection.host]:
+                del self._connections_by_host[connection.host]
 
     def _close_idle(self) -> None:
-        """For as long as there are connections. A negative time is none, as with Kafka."""
-        self._sweep = None
-        idle_ms = self._config.connections_max_idle_ms
-        limit = self.mono_ns() - idle_ms * 1_000_000
+        """Repeated while there are connections. As in Kafka, a negative connections.max.idle.ms is no limit."""
+        self._idle_timer = None
+        max_idle_ms = self._config.connections_max_idle_ms
+        active_since_ns = self.context.mono_ns() - max_idle_ms * 1_000_000
         for connection in list(self.connections):
-            if idle_ms >= 0 and connection.last_active_ns < limit and not connection.waiting:
+            if max_idle_ms >= 0 and connection.last_active_ns < active_since_ns and not connection.is_waiting:
                 self.expired += 1
                 log.debug("connection idle", peer=connection.peer)
                 connection.close_quietly()
         if self.connections:
-            self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
+            self._idle_timer = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
 
-def _limits_by_host(text: str) -> dict[str, int]:
-    """max.connections.per.ip.overrides: `host:limit` pairs, of addresses as they connect (names are not looked up)."""
+def parse_limits_by_host(text: str) -> dict[str, int]:
+    """Parse max.connections.per.ip.overrides: `host:limit` pairs of addresses. Host names are not looked up."""
     limits = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         host, _, limit = pair.rpartition(":")

@@ -133,7 +133,7 @@ async def test_appends_of_one_turn_share_an_answer(m: Machine) -> None:
     waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
     await asyncio.sleep(1)
     frames = [producer.encoded(producer.produce_request("t", {0: batch(b"v")}, acks=0), 9) for _ in range(5)]
-    connection = next(iter(c for c in m.broker._server.connections if not c.waiting))
+    connection = next(iter(c for c in m.broker._server.connections if not c.is_waiting))
     data = b"".join(frames)
     connection.get_buffer(-1)[: len(data)] = data
     connection.buffer_updated(len(data))

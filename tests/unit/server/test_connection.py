@@ -1,93 +1,96 @@
-"""One connection: frames, answers, a client that does not keep up, the end."""
+"""One connection: frames, responses, a client that does not read, the end."""
 
 from struct import Struct
+from typing import Any
 
 import pytest
 
-from kbroker.server import connection as net
+from kbroker.server.connection import MAX_BACKLOG_BYTES, MAX_FRAMES
+from kbroker.server.response_queue import MAX_OVERLAPPING
 from tests.unit.support.server_connection import (
-    AWAIT,
+    COROUTINE,
+    DELAYED,
     ECHO,
-    FAIL,
+    FAILING,
     HEADER,
-    LATER,
     MALFORMED,
     MAX_FRAME,
-    OVERLAP,
+    NO_RESPONSE,
+    OVERLAPPING,
     PARTS,
-    SILENT,
-    Wire,
+    UNSUPPORTED,
+    ConnectionUnderTest,
 )
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def client() -> ConnectionUnderTest:
+    return ConnectionUnderTest()
 
 
 # Frames.
 
 
-def test_frames_cut_at_every_byte(wire):
+def test_frames_cut_at_every_byte(client: ConnectionUnderTest):
     bodies = [b"", b"x", b"hello " * 40]
-    stream = b"".join(wire.frame(ECHO, body, client) for body in bodies for client in (b"me", None, b""))
+    stream = b"".join(client.frame(ECHO, body, name) for body in bodies for name in (b"me", None, b""))
     for cut in range(1, len(stream)):
-        one = Wire()
-        one.receive(stream[:cut])
-        one.receive(stream[cut:])
-        assert [body for _, body in one.answers()] == [body for body in bodies for _ in range(3)]
-        assert one.socket.closed == ""
+        other = ConnectionUnderTest()
+        other.receive(stream[:cut])
+        other.receive(stream[cut:])
+        assert other.bodies() == [body for body in bodies for _ in range(3)]
+        assert other.transport.closed == ""
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 7, 64])
-def test_frames_in_small_pieces(wire, most):
+def test_frames_in_small_pieces(client: ConnectionUnderTest, most: int):
     bodies = [bytes([i]) * (17 * i) for i in range(40)]
-    wire.receive(b"".join(wire.frame(ECHO, body) for body in bodies), most)
-    wire.desk.run()
-    assert wire.answers() == [(i + 1, body) for i, body in enumerate(bodies)]
+    client.receive(b"".join(client.frame(ECHO, body) for body in bodies), most)
+    client.server.run()
+    assert client.responses() == [(i + 1, body) for i, body in enumerate(bodies)]
 
 
-def test_many_frames_in_one_read_take_turns_with_other_connections(wire):
+def test_many_frames_in_one_read_alternate_with_other_connections(client: ConnectionUnderTest):
     bodies = [b"%d" % i for i in range(500)]
-    wire.receive(b"".join(wire.frame(ECHO, body) for body in bodies))
-    assert len(wire.desk.served) == net._FRAMES_A_TURN
-    wire.receive(wire.frame(ECHO, b"after them"))
-    assert len(wire.desk.served) == net._FRAMES_A_TURN
-    wire.desk.run()
-    assert wire.answers() == [(i + 1, body) for i, body in enumerate([*bodies, b"after them"])]
+    client.receive(b"".join(client.frame(ECHO, body) for body in bodies))
+    assert len(client.server.handled) == MAX_FRAMES
+    client.receive(client.frame(ECHO, b"after them"))
+    assert len(client.server.handled) == MAX_FRAMES
+    client.server.run()
+    assert client.responses() == [(i + 1, body) for i, body in enumerate([*bodies, b"after them"])]
 
 
-def test_a_frame_larger_than_the_receive_buffer(wire):
+def test_a_frame_larger_than_the_receive_buffer(client: ConnectionUnderTest):
     body = bytes(range(256)) * 300
-    wire.receive(wire.frame(ECHO, b"before") + wire.frame(ECHO, body) + wire.frame(ECHO, b"after"), 10_000)
-    assert [size for _, size in wire.answers()] == [b"before", body, b"after"]
+    client.receive(client.frame(ECHO, b"before") + client.frame(ECHO, body) + client.frame(ECHO, b"after"), 10_000)
+    assert client.bodies() == [b"before", body, b"after"]
 
 
-def test_memory_follows_what_has_arrived_and_not_what_is_claimed(wire):
-    wire.desk.max_request_bytes = 2**31 - 1
-    wire.receive(HEADER.pack(2**31 - 1, ECHO, 0, 1, 0))
-    assert len(wire.connection.get_buffer(-1)) < 20_000
-    wire.receive(bytes(100_000))
-    assert len(wire.connection.get_buffer(-1)) < 300_000
-    assert wire.socket.closed == ""
+def test_memory_follows_what_has_arrived_and_not_what_is_claimed(client: ConnectionUnderTest):
+    client.server.max_request_bytes = 2**31 - 1
+    client.receive(HEADER.pack(2**31 - 1, ECHO, 0, 1, 0))
+    assert len(client.connection.get_buffer(-1)) < 20_000
+    client.receive(bytes(100_000))
+    assert len(client.connection.get_buffer(-1)) < 300_000
+    assert client.transport.closed == ""
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), MAX_FRAME + 1, 2**31 - 1])
 @pytest.mark.parametrize("cut", [4, 3, 1])
-def test_a_length_that_cannot_be_closes_the_connection(wire, length, cut):
+def test_an_impossible_length_closes_the_connection(client: ConnectionUnderTest, length: int, cut: int):
     head = Struct(">i").pack(length)
-    wire.receive(wire.frame(ECHO, b"good"))
-    wire.receive(head[:cut])
-    wire.receive(head[cut:])
-    assert wire.socket.closed
-    assert wire.answers() == [(1, b"good")]
-    wire.connection.buffer_updated(0)
+    client.receive(client.frame(ECHO, b"good"))
+    client.receive(head[:cut])
+    client.receive(head[cut:])
+    assert client.transport.closed
+    assert client.responses() == [(1, b"good")]
+    client.connection.buffer_updated(0)
 
 
-def test_the_largest_frame_is_served(wire):
+def test_the_largest_frame_is_served(client: ConnectionUnderTest):
     body = bytes(MAX_FRAME - 10)
-    wire.receive(wire.frame(ECHO, body, b""))
-    assert wire.answers() == [(1, body)]
+    client.receive(client.frame(ECHO, body, b""))
+    assert client.responses() == [(1, body)]
 
 
 @pytest.mark.parametrize(
@@ -96,215 +99,236 @@ def test_the_largest_frame_is_served(wire):
         b"",
         b"\0\0",
         HEADER.pack(0, ECHO, 0, 1, 50)[4:],
-        HEADER.pack(0, 99, 0, 1, 0)[4:],
+        HEADER.pack(0, UNSUPPORTED, 0, 1, 0)[4:],
         HEADER.pack(0, MALFORMED, 0, 1, 0)[4:],
-        HEADER.pack(0, FAIL, 0, 1, 0)[4:],
+        HEADER.pack(0, FAILING, 0, 1, 0)[4:],
     ],
-    ids=["empty", "short", "client id too long", "no such API", "body", "our mistake"],
+    ids=["empty", "short", "client id too long", "no such API", "body", "bug"],
 )
-def test_what_cannot_be_served_closes_the_connection(wire, frame):
-    wire.receive(wire.frame(ECHO, b"good") + Struct(">i").pack(len(frame)) + frame + wire.frame(ECHO, b"unseen"))
-    assert wire.socket.closed
-    assert wire.answers() == [(1, b"good")]
-    assert b"unseen" not in wire.desk.served
+def test_what_cannot_be_served_closes_the_connection(client: ConnectionUnderTest, frame: bytes):
+    good, unseen = client.frame(ECHO, b"good"), client.frame(ECHO, b"unseen")
+    client.receive(good + Struct(">i").pack(len(frame)) + frame + unseen)
+    assert client.transport.closed
+    assert client.responses() == [(1, b"good")]
+    assert b"unseen" not in client.server.handled
 
 
-def test_client_ids(wire):
-    seen = []
-    wire.desk.handle = lambda services, context, request: seen.append(context.client_id)
-    for client in (b"one", b"one", b"two", None, b"", b"two", "größer".encode(), b"caf\xe9"):
-        wire.receive(wire.frame(SILENT, b"", client))
+def test_a_client_id_that_exceeds_its_frame_is_malformed_even_if_it_begins_as_the_last_one(client: ConnectionUnderTest):
+    client.receive(client.frame(ECHO, b"good", b"me"))
+    client.receive(HEADER.pack(12, ECHO, 0, 2, 7) + b"me")
+    assert client.transport.closed
+    assert client.responses() == [(1, b"good")]
+
+
+def test_client_ids(client: ConnectionUnderTest):
+    seen: list[str | None] = []
+
+    def handle(services: object, context: Any, request: bytes) -> None:
+        seen.append(context.client_id)
+
+    client.server.handle = handle  # type: ignore[method-assign]
+    for name in (b"one", b"one", b"two", None, b"", b"two", "größer".encode(), b"caf\xe9"):
+        client.receive(client.frame(NO_RESPONSE, b"", name))
     assert seen == ["one", "one", "two", None, "", "two", "größer", "caf\ufffd"]
 
 
-# Answers.
+# Responses.
 
 
-def test_answers_of_one_that_waits_and_others_behind_it_come_in_order(wire):
-    wire.receive(wire.frame(OVERLAP) + wire.frame(OVERLAP) + wire.frame(ECHO, b"3") + wire.frame(PARTS, b"4!"))
-    assert wire.desk.served == [b"", b"", b"3", b"4!"]
-    assert wire.answers() == []
-    wire.desk.respond(1)
-    assert wire.answers() == []
-    wire.desk.respond(0)
-    assert wire.answers() == [(1, b"late 1"), (2, b"late 2"), (3, b"3"), (4, b"4!")]
-    assert not wire.connection.waiting
+def test_responses_are_sent_in_the_order_of_the_requests(client: ConnectionUnderTest):
+    client.receive(
+        client.frame(OVERLAPPING) + client.frame(OVERLAPPING) + client.frame(ECHO, b"3") + client.frame(PARTS, b"4!")
+    )
+    assert client.server.handled == [b"", b"", b"3", b"4!"]
+    assert client.responses() == []
+    client.server.respond(1)
+    assert client.responses() == []
+    client.server.respond(0)
+    assert client.responses() == [(1, b"late 1"), (2, b"late 2"), (3, b"3"), (4, b"4!")]
+    assert not client.connection.is_waiting
 
 
-def test_nothing_is_served_behind_one_that_must_be_alone(wire):
-    wire.receive(wire.frame(OVERLAP) + wire.frame(LATER) + wire.frame(ECHO, b"3"))
-    wire.receive(wire.frame(ECHO, b"4"))
-    assert wire.desk.served == [b"", b""]
-    wire.desk.respond(1)
-    wire.desk.run()
-    assert wire.desk.served == [b"", b"", b"3", b"4"]
-    assert wire.answers() == []
-    wire.desk.respond(0)
-    assert wire.answers() == [(1, b"late 1"), (2, b"late 2"), (3, b"3"), (4, b"4")]
+def test_nothing_is_handled_behind_a_request_that_must_not_overlap(client: ConnectionUnderTest):
+    client.receive(client.frame(OVERLAPPING) + client.frame(DELAYED) + client.frame(ECHO, b"3"))
+    client.receive(client.frame(ECHO, b"4"))
+    assert client.server.handled == [b"", b""]
+    client.server.respond(1)
+    client.server.run()
+    assert client.server.handled == [b"", b"", b"3", b"4"]
+    assert client.responses() == []
+    client.server.respond(0)
+    assert client.responses() == [(1, b"late 1"), (2, b"late 2"), (3, b"3"), (4, b"4")]
 
 
-def test_an_answer_serves_nothing_in_the_middle_of_what_caused_it(wire):
-    """It may come from within another connection's append."""
-    wire.receive(wire.frame(LATER) + wire.frame(ECHO, b"2"))
-    wire.desk.respond()
-    assert wire.desk.served == [b""]
-    wire.desk.run()
-    assert wire.desk.served == [b"", b"2"]
+def test_a_delayed_response_handles_no_request_within_its_call(client: ConnectionUnderTest):
+    """It may be completed by another connection's append."""
+    client.receive(client.frame(DELAYED) + client.frame(ECHO, b"2"))
+    client.server.respond()
+    assert client.server.handled == [b""]
+    client.server.run()
+    assert client.server.handled == [b"", b"2"]
 
 
-def test_as_many_may_overlap_as_there_is_room_for(wire):
-    wire.receive(b"".join(wire.frame(OVERLAP) for _ in range(200)))
-    wire.desk.run()
-    assert len(wire.desk.served) == net._MAX_OVERLAPPING
+def test_the_number_of_overlapping_requests_is_limited(client: ConnectionUnderTest):
+    client.receive(b"".join(client.frame(OVERLAPPING) for _ in range(200)))
+    client.server.run()
+    assert len(client.server.handled) == MAX_OVERLAPPING
     for _ in range(200):
-        wire.desk.respond()
-        wire.desk.run()
-    assert [number for number, _ in wire.answers()] == list(range(1, 201))
+        client.server.respond()
+        client.server.run()
+    assert [number for number, _ in client.responses()] == list(range(1, 201))
 
 
-def test_a_coroutine_answers(wire):
-    wire.receive(wire.frame(AWAIT, b"1") + wire.frame(ECHO, b"2"))
-    assert wire.answers() == []
-    wire.desk.run_task()
-    assert wire.answers() == [(1, b"1"), (2, b"2")]
+def test_a_coroutine_responds(client: ConnectionUnderTest):
+    client.receive(client.frame(COROUTINE, b"1") + client.frame(ECHO, b"2"))
+    assert client.responses() == []
+    client.server.run_task()
+    assert client.responses() == [(1, b"1"), (2, b"2")]
 
 
-@pytest.mark.parametrize("body", [b"bad", b"mistake"])
-def test_a_coroutine_that_fails_closes_the_connection(wire, body):
-    wire.receive(wire.frame(AWAIT, body) + wire.frame(ECHO, b"unseen"))
-    wire.desk.run_task()
-    assert wire.socket.closed
-    assert b"unseen" not in wire.desk.served
+def test_requests_without_a_response(client: ConnectionUnderTest):
+    client.receive(client.frame(NO_RESPONSE) + client.frame(COROUTINE, b"no response") + client.frame(ECHO, b"3"))
+    client.server.run_task()
+    assert client.responses() == [(3, b"3")]
+    assert not client.connection.is_waiting
 
 
-def test_response_headers_with_tags(wire):
-    wire.receive(wire.frame(ECHO, b"body", version=1))
-    assert wire.answers() == [(1, b"\0body")]
+@pytest.mark.parametrize("body", [b"bad", b"bug"])
+def test_a_coroutine_that_raises_closes_the_connection(client: ConnectionUnderTest, body: bytes):
+    client.receive(client.frame(COROUTINE, body) + client.frame(ECHO, b"unseen"))
+    client.server.run_task()
+    assert client.transport.closed
+    assert b"unseen" not in client.server.handled
 
 
-# A client that does not keep up.
+def test_response_headers_with_tags(client: ConnectionUnderTest):
+    client.receive(client.frame(ECHO, b"body", version=1))
+    assert client.responses() == [(1, b"\0body")]
 
 
-def test_the_backlog_stops_the_reading_and_goes_on_in_order(wire):
+# A client that does not read its responses, or sends faster than it is served.
+
+
+def test_a_full_backlog_pauses_reading_and_order_is_kept(client: ConnectionUnderTest):
     bodies = [bytes([i % 256]) * 900 for i in range(300)]
-    wire.receive(wire.frame(LATER))
-    frames = [wire.frame(ECHO, body) for body in bodies]
+    client.receive(client.frame(DELAYED))
+    frames = [client.frame(ECHO, body) for body in bodies]
     sent = 0
-    while wire.socket.reading:
-        wire.receive(frames[sent])
+    while client.transport.is_reading:
+        client.receive(frames[sent])
         sent += 1
-    assert len(wire.connection._holdings.backlog) < net._MAX_BACKLOG + 1000
-    wire.desk.respond()
-    wire.desk.run()
-    assert wire.socket.reading
+    assert len(client.connection._received.backlog) < MAX_BACKLOG_BYTES + 1000
+    client.server.respond()
+    client.server.run()
+    assert client.transport.is_reading
     for frame in frames[sent:]:
-        wire.receive(frame)
-    wire.desk.run()
-    assert [body for _, body in wire.answers()[1:]] == bodies
+        client.receive(frame)
+    client.server.run()
+    assert client.bodies()[1:] == bodies
 
 
-def test_a_partial_frame_in_the_backlog(wire):
-    wire.receive(wire.frame(LATER))
-    frame = wire.frame(ECHO, b"in two parts")
-    wire.receive(frame[:9])
-    wire.desk.respond()
-    wire.desk.run()
-    wire.receive(frame[9:])
-    assert wire.answers() == [(1, b"late 1"), (2, b"in two parts")]
+def test_an_incomplete_frame_in_the_backlog(client: ConnectionUnderTest):
+    client.receive(client.frame(DELAYED))
+    frame = client.frame(ECHO, b"in two parts")
+    client.receive(frame[:9])
+    client.server.respond()
+    client.server.run()
+    client.receive(frame[9:])
+    assert client.responses() == [(1, b"late 1"), (2, b"in two parts")]
 
 
-def test_a_frame_that_completes_while_another_is_served_waits_for_its_turn(wire):
-    wire.receive(wire.frame(OVERLAP))
-    frame = wire.frame(ECHO, b"large " * 5000)
-    wire.receive(frame[:100])
-    wire.connection._paused = True
-    wire.receive(frame[100:])
-    assert len(wire.desk.served) == 1
-    wire.connection.resume_writing()
-    wire.desk.run()
-    assert len(wire.desk.served) == 2
+def test_a_frame_that_is_completed_while_the_connection_is_blocked_waits(client: ConnectionUnderTest):
+    client.receive(client.frame(OVERLAPPING))
+    frame = client.frame(ECHO, b"large " * 5000)
+    client.receive(frame[:100])
+    client.connection.pause_writing()
+    client.receive(frame[100:])
+    assert len(client.server.handled) == 1
+    client.connection.resume_writing()
+    client.server.run()
+    assert len(client.server.handled) == 2
 
 
-def test_who_does_not_read_is_not_served(wire):
-    wire.socket.full = True
-    frames = [wire.frame(ECHO, bytes(400)) for _ in range(10)]
-    wire.receive(b"".join(frames))
-    assert len(wire.desk.served) == 3
-    assert wire.desk.unsent_bytes == wire.socket.unsent == 3 * 408
-    wire.desk.run()
-    assert len(wire.desk.served) == 3
-    wire.socket.drain()
-    assert wire.desk.unsent_bytes == 0
-    wire.desk.run()
-    assert len(wire.answers()) == 10
+def test_a_client_that_does_not_read_is_not_served(client: ConnectionUnderTest):
+    client.transport.is_full = True
+    frames = [client.frame(ECHO, bytes(400)) for _ in range(10)]
+    client.receive(b"".join(frames))
+    assert len(client.server.handled) == 3
+    assert client.server.unsent_bytes == client.transport.buffered == 3 * 408
+    client.server.run()
+    assert len(client.server.handled) == 3
+    client.transport.drain()
+    assert client.server.unsent_bytes == 0
+    client.server.run()
+    assert len(client.responses()) == 10
 
 
-def test_answers_that_come_while_the_client_does_not_read_are_counted(wire):
-    wire.receive(wire.frame(OVERLAP))
-    wire.receive(wire.frame(OVERLAP))
-    wire.socket.full = True
-    wire.desk.respond(0, bytes(2000))
-    wire.desk.respond(0, bytes(500))
-    assert wire.desk.unsent_bytes == wire.socket.unsent == 2516
-    wire.connection.connection_lost(None)
-    assert wire.desk.unsent_bytes == 0
+def test_delayed_responses_to_a_client_that_does_not_read_are_counted(client: ConnectionUnderTest):
+    client.receive(client.frame(OVERLAPPING))
+    client.receive(client.frame(OVERLAPPING))
+    client.transport.is_full = True
+    client.server.respond(0, bytes(2000))
+    client.server.respond(0, bytes(500))
+    assert client.server.unsent_bytes == client.transport.buffered == 2516
+    client.connection.connection_lost(None)
+    assert client.server.unsent_bytes == 0
 
 
 # The end.
 
 
-def test_closing_abandons_delayed_responses(wire):
-    wire.receive(wire.frame(OVERLAP) + wire.frame(ECHO) + wire.frame(LATER))
-    wire.connection.connection_lost(None)
-    assert [(number, delayed.is_done) for number, delayed in wire.desk.waiting] == [(1, True), (3, True)]
-    wire.desk.respond()
-    wire.desk.run()
-    assert wire.answers() == []
-    assert wire.desk.connections == []
+def test_closing_abandons_delayed_responses(client: ConnectionUnderTest):
+    client.receive(client.frame(OVERLAPPING) + client.frame(ECHO) + client.frame(DELAYED))
+    client.connection.connection_lost(None)
+    assert [(number, delayed.is_done) for number, delayed in client.server.delayed] == [(1, True), (3, True)]
+    client.server.respond()
+    client.server.run()
+    assert client.responses() == []
+    assert client.server.connections == []
 
 
-def test_one_who_does_not_read_is_cut_off(wire):
-    wire.socket.full = True
-    wire.receive(wire.frame(ECHO, bytes(2000)) + wire.frame(ECHO))
-    assert wire.desk.unsent_bytes > 0
-    wire.connection.close_quietly()
-    assert wire.socket.closed == "aborted"
-    assert wire.desk.unsent_bytes == 0
-    assert len(wire.desk.connections) == 1
-    wire.connection.connection_lost(None)
-    assert wire.desk.connections == []
+def test_a_client_that_does_not_read_is_disconnected_at_once(client: ConnectionUnderTest):
+    client.transport.is_full = True
+    client.receive(client.frame(ECHO, bytes(2000)) + client.frame(ECHO))
+    assert client.server.unsent_bytes > 0
+    client.connection.close_quietly()
+    assert client.transport.closed == "aborted"
+    assert client.server.unsent_bytes == 0
+    assert len(client.server.connections) == 1
+    client.connection.connection_lost(None)
+    assert client.server.connections == []
 
 
-def test_last_answers_have_their_time_to_leave(wire):
-    wire.socket.full = True
-    wire.receive(wire.frame(ECHO, b"short") + wire.frame(MALFORMED))
-    assert wire.socket.closed == "closed"
-    (give_up,) = wire.desk.delayed
-    give_up()
-    assert wire.socket.closed == "aborted"
-    wire.connection.connection_lost(None)
-    assert wire.desk.delayed == []
+def test_the_last_responses_have_time_to_be_sent(client: ConnectionUnderTest):
+    client.transport.is_full = True
+    client.receive(client.frame(ECHO, b"short") + client.frame(MALFORMED))
+    assert client.transport.closed == "closed"
+    (abort,) = client.server.timers
+    abort()
+    assert client.transport.closed == "aborted"
+    client.connection.connection_lost(None)
+    assert client.server.timers == []
 
 
-def test_closing_twice_and_bytes_after_it(wire):
-    wire.connection.close("first")
-    wire.connection.close("second")
-    wire.receive(wire.frame(ECHO))
-    wire.connection.resume_writing()
-    wire.desk.run()
-    assert wire.answers() == []
-    wire.connection.connection_lost(None)
+def test_closing_twice_and_bytes_after_it(client: ConnectionUnderTest):
+    client.connection.close("first")
+    client.connection.close("second")
+    client.receive(client.frame(ECHO))
+    client.connection.resume_writing()
+    client.server.run()
+    assert client.responses() == []
+    client.connection.connection_lost(None)
 
 
-def test_every_read_and_every_answer_is_a_sign_of_life(wire):
-    wire.desk.now = 5
-    wire.receive(wire.frame(LATER)[:3])
-    assert wire.connection.last_active_ns == 5
-    wire.sent = 0
-    wire.desk.now = 6
-    wire.receive(wire.frame(LATER)[3:])
-    assert wire.connection.waiting
-    wire.desk.now = 900
-    wire.desk.respond()
-    assert wire.connection.last_active_ns == 900
-    assert not wire.connection.waiting
+def test_every_read_and_every_delayed_response_is_activity(client: ConnectionUnderTest):
+    client.server.now_ns = 5
+    frame = client.frame(DELAYED)
+    client.receive(frame[:3])
+    assert client.connection.last_active_ns == 5
+    client.server.now_ns = 6
+    client.receive(frame[3:])
+    assert client.connection.is_waiting
+    client.server.now_ns = 900
+    client.server.respond()
+    assert client.connection.last_active_ns == 900
+    assert not client.connection.is_waiting

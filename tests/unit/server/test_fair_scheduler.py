@@ -1,134 +1,118 @@
-"""After a heavy request only Produce and Fetch go on at once; what is large or has piled up takes turns."""
+"""After an expensive request only Produce and Fetch are handled at once; large responses and backlogs alternate."""
 
 from itertools import repeat
 
+from kbroker.server.connection import MAX_FRAMES, MAX_FRAMES_IF_OTHERS_WAIT
 from kbroker.server.fair_scheduler import FairScheduler
-from tests.unit.support.server_connection import Desk, Wire
+from tests.unit.support.server_connection import CHEAP, EXPENSIVE, ConnectionUnderTest, FakeServer
 
-PRODUCE, HEAVY, LIGHT = 0, 8, 9
-
-
-def rest(wire: Wire) -> None:
-    """The time after a heavy request is over."""
-    assert len(wire.desk.delayed) == 1
-    wire.desk.delayed.pop()()
+PRODUCE = 0
 
 
-def bodies(wire: Wire) -> list[bytes]:
-    return [body for _, body in wire.answers()]
+def end_pause(client: ConnectionUnderTest) -> None:
+    assert len(client.server.timers) == 1
+    client.server.timers.pop()()
 
 
-def wires(desk: Desk) -> Wire:
-    """Another connection of the same server."""
-    other = Wire()
-    other.connection.server = desk  # type: ignore[assignment]
-    other.desk = desk
-    desk.connections.append(other.connection)
-    return other
+def test_requests_wait_after_an_expensive_one() -> None:
+    client = ConnectionUnderTest()
+    client.receive(client.frame(EXPENSIVE, b"1") + client.frame(CHEAP, b"2") + client.frame(CHEAP, b"3"))
+    client.server.run()
+    assert client.bodies() == [b"1"]
+    end_pause(client)
+    client.server.run()
+    assert client.bodies() == [b"1", b"2", b"3"]
+    assert client.server.timers == []
 
 
-def test_what_follows_a_heavy_request_waits() -> None:
-    wire = Wire()
-    wire.receive(wire.frame(HEAVY, b"1") + wire.frame(LIGHT, b"2") + wire.frame(LIGHT, b"3"))
-    wire.desk.run()
-    assert bodies(wire) == [b"1"]
-    rest(wire)
-    wire.desk.run()
-    assert bodies(wire) == [b"1", b"2", b"3"]
-    assert wire.desk.delayed == []
+def test_nothing_waits_while_nobody_produces_or_fetches() -> None:
+    client = ConnectionUnderTest()
+    client.server.data_time_ns = repeat(1)
+    client.receive(client.frame(EXPENSIVE, b"1") + client.frame(CHEAP, b"2"))
+    client.server.run()
+    assert client.bodies() == [b"1"], "there were Produce requests before it"
+    end_pause(client)
+    client.receive(client.frame(EXPENSIVE, b"3") + client.frame(CHEAP, b"4"))
+    client.server.run()
+    assert client.bodies() == [b"1", b"2", b"3", b"4"]
+    assert client.server.timers == []
 
 
-def test_nothing_waits_where_nobody_produces_or_fetches() -> None:
-    wire = Wire()
-    wire.desk.data = repeat(1)
-    wire.receive(wire.frame(HEAVY, b"1") + wire.frame(LIGHT, b"2"))
-    wire.desk.run()
-    assert bodies(wire) == [b"1"], "there was some before it"
-    rest(wire)
-    wire.receive(wire.frame(HEAVY, b"3") + wire.frame(LIGHT, b"4"))
-    wire.desk.run()
-    assert bodies(wire) == [b"1", b"2", b"3", b"4"]
-    assert wire.desk.delayed == []
-
-
-def test_produce_goes_on_whoever_was_heavy() -> None:
-    wire = Wire()
-    other = wires(wire.desk)
-    wire.receive(wire.frame(HEAVY, b"1") + wire.frame(PRODUCE, b"2") + wire.frame(HEAVY, b"3"))
+def test_produce_requests_of_all_connections_are_handled_during_the_pause() -> None:
+    client = ConnectionUnderTest()
+    other = ConnectionUnderTest(client.server)
+    client.receive(client.frame(EXPENSIVE, b"1") + client.frame(PRODUCE, b"2") + client.frame(EXPENSIVE, b"3"))
     other.receive(other.frame(PRODUCE, b"a"))
-    wire.desk.run()
-    assert (bodies(wire), bodies(other)) == ([b"1", b"2"], [b"a"])
-    other.receive(other.frame(LIGHT, b"b"))
-    wire.desk.run()
-    assert bodies(other) == [b"a"]
+    client.server.run()
+    assert (client.bodies(), other.bodies()) == ([b"1", b"2"], [b"a"])
+    other.receive(other.frame(CHEAP, b"b"))
+    client.server.run()
+    assert other.bodies() == [b"a"]
     other.receive(other.frame(PRODUCE, b"c"))
-    wire.desk.run()
-    assert bodies(other) == [b"a"], "the order of a connection's requests was not kept"
-    rest(wire)
-    wire.desk.run()
-    # Who asked for much first is served first, and the other after it.
-    assert (bodies(wire), bodies(other)) == ([b"1", b"2", b"3"], [b"a"])
-    rest(wire)
-    wire.desk.run()
-    assert bodies(other) == [b"a", b"b", b"c"]
+    client.server.run()
+    assert other.bodies() == [b"a"], "the order of a connection's requests was not kept"
+    end_pause(client)
+    client.server.run()
+    # The expensive request has waited longer, so it is handled first.
+    assert (client.bodies(), other.bodies()) == ([b"1", b"2", b"3"], [b"a"])
+    end_pause(client)
+    client.server.run()
+    assert other.bodies() == [b"a", b"b", b"c"]
 
 
-def test_one_that_goes_while_it_waits() -> None:
-    wire = Wire()
-    other = wires(wire.desk)
-    wire.receive(wire.frame(HEAVY, b"1"))
-    other.receive(other.frame(LIGHT, b"a"))
+def test_a_connection_is_closed_while_its_request_waits() -> None:
+    client = ConnectionUnderTest()
+    other = ConnectionUnderTest(client.server)
+    client.receive(client.frame(EXPENSIVE, b"1"))
+    other.receive(other.frame(CHEAP, b"a"))
     other.connection.connection_lost(None)
-    wire.receive(wire.frame(LIGHT, b"2"))
-    rest(wire)
-    wire.desk.run()
-    assert bodies(wire) == [b"1", b"2"]
-    assert wire.desk.memory.held == 0
+    client.receive(client.frame(CHEAP, b"2"))
+    end_pause(client)
+    client.server.run()
+    assert client.bodies() == [b"1", b"2"]
+    assert client.server.memory.held_bytes == 0
 
 
 def test_a_large_request_that_arrives_in_parts_waits_too() -> None:
-    wire = Wire()
-    wire.receive(wire.frame(HEAVY, b"1"))
-    wire.receive(wire.frame(LIGHT, b"2" * 50_000), 3000)
-    wire.desk.run()
-    assert bodies(wire) == [b"1"]
-    assert wire.desk.memory.held > 50_000
-    rest(wire)
-    wire.desk.run()
-    assert bodies(wire) == [b"1", b"2" * 50_000]
-    assert wire.desk.memory.held == 0
+    client = ConnectionUnderTest()
+    client.receive(client.frame(EXPENSIVE, b"1"))
+    client.receive(client.frame(CHEAP, b"2" * 50_000), 3000)
+    client.server.run()
+    assert client.bodies() == [b"1"]
+    assert client.server.memory.held_bytes > 50_000
+    end_pause(client)
+    client.server.run()
+    assert client.bodies() == [b"1", b"2" * 50_000]
+    assert client.server.memory.held_bytes == 0
 
 
-def test_a_line_moves_one_a_turn() -> None:
-    desk = Desk()
-    turns = FairScheduler(desk.soon, desk.later, lambda: 0)
+def test_a_call_queue_makes_one_call_in_each_iteration_of_the_event_loop() -> None:
+    server = FakeServer()
+    scheduler = FairScheduler(server.call_soon, server.call_later, lambda: 0)
     sent: list[int] = []
     for number in range(5):
-        turns.pieces.add(lambda number=number: sent.append(number))  # type: ignore[misc]
-    for turn in range(1, 6):
-        assert len(desk.queue) == 1
-        desk.queue.pop()()
-        assert sent == list(range(turn))
-    assert desk.queue == []
+        scheduler.response_pieces.add(lambda number=number: sent.append(number))  # type: ignore[misc]
+    for iteration in range(1, 6):
+        assert len(server.calls_soon) == 1
+        server.calls_soon.pop()()
+        assert sent == list(range(iteration))
+    assert server.calls_soon == []
 
 
-def test_what_clients_have_sent_ahead_is_served_one_client_a_turn() -> None:
-    first = Wire()
-    desk = first.desk
-    crowd = [first, wires(desk), wires(desk)]
-    for wire in crowd:
-        wire.receive(b"".join(wire.frame(LIGHT, b"%d" % number) for number in range(100)))
-    # The first had nobody beside it; those after it get less at once, since it waits already.
-    assert [len(bodies(wire)) for wire in crowd] == [64, 8, 8]
-    turns = []
-    had = [64, 8, 8]
-    while desk.queue:
-        assert len(desk.queue) == 1
-        desk.queue.pop()()
-        have = [len(bodies(wire)) for wire in crowd]
-        turns.append([now - before for now, before in zip(have, had, strict=True)])
-        had = have
-    assert all(sum(map(bool, turn)) == 1 for turn in turns), "two clients in one turn, or none"
-    for wire in crowd:
-        assert bodies(wire) == [b"%d" % number for number in range(100)]
-    assert desk.memory.held == 0
+def test_backlogs_are_handled_one_connection_in_each_iteration_of_the_event_loop() -> None:
+    first = ConnectionUnderTest()
+    server = first.server
+    clients = [first, ConnectionUnderTest(server), ConnectionUnderTest(server)]
+    for client in clients:
+        client.receive(b"".join(client.frame(CHEAP, b"%d" % number) for number in range(100)))
+    counts = [len(client.bodies()) for client in clients]
+    assert counts == [MAX_FRAMES, MAX_FRAMES_IF_OTHERS_WAIT, MAX_FRAMES_IF_OTHERS_WAIT]
+    while server.calls_soon:
+        assert len(server.calls_soon) == 1
+        server.calls_soon.pop()()
+        before, counts = counts, [len(client.bodies()) for client in clients]
+        served = [now > earlier for now, earlier in zip(counts, before, strict=True)]
+        assert sum(served) == 1, "two connections in one iteration, or none"
+    for client in clients:
+        assert client.bodies() == [b"%d" % number for number in range(100)]
+    assert server.memory.held_bytes == 0

@@ -74,7 +74,7 @@ async def test_a_client_that_does_not_take_it_holds_no_more_than_a_piece(m: Mach
     await fill(slow)
     slow.transport.pause_reading()
     waiting = slow.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
-    server = m.broker._server
+    server = m.broker._server.context
     await m.until(lambda: server.unsent_bytes > 0)
     await asyncio.sleep(5)
     assert server.unsent_bytes <= 2 * PIECE_BYTES < COUNT * SIZE
@@ -90,10 +90,10 @@ async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(m: Machine) ->
     await fill(slow)
     slow.transport.pause_reading()
     slow.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB).cancel()
-    server = m.broker._server
+    server = m.broker._server.context
     await m.until(lambda: server.unsent_bytes > 0)
     slow.close()
-    await m.until(lambda: len(server.connections) == 1)
+    await m.until(lambda: len(m.broker._server.connections) == 1)
     assert server.unsent_bytes == 0
     assert numbers(values_of(await other.fetch_one("t", 0, partition_max_bytes=20 * MIB))) == VALUES
 
@@ -123,7 +123,7 @@ async def test_a_segment_that_goes_while_it_is_sent_arrives_whole(m: Machine) ->
     await fill(slow)
     slow.transport.pause_reading()
     waiting = slow.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
-    await m.until(lambda: m.broker._server.unsent_bytes > 0)
+    await m.until(lambda: m.broker._server.context.unsent_bytes > 0)
     await other.delete_topic("t")
     await asyncio.sleep(300)
     assert m.disk.find("t-0/00000000000000000000.log") == []

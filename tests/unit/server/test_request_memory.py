@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kbroker.server.request_memory import LARGE, LONGEST_S, RESERVE, SMALL_FRAME
+from kbroker.server.request_memory import LIMIT, MAX_FRAME_S, SMALL_FRAME, SMALL_FRAME_RESERVE
 from protocol.framing import encode_request_header
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from tests.unit.support.client import Client, batch
@@ -23,7 +23,7 @@ async def half(m: Machine, size: int, beginning: bytes = BEGINNING) -> Client:
 
 
 def held(m: Machine) -> int:
-    return m.broker._server.memory.held
+    return m.broker._server.context.memory.held_bytes
 
 
 async def settled(m: Machine) -> None:
@@ -38,7 +38,7 @@ async def settled(m: Machine) -> None:
 async def test_what_is_held_is_bounded(m: Machine) -> None:
     crowd = [await half(m, 4 * MIB) for _ in range(30)]
     await settled(m)
-    assert LARGE // 2 < held(m) <= LARGE + RESERVE + 2 * FRAME
+    assert LIMIT // 2 < held(m) <= LIMIT + SMALL_FRAME_RESERVE + 2 * FRAME
     others = await m.client()
     assert (await others.ask(MetadataRequest(topics=[]), 12, MetadataResponse)).brokers
     for client in crowd:
@@ -56,7 +56,7 @@ async def test_a_large_request_gets_through_when_the_slow_ones_are_closed(
     await settled(m)
     began = m.loop.time()
     assert (await client.produce("t", batch(bytes(20 * MIB)))).error_code == 0
-    assert LONGEST_S / 2 < m.loop.time() - began < 6 * LONGEST_S
+    assert MAX_FRAME_S / 2 < m.loop.time() - began < 6 * MAX_FRAME_S
     assert "reason=request too slow while others wait for memory" in "\n".join(caplog.messages).replace('"', "")
     for one in crowd:
         one.close()
@@ -80,7 +80,7 @@ async def test_small_requests_have_room_of_their_own(m: Machine) -> None:
 @story
 async def test_nobody_is_hurried_while_nobody_waits(m: Machine) -> None:
     slow = await half(m, 4 * MIB)
-    await asyncio.sleep(5 * LONGEST_S)
+    await asyncio.sleep(5 * MAX_FRAME_S)
     assert not slow.closed.done()
     slow.transport.write(bytes(FRAME))
     await slow.closed

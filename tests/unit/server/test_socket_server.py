@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.config import BrokerConfig
 from kbroker.replica.fetch.fetch_manager import MAX_UNSENT_BYTES
-from kbroker.server.socket_server import _limits_by_host
+from kbroker.server.socket_server import parse_limits_by_host
 from kbroker.simulation.runtime.loop import SimLoop
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.support.client import Client, batch, values_of
@@ -57,9 +57,9 @@ async def test_limits_follow_the_dynamic_configs(m: Machine) -> None:
     await greet(other)
 
 
-def test_limits_by_host_leave_out_what_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
-    assert _limits_by_host("") == {}
-    assert _limits_by_host("a:1,[::1]:20, b : x,:4, 10.0.0.1:0") == {"a": 1, "::1": 20, "10.0.0.1": 0}
+def testparse_limits_by_host_leave_out_what_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    assert parse_limits_by_host("") == {}
+    assert parse_limits_by_host("a:1,[::1]:20, b : x,:4, 10.0.0.1:0") == {"a": 1, "::1": 20, "10.0.0.1": 0}
     assert len(caplog.records) == 2
 
 
@@ -101,7 +101,7 @@ async def test_a_client_that_does_not_read_costs_little_and_holds_nobody_up(m: M
     for round in range(50):
         (value,) = values_of(await busy.fetch_one("t", round % 20, partition_max_bytes=1))
         assert value.startswith(b"v")
-    server = m.broker._server
+    server = m.broker._server.context
     assert 0 < server.unsent_bytes < 5 * MIB
     assert m.broker.services.fetching.unsent_bytes == server.unsent_bytes
     slow.transport.resume_reading()

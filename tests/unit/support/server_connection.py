@@ -1,4 +1,4 @@
-"""Both ends of one connection, with a socket and a dispatch table of the tests' own."""
+"""A connection without a server: a fake transport, and a fake server whose handlers the test controls."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -15,60 +15,62 @@ from kbroker.server.connection import Connection
 from kbroker.server.error_reporter import ErrorReporter
 from kbroker.server.fair_scheduler import FairScheduler
 from kbroker.server.request_memory import RequestMemory
-from kbroker.server.socket_server import SocketServer
+from kbroker.server.server_context import ServerContext
 from protocol.errors import MalformedError
 
 HEADER = Struct(">ihhih")
-# The APIs: respond at once, later (alone, or overlapping as Produce does), by a coroutine, not at all, or fail.
-ECHO, LATER, OVERLAP, AWAIT, MALFORMED, FAIL, SILENT, PARTS = range(8)
+# The fake APIs. ECHO and PARTS (in two buffers) respond at once; DELAYED and OVERLAPPING (as Produce) return a
+# DelayedResponse, COROUTINE a coroutine; NO_RESPONSE returns None; EXPENSIVE takes 10 ms.
+ECHO, DELAYED, OVERLAPPING, COROUTINE, MALFORMED, FAILING, NO_RESPONSE, PARTS, EXPENSIVE, CHEAP = range(10)
+UNSUPPORTED = 99
 MAX_FRAME = 100_000
 
 
-class Socket:
-    """The transport: what was written, whether reading goes on. It takes `room` bytes before it is full."""
+class FakeTransport:
+    """`is_full`: the client does not read, so what is written stays in the buffer."""
 
     def __init__(self) -> None:
         self.protocol: Connection
         self.written = bytearray()
-        self.unsent = 0
-        self.full = False
-        self.reading = True
+        self.buffered = 0
+        self.is_full = False
+        self.is_reading = True
         self.closed = ""
-        self.high = 0
+        self.high_water = 0
 
     def get_extra_info(self, name: str) -> tuple[str, int]:
         return ("10.0.0.7", 5000)
 
     def set_write_buffer_limits(self, high: int) -> None:
-        self.high = high
+        self.high_water = high
 
     def write(self, data: bytes) -> None:
         assert not self.closed
         self.written += data
-        if self.full:
-            before, self.unsent = self.unsent, self.unsent + len(data)
-            if before <= self.high < self.unsent:
+        if self.is_full:
+            before, self.buffered = self.buffered, self.buffered + len(data)
+            if before <= self.high_water < self.buffered:
                 self.protocol.pause_writing()
 
     def writelines(self, parts: list[bytes]) -> None:
         self.write(b"".join(parts))
 
     def get_write_buffer_size(self) -> int:
-        return self.unsent
+        return self.buffered
 
     def drain(self) -> None:
-        """The client has read everything."""
-        was_paused, self.unsent, self.full = self.unsent > self.high, 0, False
+        """The client reads everything."""
+        was_paused, self.buffered, self.is_full = self.buffered > self.high_water, 0, False
         if was_paused:
             self.protocol.resume_writing()
 
     def pause_reading(self) -> None:
-        assert self.reading
-        self.reading = False
+        assert self.is_reading
+        self.is_reading = False
 
     def resume_reading(self) -> None:
-        assert not self.reading
-        self.reading = True
+        assert not self.is_reading
+        self.is_reading = True
 
     def close(self) -> None:
         self.closed = self.closed or "closed"
@@ -77,8 +79,8 @@ class Socket:
         self.closed = "aborted"
 
 
-class Desk:
-    """The server: a dispatch table, a queue of callbacks, counts."""
+class FakeServer:
+    """Stands for the ServerContext and the SocketServer. `call_soon` calls are made by `run`."""
 
     def __init__(self) -> None:
         self.receive_view = memoryview(bytearray(64 * 1024))
@@ -89,60 +91,61 @@ class Desk:
         self.dispatch = SimpleNamespace(find=self.find)
         self.unsent_bytes = 0
         self.connections: list[Connection] = []
-        self.queue: list[Callable[[], None]] = []
-        self.delayed: list[Callable[[], None]] = []
+        self.calls_soon: list[Callable[[], None]] = []
+        self.timers: list[Callable[[], None]] = []
+        self.other_timers: list[Callable[[], None]] = []
         self.tasks: list[Coroutine[Any, Any, None]] = []
-        self.waiting: list[tuple[int, DelayedResponse[bytes]]] = []
-        self.served: list[bytes] = []
-        self.now = 0
-        self.windows: list[Callable[[], None]] = []
+        # (correlation id, what the handler returned)
+        self.delayed: list[tuple[int, DelayedResponse[bytes]]] = []
+        self.handled: list[bytes] = []
+        self.now_ns = 0
         self.stats: dict[int, RequestStats] = {}
-        # How often a Produce or a Fetch is taken to have been answered, each time one looks.
-        self.data = count(1)
-        self.turns = FairScheduler(self.soon, self.later, lambda: next(self.data))
-        self.memory = RequestMemory(self.soon, self.window, self.mono_ns)
-        self.refusals = ErrorReporter(lambda: self.now // 1_000_000, self.window)
+        # Each look at the time of Produce and Fetch finds that there were some.
+        self.data_time_ns = count(1)
+        self.scheduler = FairScheduler(self.call_soon, self.call_later, lambda: next(self.data_time_ns))
+        self.memory = RequestMemory(self.call_soon, self._other_timer, self.mono_ns)
+        self.errors = ErrorReporter(lambda: self.now_ns // 1_000_000, self._other_timer)
 
     def mono_ns(self) -> int:
-        return self.now
+        return self.now_ns
 
-    def opened(self, connection: Connection) -> None:
+    def on_open(self, connection: Connection) -> None:
         self.connections.append(connection)
 
-    def closed(self, connection: Connection) -> None:
+    def on_close(self, connection: Connection) -> None:
         self.connections.remove(connection)
 
-    def unsent(self, size: int) -> None:
-        self.unsent_bytes += size
+    def count_unsent(self, change: int) -> None:
+        self.unsent_bytes += change
 
-    def soon(self, callback: Callable[[], None]) -> None:
-        self.queue.append(callback)
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.calls_soon.append(callback)
 
-    def later(self, seconds: float, callback: Callable[[], None]) -> Any:
-        self.delayed.append(callback)
-        return SimpleNamespace(cancel=lambda: self.delayed.remove(callback))
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Any:
+        self.timers.append(callback)
+        return SimpleNamespace(cancel=lambda: self.timers.remove(callback))
 
-    def window(self, seconds: float, callback: Callable[[], None]) -> Any:
-        """The end of a window of refusals."""
-        self.windows.append(callback)
-        return SimpleNamespace(cancel=lambda: self.windows.remove(callback))
+    def _other_timer(self, seconds: float, callback: Callable[[], None]) -> Any:
+        """Of the request memory and the error reporter."""
+        self.other_timers.append(callback)
+        return SimpleNamespace(cancel=lambda: self.other_timers.remove(callback))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self.tasks.append(work)
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(coroutine)
 
     def run_task(self) -> None:
-        """Run a coroutine that a handler returned to its end."""
+        """Run the last coroutine to its end."""
         asyncio.run(self.tasks.pop())
         self.run()
 
     def run(self) -> None:
-        while self.queue:
-            self.queue.pop(0)()
+        while self.calls_soon:
+            self.calls_soon.pop(0)()
 
-    # The APIs: each answers with what it was sent.
+    # The APIs.
 
     def find(self, key: int, version: int) -> ApiHandler:
-        if key == 99:
+        if key == UNSUPPORTED:
             raise UnsupportedRequest("API not served", key, version)
         return ApiHandler(
             decode=lambda frame, pos, version: bytes(frame[pos:]),
@@ -153,78 +156,80 @@ class Desk:
             stats=self.stats.setdefault(key, RequestStats(key, 0)),
             is_flexible=False,
             has_flexible_response_header=version > 0,
-            overlaps=key == OVERLAP,
+            overlaps=key == OVERLAPPING,
         )
 
     def handle(self, services: object, context: RequestContext, request: bytes) -> Any:
-        self.served.append(request)
+        self.handled.append(request)
         match context.api_key:
             case 0 | 7 | 9:
                 return request
             case 1 | 2:
                 delayed: DelayedResponse[bytes] = DelayedResponse()
-                self.waiting.append((context.correlation_id, delayed))
+                self.delayed.append((context.correlation_id, delayed))
                 return delayed
             case 3:
-                return self.eventually(request)
+                return self.coroutine(request)
             case 4:
                 raise MalformedError("bad body")
             case 5:
-                raise KeyError("a mistake of ours")
+                raise KeyError("a bug")
             case 8:
-                # Heavy: it takes 10 ms.
-                self.now += 10_000_000
+                self.now_ns += 10_000_000
                 return request
         return None
 
-    async def eventually(self, request: bytes) -> bytes | None:
+    async def coroutine(self, request: bytes) -> bytes | None:
         if request == b"bad":
             raise MalformedError("bad later")
-        if request == b"mistake":
-            raise KeyError("a mistake of ours")
-        return None if request == b"silent" else request
+        if request == b"bug":
+            raise KeyError("a bug")
+        return None if request == b"no response" else request
 
     def respond(self, number: int = 0, response: bytes | None = None) -> None:
-        """Complete a response that a handler delayed."""
-        correlation_id, delayed = self.waiting.pop(number)
+        """Complete the response of a delayed request."""
+        correlation_id, delayed = self.delayed.pop(number)
         delayed.complete(b"late %d" % correlation_id if response is None else response)
 
 
-class Wire:
-    """One connection, with both its ends in hand."""
+class ConnectionUnderTest:
+    """`frame` makes a request, `receive` feeds bytes, `responses` parses what was written."""
 
-    def __init__(self) -> None:
-        self.desk = Desk()
-        self.socket = Socket()
-        self.connection = Connection(cast(SocketServer, self.desk))
-        self.socket.protocol = self.connection
-        self.connection.connection_made(cast(asyncio.Transport, self.socket))
-        self.sent = 0
+    def __init__(self, server: FakeServer | None = None) -> None:
+        self.server = server or FakeServer()
+        self.transport = FakeTransport()
+        self.connection = Connection(cast(ServerContext, self.server), self.server)
+        self.transport.protocol = self.connection
+        self.connection.connection_made(cast(asyncio.Transport, self.transport))
+        self.last_correlation_id = 0
 
     def frame(self, api: int, body: bytes = b"", client: bytes | None = b"me", version: int = 0) -> bytes:
-        self.sent += 1
+        self.last_correlation_id += 1
         size = -1 if client is None else len(client)
         rest = (client or b"") + body
-        return HEADER.pack(10 + len(rest), api, version, self.sent, size) + rest
+        return HEADER.pack(10 + len(rest), api, version, self.last_correlation_id, size) + rest
 
     def receive(self, data: bytes, most: int = 1 << 30) -> None:
-        """Bytes arrive, at most so many in one read, as the transport would hand them over."""
+        """Bytes arrive, at most `most` in one read."""
         pos = 0
         while pos < len(data):
             buffer = self.connection.get_buffer(-1)
             size = min(len(buffer), most, len(data) - pos)
             buffer[:size] = data[pos : pos + size]
-            # The buffer is shared: what was given must not be looked at again.
+            # The buffer is shared: after the call its content may not be used.
             self.connection.buffer_updated(size)
-            self.desk.receive_view[:] = b"\xee" * len(self.desk.receive_view)
+            self.server.receive_view[:] = b"\xee" * len(self.server.receive_view)
             pos += size
 
-    def answers(self) -> list[tuple[int, bytes]]:
-        """(correlation id, body) of what was written, which ends with a whole frame."""
-        data, found = bytes(self.socket.written), []
+    def responses(self) -> list[tuple[int, bytes]]:
+        """(correlation id, body) of the responses that were written."""
+        data, found = bytes(self.transport.written), []
         while data:
             size, number = Struct(">ii").unpack_from(data)
             assert len(data) >= 4 + size
             found.append((number, data[8 : 4 + size]))
             data = data[4 + size :]
         return found
+
+    def bodies(self) -> list[bytes]:
+        return [body for _, body in self.responses()]

@@ -195,17 +195,17 @@ async def test_batches_of_clients_that_are_gone_are_appended_and_their_memory_is
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
     m.threads.held.add("decompress_untouched")
-    memory = m.broker._server.memory
+    memory = m.broker._server.context.memory
     large = batch(b"v" * 2 * MEDIUM_DECOMPRESSED, codec=ZSTD)
     for count in range(1, 5):
         gone = await m.client()
         gone.post_produce("t", bytearray(large)).add_done_callback(lambda asked: asked.exception())
-        await m.until(lambda count=count: memory.working == count * len(large))  # type: ignore[misc]
+        await m.until(lambda count=count: memory.in_progress_bytes == count * len(large))  # type: ignore[misc]
         gone.close()
     await asyncio.sleep(1)
-    assert memory.held == memory.working == 4 * len(large)
+    assert memory.held_bytes == memory.in_progress_bytes == 4 * len(large)
     m.threads.release("decompress_untouched")
-    await m.until(lambda: memory.held == 0)
+    await m.until(lambda: memory.held_bytes == 0)
     assert holds_nothing(m)
     assert m.partition("t").log.log_end_offset == 4
 

@@ -1,0 +1,72 @@
+"""What all connections of a server share."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from kbroker.api.dispatch import Dispatch
+from kbroker.server.error_reporter import ErrorReporter
+from kbroker.server.fair_scheduler import LAST_DATA_API_KEY, FairScheduler
+from kbroker.server.request_memory import RequestMemory
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+    from kbroker.api.context import Services
+    from kbroker.runtime.environment import Environment
+
+RECEIVE_BUFFER_BYTES = 256 * 1024
+# Where the received bytes must be copied and kept.
+SMALL_RECEIVE_BUFFER_BYTES = 8 * 1024
+# Unsent bytes of one connection beyond which none of its requests is handled.
+WRITE_HIGH_WATER = 256 * 1024
+
+
+class ServerContext:
+    """`services` is set when the broker begins to serve.
+
+    All connections receive into one buffer, `receive_view`: its content is handled before the event loop does anything
+    else.
+    """
+
+    services: Services
+
+    def __init__(self, environment: Environment, dispatch: Dispatch, max_request_bytes: int) -> None:
+        loop, clock = environment.loop, environment.clock
+        self.dispatch = dispatch
+        self.max_request_bytes = max_request_bytes
+        self.write_high_water = WRITE_HIGH_WATER
+        self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER_BYTES]
+        self.scheduler = FairScheduler(loop.call_soon, loop.call_later, self._data_time_ns)
+        self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
+        self.errors = ErrorReporter(clock.mono_ms, loop.call_later)
+        self.mono_ns = clock.mono_ns
+        self.call_later = loop.call_later
+        self.offload = environment.offload
+        # Bytes of responses that clients have not read yet.
+        self.unsent_bytes = 0
+        self._loop = loop
+        self._tasks: dict[Task[None], None] = {}
+
+    def count_unsent(self, change: int) -> None:
+        """Count `change` more unsent bytes; Fetch responses shrink as they grow."""
+        if change:
+            self.unsent_bytes += change
+            self.services.fetching.unsent_bytes = self.unsent_bytes
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    def stop(self) -> None:
+        """Cancel the tasks and timers."""
+        for task in list(self._tasks):
+            task.cancel()
+        self.memory.stop()
+        self.errors.stop()
+
+    def _data_time_ns(self) -> int:
+        return sum(stats.total_ns for stats in self.dispatch.stats() if stats.api_key <= LAST_DATA_API_KEY)

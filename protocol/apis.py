@@ -1,14 +1,14 @@
-"""The table of APIs: key, name, the versions that this broker speaks, the first flexible one (KIP-482)."""
+"""The APIs of Kafka: their keys, and the versions of those that this broker supports."""
 
 from enum import IntEnum
 from typing import NamedTuple
 
-# For an API that has no flexible version; above any version that an int16 can hold.
+# The first flexible version of an API without flexible versions; above all versions, which are int16.
 NEVER = 1 << 15
 
 
 class ApiKey(IntEnum):
-    """Every API of Apache Kafka 4.3, those between brokers too (for names in logs and dumps)."""
+    """Every API of Apache Kafka 4.3, including those between brokers and controllers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -102,17 +102,22 @@ class ApiKey(IntEnum):
 
 
 class Api(NamedTuple):
-    """One API of this broker; `min_version` to `max_version` are the versions that ApiVersions advertises."""
+    """An API that this broker supports."""
 
     key: ApiKey
     name: str
-    min_version: int
+    min_version: int  # as ApiVersions advertises it
     max_version: int
-    flexible_from: int
+    flexible_from: int  # first version with tagged fields (KIP-482)
+
+    @property
+    def module(self) -> str:
+        """The name of the API's module, in protocol.messages and in kbroker.api."""
+        return f"k{self.key:02}_{self.key.name.lower()}"
 
 
-# Produce 0-2 are advertised for librdkafka's sake (it takes their absence for a broker without message
-# format 2) and then refused: Kafka closes the connection. InitProducerId 6 (KIP-939) is unstable yet.
+# Produce 0-2 are advertised but not served, as in Kafka: without them librdkafka assumes a broker without message
+# format 2. InitProducerId 6 (KIP-939) is not stable yet.
 _ROWS = (
     Api(ApiKey.PRODUCE, "Produce", 0, 13, 9),
     Api(ApiKey.FETCH, "Fetch", 4, 18, 12),

@@ -1,14 +1,14 @@
-"""The error codes of Apache Kafka 4.3, and the one exception of this room."""
+"""The error codes of Apache Kafka 4.3, and the exception for malformed bytes."""
 
 from enum import IntEnum
 
 
 class MalformedError(Exception):
-    """Bytes that are no valid message: the connection that sent them is closed, as Kafka does."""
+    """Bytes that are not a valid message. The connection that they arrived on is closed, as in Kafka."""
 
 
 class ErrorCode(IntEnum):
-    """The code that an answer carries; its name is Kafka's."""
+    """An error code in a response, by Kafka's name."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -148,7 +148,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether Kafka's clients try again after this error, without asking the application."""
+        """Whether Kafka's clients retry after this error."""
         return self in RETRIABLE
 
 
@@ -188,3 +188,11 @@ RETRIABLE = frozenset(
         ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     }
 )
+
+
+def error_name(code: int) -> str:
+    """Return Kafka's name of an error code, "error N" for an unknown one."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"

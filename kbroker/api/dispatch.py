@@ -19,57 +19,9 @@ from kbroker.runtime.metrics import RequestStats
 from protocol.apis import APIS, ApiKey
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import decode_produce_request, encode_produce_response
+from protocol.messages import message_classes
 from protocol.schema.codec import decoder, encode
 from protocol.schema.message import Message
-
-# The file name of each API, in kbroker/api and in protocol/messages.
-STEMS: dict[ApiKey, str] = {
-    ApiKey.PRODUCE: "k00_produce",
-    ApiKey.FETCH: "k01_fetch",
-    ApiKey.LIST_OFFSETS: "k02_list_offsets",
-    ApiKey.METADATA: "k03_metadata",
-    ApiKey.OFFSET_COMMIT: "k08_offset_commit",
-    ApiKey.OFFSET_FETCH: "k09_offset_fetch",
-    ApiKey.FIND_COORDINATOR: "k10_find_coordinator",
-    ApiKey.JOIN_GROUP: "k11_join_group",
-    ApiKey.HEARTBEAT: "k12_heartbeat",
-    ApiKey.LEAVE_GROUP: "k13_leave_group",
-    ApiKey.SYNC_GROUP: "k14_sync_group",
-    ApiKey.DESCRIBE_GROUPS: "k15_describe_groups",
-    ApiKey.LIST_GROUPS: "k16_list_groups",
-    ApiKey.API_VERSIONS: "k18_api_versions",
-    ApiKey.CREATE_TOPICS: "k19_create_topics",
-    ApiKey.DELETE_TOPICS: "k20_delete_topics",
-    ApiKey.DELETE_RECORDS: "k21_delete_records",
-    ApiKey.INIT_PRODUCER_ID: "k22_init_producer_id",
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: "k23_offset_for_leader_epoch",
-    ApiKey.ADD_PARTITIONS_TO_TXN: "k24_add_partitions_to_txn",
-    ApiKey.ADD_OFFSETS_TO_TXN: "k25_add_offsets_to_txn",
-    ApiKey.END_TXN: "k26_end_txn",
-    ApiKey.WRITE_TXN_MARKERS: "k27_write_txn_markers",
-    ApiKey.TXN_OFFSET_COMMIT: "k28_txn_offset_commit",
-    ApiKey.DESCRIBE_ACLS: "k29_describe_acls",
-    ApiKey.CREATE_ACLS: "k30_create_acls",
-    ApiKey.DELETE_ACLS: "k31_delete_acls",
-    ApiKey.DESCRIBE_CONFIGS: "k32_describe_configs",
-    ApiKey.ALTER_CONFIGS: "k33_alter_configs",
-    ApiKey.DESCRIBE_LOG_DIRS: "k35_describe_log_dirs",
-    ApiKey.CREATE_PARTITIONS: "k37_create_partitions",
-    ApiKey.DELETE_GROUPS: "k42_delete_groups",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "k44_incremental_alter_configs",
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: "k46_list_partition_reassignments",
-    ApiKey.OFFSET_DELETE: "k47_offset_delete",
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: "k48_describe_client_quotas",
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "k50_describe_user_scram_credentials",
-    ApiKey.DESCRIBE_QUORUM: "k55_describe_quorum",
-    ApiKey.UPDATE_FEATURES: "k57_update_features",
-    ApiKey.DESCRIBE_CLUSTER: "k60_describe_cluster",
-    ApiKey.DESCRIBE_PRODUCERS: "k61_describe_producers",
-    ApiKey.DESCRIBE_TRANSACTIONS: "k65_describe_transactions",
-    ApiKey.LIST_TRANSACTIONS: "k66_list_transactions",
-    ApiKey.LIST_CONFIG_RESOURCES: "k74_list_config_resources",
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "k75_describe_topic_partitions",
-}
 
 
 class UnsupportedRequest(Exception):
@@ -136,7 +88,7 @@ def load_handler(key: ApiKey, version: int) -> ApiHandler:
     codec = FAST_CODECS.get(key) or message_codec(key, version)
     return ApiHandler(
         decode=codec.decode,
-        handle=import_module(f"kbroker.api.{STEMS[key]}").handle,
+        handle=import_module(f"kbroker.api.{APIS[key].module}").handle,
         encode=codec.encode,
         report_errors=codec.report_errors,
         response_type=codec.response_type,
@@ -154,13 +106,6 @@ def message_codec(key: ApiKey, version: int) -> Codec:
     fields = error_fields(response_class)
     report = report_no_errors if fields is None else partial(report_errors, fields)
     return Codec(lambda frame, pos, version: decode(frame, pos)[0], encode, response_class, report)
-
-
-def message_classes(key: ApiKey) -> tuple[type[Message], type[Message]]:
-    """The (request, response) classes that protocol/messages declares for an API."""
-    module = import_module(f"protocol.messages.{STEMS[key]}")
-    name = APIS[key].name
-    return getattr(module, f"{name}Request"), getattr(module, f"{name}Response")
 
 
 def _unsupported_api_versions() -> ApiHandler:

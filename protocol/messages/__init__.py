@@ -1,1 +1,17 @@
-"""Every message of the wire as rows: one file an API, named as its handler in kbroker/api."""
+"""The messages of Kafka: one file per API, with its request and response, and the records of internal topics."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from protocol.apis import APIS
+from protocol.schema.message import Message
+
+
+@cache
+def message_classes(api_key: int) -> tuple[type[Message], type[Message]]:
+    """Return the (request, response) classes of an API, whose module is imported at the first call."""
+    api = APIS[api_key]
+    module = import_module(f"protocol.messages.{api.module}")
+    return getattr(module, f"{api.name}Request"), getattr(module, f"{api.name}Response")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
 from kbroker.cli.common.parsing import TopicPartitions, parse_host_port
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, error_name
 
 CONNECT_TIMEOUT_S = 5.0
 BOOTSTRAP_TIMEOUT_MS = 10_000
@@ -93,10 +93,7 @@ def client_error_text(error: BaseException) -> str:
 
 def error_code_text(code: int, message: str | None = None) -> str:
     """Return the broker's error message, or the meaning of its code, followed by the code's name."""
-    try:
-        name = ErrorCode(code).name
-    except ValueError:
-        name = f"error {code}"
+    name = error_name(code)
     return f"{message.rstrip('.')} ({name})" if message else name.replace("_", " ").capitalize() + f" ({name})"
 
 

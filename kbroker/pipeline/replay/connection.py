@@ -14,7 +14,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from kbroker.pipeline.errors import PipelineError
 from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode, MalformedError
-from protocol.framing import decode_response_header, encode_request_header, frame
+from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -118,7 +118,7 @@ class Connection:
         self._correlation_id += 1
         header = encode_request_header(key, version, self._correlation_id, CLIENT_ID)
         self._asked.append(_Asked(self._correlation_id, key, version))
-        self._socket.sendall(frame(header, encode(request, version)))
+        self._socket.sendall(encode_frame(header, encode(request, version)))
 
     def _receive(self, size: int) -> bytearray:
         data = bytearray(size)

@@ -186,7 +186,7 @@ def _batches(frame: bytes) -> int:
 
 def _records(frame: bytes) -> list[bytes]:
     header = decode_request_header(frame)
-    request = decode(ProduceRequest, frame, header.version, header.body)
+    request = decode(ProduceRequest, frame, header.version, header.body_pos)
     return [bytes(part.records or b"") for topic in request.topic_data for part in topic.partition_data]
 
 

@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from protocol.framing import decode_response_header, encode_request_header, frame
+from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records.batch import HEADER_SIZE, build_batch, iter_headers
 from protocol.schema.codec import decode, encode
@@ -62,7 +62,7 @@ class Connection:
         topics = [TopicProduceData(name=topic, partition_data=[data])]
         request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
         head = encode_request_header(ProduceRequest.__options__["key"], PRODUCE_VERSION, 1, "damage")
-        self._socket.sendall(frame(head, encode(request, PRODUCE_VERSION)))
+        self._socket.sendall(encode_frame(head, encode(request, PRODUCE_VERSION)))
         body = self._answers.read(_SIZE.unpack(self._answers.read(_SIZE.size))[0])
         _, pos = decode_response_header(body, ProduceRequest.__options__["key"], PRODUCE_VERSION)
         answer = decode(ProduceResponse, body, PRODUCE_VERSION, pos).responses[0].partition_responses[0]

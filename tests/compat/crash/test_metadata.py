@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient
 
 from protocol.apis import ApiKey
-from protocol.framing import encode_request_header, frame
+from protocol.framing import encode_frame, encode_request_header
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.schema.codec import decode, encode
 from tests.compat.crash.conftest import connected, create_topic
@@ -137,7 +137,7 @@ def ask_ids(line) -> Iterator[Callable[[int], Iterator[int]]]:
         opened.append(socket.create_connection((host, int(port)), 20))
         request = encode(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
         for number in range(count):
-            opened[-1].sendall(frame(encode_request_header(ApiKey.INIT_PRODUCER_ID, 4, number, "ids"), request))
+            opened[-1].sendall(encode_frame(encode_request_header(ApiKey.INIT_PRODUCER_ID, 4, number, "ids"), request))
         answers = opened[-1].makefile("rb")
         try:
             while len(head := answers.read(size.size)) == size.size:

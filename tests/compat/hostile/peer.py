@@ -3,7 +3,7 @@
 import socket
 from typing import TypeVar
 
-from protocol.framing import decode_response_header, encode_request_header, frame
+from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.messages.k19_create_topics import (
     CreatableTopic,
@@ -84,7 +84,7 @@ class Peer:
 
 def framed(request: Message, version: int, client_id: str = "hostile", correlation_id: int = 1) -> bytes:
     key = request.__options__["key"]
-    return frame(encode_request_header(key, version, correlation_id, client_id), encode(request, version))
+    return encode_frame(encode_request_header(key, version, correlation_id, client_id), encode(request, version))
 
 
 def produce_request(topic: str, records: bytes, acks: int = -1, partition: int = 0) -> ProduceRequest:

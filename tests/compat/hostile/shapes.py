@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Any, NamedTuple
 
-from kbroker.api.dispatch import FIRST_SUPPORTED_VERSION, STEMS, message_classes
+from kbroker.api.dispatch import FIRST_SUPPORTED_VERSION
 from protocol.apis import APIS, ApiKey
-from protocol.framing import encode_request_header, frame
+from protocol.framing import encode_frame, encode_request_header
+from protocol.messages import message_classes
 from protocol.schema.message import Message, Row, StructType
 from protocol.schema.primitives import ZERO_UUID
 from protocol.varints import encode_uvarint
@@ -47,7 +48,7 @@ class Shape:
 
     def framed(self, body: bytes) -> bytes:
         header = encode_request_header(self.key, self.version, 1, "hostile")
-        return frame(header[: len(header) - self.flexible], body)
+        return encode_frame(header[: len(header) - self.flexible], body)
 
     def changed(self, mark: Mark, value: bytes, following: bytes = b"") -> bytes:
         """A frame with another count or length in its place, and more after it."""
@@ -91,9 +92,9 @@ class Shape:
 
 
 def all_shapes() -> Iterator[Shape]:
-    for key in STEMS:
-        for version in range(FIRST_SUPPORTED_VERSION.get(key, APIS[key].min_version), APIS[key].max_version + 1):
-            yield Shape(key, version)
+    for api in APIS.values():
+        for version in range(FIRST_SUPPORTED_VERSION.get(api.key, api.min_version), api.max_version + 1):
+            yield Shape(api.key, version)
 
 
 def request_class(key: ApiKey) -> type[Message]:

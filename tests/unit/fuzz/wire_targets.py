@@ -66,7 +66,7 @@ def _request_header(rng: Random) -> Case:
 
     def run(data: bytes) -> None:
         found = decode_request_header(data)
-        assert found.body <= len(data)
+        assert found.body_pos <= len(data)
 
     return Case(data, run, (Spot(0, 2, "i16"), Spot(2, 2, "i16"), Spot(8, 2, "i16"), Spot(len(data) - 1, 1, "uvarint")))
 

@@ -1,48 +1,26 @@
-"""The tables of errors and of APIs, against other people's."""
+"""Error codes, compared with kio's and kafka-python's."""
 
 from kafka.errors import for_code
-from kafka.protocol.api_key import ApiKey as TheirApiKey
-from kio.schema.errors import ErrorCode as TheirErrorCode
+from kio.schema.errors import ErrorCode as KioErrorCode
 
-from protocol.apis import APIS, NEVER, ApiKey
-from protocol.errors import ErrorCode
-from protocol.schema.message import message_info
-from tests.unit.support.random_messages import all_messages
+from protocol.errors import ErrorCode, error_name
 
 
-def test_names_and_codes_are_kios() -> None:
-    theirs = {code.value: code.name.upper() for code in TheirErrorCode}
-    assert {int(code): code.name for code in ErrorCode} == theirs
+def test_names_and_codes_are_those_of_kio() -> None:
+    kio = {code.value: code.name.upper() for code in KioErrorCode}
+    assert {int(code): code.name for code in ErrorCode} == kio
 
 
-def test_retriable_errors_are_kios() -> None:
+def test_retriable_errors_are_those_of_kio() -> None:
     assert {code.value for code in ErrorCode if code.retriable} == {
-        code.value for code in TheirErrorCode if code.retriable
+        code.value for code in KioErrorCode if code.retriable
     }
     assert ErrorCode.NOT_LEADER_OR_FOLLOWER.retriable
     assert not ErrorCode.NONE.retriable
     assert for_code(ErrorCode.NOT_COORDINATOR).retriable
 
 
-def test_keys_are_kafka_pythons() -> None:
-    ours = {key.name.title().replace("_", ""): key.value for key in ApiKey}
-    # 4 to 7 were between the brokers and controllers of ZooKeeper's time; Kafka 4.0 removed them.
-    assert {key.name: key.value for key in TheirApiKey if key.value not in range(4, 8)}.items() <= ours.items()
-
-
-def test_every_api_has_its_messages() -> None:
-    known = {cls.__name__: message_info(cls) for cls in all_messages()}
-    for api in APIS.values():
-        for kind in ("Request", "Response"):
-            message = known[api.name + kind]
-            assert message.key == api.key
-            assert message.flexible_from == api.flexible_from
-            assert message.max_version >= api.max_version
-            assert message.min_version <= api.min_version or api.key is ApiKey.PRODUCE
-
-
-def test_what_is_advertised_beside_what_is_decoded() -> None:
-    assert (APIS[ApiKey.PRODUCE].min_version, APIS[ApiKey.PRODUCE].max_version) == (0, 13)
-    assert APIS[ApiKey.INIT_PRODUCER_ID].max_version == 5
-    assert APIS[ApiKey.OFFSET_DELETE].flexible_from == NEVER
-    assert all(key == api.key for key, api in APIS.items())
+def test_names_of_unknown_codes() -> None:
+    assert error_name(3) == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert error_name(-1) == "UNKNOWN_SERVER_ERROR"
+    assert error_name(999) == "error 999"

@@ -1,18 +1,19 @@
-"""Headers by API and version."""
+"""Frames, and headers by API and version."""
 
 import pytest
 
 from protocol.apis import APIS, ApiKey
 from protocol.errors import MalformedError
 from protocol.framing import (
-    RequestStart,
+    FrameReader,
+    ParsedRequestHeader,
     decode_request_header,
     decode_response_header,
+    encode_frame,
     encode_request_header,
     encode_response_header,
-    frame,
-    has_tagged_response_header,
-    is_flexible,
+    has_flexible_request_header,
+    has_flexible_response_header,
 )
 from protocol.messages.header import RequestHeader, ResponseHeader
 from protocol.schema.codec import encode
@@ -33,8 +34,8 @@ def api_versions() -> list[tuple[int, int]]:
 def test_every_header_is_the_one_that_kio_pairs_with_the_message() -> None:
     for key, version in api_versions():
         for kind, flexible in (
-            ("request", is_flexible(key, version)),
-            ("response", has_tagged_response_header(key, version)),
+            ("request", has_flexible_request_header(key, version)),
+            ("response", has_flexible_response_header(key, version)),
         ):
             theirs = kio_class(f"{APIS[key].name}{kind.title()}", kind, version)
             assert theirs.__header_schema__.__flexible__ == flexible, (key, version, kind)
@@ -46,8 +47,8 @@ def test_request_headers_are_those_of_the_rows(client_id: str | None) -> None:
         ours = encode_request_header(ApiKey.METADATA, version, -5, client_id)
         rows = RequestHeader(request_api_key=3, request_api_version=version, correlation_id=-5, client_id=client_id)
         assert ours == encode(rows, header_version)
-        assert decode_request_header(ours + b"body") == RequestStart(3, version, -5, client_id, len(ours))
-        assert decode_request_header(b"..." + ours, 3).body == len(ours) + 3
+        assert decode_request_header(ours + b"body") == ParsedRequestHeader(3, version, -5, client_id, len(ours))
+        assert decode_request_header(b"..." + ours, 3).body_pos == len(ours) + 3
 
 
 def test_response_headers_are_those_of_the_rows() -> None:
@@ -65,12 +66,12 @@ def test_api_versions_answers_with_the_first_header_always() -> None:
 
 def test_tags_of_a_header_are_stepped_over() -> None:
     header = b"\0\3\0\x0c\0\0\0\7\xff\xff" + b"\1\5\3abc"
-    assert decode_request_header(header + b"body").body == len(header)
+    assert decode_request_header(header + b"body").body_pos == len(header)
     assert decode_response_header(b"\0\0\0\7\1\5\3abc", ApiKey.METADATA, 12) == (7, 10)
 
 
 def test_an_unknown_api_is_read_without_tags() -> None:
-    assert decode_request_header(b"\x03\xe7\0\0\0\0\0\1\0\1c") == RequestStart(999, 0, 1, "c", 11)
+    assert decode_request_header(b"\x03\xe7\0\0\0\0\0\1\0\1c") == ParsedRequestHeader(999, 0, 1, "c", 11)
 
 
 @pytest.mark.parametrize("size", range(11))
@@ -96,4 +97,33 @@ def test_a_truncated_response_header_is_malformed() -> None:
 
 
 def test_a_frame_begins_with_its_size() -> None:
-    assert frame(b"head", b"body!") == b"\0\0\0\x09headbody!"
+    assert encode_frame(b"head", b"body!") == b"\0\0\0\x09headbody!"
+
+
+def test_frames_of_a_stream_in_any_pieces() -> None:
+    frames = [b"abcd", b"x" * 300, b"efghi"]
+    stream = b"".join(encode_frame(frame[:1], frame[1:]) for frame in frames)
+    for size in (1, 2, 3, 7, 100, len(stream)):
+        reader = FrameReader(4, 300)
+        found = []
+        for pos in range(0, len(stream), size):
+            reader.receive(memoryview(stream)[pos : pos + size])
+            while (frame := reader.next_frame()) is not None:
+                found.append(frame)
+        assert found == frames
+
+
+@pytest.mark.parametrize("size", [-1, 3, 301, (1 << 31) - 1])
+def test_a_frame_out_of_bounds_is_malformed(size: int) -> None:
+    reader = FrameReader(4, 300)
+    reader.receive(size.to_bytes(4, "big", signed=True))
+    for _ in range(2):
+        with pytest.raises(MalformedError, match=f"frame of {size} bytes"):
+            reader.next_frame()
+
+
+def test_an_empty_frame() -> None:
+    reader = FrameReader(0, 300)
+    reader.receive(bytes(4))
+    assert reader.next_frame() == b""
+    assert reader.next_frame() is None

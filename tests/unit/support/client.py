@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from kbroker.common import Buffer
 from kbroker.simulation.runtime.clock import EPOCH_MS
 from protocol.errors import ErrorCode
-from protocol.framing import decode_response_header, encode_request_header, frame
+from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k00_produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -109,7 +109,7 @@ class Client(asyncio.Protocol):
         """A whole frame; the next one gets another correlation id."""
         self._number += 1
         key = request.__options__["key"]
-        return frame(encode_request_header(key, version, self._number, "story"), encode(request, version))
+        return encode_frame(encode_request_header(key, version, self._number, "story"), encode(request, version))
 
     def post(self, request: Message, version: int, answer: type[M]) -> "asyncio.Future[M]":
         """Ask without waiting."""

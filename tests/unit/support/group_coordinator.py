@@ -9,7 +9,6 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from kbroker.api.dispatch import message_classes
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TransactionMarker
@@ -30,6 +29,7 @@ from kbroker.storage.producers.producer_state_manager import NO_SEQUENCE, Produc
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages import message_classes
 from protocol.records.batch import iter_headers, parse_header, patch_base_offset
 from protocol.records.control import EndMarker, build_end_marker
 from protocol.schema.codec import decode, encode

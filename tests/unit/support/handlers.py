@@ -10,7 +10,6 @@ from inspect import isawaitable
 from types import SimpleNamespace
 from typing import Any
 
-from kbroker.api.dispatch import STEMS, message_classes
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
@@ -19,8 +18,9 @@ from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from protocol.apis import ApiKey
+from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages import message_classes
 from protocol.schema.codec import decode, encode
 from tests.unit.support.memory_disk import MemoryDisk, make_environment
 
@@ -147,7 +147,7 @@ class Handlers:
     async def request(self, key: ApiKey, version: int, **fields: Any) -> Any:
         request_class, response_class = message_classes(key)
         request = decode(request_class, encode(request_class(**fields), version), version)
-        handler = import_module(f"kbroker.api.{STEMS[key]}")
+        handler = import_module(f"kbroker.api.{APIS[key].module}")
         response = handler.handle(self.services, SimpleNamespace(version=version), request)
         if isawaitable(response):
             response = await response

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
-from protocol.framing import decode_response_header, encode_request_header, frame
+from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
             self._asked.append(_Asked(self._correlation_id, deadline, key, version, take))
             if self._timer is None or deadline < self._timer.when():
                 self._watch(deadline)
-        self._transport.write(frame(header, encode(request, version)))
+        self._transport.write(encode_frame(header, encode(request, version)))
 
     async def ask(
         self, request: Message, answer: type[M], *, version: int | None = None, timeout_s: float | None = None

@@ -9,7 +9,7 @@ from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
 from kbroker.simulation.clients.connections.connection import Connection, LostError, VersionError, connect
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS, older
 from protocol.apis import APIS, ApiKey
-from protocol.framing import encode_response_header, frame
+from protocol.framing import encode_frame, encode_response_header
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -140,7 +140,7 @@ def alone(tell: Callable[[Connection, asyncio.AbstractEventLoop], None]) -> None
 
 def heartbeat_answer(correlation_id: int, error: int) -> bytes:
     body = encode(HeartbeatResponse(error_code=error), 4)
-    return frame(encode_response_header(ApiKey.HEARTBEAT, 4, correlation_id), body)
+    return encode_frame(encode_response_header(ApiKey.HEARTBEAT, 4, correlation_id), body)
 
 
 def test_answers_in_any_pieces() -> None:

@@ -9,7 +9,7 @@ from kbroker.config import BrokerConfig
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.runtime.environment import simulated_environment
 from kbroker.simulation.runtime.loop import SimLoop
-from protocol.framing import decode_response_header, encode_request_header, frame
+from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -42,7 +42,7 @@ class Client:
         self.asked += 1
         key = request.__options__["key"]
         header = encode_request_header(key, version, self.asked, "story")
-        self.writer.write(frame(header, encode(request, version)))
+        self.writer.write(encode_frame(header, encode(request, version)))
         size = int.from_bytes(await self.reader.readexactly(4), "big")
         body = await self.reader.readexactly(size)
         self.trace.append((self.loop.elapsed_ns, body))

@@ -6,9 +6,9 @@ them have in common. A join, a sync that wait say so; their answers come below t
 
 from typing import Any
 
-from kbroker.api.dispatch import message_classes
 from protocol.apis import APIS
 from protocol.errors import ErrorCode
+from protocol.messages import message_classes
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.unit.simulation.transcripts.play import Play, code
 from tests.unit.simulation.transcripts.table import Table, options

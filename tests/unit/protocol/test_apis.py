@@ -1,0 +1,31 @@
+"""API keys, compared with kafka-python's, and the table of supported APIs."""
+
+from kafka.protocol.api_key import ApiKey as KafkaPythonApiKey
+
+from protocol.apis import APIS, NEVER, ApiKey
+from protocol.messages import message_classes
+from protocol.schema.message import message_info
+
+
+def test_keys_are_those_of_kafka_python() -> None:
+    ours = {key.name.title().replace("_", ""): key.value for key in ApiKey}
+    # 4 to 7 were APIs between ZooKeeper brokers and controllers; Kafka 4.0 removed them.
+    theirs = {key.name: key.value for key in KafkaPythonApiKey if key.value not in range(4, 8)}
+    assert theirs.items() <= ours.items()
+
+
+def test_every_api_has_its_messages() -> None:
+    for api in APIS.values():
+        for cls, kind in zip(message_classes(api.key), ("request", "response"), strict=True):
+            info = message_info(cls)
+            assert (info.key, info.kind) == (api.key, kind)
+            assert info.flexible_from == api.flexible_from
+            assert info.max_version >= api.max_version
+            assert info.min_version <= api.min_version or api.key is ApiKey.PRODUCE
+
+
+def test_advertised_versions_that_differ_from_those_of_the_messages() -> None:
+    assert (APIS[ApiKey.PRODUCE].min_version, APIS[ApiKey.PRODUCE].max_version) == (0, 13)
+    assert APIS[ApiKey.INIT_PRODUCER_ID].max_version == 5
+    assert APIS[ApiKey.OFFSET_DELETE].flexible_from == NEVER
+    assert all(key == api.key for key, api in APIS.items())

@@ -16,7 +16,8 @@ from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOP
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
-from kbroker.metadata.topics.topic_plans import INTERNAL_TOPICS, ZERO_UUID, topic_name_error
+from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
+from kbroker.metadata.topics.topic_names import ZERO_UUID, topic_name_error
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import (
     MetadataRequest,
@@ -58,7 +59,7 @@ async def _create_and_answer(
         # What is refused stays unknown, which clients retry: so does Kafka, whose brokers only log the
         # refusal.
         with suppress(KafkaError):
-            await services.controller.auto_create(name)
+            await services.controller.auto_create_topic(name)
     return teller.answer(map(teller.by_name, names))
 
 

@@ -10,8 +10,8 @@ takes no
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.config.describe import describe_topic
-from kbroker.metadata.controller import TopicResult
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.controller import CreateTopicResult
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (
     CreatableTopic,
@@ -30,8 +30,8 @@ async def handle(services: Services, context: RequestContext, request: CreateTop
     return CreateTopicsResponse(topics=[_result(services, context.version, result) for result in results])
 
 
-def _spec(topic: CreatableTopic) -> TopicSpec:
-    return TopicSpec(
+def _spec(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
         topic.name,
         topic.num_partitions,
         topic.replication_factor,
@@ -40,7 +40,7 @@ def _spec(topic: CreatableTopic) -> TopicSpec:
     )
 
 
-def _result(services: Services, version: int, result: TopicResult) -> CreatableTopicResult:
+def _result(services: Services, version: int, result: CreateTopicResult) -> CreatableTopicResult:
     error = result.error
     if error is not None:
         return CreatableTopicResult(name=result.name, error_code=error.code, error_message=error.message, configs=[])
@@ -55,7 +55,7 @@ def _result(services: Services, version: int, result: TopicResult) -> CreatableT
     )
 
 
-def _configs(services: Services, result: TopicResult) -> list[CreatableTopicConfigs]:
+def _configs(services: Services, result: CreateTopicResult) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(
             name=entry.key.name,

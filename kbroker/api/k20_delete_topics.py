@@ -9,7 +9,7 @@ is not
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.topic_plans import TopicDeletion, TopicRef
+from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import (
     DeletableTopicResult,
@@ -22,9 +22,9 @@ FIRST_BY_ID = 6
 
 async def handle(services: Services, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     if context.version >= FIRST_BY_ID:
-        refs = [TopicRef(topic.name, topic.topic_id) for topic in request.topics]
+        refs = [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
     else:
-        refs = [TopicRef(name) for name in request.topic_names]
+        refs = [TopicNameOrId(name) for name in request.topic_names]
     if services.config.delete_topic_enable:
         answers = await services.controller.delete_topics(refs)
     else:

@@ -7,7 +7,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.topic_plans import INTERNAL_TOPICS
+from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from protocol.errors import ErrorCode
 from protocol.messages.k21_delete_records import (
     DeleteRecordsPartitionResult,

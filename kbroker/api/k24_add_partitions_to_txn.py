@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.fenced_errors import fenced
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.metadata.topics.topic_plans import INTERNAL_TOPICS
+from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from protocol.errors import ErrorCode
 from protocol.messages.k24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

@@ -21,7 +21,7 @@ from kbroker.config.describe import (
     describe_group,
     describe_topic,
 )
-from kbroker.metadata.topics.topic_plans import validate_topic_name
+from kbroker.metadata.topics.topic_names import validate_topic_name
 from protocol.errors import ErrorCode
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,

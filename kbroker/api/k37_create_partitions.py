@@ -4,7 +4,7 @@ The answer comes when the new partitions have their logs; `timeout_ms` is not lo
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.metadata.topics.topic_plans import PartitionsSpec
+from kbroker.metadata.topics.create_partitions import NewPartitions
 from protocol.errors import ErrorCode
 from protocol.messages.k37_create_partitions import (
     CreatePartitionsRequest,
@@ -31,6 +31,6 @@ async def handle(
     )
 
 
-def _spec(topic: CreatePartitionsTopic) -> PartitionsSpec:
+def _spec(topic: CreatePartitionsTopic) -> NewPartitions:
     given = topic.assignments
-    return PartitionsSpec(topic.name, topic.count, None if given is None else [row.broker_ids for row in given])
+    return NewPartitions(topic.name, topic.count, None if given is None else [row.broker_ids for row in given])

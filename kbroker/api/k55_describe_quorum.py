@@ -37,7 +37,7 @@ FIRST_WITH_NODES = 2
 def handle(services: Services, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     if not _names_metadata_partition(request):
         return _unknown(request)
-    if not services.controller.elected:
+    if not services.controller.is_elected:
         return _response([_not_leader()])
     return _response([_quorum(services)], _nodes(services) if context.version >= FIRST_WITH_NODES else [])
 
@@ -84,7 +84,7 @@ def _quorum(services: Services) -> PartitionData:
     now_ms = services.environment.clock.now_ms()
     leader = ReplicaState(
         replica_id=controller.node_id,
-        log_end_offset=controller.change_count,
+        log_end_offset=controller.last_change_number,
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
     )
@@ -92,7 +92,7 @@ def _quorum(services: Services) -> PartitionData:
         partition_index=METADATA_PARTITION,
         leader_id=controller.node_id,
         leader_epoch=controller.epoch,
-        high_watermark=controller.change_count,
+        high_watermark=controller.last_change_number,
         current_voters=[leader],
     )
 

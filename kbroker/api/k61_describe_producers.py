@@ -2,7 +2,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.topic_plans import topic_name_error
+from kbroker.metadata.topics.topic_names import topic_name_error
 from protocol.errors import ErrorCode
 from protocol.messages.k61_describe_producers import (
     DescribeProducersRequest,

@@ -39,4 +39,4 @@ def _names(services: Services, resource_type: ConfigResourceType) -> list[str]:
         return sorted(metadata.topics)
     if resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
         return [str(node_id) for node_id in sorted(metadata.brokers)]
-    return metadata.config_resources(resource_type)
+    return metadata.resources_with_overrides(resource_type)

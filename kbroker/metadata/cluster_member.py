@@ -1,4 +1,4 @@
-"""A broker's membership: its registration, the election, and the metadata that follows from both."""
+"""A broker's membership in the cluster: it registers, campaigns for the controllership and loads the metadata."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from kbroker.metadata.features import INITIAL_FEATURES
 from kbroker.metadata.image import BrokerRegistration, DeltaListener, MetadataImage
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
+from kbroker.metadata.registration import register_broker
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import BadVersion, Create, NodeExists, Set
-from kbroker.runtime.event_log import EventLogger
+from kbroker.metadata.store.coordination import Create, NodeExists
 
 if TYPE_CHECKING:
     from random import Random
 
     from kbroker.config import BrokerConfig
-    from kbroker.metadata.store.coordination import Coordination, WatchEvent
+    from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Environment
 
 
-log = EventLogger("kbroker.metadata")
-
-
 class ClusterMember:
-    """What `join` gives: the image (complete), the controller (elected or not), producer ids."""
+    """The result of join_cluster: the loaded image, the controller (elected or not) and the producer id manager."""
 
     def __init__(
         self,
@@ -36,20 +33,20 @@ class ClusterMember:
         coordination: Coordination,
         node_id: int,
         config: Callable[[], BrokerConfig],
-        failed: Callable[[BaseException], None],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self.image = MetadataImage()
-        self.loader = MetadataLoader(coordination, environment.loop, self.image, failed)
+        self.loader = MetadataLoader(coordination, environment.loop, self.image, on_failure)
         self.controller = Controller(node_id, coordination, self.loader, environment.loop, environment.random, config)
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         self._coordination = coordination
 
     def add_listener(self, listener: DeltaListener) -> None:
-        """`listener` is awaited with every later delta, after those that listen already."""
+        """Await `listener` with every later delta, after the listeners that were added before."""
         self.loader.listeners.append(listener)
 
     async def leave(self) -> None:
-        """The registration and the controllership end with the session."""
+        """Close the session. The registration, and the controllership if this broker has it, end with it."""
         self.loader.stop()
         await self._coordination.close()
 
@@ -57,90 +54,51 @@ class ClusterMember:
 async def join_cluster(
     environment: Environment,
     coordination: Coordination,
-    node: BrokerRegistration,
+    broker: BrokerRegistration,
     config: Callable[[], BrokerConfig],
-    failed: Callable[[BaseException], None],
-    patience_s: float = 0.0,
-    admit: Callable[[str], Awaitable[None]] | None = None,
+    on_failure: Callable[[BaseException], None],
+    max_wait_s: float = 0.0,
+    on_cluster_id: Callable[[str], Awaitable[None]] | None = None,
 ) -> ClusterMember:
-    """Registers the broker (its epoch is assigned here), stands for election, and loads the metadata.
+    """Register the broker (its epoch is assigned here), campaign for the controllership, and load the metadata.
 
-    `config` gives the broker's configuration as it is now. `failed` hears when metadata can no longer be
-    followed, after which the broker must not go on. `admit` is awaited with the cluster's id before this broker does
-    anything in it, and may raise. Raises CoordinationError; NodeExists when another
-    broker has this id, or when this one has been killed and its session is still alive after `patience_s`.
+    `config` returns the broker's current configuration. `on_failure` is called when the metadata can no longer be kept
+    up to date; the broker must then stop. `on_cluster_id` is awaited before the broker registers, and may raise.
+    Raises CoordinationError; NodeExists if another session still has this broker id after `max_wait_s` seconds.
     """
-    member = ClusterMember(environment, coordination, node.id, config, failed)
-    cluster_id = await _lay_out(coordination, environment.random)
-    if admit is not None:
-        await admit(cluster_id)
-    await _register(environment, coordination, node, patience_s)
+    member = ClusterMember(environment, coordination, broker.id, config, on_failure)
+    cluster_id = await _create_layout(coordination, environment.random)
+    if on_cluster_id is not None:
+        await on_cluster_id(cluster_id)
+    await register_broker(environment, coordination, broker, max_wait_s)
     await member.controller.campaign()
     member.image.cluster_id = cluster_id
     await member.loader.catch_up()
-    if member.controller.elected:
-        await member.controller.restart_leaders()
+    if member.controller.is_elected:
+        await member.controller.bump_leader_epochs()
     return member
 
 
-async def _lay_out(coordination: Coordination, random: Random) -> str:
-    """Makes the nodes that every broker relies on, the cluster id among them, if this is the first start."""
+async def _create_layout(coordination: Coordination, random: Random) -> str:
+    """Create the nodes that every broker needs if this is the cluster's first start. Return the cluster id."""
     if await coordination.exists(znodes.CLUSTER_ID) is None:
-        drawn = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=").replace("-", "_")
-        empty = (znodes.BROKERS, znodes.TOPICS, znodes.PARTITIONS, znodes.CONFIGS, *znodes.CONFIG_ROOTS)
+        cluster_id = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=").replace("-", "_")
+        directories = (znodes.BROKERS, znodes.TOPICS, znodes.PARTITIONS, znodes.CONFIGS, *znodes.CONFIG_ROOTS)
         ops = [
             Create(znodes.ROOT, b""),
-            Create(znodes.CLUSTER_ID, znodes.encode({"id": drawn})),
+            Create(znodes.CLUSTER_ID, znodes.encode({"id": cluster_id})),
             Create(znodes.BROKER_EPOCH, b""),
             Create(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": 0})),
-            Create(znodes.CHANGES, znodes.encode_changes(znodes.ChangeLog())),
+            Create(znodes.CHANGES, znodes.encode_change_log(znodes.ChangeLog())),
             Create(znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
             Create(znodes.PRODUCER_IDS, znodes.encode({"next": 0})),
-            *(Create(path, b"") for path in empty),
+            *(Create(path, b"") for path in directories),
         ]
-        with suppress(NodeExists):  # another broker of the cluster was first
+        with suppress(NodeExists):  # another broker was first
             await coordination.multi(ops)
     elif await coordination.exists(znodes.FEATURES) is None:
-        # Laid out before there were features.
+        # The cluster was created by a version without features.
         with suppress(NodeExists):
             await coordination.create(znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES))
     node = await coordination.get(znodes.CLUSTER_ID)
     return str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"])
-
-
-async def _register(
-    environment: Environment, coordination: Coordination, node: BrokerRegistration, patience_s: float
-) -> None:
-    """Raises NodeExists while another session holds this broker id."""
-    path = znodes.broker_path(node.id)
-    deadline = environment.loop.time() + patience_s
-    while True:
-        version = await coordination.exists(znodes.BROKER_EPOCH) or 0
-        data = znodes.encode_broker(node._replace(epoch=version + 1))
-        try:
-            await coordination.multi([Set(znodes.BROKER_EPOCH, b"", version), Create(path, data, ephemeral=True)])
-        except BadVersion:
-            continue
-        except NodeExists:
-            left = deadline - environment.loop.time()
-            if left <= 0:
-                raise
-            log.warning("another session has this broker id", broker=node.id, waiting_s=round(left))
-            await _until_gone(environment, coordination, path, left)
-            continue
-        return
-
-
-async def _until_gone(environment: Environment, coordination: Coordination, path: str, seconds: float) -> None:
-    """Until there is no such node, or so long."""
-    gone = environment.loop.create_future()
-
-    def on_event(event: WatchEvent | None) -> None:
-        if not gone.done():
-            gone.set_result(None)
-
-    if await coordination.exists(path, on_event) is None:
-        return
-    timer = environment.loop.call_later(seconds, on_event, None)
-    await gone
-    timer.cancel()

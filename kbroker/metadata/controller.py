@@ -1,8 +1,8 @@
-"""The controller: the elected broker that alone writes topics, partition state and configs.
+"""The controller: the elected broker, which alone writes topics, partition state, configs and features.
 
-Each operation decides (kbroker/metadata/topics/topic_plans.py), writes one multi that begins with a check of the
-controller epoch and adds one numbered change, and then waits until this broker's own image and listeners
-have followed: when a call returns, a topic that it created has its logs. Operations run one at a time.
+An operation makes a decision (kbroker/metadata/topics, features.py), writes it as one change (metadata_writer.py), and
+waits until this broker's image has the change and its listeners have acted on it. So when create_topics returns, this
+broker has opened the logs of the new topics. Operations run one at a time.
 """
 
 from __future__ import annotations
@@ -21,23 +21,12 @@ from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.topic_plans import (
-    INTERNAL_TOPICS,
-    MAX_PARTITIONS_PER_REQUEST,
-    PartitionsSpec,
-    PlanningContext,
-    TopicDeletion,
-    TopicPlan,
-    TopicRef,
-    TopicSpec,
-    check_request_size,
-    collision_key,
-    duplicates,
-    internal_topic,
-    plan_deletions,
-    plan_partitions,
-    plan_topic,
-)
+from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
+from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_partition_count, plan_topic
+from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
+from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_internal_topic
+from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
+from kbroker.metadata.topics.topic_names import ZERO_UUID, collision_key, repeated_names
 from kbroker.runtime.turnstile import Turnstile
 from protocol.errors import ErrorCode
 
@@ -49,17 +38,17 @@ if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
 
-# Well below the 1 MiB or so that ZooKeeper takes in one multi.
+# Size at which a multi is closed: well below ZooKeeper's limit of about 1 MiB.
 MULTI_BYTES = 400_000
 Overrides = dict[str, str]
 
 
 @dataclass(slots=True)
-class TopicResult:
-    """One line of CreateTopics' answer; the rest is meaningless when `error` is set."""
+class CreateTopicResult:
+    """One topic in the response to CreateTopics. The other fields have no meaning if `error` is set."""
 
     name: str
-    topic_id: bytes = bytes(16)
+    topic_id: bytes = ZERO_UUID
     partitions: int = -1
     replication_factor: int = -1
     configs: Overrides = field(default_factory=dict)
@@ -67,135 +56,135 @@ class TopicResult:
 
 
 @dataclass(slots=True)
-class PartitionsResult:
+class CreatePartitionsResult:
     name: str
     error: KafkaError | None = None
 
 
 class Controller:
-    """Works only while this broker is elected; otherwise every operation refuses with NOT_CONTROLLER."""
+    """Every broker has one. While its broker is not elected, every operation fails with NOT_CONTROLLER."""
 
     def __init__(
         self,
         node_id: int,
         coordination: Coordination,
-        follower: MetadataLoader,
+        loader: MetadataLoader,
         loop: AbstractEventLoop,
         random: Random,
         config: Callable[[], BrokerConfig],
     ) -> None:
         self.node_id = node_id
-        self._follower = follower
-        self._image = follower.image
+        self._loader = loader
+        self._image = loader.image
         self._random = random
         self._config = config
-        self._turn = Turnstile(loop)
-        self._writer = MetadataWriter(node_id, coordination, follower, loop)
+        self._lock = Turnstile(loop)
+        self._writer = MetadataWriter(node_id, coordination, loader, loop)
 
     @property
-    def elected(self) -> bool:
-        return self._writer.elected
+    def is_elected(self) -> bool:
+        return self._writer.is_elected
 
     @property
     def epoch(self) -> int:
-        """The number of the election that made this broker the controller; 1 is the cluster's first election."""
+        """The controller epoch of this broker's last election. The cluster's first election has 1."""
         return self._writer.epoch
 
     @property
-    def change_count(self) -> int:
-        """The number of metadata changes in the cluster's life that this broker has followed."""
-        return self._follower.changes.number
+    def last_change_number(self) -> int:
+        """The number of the last metadata change in this broker's image. The cluster's first change has 1."""
+        return self._loader.change_log.number
 
     async def campaign(self) -> bool:
-        """Becomes the controller unless there is one; true if this broker is it now. Raises CoordinationError."""
+        """Become the controller if there is none. Returns whether this broker was elected. Raises CoordinationError."""
         return await self._writer.campaign()
 
-    async def create_topics(self, specs: Sequence[TopicSpec], validate_only: bool) -> list[TopicResult]:
-        """One result for each name, in the order of the request. Names given twice are refused, not
-        created.
-        """
-        repeated = duplicates(spec.name for spec in specs)
-        names = list(dict.fromkeys(spec.name for spec in specs))
-        results: dict[str, TopicResult] = {}
+    async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
+        """Create each topic on its own, and return one result for each name. A repeated name is not created."""
+        repeated = repeated_names(topic.name for topic in topics)
+        names = list(dict.fromkeys(topic.name for topic in topics))
+        results: dict[str, CreateTopicResult] = {}
         for name in repeated:
-            twice = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            results[name] = TopicResult(name, error=twice)
-        wanted = [spec for spec in specs if spec.name not in repeated]
-        async with self._turn:
+            error = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            results[name] = CreateTopicResult(name, error=error)
+        unique = [topic for topic in topics if topic.name not in repeated]
+        async with self._lock:
             try:
                 await self._writer.prepare()
-                check_request_size(wanted, self._config().num_partitions)
-            except KafkaError as refusal:
-                return [TopicResult(name, error=refusal) for name in names]
-            plans = self._plan_topics(wanted, results)
+                check_partition_count(unique, self._config().num_partitions)
+            except KafkaError as error:
+                return [CreateTopicResult(name, error=error) for name in names]
+            plans = self._plan_topics(unique, results)
             if not validate_only:
                 await self._create(plans, results)
         return [results[name] for name in names]
 
-    def _plan_topics(self, specs: Sequence[TopicSpec], results: dict[str, TopicResult]) -> list[TopicPlan]:
-        around = self._surroundings()
-        colliding = {collision_key(name): name for name in self._image.topics if "." in name or "_" in name}
+    def _plan_topics(self, topics: Sequence[NewTopic], results: dict[str, CreateTopicResult]) -> list[TopicPlan]:
+        """Return the plans of the valid topics, and add the results of all topics to `results`."""
+        context = self._planning_context()
+        existing_names = {collision_key(name): name for name in self._image.topics if "." in name or "_" in name}
         plans: list[TopicPlan] = []
-        for spec in specs:
+        for topic in topics:
             try:
-                plan = plan_topic(spec, around, colliding)
-            except KafkaError as refusal:
-                results[spec.name] = TopicResult(spec.name, error=refusal)
+                plan = plan_topic(topic, context, existing_names)
+            except KafkaError as error:
+                results[topic.name] = CreateTopicResult(topic.name, error=error)
                 continue
             plans.append(plan)
-            results[spec.name] = TopicResult(
-                spec.name, self._new_id(), len(plan.replicas), len(plan.replicas[0]), plan.configs
+            results[topic.name] = CreateTopicResult(
+                topic.name, self._random_topic_id(), len(plan.replicas), len(plan.replicas[0]), plan.configs
             )
         return plans
 
-    async def _create(self, plans: Sequence[TopicPlan], results: dict[str, TopicResult]) -> None:
-        """In as few multis as their size allows, each whole topics."""
-        waiting = list(reversed(plans))
-        while waiting:
-            error = await _refusal(self._writer.prepare())
-            draft = ChunkDraft(self._follower.chunks)
+    async def _create(self, plans: Sequence[TopicPlan], results: dict[str, CreateTopicResult]) -> None:
+        """Write the topics in as few multis as their size allows, each topic in one multi."""
+        remaining = list(reversed(plans))
+        while remaining:
+            error = await _error_of(self._writer.prepare())
+            draft = ChunkDraft(self._loader.chunks)
             ops: list[Op] = []
-            group: list[str] = []
+            names: list[str] = []
             size = 0
-            while waiting and size < MULTI_BYTES:
-                plan = waiting.pop()
-                group.append(plan.name)
-                created = self._creation(plan, results[plan.name].topic_id, draft)
-                size += sum(len(op.path) + len(op.data) for op in created)
-                ops += created
+            while remaining and size < MULTI_BYTES:
+                plan = remaining.pop()
+                names.append(plan.name)
+                topic_ops = self._create_topic(plan, results[plan.name].topic_id, draft)
+                size += sum(len(op.path) + len(op.data) for op in topic_ops)
+                ops += topic_ops
             if error is None:
-                error = await _refusal(self._writer.commit([*ops, *draft.ops()]))
+                error = await _error_of(self._writer.commit([*ops, *draft.ops()]))
             if error is not None:
-                results.update({name: TopicResult(name, error=error) for name in group})
+                results.update({name: CreateTopicResult(name, error=error) for name in names})
 
-    def _creation(self, plan: TopicPlan, topic_id: bytes, draft: ChunkDraft) -> list[Create]:
+    def _create_topic(self, plan: TopicPlan, topic_id: bytes, draft: ChunkDraft) -> list[Create]:
+        """Add the topic's partitions to the draft, and return the operations for its other nodes."""
         node = znodes.TopicNode(topic_id, plan.name in INTERNAL_TOPICS)
         ops = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
         if plan.configs:
             path = znodes.config_path(ConfigResource(ConfigResourceType.TOPIC, plan.name))
             ops.append(Create(path, znodes.encode(plan.configs)))
         for index, replicas in enumerate(plan.replicas):
-            draft.add(topic_id, index, _fresh(replicas))
+            draft.add(topic_id, index, _new_partition(replicas))
         return ops
 
-    async def delete_topics(self, refs: Sequence[TopicRef]) -> list[TopicDeletion]:
-        """One answer for each name or id, the refused ones included."""
-        async with self._turn:
-            error = await _refusal(self._writer.prepare())
-            answers = plan_deletions(refs, self._image.topics, self._image.topics_by_id)
+    async def delete_topics(self, requested: Sequence[TopicNameOrId]) -> list[TopicDeletion]:
+        """Delete topics, and return one result for each name or id."""
+        async with self._lock:
+            error = await _error_of(self._writer.prepare())
+            deletions = plan_deletions(requested, self._image.topics, self._image.topics_by_id)
             if error is not None:
-                # That there is no such topic may not be so.
-                return [TopicDeletion(answer.name, answer.topic_id, error) for answer in answers]
-            good = [answer for answer in answers if answer.error is None]
-            error = await _refusal(self._delete([self._image.topics_by_id[answer.topic_id] for answer in good]))
-            for answer in good:
-                answer.error = error
-            return answers
+                # The image may be old, so an error such as "unknown topic" may be wrong.
+                return [TopicDeletion(deletion.name, deletion.topic_id, error) for deletion in deletions]
+            valid = [deletion for deletion in deletions if deletion.error is None]
+            error = await _error_of(self._delete([self._image.topics_by_id[deletion.topic_id] for deletion in valid]))
+            for deletion in valid:
+                deletion.error = error
+            return deletions
 
     async def _delete(self, topics: Sequence[TopicImage]) -> None:
         if not topics:
             return
-        draft = ChunkDraft(self._follower.chunks)
+        draft = ChunkDraft(self._loader.chunks)
         ops: list[Op] = []
         for topic in topics:
             draft.remove(topic.topic_id)
@@ -205,33 +194,34 @@ class Controller:
                 ops.append(Delete(znodes.config_path(resource)))
         await self._writer.commit([*ops, *draft.ops()])
 
-    async def create_partitions(self, specs: Sequence[PartitionsSpec], validate_only: bool) -> list[PartitionsResult]:
-        """One result for each name, in the order of the request."""
-        repeated = duplicates(spec.name for spec in specs)
-        results: dict[str, PartitionsResult] = {}
-        room = MAX_PARTITIONS_PER_REQUEST
-        async with self._turn:
-            for spec in specs:
-                error: KafkaError | None = None
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], validate_only: bool
+    ) -> list[CreatePartitionsResult]:
+        """Add partitions to each topic on its own, and return one result for each name."""
+        repeated = repeated_names(topic.name for topic in topics)
+        results: dict[str, CreatePartitionsResult] = {}
+        max_new_partitions = MAX_PARTITIONS_PER_REQUEST
+        async with self._lock:
+            for topic in topics:
+                result = results[topic.name] = CreatePartitionsResult(topic.name)
                 try:
-                    if spec.name in repeated:
+                    if topic.name in repeated:
                         raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                    room -= await self._grow(spec, validate_only, room)
-                except KafkaError as refusal:
-                    error = refusal
-                results[spec.name] = PartitionsResult(spec.name, error)
+                    max_new_partitions -= await self._add_partitions(topic, validate_only, max_new_partitions)
+                except KafkaError as error:
+                    result.error = error
         return list(results.values())
 
-    async def _grow(self, spec: PartitionsSpec, validate_only: bool, room: int) -> int:
-        """Gives the number of partitions that were added, or would be."""
+    async def _add_partitions(self, new: NewPartitions, validate_only: bool, max_new_partitions: int) -> int:
+        """Return the number of partitions added, or with `validate_only` to be added."""
         await self._writer.prepare()
-        added = plan_partitions(spec, self._surroundings(), room)
+        added = plan_partitions(new, self._planning_context(), max_new_partitions)
         if validate_only:
             return len(added)
-        topic = self._image.topics[spec.name]
-        draft = ChunkDraft(self._follower.chunks)
+        topic = self._image.topics[new.name]
+        draft = ChunkDraft(self._loader.chunks)
         for index, replicas in enumerate(added, len(topic.partitions)):
-            draft.add(topic.topic_id, index, _fresh(replicas))
+            draft.add(topic.topic_id, index, _new_partition(replicas))
         await self._writer.commit(draft.ops())
         return len(added)
 
@@ -241,109 +231,113 @@ class Controller:
         name: str,
         new_overrides: Overrides | Callable[[Overrides], Overrides] | None,
     ) -> None:
-        """Replaces a resource's overrides (None or {}: removes them). Raises KafkaError.
+        """Replace a resource's overrides; None or {} removes them. Raises KafkaError.
 
-        A function gets the current overrides and gives the new ones; nothing else can change them in
-        between. It may raise KafkaError. Values are the caller's to validate; that the topic exists is
-        checked here.
+        A function is called with the current overrides and returns the new ones; it may raise KafkaError. No other
+        operation changes them in between. The caller validates the values; that the topic exists is checked here.
         """
-        async with self._turn:
+        async with self._lock:
             await self._writer.prepare()
             if resource_type == ConfigResourceType.TOPIC and name not in self._image.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             current = self._image.overrides(resource_type, name)
-            wanted = new_overrides(dict(current)) if callable(new_overrides) else new_overrides or {}
-            if wanted == current:
+            altered = new_overrides(dict(current)) if callable(new_overrides) else new_overrides or {}
+            if altered == current:
                 return
             path = znodes.config_path(ConfigResource(resource_type, name))
-            data = znodes.encode(wanted)
-            op = Delete(path) if not wanted else Set(path, data) if current else Create(path, data)
+            data = znodes.encode(altered)
+            op = Delete(path) if not altered else Set(path, data) if current else Create(path, data)
             await self._writer.commit([op])
 
     async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None:
-        """Other levels of finalized features, all or none. Raises KafkaError."""
-        async with self._turn:
+        """Change levels of finalized features, all or none (KIP-584). Raises KafkaError."""
+        async with self._lock:
             await self._writer.prepare()
             features = update_features(self._image.features, updates, self.node_id)
             if features != self._image.features and not validate_only:
                 await self._writer.commit([Set(znodes.FEATURES, znodes.encode_features(features))])
 
-    async def auto_create(self, name: str) -> TopicImage:
-        """The topic, made with the broker's defaults if it is absent; internal ones as they must be."""
+    async def auto_create_topic(self, name: str) -> TopicImage:
+        """Return a topic; create it with the broker's defaults if it does not exist. Raises KafkaError."""
         if name in INTERNAL_TOPICS:
             return await self.ensure_internal_topic(name)
-        return await self._ensure(TopicSpec(name))
+        return await self._ensure_topic(NewTopic(name))
 
     async def ensure_internal_topic(self, name: str) -> TopicImage:
-        """__consumer_offsets or __transaction_state, made as the broker's configs say if it is absent."""
-        return await self._ensure(internal_topic(name, self._config()))
+        """Return __consumer_offsets or __transaction_state; create it if it does not exist. Raises KafkaError."""
+        return await self._ensure_topic(new_internal_topic(name, self._config()))
 
-    async def _ensure(self, spec: TopicSpec) -> TopicImage:
-        topic = self._image.topics.get(spec.name)
+    async def _ensure_topic(self, new: NewTopic) -> TopicImage:
+        topic = self._image.topics.get(new.name)
         if topic is None:
-            (result,) = await self.create_topics([spec], validate_only=False)
+            (result,) = await self.create_topics([new], validate_only=False)
             if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise result.error
-            topic = self._image.topics[spec.name]
+            topic = self._image.topics[new.name]
         return topic
 
-    async def restart_leaders(self) -> None:
-        """New leader epochs where this broker led before it restarted: what a crash may have cut off the
-        end of a log is then told from what is written there next (KIP-320). Raises CoordinationError."""
-        async with self._turn:
-            draft = ChunkDraft(self._follower.chunks)
-            for number, chunk in self._follower.chunks.items():
-                for topic_id, states in chunk.items():
-                    for index, state in states.items():
-                        if state.leader == self.node_id:
-                            draft.replace(number, topic_id, index, _led_anew(state))
+    async def bump_leader_epochs(self) -> None:
+        """Start a new leader epoch for each partition that this broker led before it restarted.
+
+        A crash may have cut off the end of a log. With the new epoch, consumers can tell the records that were lost
+        there from those that are appended next (KIP-320). Raises CoordinationError.
+        """
+        async with self._lock:
+            draft = ChunkDraft(self._loader.chunks)
+            for number, chunk in self._loader.chunks.items():
+                for topic_id, partitions in chunk.items():
+                    for index, partition in partitions.items():
+                        if partition.leader == self.node_id:
+                            draft.replace(number, topic_id, index, _next_leader_epoch(partition))
             for ops in _batches(draft.ops()):
                 await self._writer.write(ops)
 
-    def _surroundings(self) -> PlanningContext:
+    def _planning_context(self) -> PlanningContext:
         config = self._config()
         return PlanningContext(
             topics=self._image.topics,
-            racks={node.id: node.rack for node in self._image.brokers.values()},
+            racks={broker.id: broker.rack for broker in self._image.brokers.values()},
             random=self._random,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
-            check_configs=lambda overrides: validate_topic_configs(overrides, config.topic_defaults),
-            cordoned=frozenset(filter(self._is_cordoned, self._image.brokers)),
+            validate_configs=lambda overrides: validate_topic_configs(overrides, config.topic_defaults),
+            cordoned_brokers=frozenset(filter(self._is_cordoned, self._image.brokers)),
         )
 
     def _is_cordoned(self, broker: int) -> bool:
-        """With one log directory each, cordoned.log.dirs names it or nothing. Of other brokers, what was altered."""
+        """Whether cordoned.log.dirs has the broker's only log directory. The static configs of others are unknown."""
         config = self._config()
         if broker == config.node_id:
             return bool(config.get("cordoned.log.dirs"))
         return bool(self._image.overrides(ConfigResourceType.BROKER, str(broker)).get("cordoned.log.dirs"))
 
-    def _new_id(self) -> bytes:
-        """A random topic id: a version 4 UUID whose text does not look like an option to command-line tools."""
-        drawn = bytearray(self._random.randbytes(16))
-        drawn[6] = drawn[6] & 0x0F | 0x40
-        drawn[8] = drawn[8] & 0x3F | 0x80
-        return self._new_id() if urlsafe_b64encode(drawn).startswith(b"-") else bytes(drawn)
+    def _random_topic_id(self) -> bytes:
+        """Return a version 4 UUID. Its text must not begin with "-", like an option of a command-line tool."""
+        topic_id = bytearray(self._random.randbytes(16))
+        topic_id[6] = topic_id[6] & 0x0F | 0x40
+        topic_id[8] = topic_id[8] & 0x3F | 0x80
+        return self._random_topic_id() if urlsafe_b64encode(topic_id).startswith(b"-") else bytes(topic_id)
 
 
-def _fresh(replicas: list[int]) -> PartitionRegistration:
+def _new_partition(replicas: list[int]) -> PartitionRegistration:
     return PartitionRegistration(leader=replicas[0], leader_epoch=0, replicas=replicas, isr=list(replicas))
 
 
-def _led_anew(state: PartitionRegistration) -> PartitionRegistration:
-    return replace(state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1)
+def _next_leader_epoch(partition: PartitionRegistration) -> PartitionRegistration:
+    leader_epoch, partition_epoch = partition.leader_epoch + 1, partition.partition_epoch + 1
+    return replace(partition, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
 
 
-async def _refusal(work: Awaitable[None]) -> KafkaError | None:
+async def _error_of(operation: Awaitable[None]) -> KafkaError | None:
     try:
-        await work
-    except KafkaError as refusal:
-        return refusal
+        await operation
+    except KafkaError as error:
+        return error
     return None
 
 
 def _batches(ops: Iterable[Op]) -> Iterable[list[Op]]:
+    """Split operations into multis of about MULTI_BYTES."""
     batch: list[Op] = []
     size = 0
     for op in ops:

@@ -1,8 +1,8 @@
-"""Finalized features (KIP-584): levels of what all brokers of a cluster do, and the rules by which they are changed.
+"""Finalized features (KIP-584): the feature levels that the whole cluster uses, and the rules for changing them.
 
-Answers and their texts are those of Apache Kafka 4.3.1. Of its features kbroker has transaction.version only: 0 and 1
-are the older protocol of transactions (1 with the flexible records of __transaction_state), 2 is KIP-890's, which
-clients use when they find it finalized.
+kbroker has one of Kafka's features, transaction.version. Levels 0 and 1 are the older transaction protocol (1 with
+flexible records in __transaction_state), level 2 is that of KIP-890, which clients use if it is finalized. Errors are
+those of Apache Kafka 4.3.1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class SupportedVersionRange(NamedTuple):
-    """The levels that this broker can do, and that of a new cluster."""
+    """The levels that this broker supports, and the level of a new cluster."""
 
     lowest: int
     highest: int
@@ -27,8 +27,7 @@ SUPPORTED_FEATURES = {TRANSACTION_VERSION: SupportedVersionRange(0, 2, 2)}
 
 
 class FinalizedFeatures(NamedTuple):
-    """What is finalized. `levels` by name, 0 when it is not there; `epoch` grows with each change, by which clients
-    tell newer from older."""
+    """`levels` are by name; a feature without a level has level 0. `epoch` grows with each change."""
 
     epoch: int
     levels: Mapping[str, int]
@@ -50,41 +49,41 @@ class FeatureUpdate(NamedTuple):
 def update_features(
     features: FinalizedFeatures, updates: Sequence[FeatureUpdate], controller_id: int
 ) -> FinalizedFeatures:
-    """The features with all of the updates; of two for one feature the later counts. `controller_id` is told.
+    """Return the features after all updates; of two updates of a feature the last applies.
 
-    Raises KafkaError (INVALID_UPDATE_VERSION) if any cannot be; then none is to be made. The epoch is the same if
-    nothing changes.
+    The epoch stays the same if no level changes. Raises KafkaError (INVALID_UPDATE_VERSION) if an update is invalid;
+    its message names the controller.
     """
     levels = dict(features.levels)
     for update in {update.name: update for update in updates}.values():
-        fault = _fault(update, features.levels.get(update.name, 0), controller_id)
-        if fault is not None:
+        reason = _rejection_reason(update, features.levels.get(update.name, 0), controller_id)
+        if reason is not None:
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"Invalid update version {update.level} for feature {update.name}. {fault}",
+                f"Invalid update version {update.level} for feature {update.name}. {reason}",
             )
         levels[update.name] = update.level
     return features if levels == features.levels else FinalizedFeatures(features.epoch + 1, levels)
 
 
-def _fault(update: FeatureUpdate, current: int, controller_id: int) -> str | None:
+def _rejection_reason(update: FeatureUpdate, current_level: int, controller_id: int) -> str | None:
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
     if update.level < 0:
         return "A feature version cannot be less than 0."
     supported = SUPPORTED_FEATURES.get(update.name)
     if supported is None:
-        # Kafka says for level 0, which it takes for "not there", that the feature was not found.
+        # Level 0 means that the feature is to be removed, so Kafka's message is another one.
         if update.level == 0:
             return f"Feature {update.name} not found."
         return f"Local controller {controller_id} does not support this feature."
     if not supported.lowest <= update.level <= supported.highest:
         return f"Local controller {controller_id} only supports versions {supported.lowest}-{supported.highest}"
-    if update.level < current and update.upgrade_type == UPGRADE:
+    if update.level < current_level and update.upgrade_type == UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
             "downgrade."
         )
-    if update.level > current and update.upgrade_type != UPGRADE:
+    if update.level > current_level and update.upgrade_type != UPGRADE:
         return "Can't downgrade to a newer version."
     return None

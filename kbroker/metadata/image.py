@@ -1,7 +1,7 @@
-"""What a broker knows about the cluster: the metadata image, and the deltas that carry it forward.
+"""The metadata image: a broker's view of the cluster, and the deltas that update it.
 
-The image is one object for the life of the broker and only `apply` changes it, in one turn of the loop, so
-a handler that does not await sees one consistent state. Read it, never write it.
+The image is one object for the life of the broker. Only `apply` changes it, in one iteration of the event loop, so code
+that does not await sees a consistent state. Other code only reads it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -14,7 +14,7 @@ from kbroker.metadata.features import INITIAL_FEATURES, FinalizedFeatures
 
 
 class BrokerRegistration(NamedTuple):
-    """A registered broker. `epoch` tells one registration of an id from the next."""
+    """A registered broker. Each registration of an id has a higher `epoch` (the broker epoch)."""
 
     id: int
     host: str
@@ -25,7 +25,10 @@ class BrokerRegistration(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionRegistration:
-    """One partition's state as the controller wrote it. Lists of broker ids; `replicas[0]` is preferred."""
+    """A partition's state as the controller wrote it. Lists have broker ids; `replicas[0]` is the preferred leader.
+
+    `elr` and `last_known_elr` are the eligible leader replicas of KIP-966.
+    """
 
     leader: int
     leader_epoch: int
@@ -38,7 +41,7 @@ class PartitionRegistration:
 
 @dataclass(slots=True)
 class TopicImage:
-    """One topic. `topic_id` is 16 bytes; `configs` are the overrides only; partitions by their index."""
+    """`topic_id` has 16 bytes; `configs` are the overrides only; `partitions` are in the order of their indexes."""
 
     name: str
     topic_id: bytes
@@ -48,7 +51,7 @@ class TopicImage:
 
 
 class PartitionChange(NamedTuple):
-    """`old` is None for a partition that did not exist (in this topic id), `new` for one that is gone."""
+    """`old` is None for a new partition (of this topic id), `new` is None for a deleted one."""
 
     tp: TopicPartition
     topic_id: bytes
@@ -58,12 +61,12 @@ class PartitionChange(NamedTuple):
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """What changed from one image to the next, in the terms of those who must act on it.
+    """The difference between one image and the next.
 
-    A topic that was deleted and created again under its name appears in both lists, with different topic
-    ids: act on deletions first. `partitions` has every partition that appeared, changed or vanished, those
-    of created and deleted topics included. `configs` has the new overrides of each changed resource ({}
-    when they were removed).
+    A topic that was deleted and created again is in both `deleted` and `created`, with different topic ids; listeners
+    must handle deletions first. `partitions` has every new, changed or deleted partition, including those of created
+    and deleted topics. `configs` has the new overrides of each changed resource, {} if they were removed. A broker that
+    is no longer registered has None in `brokers`.
     """
 
     deleted: list[TopicImage] = field(default_factory=list)
@@ -73,22 +76,21 @@ class MetadataDelta:
     configs: dict[ConfigResource, dict[str, str]] = field(default_factory=dict)
     brokers: dict[int, BrokerRegistration | None] = field(default_factory=dict)
     controller_id: int | None = None
-    cluster_id: str | None = None
     features: FinalizedFeatures | None = None
 
     def __bool__(self) -> bool:
         return bool(
             self.deleted or self.created or self.updated or self.configs or self.brokers
-            or self.controller_id is not None or self.cluster_id is not None or self.features is not None
+            or self.controller_id is not None or self.features is not None
         )  # fmt: skip
 
 
-# A listener must not wait for the controller, which waits for the listeners.
+# Awaited with each delta after it was applied. It must not wait for the controller, which waits for the listeners.
 DeltaListener = Callable[[MetadataDelta], Awaitable[None]]
 
 
 class MetadataImage:
-    """Everything that Metadata answers, and the config overrides of every resource."""
+    """The topics, brokers, config overrides and features of the cluster."""
 
     def __init__(self) -> None:
         self.cluster_id = ""
@@ -97,10 +99,10 @@ class MetadataImage:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
-        self._configs: dict[ConfigResource, dict[str, str]] = {}
+        self._overrides: dict[ConfigResource, dict[str, str]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
-        """Carries the image forward. Deletions come first: a name may be taken again by a created topic."""
+        # Deletions first: a created topic may have the name of a deleted one.
         for topic in delta.deleted:
             del self.topics[topic.name]
             del self.topics_by_id[topic.topic_id]
@@ -109,47 +111,44 @@ class MetadataImage:
             self.topics_by_id[topic.topic_id] = topic
         for resource, overrides in delta.configs.items():
             if overrides:
-                self._configs[resource] = overrides
+                self._overrides[resource] = overrides
             else:
-                self._configs.pop(resource, None)
+                self._overrides.pop(resource, None)
             if resource.type == ConfigResourceType.TOPIC and resource.name in self.topics:
                 self.topics[resource.name].configs = overrides
-        for node_id, node in delta.brokers.items():
-            if node is None:
-                self.brokers.pop(node_id, None)
+        for broker_id, broker in delta.brokers.items():
+            if broker is None:
+                self.brokers.pop(broker_id, None)
             else:
-                self.brokers[node_id] = node
+                self.brokers[broker_id] = broker
         if delta.controller_id is not None:
             self.controller_id = delta.controller_id
-        if delta.cluster_id is not None:
-            self.cluster_id = delta.cluster_id
         if delta.features is not None:
             self.features = delta.features
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
-        """The config overrides of a resource, {} when there are none. For brokers, "" names the common
-        default.
-        """
-        return self._configs.get(ConfigResource(resource_type, name), {})
+        """Return the config overrides of a resource, {} if it has none."""
+        return self._overrides.get(ConfigResource(resource_type, name), {})
 
-    def config_resources(self, resource_type: int) -> list[str]:
-        """The names of the resources of a type that have overrides, sorted."""
-        return sorted(name for kind, name in self._configs if kind == resource_type)
+    def resources_with_overrides(self, resource_type: int) -> list[str]:
+        """Return the names of the resources of a type that have overrides, sorted."""
+        return sorted(resource.name for resource in self._overrides if resource.type == resource_type)
 
     def partition(self, topic: str, index: int) -> PartitionRegistration | None:
-        found = self.topics.get(topic)
-        if found is None or not 0 <= index < len(found.partitions):
+        image = self.topics.get(topic)
+        if image is None or not 0 <= index < len(image.partitions):
             return None
-        return found.partitions[index]
+        return image.partitions[index]
 
     def partitions(self) -> Iterator[tuple[TopicPartition, PartitionRegistration]]:
         for topic in self.topics.values():
             for index, partition in enumerate(topic.partitions):
                 yield TopicPartition(topic.name, index), partition
 
-    def registered_brokers(self, nodes: Iterable[int]) -> list[int]:
-        return [node for node in nodes if node in self.brokers]
+    def registered_brokers(self, broker_ids: Iterable[int]) -> list[int]:
+        """Return those of the brokers that are registered."""
+        return [broker_id for broker_id in broker_ids if broker_id in self.brokers]
 
     def offline_replicas(self, partition: PartitionRegistration) -> list[int]:
-        """The assigned replicas whose broker is not registered."""
-        return [node for node in partition.replicas if node not in self.brokers]
+        """Return the replicas whose broker is not registered."""
+        return [broker_id for broker_id in partition.replicas if broker_id not in self.brokers]

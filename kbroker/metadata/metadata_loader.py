@@ -1,8 +1,8 @@
-"""Keeps the metadata image at what the coordination service says.
+"""MetadataLoader: keeps a broker's metadata image up to date with the coordination service.
 
-It reads everything once, then follows the numbered changes: the nodes that a change touched are read again
-and compared with what was known. The controller's own broker learns of its changes in the same way, so that
-there is one path from a written change to the image and its listeners.
+It first reads all nodes. Then it follows the numbered changes in znodes.CHANGES: it reads the nodes again that a change
+has written, and compares them with those that it read before. The controller's own broker loads its changes in the same
+way, so there is one path from a change to the image and its listeners.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
     from kbroker.metadata.store.coordination import Coordination
 
-Contents = Mapping[str, bytes | None]
+# The data of nodes by path, None for a node that does not exist.
+NodeData = Mapping[str, bytes | None]
 
-# How long until it is tried again to follow, when the service could not be reached, in seconds.
-AGAIN_S = 0.5
+# Backoff before the next attempt while the service is unavailable, in seconds.
+RETRY_BACKOFF_S = 0.5
 
 
 class MetadataLoader:
-    """Reads nodes, computes deltas, carries the image forward, and has the listeners act on each delta in
-    turn.
+    """Reads nodes, computes deltas, applies them to the image, and awaits the listeners, one after the other.
 
-    `topics` and `chunks` are the nodes as last read: the controller builds its writes on them.
+    `change_log`, `topics` and `chunks` are the nodes as last read, from which the controller makes its changes.
     """
 
     def __init__(
@@ -49,45 +49,49 @@ class MetadataLoader:
         coordination: Coordination,
         loop: AbstractEventLoop,
         image: MetadataImage,
-        failed: Callable[[BaseException], None],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`failed` is told when following stops: the session is lost, or a listener or a node is broken. While the
-        service cannot be reached, the image stays as it is."""
+        """`on_failure` is called when the image can no longer be kept up to date: the session has expired, a node is
+        invalid, or a listener has failed. While the service is unavailable, the image stays as it is.
+        """
         self.image = image
         self.listeners: list[DeltaListener] = []
-        self.changes = znodes.ChangeLog()
-        self.changes_version = 0
+        self.change_log = znodes.ChangeLog()
+        self.change_log_version = 0
         self.topics: dict[str, znodes.TopicNode] = {}
         self.chunks: dict[int, znodes.Chunk] = {}
-        self._names: dict[bytes, str] = {}
-        self._states: dict[bytes, dict[int, PartitionRegistration]] = {}
+        self._topic_names: dict[bytes, str] = {}
+        # The partitions of all chunks, by topic id and index.
+        self._partitions: dict[bytes, dict[int, PartitionRegistration]] = {}
         self._coordination = coordination
         self._loop = loop
-        self._failed = failed
-        self._turn = Turnstile(loop)
+        self._on_failure = on_failure
+        self._lock = Turnstile(loop)
+        # Whether brokers or the controller may have changed since they were last read.
         self._members_changed = True
         self._loaded = False
         self._stopped = False
         self._tasks: set[Task[None]] = set()
 
     def stop(self) -> None:
-        """Follow no longer: what watches still report is not looked at."""
+        """Ignore watches from now on."""
         self._stopped = True
 
     async def catch_up(self) -> None:
-        """Returns when the image holds every change made before the call, and the listeners have acted on
-        it. Raises CoordinationError.
+        """Return when the image has every change that was written before the call, and the listeners have acted on it.
+
+        Raises CoordinationError.
         """
-        async with self._turn:
+        async with self._lock:
             delta = MetadataDelta()
-            members, self._members_changed = self._members_changed, False
+            members_changed, self._members_changed = self._members_changed, False
             try:
-                if members:
+                if members_changed:
                     await self._read_members(delta)
                 await self._read_changes(delta)
             except BaseException:
-                # What was read of them is not in the image.
-                self._members_changed |= members
+                # The delta is dropped, so the members must be read again.
+                self._members_changed |= members_changed
                 raise
             if delta:
                 self.image.apply(delta)
@@ -95,22 +99,22 @@ class MetadataLoader:
                     await listener(delta)
 
     async def _read_changes(self, delta: MetadataDelta) -> None:
-        node = await self._coordination.get(znodes.CHANGES, self._on_event)
-        changes = znodes.decode_changes(node.data)
-        if self._loaded and changes.number == self.changes.number:
-            self.changes_version = node.version
+        node = await self._coordination.get(znodes.CHANGES, self._on_change)
+        change_log = znodes.decode_change_log(node.data)
+        if self._loaded and change_log.number == self.change_log.number:
+            self.change_log_version = node.version
             return
-        paths = changes.since(self.changes.number) if self._loaded else None
+        paths = change_log.paths_since(self.change_log.number) if self._loaded else None
         if paths is None:
-            known: Contents = dict.fromkeys(self._known_paths())
-            contents: Contents = {**known, **await self._read(await self._all_paths())}
+            known_nodes: NodeData = dict.fromkeys(self._known_paths())
+            nodes: NodeData = {**known_nodes, **await self._read(await self._all_paths())}
         else:
-            contents = await self._read(paths)
-        self.changes, self.changes_version, self._loaded = changes, node.version, True
-        self._absorb(contents, delta)
+            nodes = await self._read(paths)
+        self.change_log, self.change_log_version, self._loaded = change_log, node.version, True
+        self._update(nodes, delta)
 
     async def _read(self, paths: Sequence[str]) -> dict[str, bytes | None]:
-        """A change later than the one that is followed may have removed a node already: None then."""
+        """Read nodes; the result is None for a node that a later change has deleted."""
         nodes = await self._coordination.get_many(paths)
         return {path: node and node.data for path, node in zip(paths, nodes, strict=True)}
 
@@ -123,17 +127,18 @@ class MetadataLoader:
     def _known_paths(self) -> Iterable[str]:
         yield from map(znodes.chunk_path, self.chunks)
         yield from map(znodes.topic_path, self.topics)
-        for resource_type in znodes.CONFIG_KINDS:
-            for name in self.image.config_resources(resource_type):
+        for resource_type in znodes.CONFIG_DIRECTORIES:
+            for name in self.image.resources_with_overrides(resource_type):
                 yield znodes.config_path(ConfigResource(resource_type, name))
 
-    def _absorb(self, contents: Contents, delta: MetadataDelta) -> None:
-        """Takes in what nodes hold now (None: gone) and adds to the delta what that changes in the image."""
-        touched: dict[bytes, None] = {}
-        for path, data in contents.items():
+    def _update(self, nodes: NodeData, delta: MetadataDelta) -> None:
+        """Take over the current data of nodes, and add to the delta how the image changes."""
+        # The ids of topics that may have changed; a dict to keep their order.
+        changed: dict[bytes, None] = {}
+        for path, data in nodes.items():
             parent, _, name = path.rpartition("/")
             if parent == znodes.TOPICS:
-                self._absorb_topic(name, None if data is None else znodes.decode_topic(name, data), touched)
+                self._update_topic(name, None if data is None else znodes.decode_topic(name, data), changed)
             elif path == znodes.FEATURES:
                 features = INITIAL_FEATURES if data is None else znodes.decode_features(data)
                 if features != self.image.features:
@@ -143,50 +148,51 @@ class MetadataLoader:
                 resource = znodes.config_resource(path)
                 if overrides != self.image.overrides(*resource):
                     delta.configs[resource] = overrides
-        self._absorb_chunks(
+        self._update_chunks(
             {
                 int(path.rpartition("/")[2]): znodes.decode_chunk(int(path.rpartition("/")[2]), data or b"{}")
-                for path, data in contents.items()
+                for path, data in nodes.items()
                 if path.startswith(znodes.PARTITIONS + "/")
             },
-            touched,
+            changed,
         )
-        for topic_id in touched:
-            self._compare(topic_id, delta)
+        for topic_id in changed:
+            self._add_topic_delta(topic_id, delta)
 
-    def _absorb_topic(self, name: str, new: znodes.TopicNode | None, touched: dict[bytes, None]) -> None:
+    def _update_topic(self, name: str, new: znodes.TopicNode | None, changed: dict[bytes, None]) -> None:
         old = self.topics.pop(name, None)
         if old is not None:
-            self._names.pop(old.topic_id, None)
-            touched[old.topic_id] = None
+            self._topic_names.pop(old.topic_id, None)
+            changed[old.topic_id] = None
         if new is not None:
             self.topics[name] = new
-            self._names[new.topic_id] = name
-            touched[new.topic_id] = None
+            self._topic_names[new.topic_id] = name
+            changed[new.topic_id] = None
 
-    def _absorb_chunks(self, chunks: dict[int, znodes.Chunk], touched: dict[bytes, None]) -> None:
-        """All removals before all additions: a partition may have moved from one chunk to another."""
+    def _update_chunks(self, chunks: dict[int, znodes.Chunk], changed: dict[bytes, None]) -> None:
+        # All removals before all additions: a partition may have moved from one chunk to another.
         for number, chunk in chunks.items():
-            for topic_id, states in self.chunks.get(number, {}).items():
-                if states != chunk.get(topic_id):
-                    touched[topic_id] = None
-                    for index in states:
-                        del self._states[topic_id][index]
+            for topic_id, partitions in self.chunks.get(number, {}).items():
+                if partitions != chunk.get(topic_id):
+                    changed[topic_id] = None
+                    for index in partitions:
+                        del self._partitions[topic_id][index]
         for number, chunk in chunks.items():
             old = self.chunks.get(number, {})
-            for topic_id, states in chunk.items():
-                if states != old.get(topic_id):
-                    touched[topic_id] = None
-                    self._states.setdefault(topic_id, {}).update(states)
+            for topic_id, partitions in chunk.items():
+                if partitions != old.get(topic_id):
+                    changed[topic_id] = None
+                    self._partitions.setdefault(topic_id, {}).update(partitions)
             self.chunks[number] = chunk
-        for topic_id in touched:
-            if not self._states.get(topic_id, True):
-                del self._states[topic_id]
+        for topic_id in changed:
+            if not self._partitions.get(topic_id, True):
+                del self._partitions[topic_id]
 
-    def _compare(self, topic_id: bytes, delta: MetadataDelta) -> None:
+    def _add_topic_delta(self, topic_id: bytes, delta: MetadataDelta) -> None:
+        """Compare a topic with the one in the image, and add the differences to the delta."""
         old = self.image.topics_by_id.get(topic_id)
-        name = self._names.get(topic_id)
-        new = None if name is None else self._build(name, topic_id, delta)
+        name = self._topic_names.get(topic_id)
+        new = None if name is None else self._build_topic(name, topic_id, delta)
         if new is None:
             if old is not None:
                 delta.deleted.append(old)
@@ -194,63 +200,64 @@ class MetadataLoader:
             delta.created.append(new)
         elif old.partitions != new.partitions:
             delta.updated.append(new)
-        before = old.partitions if old else []
-        after = new.partitions if new else []
-        for index in range(max(len(before), len(after))):
-            was = before[index] if index < len(before) else None
-            now = after[index] if index < len(after) else None
-            if was != now:
+        old_partitions = old.partitions if old else []
+        new_partitions = new.partitions if new else []
+        for index in range(max(len(old_partitions), len(new_partitions))):
+            old_partition = old_partitions[index] if index < len(old_partitions) else None
+            new_partition = new_partitions[index] if index < len(new_partitions) else None
+            if old_partition != new_partition:
                 tp = TopicPartition(name or (old.name if old else ""), index)
-                delta.partitions.append(PartitionChange(tp, topic_id, was, now))
+                delta.partitions.append(PartitionChange(tp, topic_id, old_partition, new_partition))
 
-    def _build(self, name: str, topic_id: bytes, delta: MetadataDelta) -> TopicImage:
-        """Partitions up to the first gap: a read that fell between two changes may see only some of the
-        chunks.
+    def _build_topic(self, name: str, topic_id: bytes, delta: MetadataDelta) -> TopicImage:
+        """Build the topic with its partitions up to the first that is missing.
+
+        Partitions can be missing if the chunks were read while the controller wrote the next change.
         """
-        states = self._states.get(topic_id, {})
+        known = self._partitions.get(topic_id, {})
         partitions: list[PartitionRegistration] = []
-        while (state := states.get(len(partitions))) is not None:
-            partitions.append(state)
+        while (partition := known.get(len(partitions))) is not None:
+            partitions.append(partition)
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         configs = delta.configs.get(resource, self.image.overrides(*resource))
         return TopicImage(name, topic_id, self.topics[name].internal, configs, partitions)
 
     async def _read_members(self, delta: MetadataDelta) -> None:
-        """The registered brokers and the controller: ephemeral nodes, which no numbered change announces."""
-        await self._coordination.exists(znodes.CONTROLLER, self._on_members)
-        names = await self._coordination.children(znodes.BROKERS, self._on_members)
-        read = await self._read([*(f"{znodes.BROKERS}/{name}" for name in names), znodes.CONTROLLER])
-        controller = read.pop(znodes.CONTROLLER)
-        members: dict[int, BrokerRegistration] = {}
-        for name, data in zip(names, read.values(), strict=True):
+        """Read the registered brokers and the controller: ephemeral nodes, which have no numbered changes."""
+        await self._coordination.exists(znodes.CONTROLLER, self._on_members_change)
+        names = await self._coordination.children(znodes.BROKERS, self._on_members_change)
+        nodes = await self._read([*(f"{znodes.BROKERS}/{name}" for name in names), znodes.CONTROLLER])
+        controller = nodes.pop(znodes.CONTROLLER)
+        brokers: dict[int, BrokerRegistration] = {}
+        for name, data in zip(names, nodes.values(), strict=True):
             if data is not None:
-                members[int(name)] = znodes.decode_broker(int(name), data)
-        for node_id in self.image.brokers.keys() | members.keys():
-            if self.image.brokers.get(node_id) != members.get(node_id):
-                delta.brokers[node_id] = members.get(node_id)
-        elected = NO_LEADER if controller is None else znodes.decode(znodes.CONTROLLER, controller)["broker"]
-        if elected != self.image.controller_id:
-            delta.controller_id = elected
+                brokers[int(name)] = znodes.decode_broker(int(name), data)
+        for broker_id in self.image.brokers.keys() | brokers.keys():
+            if self.image.brokers.get(broker_id) != brokers.get(broker_id):
+                delta.brokers[broker_id] = brokers.get(broker_id)
+        controller_id = NO_LEADER if controller is None else znodes.decode(znodes.CONTROLLER, controller)["broker"]
+        if controller_id != self.image.controller_id:
+            delta.controller_id = controller_id
 
-    def _on_members(self, event: WatchEvent) -> None:
+    def _on_members_change(self, event: WatchEvent) -> None:
         self._members_changed = True
-        self._on_event(event)
+        self._start_catch_up()
 
-    def _on_event(self, event: WatchEvent) -> None:
-        self._follow()
+    def _on_change(self, event: WatchEvent) -> None:
+        self._start_catch_up()
 
-    def _follow(self) -> None:
+    def _start_catch_up(self) -> None:
         if self._stopped:
             return
         task = self._loop.create_task(self.catch_up())
         self._tasks.add(task)
-        task.add_done_callback(self._caught_up)
+        task.add_done_callback(self._on_caught_up)
 
-    def _caught_up(self, task: Task[None]) -> None:
+    def _on_caught_up(self, task: Task[None]) -> None:
         self._tasks.discard(task)
-        fault = None if task.cancelled() else task.exception()
-        if isinstance(fault, Unavailable):
-            # Nobody watches now who would try again.
-            self._loop.call_later(AGAIN_S, self._follow)
-        elif fault is not None and not self._stopped:
-            self._failed(fault)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Unavailable):
+            # The watch may not have been left, so no event may start the next attempt.
+            self._loop.call_later(RETRY_BACKOFF_S, self._start_catch_up)
+        elif error is not None and not self._stopped:
+            self._on_failure(error)

@@ -1,4 +1,8 @@
-"""How the elected controller writes: each change is one multi, under the epoch of its election, with a number."""
+"""Writes of the elected controller: each change is one multi, fenced by the controller epoch, with a number.
+
+A multi begins with two checks: that the controller epoch is still the one of this broker's election, and that no other
+change was written since this broker last read znodes.CHANGES.
+"""
 
 from __future__ import annotations
 
@@ -26,93 +30,94 @@ if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
 
-# While the service cannot be reached, only one operation in so many seconds waits for it.
-AGAIN_S = 1.0
+# While the service is unavailable, one operation per interval waits for it; the others fail at once. In seconds.
+RETRY_BACKOFF_S = 1.0
 
 
 class MetadataWriter:
-    """Writes for one who does one thing at a time: `prepare`, decide on the follower's image, `commit`."""
+    """Used by one operation at a time: it calls `prepare`, decides on the loader's image, and calls `commit`."""
 
     def __init__(
-        self, node_id: int, coordination: Coordination, follower: MetadataLoader, loop: AbstractEventLoop
+        self, node_id: int, coordination: Coordination, loader: MetadataLoader, loop: AbstractEventLoop
     ) -> None:
         self._node_id = node_id
         self._coordination = coordination
-        self._follower = follower
+        self._loader = loader
         self._loop = loop
-        # The number of this broker's last election, as it is in the epoch's node.
+        # The controller epoch of this broker's last election.
         self.epoch = 0
-        # The version of the epoch's node by which later controllers are told; None while not elected.
+        # The version of the controller epoch's node, which a later election changes; None while not elected.
         self._epoch_version: int | None = None
-        # A change of ours may have been made that the image does not have; when it is time to find out.
-        self._uncertain = False
-        self._look_at = 0.0
+        # Whether a change of this broker may have been written that the image does not have yet.
+        self._image_may_be_stale = False
+        self._retry_at = 0.0
 
     @property
-    def elected(self) -> bool:
+    def is_elected(self) -> bool:
         return self._epoch_version is not None
 
     async def campaign(self) -> bool:
-        epoch = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        number = znodes.decode(znodes.CONTROLLER_EPOCH, epoch.data)["epoch"] + 1
+        """Become the controller if there is none; return whether it succeeded. Raises CoordinationError."""
+        node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+        epoch = znodes.decode(znodes.CONTROLLER_EPOCH, node.data)["epoch"] + 1
         try:
             await self._coordination.multi(
                 [
-                    Set(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": number}), epoch.version),
+                    Set(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": epoch}), node.version),
                     Create(znodes.CONTROLLER, znodes.encode({"broker": self._node_id}), ephemeral=True),
                 ]
             )
         except (NodeExists, BadVersion):
             return False
-        self._epoch_version = epoch.version + 1
-        self.epoch = number
+        self._epoch_version = node.version + 1
+        self.epoch = epoch
         return True
 
     async def prepare(self) -> None:
-        """Before anything is decided: this broker is elected, and its image has all that it has written. Raises
-        KafkaError."""
+        """Raise KafkaError unless this broker is elected and its image has all its own changes."""
         if self._epoch_version is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
-        if not self._uncertain:
+        if not self._image_may_be_stale:
             return
-        if self._loop.time() < self._look_at:
-            raise self._refused(Unavailable("", "the service cannot be reached"))
+        if self._loop.time() < self._retry_at:
+            raise self._to_kafka_error(Unavailable("", "the service cannot be reached"))
         try:
-            await self._follower.catch_up()
-        except CoordinationError as fault:
-            self._look_at = self._loop.time() + AGAIN_S
-            raise self._refused(fault) from fault
-        self._uncertain = False
+            await self._loader.catch_up()
+        except CoordinationError as error:
+            self._retry_at = self._loop.time() + RETRY_BACKOFF_S
+            raise self._to_kafka_error(error) from error
+        self._image_may_be_stale = False
 
     async def commit(self, ops: Sequence[Op]) -> None:
-        """Writes as one change, then waits until this broker has followed it. Raises KafkaError."""
+        """Write one change, and wait until this broker's image has it. Raises KafkaError."""
         try:
             await self.write(ops)
-        except CoordinationError as fault:
-            raise self._refused(fault) from fault
+        except CoordinationError as error:
+            raise self._to_kafka_error(error) from error
 
     async def write(self, ops: Sequence[Op]) -> None:
-        """As `commit`; raises CoordinationError."""
+        """Like commit, but raises CoordinationError."""
         assert self._epoch_version is not None
-        changes = self._follower.changes.after(op.path for op in ops)
+        change_log = self._loader.change_log.with_change(op.path for op in ops)
         await self._coordination.multi(
             [
                 Check(znodes.CONTROLLER_EPOCH, self._epoch_version),
-                Set(znodes.CHANGES, znodes.encode_changes(changes), self._follower.changes_version),
+                Set(znodes.CHANGES, znodes.encode_change_log(change_log), self._loader.change_log_version),
                 *ops,
             ]
         )
-        await self._follower.catch_up()
+        await self._loader.catch_up()
 
-    def _refused(self, fault: CoordinationError) -> KafkaError:
-        """What a failure of the coordination service means to clients."""
-        if isinstance(fault, SessionExpired) or (
-            isinstance(fault, BadVersion) and fault.path == znodes.CONTROLLER_EPOCH
+    def _to_kafka_error(self, error: CoordinationError) -> KafkaError:
+        """Return the error for the client, and record what the failure means for later operations."""
+        if isinstance(error, SessionExpired) or (
+            isinstance(error, BadVersion) and error.path == znodes.CONTROLLER_EPOCH
         ):
             self._epoch_version = None
             return KafkaError(ErrorCode.NOT_CONTROLLER, "Another broker is the controller now.")
-        if isinstance(fault, Unavailable | BadVersion):
-            self._uncertain = True
-            # What this means to a client: it may have been done or not, and can be tried again.
-            return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {fault}")
-        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Coordination failed: {fault}")
+        message = f"Coordination failed: {error}"
+        if isinstance(error, Unavailable | BadVersion):
+            self._image_may_be_stale = True
+            # The change may have been written. The client may retry.
+            return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message)

@@ -1,4 +1,4 @@
-"""Changes of partition state, gathered into the few nodes that hold it."""
+"""Partition state is stored in chunks, nodes with at most 128 partitions each. A draft changes several chunks."""
 
 from collections.abc import Mapping
 
@@ -8,49 +8,51 @@ from kbroker.metadata.store.znodes import CHUNK_PARTITIONS, Chunk, chunk_path, e
 
 
 class ChunkDraft:
-    """A draft over the chunks as they are; `ops` writes what the draft changed."""
+    """Collects changes of partitions. `chunks` stay as they are; `ops` are the operations that write the changes."""
 
     def __init__(self, chunks: Mapping[int, Chunk]) -> None:
-        self._before = chunks
-        self._after: dict[int, Chunk] = {}
-        # Chunks with room and how much.
-        rooms = ((number, CHUNK_PARTITIONS - size(chunk)) for number, chunk in chunks.items())
-        self._room = [(number, room) for number, room in rooms if room > 0]
-        self._next = max(chunks, default=-1) + 1
+        self._chunks = chunks
+        self._changed: dict[int, Chunk] = {}
+        # (chunk, number of partitions that fit in) of the chunks that are not full.
+        free = ((number, CHUNK_PARTITIONS - partition_count(chunk)) for number, chunk in chunks.items())
+        self._free = [(number, count) for number, count in free if count > 0]
+        self._next_number = max(chunks, default=-1) + 1
 
-    def add(self, topic_id: bytes, index: int, state: PartitionRegistration) -> None:
-        """A new partition goes to a chunk with room, or starts a new chunk."""
-        if not self._room:
-            self._room.append((self._next, CHUNK_PARTITIONS))
-            self._next += 1
-        number, room = self._room.pop()
-        if room > 1:
-            self._room.append((number, room - 1))
-        self._draft(number).setdefault(topic_id, {})[index] = state
+    def add(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
+        """Add a new partition to a chunk that is not full, or to a new chunk."""
+        if not self._free:
+            self._free.append((self._next_number, CHUNK_PARTITIONS))
+            self._next_number += 1
+        number, count = self._free.pop()
+        if count > 1:
+            self._free.append((number, count - 1))
+        self._writable(number).setdefault(topic_id, {})[index] = partition
 
-    def replace(self, number: int, topic_id: bytes, index: int, state: PartitionRegistration) -> None:
-        """`number` is the chunk that has the partition."""
-        self._draft(number)[topic_id][index] = state
+    def replace(self, number: int, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
+        """Replace a partition of chunk `number`."""
+        self._writable(number)[topic_id][index] = partition
 
     def remove(self, topic_id: bytes) -> None:
-        for number, chunk in self._before.items():
+        """Remove all partitions of a topic."""
+        for number, chunk in self._chunks.items():
             if topic_id in chunk:
-                del self._draft(number)[topic_id]
+                del self._writable(number)[topic_id]
 
     def ops(self) -> list[Op]:
         return [
             Set(chunk_path(number), encode_chunk(chunk))
-            if number in self._before
+            if number in self._chunks
             else Create(chunk_path(number), encode_chunk(chunk))
-            for number, chunk in self._after.items()
+            for number, chunk in self._changed.items()
         ]
 
-    def _draft(self, number: int) -> Chunk:
-        if number not in self._after:
-            before = self._before.get(number, {})
-            self._after[number] = {topic_id: dict(states) for topic_id, states in before.items()}
-        return self._after[number]
+    def _writable(self, number: int) -> Chunk:
+        """Return the chunk in this draft, a copy at its first change."""
+        if number not in self._changed:
+            chunk = self._chunks.get(number, {})
+            self._changed[number] = {topic_id: dict(partitions) for topic_id, partitions in chunk.items()}
+        return self._changed[number]
 
 
-def size(chunk: Chunk) -> int:
+def partition_count(chunk: Chunk) -> int:
     return sum(map(len, chunk.values()))

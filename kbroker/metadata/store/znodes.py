@@ -1,20 +1,19 @@
-"""The nodes of the coordination service: where each thing is, and how it is written. All data is JSON.
+"""The nodes in the coordination service: their paths, and how their data is encoded. All data is JSON.
 
-    /kbroker/cluster-id            {"id": text}
-    /kbroker/broker-epoch          its version is the epoch of the last registration
-    /kbroker/brokers/ID            {"host", "port", "rack", "epoch"}; ephemeral
-    /kbroker/controller            {"broker"}; ephemeral
-    /kbroker/controller-epoch      {"epoch"}; every write of the controller begins with a check of its version
-    /kbroker/changes               {"number", "recent": [[number, [path, ...] or null], ...]}
-    /kbroker/topics/NAME           {"id": hex, "internal": bool}
-    /kbroker/partitions/N          {topic id in hex: {partition: state}}, at most 128 partitions in all
-    /kbroker/configs/KIND/NAME     {config: value}; KIND is topics, brokers, client-metrics or groups
-    /kbroker/features              {"epoch", "levels": {feature: finalized level}}
-    /kbroker/producer-ids          {"next": first id of the next block}
+    /kbroker/cluster-id              {"id": text}
+    /kbroker/broker-epoch            empty; its version is the broker epoch of the last registration
+    /kbroker/brokers/ID              {"host", "port", "rack", "epoch"}; ephemeral
+    /kbroker/controller              {"broker": id}; ephemeral
+    /kbroker/controller-epoch        {"epoch"}; every write of the controller begins with a check of its version
+    /kbroker/changes                 {"number", "recent": [[number, [path, ...] or null], ...]}
+    /kbroker/topics/NAME             {"id": hex, "internal": bool}
+    /kbroker/partitions/N            {topic id in hex: {partition: state}}; a chunk of at most 128 partitions
+    /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
+    /kbroker/features                {"epoch", "levels": {feature: finalized level}}
+    /kbroker/producer-ids            {"next": first id of the next block}
 
-`changes` is what brokers watch. Each write of the controller adds one number with the paths that it touched
-below /kbroker, or null for too many; a broker that finds no unbroken line of numbers reads everything
-again.
+Brokers watch /kbroker/changes. Each change of the controller adds its number with the paths that it wrote, relative to
+/kbroker, or null for too many paths. A broker that finds a gap in the numbers reads all nodes again.
 """
 
 import json
@@ -42,25 +41,26 @@ CONFIGS = f"{ROOT}/configs"
 FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
 
-CONFIG_KINDS: dict[int, str] = {
+CONFIG_DIRECTORIES: dict[int, str] = {
     ConfigResourceType.TOPIC: "topics",
     ConfigResourceType.BROKER: "brokers",
     ConfigResourceType.CLIENT_METRICS: "client-metrics",
     ConfigResourceType.GROUP: "groups",
 }
-KIND_RESOURCES = {kind: resource for resource, kind in CONFIG_KINDS.items()}
-CONFIG_ROOTS = tuple(f"{CONFIGS}/{kind}" for kind in KIND_RESOURCES)
+_RESOURCE_TYPES = {directory: resource_type for resource_type, directory in CONFIG_DIRECTORIES.items()}
+CONFIG_ROOTS = tuple(f"{CONFIGS}/{directory}" for directory in CONFIG_DIRECTORIES.values())
 DEFAULT_BROKER = "<default>"
 
 CHUNK_PARTITIONS = 128
 RECENT_CHANGES = 32
+# The most paths in a change, and in all recent changes together.
 MAX_PATHS = 256
 
 Chunk = dict[bytes, dict[int, PartitionRegistration]]
 
 
 class InvalidNodeData(CoordinationError):
-    """A node holds what kbroker did not write."""
+    """A node has data that kbroker did not write."""
 
 
 def encode(value: object) -> bytes:
@@ -68,26 +68,26 @@ def encode(value: object) -> bytes:
 
 
 @contextmanager
-def _reading(path: str) -> Iterator[None]:
-    """What reading a node's data may raise becomes Unreadable: it is not what kbroker wrote, or not JSON."""
+def _decoding(path: str) -> Iterator[None]:
+    """Raise InvalidNodeData instead of the errors that decoding invalid data can raise."""
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as fault:
-        raise InvalidNodeData(path, f"{type(fault).__name__}: {fault}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidNodeData(path, f"{type(error).__name__}: {error}") from None
 
 
 def decode(path: str, data: bytes) -> Any:
-    with _reading(path):
+    with _decoding(path):
         return json.loads(data)
 
 
 def escape(name: str) -> str:
-    """A name as one component of a path: group names may hold anything, "." and ".." are not allowed."""
+    """Escape a name as one component of a path. Group names can be any text; "." and ".." are not allowed in paths."""
     return "".join(f"%{ord(c):02X}" for c in name) if name in (".", "..") else quote(name, safe="")
 
 
-def broker_path(node_id: int) -> str:
-    return f"{BROKERS}/{node_id}"
+def broker_path(broker_id: int) -> str:
+    return f"{BROKERS}/{broker_id}"
 
 
 def topic_path(name: str) -> str:
@@ -99,26 +99,26 @@ def chunk_path(number: int) -> str:
 
 
 def config_path(resource: ConfigResource) -> str:
-    by_default = resource.type == ConfigResourceType.BROKER and not resource.name
-    name = DEFAULT_BROKER if by_default else escape(resource.name)
-    return f"{CONFIGS}/{CONFIG_KINDS[resource.type]}/{name}"
+    is_default_broker = resource.type == ConfigResourceType.BROKER and not resource.name
+    name = DEFAULT_BROKER if is_default_broker else escape(resource.name)
+    return f"{CONFIGS}/{CONFIG_DIRECTORIES[resource.type]}/{name}"
 
 
 def config_resource(path: str) -> ConfigResource:
     """The inverse of config_path."""
-    _, _, kind, name = path.removeprefix(ROOT).split("/")
-    return ConfigResource(KIND_RESOURCES[kind], "" if name == DEFAULT_BROKER else unquote(name))
+    _, _, directory, name = path.removeprefix(ROOT).split("/")
+    return ConfigResource(_RESOURCE_TYPES[directory], "" if name == DEFAULT_BROKER else unquote(name))
 
 
-def encode_broker(node: BrokerRegistration) -> bytes:
-    return encode({"host": node.host, "port": node.port, "rack": node.rack, "epoch": node.epoch})
+def encode_broker(broker: BrokerRegistration) -> bytes:
+    return encode({"host": broker.host, "port": broker.port, "rack": broker.rack, "epoch": broker.epoch})
 
 
-def decode_broker(node_id: int, data: bytes) -> BrokerRegistration:
-    path = broker_path(node_id)
-    with _reading(path):
+def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
+    path = broker_path(broker_id)
+    with _decoding(path):
         fields = decode(path, data)
-        return BrokerRegistration(node_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
+        return BrokerRegistration(broker_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
 
 
 def encode_features(features: FinalizedFeatures) -> bytes:
@@ -126,7 +126,7 @@ def encode_features(features: FinalizedFeatures) -> bytes:
 
 
 def decode_features(data: bytes) -> FinalizedFeatures:
-    with _reading(FEATURES):
+    with _decoding(FEATURES):
         fields = decode(FEATURES, data)
         levels = {str(name): int(level) for name, level in fields["levels"].items()}
         return FinalizedFeatures(int(fields["epoch"]), levels)
@@ -144,7 +144,7 @@ def encode_topic(topic: TopicNode) -> bytes:
 
 def decode_topic(name: str, data: bytes) -> TopicNode:
     path = topic_path(name)
-    with _reading(path):
+    with _decoding(path):
         fields = decode(path, data)
         return TopicNode(bytes.fromhex(fields["id"]), fields["internal"])
 
@@ -152,33 +152,37 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
 def encode_chunk(chunk: Chunk) -> bytes:
     return encode(
         {
-            topic_id.hex(): {str(index): _partition_row(state) for index, state in states.items()}
-            for topic_id, states in chunk.items()
+            topic_id.hex(): {str(index): _partition_fields(partition) for index, partition in partitions.items()}
+            for topic_id, partitions in chunk.items()
         }
     )
 
 
-def _partition_row(state: PartitionRegistration) -> list[object]:
-    """Short, for there are many: leader, leader epoch, partition epoch, replicas, ISR and, if any, both
-    ELRs.
-    """
-    row = [state.leader, state.leader_epoch, state.partition_epoch, state.replicas, state.isr]
-    if state.elr or state.last_known_elr:
-        row += [state.elr, state.last_known_elr]
-    return row
+def _partition_fields(partition: PartitionRegistration) -> list[object]:
+    """Return a list instead of a dict with names, which would be larger. The ELR fields are omitted if empty."""
+    fields = [
+        partition.leader,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        partition.replicas,
+        partition.isr,
+    ]
+    if partition.elr or partition.last_known_elr:
+        fields += [partition.elr, partition.last_known_elr]
+    return fields
 
 
 def decode_chunk(number: int, data: bytes) -> Chunk:
     path = chunk_path(number)
-    with _reading(path):
+    with _decoding(path):
         fields = decode(path, data)
         return {
-            bytes.fromhex(topic_id): {int(index): _partition_image(*row) for index, row in states.items()}
-            for topic_id, states in fields.items()
+            bytes.fromhex(topic_id): {int(index): _decode_partition(*row) for index, row in partitions.items()}
+            for topic_id, partitions in fields.items()
         }
 
 
-def _partition_image(
+def _decode_partition(
     leader: int,
     leader_epoch: int,
     partition_epoch: int,
@@ -192,33 +196,33 @@ def _partition_image(
 
 @dataclass(slots=True)
 class ChangeLog:
-    """The numbered changes, newest last. `paths` of a change is None when it touched too many to list."""
+    """The recent changes as (number, paths), the newest last. The paths of a change with too many of them are None."""
 
     number: int = 0
     recent: list[tuple[int, list[str] | None]] = field(default_factory=list)
 
-    def after(self, paths: Iterable[str]) -> "ChangeLog":
-        """With one more change, that touched these paths."""
-        listed = [path.removeprefix(ROOT) for path in paths]
+    def with_change(self, paths: Iterable[str]) -> "ChangeLog":
+        """Return the log with one more change, which writes these paths."""
+        relative = [path.removeprefix(ROOT) for path in paths]
         number = self.number + 1
-        recent = [*self.recent, (number, listed if len(listed) <= MAX_PATHS else None)][-RECENT_CHANGES:]
-        while sum(len(at or ()) for _, at in recent) > MAX_PATHS:
+        recent = [*self.recent, (number, relative if len(relative) <= MAX_PATHS else None)][-RECENT_CHANGES:]
+        while sum(len(changed or ()) for _, changed in recent) > MAX_PATHS:
             recent.pop(0)
         return ChangeLog(number, recent)
 
-    def since(self, number: int) -> list[str] | None:
-        """The paths touched after change `number`, in order and once each; None when they are not known."""
-        missed = [paths for at, paths in self.recent if at > number]
+    def paths_since(self, number: int) -> list[str] | None:
+        """Return the paths that were written after change `number`, without repeats; None if they are not known."""
+        missed = [paths for change, paths in self.recent if change > number]
         if len(missed) != self.number - number or None in missed:
             return None
         return list(dict.fromkeys(ROOT + path for paths in missed for path in paths or ()))
 
 
-def encode_changes(changes: ChangeLog) -> bytes:
-    return encode({"number": changes.number, "recent": changes.recent})
+def encode_change_log(change_log: ChangeLog) -> bytes:
+    return encode({"number": change_log.number, "recent": change_log.recent})
 
 
-def decode_changes(data: bytes) -> ChangeLog:
-    with _reading(CHANGES):
+def decode_change_log(data: bytes) -> ChangeLog:
+    with _decoding(CHANGES):
         fields = decode(CHANGES, data)
         return ChangeLog(fields["number"], [(number, paths) for number, paths in fields["recent"]])

@@ -1,4 +1,4 @@
-"""Which brokers hold a new partition: leaders and replicas spread over brokers, replicas over racks."""
+"""Replica placement: leaders and followers are spread over the brokers, the replicas of a partition over racks."""
 
 from collections.abc import Mapping
 from random import Random
@@ -6,16 +6,16 @@ from random import Random
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 
+# The rack of each broker. Brokers without a rack count as one more rack.
 Racks = Mapping[int, str | None]
 NO_BROKER = "All brokers are currently fenced, or have all their log directories cordoned."
 
 
 def place_replicas(count: int, replication_factor: int, racks: Racks, random: Random) -> list[list[int]]:
-    """Replica lists, preferred leader first, for `count` new partitions.
+    """Return the replicas of `count` new partitions, the preferred leader first.
 
-    `racks` maps each broker that may take replicas to its rack; brokers without one count as one more rack.
-    The start is random, so that topics of one partition do not all land on the first broker. Raises
-    KafkaError (INVALID_REPLICATION_FACTOR) when there are too few brokers.
+    `racks` has the brokers that may get replicas. The first broker is random, to spread topics with one partition.
+    Raises KafkaError (INVALID_REPLICATION_FACTOR) if there are too few brokers.
     """
     if not racks:
         raise KafkaError(
@@ -29,15 +29,15 @@ def place_replicas(count: int, replication_factor: int, racks: Racks, random: Ra
             f"{replication_factor} cannot be reached because only {len(racks)} broker(s) are registered or some "
             "brokers have all their log directories cordoned.",
         )
-    order = interleave_racks(racks)
-    start = random.randrange(len(order))
-    shift = random.randrange(len(order))
+    brokers = interleave_racks(racks)
+    start = random.randrange(len(brokers))
+    shift = random.randrange(len(brokers))
     return [
         _replicas(
-            order,
+            brokers,
             racks,
-            (start + index) % len(order),
-            shift + (start + index) // len(order),
+            (start + index) % len(brokers),
+            shift + (start + index) // len(brokers),
             replication_factor,
         )
         for index in range(count)
@@ -45,30 +45,28 @@ def place_replicas(count: int, replication_factor: int, racks: Racks, random: Ra
 
 
 def interleave_racks(racks: Racks) -> list[int]:
-    """The brokers with neighbours in different racks where possible: one of each rack, then the next of
-    each.
-    """
+    """Order the brokers so that neighbours are in different racks if possible: one of each rack, then the next."""
     by_rack: dict[str | None, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)
     queues = [by_rack[rack] for rack in sorted(by_rack, key=lambda rack: (rack is None, rack or ""))]
     longest = max((len(queue) for queue in queues), default=0)
-    return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]
+    return [queue[index] for index in range(longest) for queue in queues if index < len(queue)]
 
 
-def _replicas(order: list[int], racks: Racks, leader: int, shift: int, replication_factor: int) -> list[int]:
-    """The leader and its followers; each follower goes to a rack that has the fewest replicas so far.
+def _replicas(brokers: list[int], racks: Racks, leader: int, shift: int, replication_factor: int) -> list[int]:
+    """Return the leader `brokers[leader]` and its followers, each in a rack with the fewest replicas so far.
 
-    `shift` moves the followers on with every round over the brokers, so that the load of one broker that
-    fails is taken by many.
+    `shift` grows with each round over the brokers. It rotates the followers, so that when a broker fails, its load is
+    spread over many others.
     """
-    chosen = [order[leader]]
-    others = len(order) - 1
-    candidates = [order[(leader + 1 + (shift + step) % others) % len(order)] for step in range(others)]
-    load = {racks[order[leader]]: 1}
+    chosen = [brokers[leader]]
+    others = len(brokers) - 1
+    candidates = [brokers[(leader + 1 + (shift + step) % others) % len(brokers)] for step in range(others)]
+    replicas_in_rack = {racks[brokers[leader]]: 1}
     while len(chosen) < replication_factor:
-        best = min(candidates, key=lambda broker: load.get(racks[broker], 0))
-        candidates.remove(best)
-        chosen.append(best)
-        load[racks[best]] = load.get(racks[best], 0) + 1
+        follower = min(candidates, key=lambda broker: replicas_in_rack.get(racks[broker], 0))
+        candidates.remove(follower)
+        chosen.append(follower)
+        replicas_in_rack[racks[follower]] = replicas_in_rack.get(racks[follower], 0) + 1
     return chosen

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.metadata.cluster_member import join_cluster
 from kbroker.metadata.image import BrokerRegistration
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k03_metadata import MetadataRequestTopic, MetadataResponseBroker
 from tests.unit.support.handlers import Handlers, no_fault, run, start_handlers
@@ -19,7 +19,7 @@ ALL_VERSIONS = range(APIS[ApiKey.METADATA].min_version, APIS[ApiKey.METADATA].ma
 
 async def with_topics(*names: str, **configs: str) -> Handlers:
     handlers = await start_handlers(**configs)
-    await handlers.member.controller.create_topics([TopicSpec(name, 2) for name in names], False)
+    await handlers.member.controller.create_topics([NewTopic(name, 2) for name in names], False)
     return handlers
 
 
@@ -160,7 +160,7 @@ def test_replicas_that_are_away():
         )
         await settle()
         assert (await ask(handlers, 12)).brokers[1].rack == "r2"
-        spec = TopicSpec("t", assignments=[(0, [1, 2]), (1, [2, 1])])
+        spec = NewTopic("t", assignments=[(0, [1, 2]), (1, [2, 1])])
         await handlers.member.controller.create_topics([spec], False)
         await other.leave()
         await settle()

@@ -1,4 +1,4 @@
-"""CreateTopics in all versions. What is refused, and why, is in tests/unit/metadata/topics/test_topic_plans.py."""
+"""CreateTopics in all versions. What is refused, and why, is in tests/unit/metadata/topics/test_create_topics.py."""
 
 from typing import Any
 

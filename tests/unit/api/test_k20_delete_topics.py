@@ -1,10 +1,10 @@
-"""DeleteTopics by name and by id. The table of refusals is in tests/unit/metadata/topics/test_topic_plans.py."""
+"""DeleteTopics by name and by id. The table of refusals is in tests/unit/metadata/topics/test_delete_topics.py."""
 
 from typing import Any
 
 import pytest
 
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k20_delete_topics import DeleteTopicState
 from tests.unit.support.handlers import Handlers, run, start_handlers
@@ -12,7 +12,7 @@ from tests.unit.support.handlers import Handlers, run, start_handlers
 
 async def with_topics(**configs: str) -> Handlers:
     handlers = await start_handlers(**configs)
-    await handlers.member.controller.create_topics([TopicSpec("t1"), TopicSpec("t2")], False)
+    await handlers.member.controller.create_topics([NewTopic("t1"), NewTopic("t2")], False)
     return handlers
 
 

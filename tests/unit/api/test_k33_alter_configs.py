@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k33_alter_configs import AlterableConfig, AlterConfigsResource
 from tests.unit.support.config_recording import play
@@ -29,7 +29,7 @@ def test_every_step_of_kafkas_story_is_answered_as_kafka_does():
 def test_what_is_not_named_is_reset(version: int):
     async def story():
         handlers = await start_handlers()
-        await handlers.member.controller.create_topics([TopicSpec("t", 1, configs=[("segment.ms", "5000")])], False)
+        await handlers.member.controller.create_topics([NewTopic("t", 1, configs=[("segment.ms", "5000")])], False)
         answer = await handlers.request(ApiKey.ALTER_CONFIGS, version, resources=[topic("t", retention_ms="7000")])
         (response,) = answer.responses
         assert (response.error_code, response.error_message) == (0, None)
@@ -42,7 +42,7 @@ def test_what_is_not_named_is_reset(version: int):
 def test_a_resource_named_twice_is_refused_both_times():
     async def story():
         handlers = await start_handlers()
-        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+        await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
         twice = [topic("t", segment_ms="5000"), topic("t", segment_ms="6000")]
         answer = await handlers.request(ApiKey.ALTER_CONFIGS, 2, resources=twice)
         refusal = (42, "Each resource must appear at most once.")

@@ -1,8 +1,8 @@
-"""CreatePartitions in all versions. The table of refusals is in tests/unit/metadata/topics/test_topic_plans.py."""
+"""CreatePartitions in all versions. The table of refusals is in tests/unit/metadata/topics/test_create_partitions.py."""
 
 import pytest
 
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k37_create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
 from tests.unit.support.handlers import run, start_handlers
@@ -13,7 +13,7 @@ from tests.unit.support.handlers import run, start_handlers
 def test_topics_grow(version: int, validate_only: bool):
     async def story():
         handlers = await start_handlers()
-        await handlers.member.controller.create_topics([TopicSpec("a", 1), TopicSpec("b", 1), TopicSpec("c", 1)], False)
+        await handlers.member.controller.create_topics([NewTopic("a", 1), NewTopic("b", 1), NewTopic("c", 1)], False)
         topics = [
             CreatePartitionsTopic(name="a", count=3, assignments=None),
             CreatePartitionsTopic(name="b", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])]),

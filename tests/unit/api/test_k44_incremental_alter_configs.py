@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k44_incremental_alter_configs import AlterableConfig, AlterConfigsResource
 from tests.unit.support.config_recording import play
@@ -30,7 +30,7 @@ async def alter(
 
 async def with_topic() -> Handlers:
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
     return handlers
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsTopics
 from tests.unit.support.handlers import run, start_handlers
@@ -12,7 +12,7 @@ from tests.unit.support.handlers import run, start_handlers
 def test_no_partition_is_moved(names: list[str] | None):
     async def story():
         handlers = await start_handlers()
-        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+        await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
         topics = names and [ListPartitionReassignmentsTopics(name=name, partition_indexes=[0, 9, -1]) for name in names]
         response = await handlers.request(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=topics)
         assert (response.throttle_time_ms, response.error_code, response.error_message) == (0, 0, None)

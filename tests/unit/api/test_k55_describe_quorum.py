@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k55_describe_quorum import (
     Listener,
@@ -45,7 +45,7 @@ async def quorum(handlers: Handlers, version: int = 2) -> PartitionData:
 def test_the_controller_leads(version: int):
     async def story():
         handlers = await start_handlers()
-        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+        await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
         now_ms = handlers.services.environment.clock.now_ms() if version >= 1 else -1
         leader = ReplicaState(
             replica_id=1, log_end_offset=1, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
@@ -73,8 +73,8 @@ def test_each_change_and_each_start_is_counted():
         disk = MemoryDisk()
         handlers = await start_handlers(disk)
         assert (await quorum(handlers)).high_watermark == 0
-        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
-        await handlers.member.controller.create_topics([TopicSpec("u", 1)], True)
+        await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+        await handlers.member.controller.create_topics([NewTopic("u", 1)], True)
         assert (await quorum(handlers)).high_watermark == 1
         await handlers.store.close()
         again = await quorum(await start_handlers(disk))

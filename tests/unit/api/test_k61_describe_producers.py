@@ -3,7 +3,7 @@
 from typing import Any
 
 from kbroker.common import TopicPartition
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k61_describe_producers import TopicRequest
 from protocol.records.batch import build_batch, parse_header
@@ -20,7 +20,7 @@ async def ask(handlers: Handlers, topic: str, *indexes: int) -> list[Any]:
 def test_the_producers_of_a_partition():
     async def story():
         handlers = await start_handlers()
-        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+        await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
         producers = handlers.replicas.add("t", 0).log.producers
         for base, sequence in ((0, 0), (3, 3)):
             batch = build_batch(
@@ -38,7 +38,7 @@ def test_the_producers_of_a_partition():
 def test_refusals():
     async def story():
         handlers = await start_handlers()
-        await handlers.member.controller.create_topics([TopicSpec("t", 1)], False)
+        await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
         handlers.replicas.add("t", 0)
         (unknown,) = await ask(handlers, "nope", 0)
         assert (unknown.error_code, unknown.error_message) == (3, "This server does not host this topic-partition.")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k75_describe_topic_partitions import Cursor, TopicRequest
 from tests.unit.support.handlers import Handlers, run, start_handlers
@@ -34,7 +34,7 @@ PAGES: list[tuple[list[str], dict[str, Any], tuple[str, int] | None, list[tuple[
 
 async def with_topics(**configs: str) -> Handlers:
     handlers = await start_handlers(**configs)
-    await handlers.member.controller.create_topics([TopicSpec("t2", 1), TopicSpec("t1", 2)], False)
+    await handlers.member.controller.create_topics([NewTopic("t2", 1), NewTopic("t1", 2)], False)
     return handlers
 
 

@@ -301,5 +301,5 @@ def _chunk(rng: Random) -> Case:
 def _changes(rng: Random) -> Case:
     changes = znodes.ChangeLog()
     for n in range(rng.randint(0, 5)):
-        changes = changes.after([f"/kbroker/topics/t{n}"] * rng.choice((0, 1, 3, 300)))
-    return _json(znodes.encode_changes(changes), znodes.decode_changes, znodes.encode_changes)  # type: ignore[arg-type]
+        changes = changes.with_change([f"/kbroker/topics/t{n}"] * rng.choice((0, 1, 3, 300)))
+    return _json(znodes.encode_change_log(changes), znodes.decode_change_log, znodes.encode_change_log)  # type: ignore[arg-type]

@@ -189,5 +189,5 @@ def test_nested_json_is_refused(opening: bytes) -> None:
         with pytest.raises(znodes.InvalidNodeData):
             decoder("1", data)  # type: ignore[arg-type]
     with suppress(znodes.InvalidNodeData):
-        znodes.decode_changes(data)
+        znodes.decode_change_log(data)
         pytest.fail("it was taken")

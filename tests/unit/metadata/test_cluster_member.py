@@ -1,6 +1,4 @@
-"""A broker's life with its metadata: joining, changing topics and configs, restarting, more brokers in one
-process.
-"""
+"""Brokers join a cluster, change topics and configs through the controller, and load each other's changes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +14,9 @@ from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataIm
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import NodeExists
 from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore
-from kbroker.metadata.topics.topic_plans import PartitionsSpec, TopicRef, TopicSpec
+from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from protocol.errors import ErrorCode
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
 
@@ -30,8 +30,8 @@ def run(story: Callable[[], Awaitable[Any]]) -> None:
     asyncio.run(main())
 
 
-class Broker:
-    """A member with its deltas and faults recorded."""
+class JoinedBroker:
+    """A cluster member that records its deltas."""
 
     def __init__(self, member: ClusterMember, session: EmbeddedSession, store: EmbeddedStore) -> None:
         self.member = member
@@ -53,48 +53,48 @@ class Broker:
         return self.member.controller
 
 
-FAULTS: list[BaseException] = []
+FAILURES: list[BaseException] = []
 
 
-async def start(disk: MemoryDisk, store: EmbeddedStore | None = None, node_id: int = 1) -> Broker:
+async def start(disk: MemoryDisk, store: EmbeddedStore | None = None, node_id: int = 1) -> JoinedBroker:
     environment = make_environment(disk, node_id)
     store = store or await EmbeddedStore.open(environment, "/data")
     session = store.session()
     member = await join_cluster(
-        environment, session, BrokerRegistration(node_id, "127.0.0.1", 9091 + node_id), lambda: CONFIG, FAULTS.append
+        environment, session, BrokerRegistration(node_id, "127.0.0.1", 9091 + node_id), lambda: CONFIG, FAILURES.append
     )
-    return Broker(member, session, store)
+    return JoinedBroker(member, session, store)
 
 
-async def create(broker: Broker, *specs: TopicSpec, validate_only: bool = False) -> list[Any]:
-    return await broker.controller.create_topics(specs, validate_only)  # type: ignore[no-any-return]
+async def create(broker: JoinedBroker, *topics: NewTopic, validate_only: bool = False) -> list[Any]:
+    return await broker.controller.create_topics(topics, validate_only)  # type: ignore[no-any-return]
 
 
 def test_a_single_broker_is_the_controller_of_a_new_cluster():
     async def story():
         disk = MemoryDisk()
-        one = await start(disk)
-        assert one.controller.elected
-        assert one.image.controller_id == 1
-        assert len(one.image.cluster_id) == 22
-        assert one.image.brokers == {1: BrokerRegistration(1, "127.0.0.1", 9092, None, 1)}
-        again = await start(disk)
-        assert again.image.cluster_id == one.image.cluster_id
-        assert again.image.brokers[1].epoch == 2
+        broker = await start(disk)
+        assert broker.controller.is_elected
+        assert broker.image.controller_id == 1
+        assert len(broker.image.cluster_id) == 22
+        assert broker.image.brokers == {1: BrokerRegistration(1, "127.0.0.1", 9092, None, 1)}
+        restarted = await start(disk)
+        assert restarted.image.cluster_id == broker.image.cluster_id
+        assert restarted.image.brokers[1].epoch == 2
 
     run(story)
 
 
-def test_a_created_topic_is_in_the_image_and_with_the_listeners_when_the_call_returns():
+def test_create_topics_returns_when_the_image_and_the_listeners_have_the_topic():
     async def story():
-        one = await start(MemoryDisk())
-        (result,) = await create(one, TopicSpec("a", configs=[("retention.ms", "5")]))
+        broker = await start(MemoryDisk())
+        (result,) = await create(broker, NewTopic("a", configs=[("retention.ms", "5")]))
         assert (result.error, result.partitions, result.replication_factor) == (None, 3, 1)
-        topic = one.image.topics["a"]
-        assert topic is one.image.topics_by_id[result.topic_id]
-        assert topic.configs == one.image.overrides(ConfigResourceType.TOPIC, "a") == {"retention.ms": "5"}
+        topic = broker.image.topics["a"]
+        assert topic is broker.image.topics_by_id[result.topic_id]
+        assert topic.configs == broker.image.overrides(ConfigResourceType.TOPIC, "a") == {"retention.ms": "5"}
         assert [partition.leader for partition in topic.partitions] == [1, 1, 1]
-        (delta,) = one.deltas
+        (delta,) = broker.deltas
         assert delta.created == [topic]
         assert [str(change.tp) for change in delta.partitions] == ["a-0", "a-1", "a-2"]
         assert all(change.old is None for change in delta.partitions)
@@ -104,26 +104,24 @@ def test_a_created_topic_is_in_the_image_and_with_the_listeners_when_the_call_re
 
 def test_validate_only_writes_nothing():
     async def story():
-        one = await start(MemoryDisk())
-        (result,) = await create(one, TopicSpec("a"), validate_only=True)
+        broker = await start(MemoryDisk())
+        (result,) = await create(broker, NewTopic("a"), validate_only=True)
         assert result.error is None
         assert result.topic_id != bytes(16)
-        assert one.image.topics == {}
-        assert one.deltas == []
+        assert broker.image.topics == {}
+        assert broker.deltas == []
 
     run(story)
 
 
-def test_each_topic_of_a_request_stands_alone():
+def test_an_invalid_topic_does_not_prevent_the_others_of_a_request():
     async def story():
-        one = await start(MemoryDisk())
-        results = await create(
-            one, TopicSpec("a"), TopicSpec("dup"), TopicSpec("a b"), TopicSpec("dup"), TopicSpec("b")
-        )
+        broker = await start(MemoryDisk())
+        results = await create(broker, NewTopic("a"), NewTopic("dup"), NewTopic("a b"), NewTopic("dup"), NewTopic("b"))
         codes = [(result.name, result.error and result.error.code) for result in results]
         assert codes == [("a", None), ("dup", 42), ("a b", 17), ("b", None)]
-        assert set(one.image.topics) == {"a", "b"}
-        assert len(one.deltas) == 1
+        assert set(broker.image.topics) == {"a", "b"}
+        assert len(broker.deltas) == 1
 
     run(story)
 
@@ -131,167 +129,174 @@ def test_each_topic_of_a_request_stands_alone():
 def test_everything_survives_a_restart_with_new_leader_epochs():
     async def story():
         disk = MemoryDisk()
-        one = await start(disk)
-        (result,) = await create(one, TopicSpec("a", 130, configs=[("retention.ms", "5")]))
-        await one.controller.create_partitions([PartitionsSpec("a", 260)], False)
-        await one.controller.alter_configs(ConfigResourceType.BROKER, "", {"log.retention.ms": "7"})
-        await one.controller.alter_configs(ConfigResourceType.BROKER, "1", {"background.threads": "3"})
-        await one.controller.alter_configs(ConfigResourceType.GROUP, "g/. ..%", {"consumer.session.timeout.ms": "9"})
+        broker = await start(disk)
+        (result,) = await create(broker, NewTopic("a", 130, configs=[("retention.ms", "5")]))
+        await broker.controller.create_partitions([NewPartitions("a", 260)], False)
+        await broker.controller.alter_configs(ConfigResourceType.BROKER, "", {"log.retention.ms": "7"})
+        await broker.controller.alter_configs(ConfigResourceType.BROKER, "1", {"background.threads": "3"})
+        await broker.controller.alter_configs(ConfigResourceType.GROUP, "g/. ..%", {"consumer.session.timeout.ms": "9"})
         disk.power_loss()
-        again = await start(disk)
-        topic = again.image.topics["a"]
+        restarted = await start(disk)
+        topic = restarted.image.topics["a"]
         assert topic.topic_id == result.topic_id
         assert len(topic.partitions) == 260
         assert topic.configs == {"retention.ms": "5"}
         assert {partition.leader_epoch for partition in topic.partitions} == {1}
-        assert again.image.overrides(ConfigResourceType.BROKER, "") == {"log.retention.ms": "7"}
-        assert again.image.overrides(ConfigResourceType.BROKER, "1") == {"background.threads": "3"}
-        assert again.image.config_resources(ConfigResourceType.GROUP) == ["g/. ..%"]
+        assert restarted.image.overrides(ConfigResourceType.BROKER, "") == {"log.retention.ms": "7"}
+        assert restarted.image.overrides(ConfigResourceType.BROKER, "1") == {"background.threads": "3"}
+        assert restarted.image.resources_with_overrides(ConfigResourceType.GROUP) == ["g/. ..%"]
 
     run(story)
 
 
-def test_partitions_are_added():
+def test_create_partitions():
     async def story():
-        one = await start(MemoryDisk())
-        await create(one, TopicSpec("a", 1), TopicSpec("b", 1))
-        specs = [PartitionsSpec("a", 3), PartitionsSpec("b", 1), PartitionsSpec("nope", 2)]
-        results = await one.controller.create_partitions(specs, True)
+        broker = await start(MemoryDisk())
+        await create(broker, NewTopic("a", 1), NewTopic("b", 1))
+        topics = [NewPartitions("a", 3), NewPartitions("b", 1), NewPartitions("nope", 2)]
+        results = await broker.controller.create_partitions(topics, True)
         assert [result.error and result.error.code for result in results] == [None, 37, 3]
-        assert len(one.image.topics["a"].partitions) == 1
-        await one.controller.create_partitions(specs, False)
-        assert len(one.image.topics["a"].partitions) == 3
-        assert one.deltas[-1].updated == [one.image.topics["a"]]
-        assert [str(change.tp) for change in one.deltas[-1].partitions] == ["a-1", "a-2"]
+        assert len(broker.image.topics["a"].partitions) == 1
+        await broker.controller.create_partitions(topics, False)
+        assert len(broker.image.topics["a"].partitions) == 3
+        assert broker.deltas[-1].updated == [broker.image.topics["a"]]
+        assert [str(change.tp) for change in broker.deltas[-1].partitions] == ["a-1", "a-2"]
 
     run(story)
 
 
 def test_one_request_adds_at_most_ten_thousand_partitions():
     async def story():
-        one = await start(MemoryDisk())
-        await create(one, TopicSpec("a", 1), TopicSpec("b", 1))
-        results = await one.controller.create_partitions([PartitionsSpec("a", 6001), PartitionsSpec("b", 6001)], True)
+        broker = await start(MemoryDisk())
+        await create(broker, NewTopic("a", 1), NewTopic("b", 1))
+        results = await broker.controller.create_partitions([NewPartitions("a", 6001), NewPartitions("b", 6001)], True)
         assert [result.error and result.error.code for result in results] == [None, 44]
 
     run(story)
 
 
-def test_deleting_and_creating_again_gives_another_topic():
+def test_a_topic_that_is_created_again_after_its_deletion_has_another_id():
     async def story():
-        one = await start(MemoryDisk())
-        await create(one, TopicSpec("a", configs=[("retention.ms", "5")]))
-        first = one.image.topics["a"]
-        answers = await one.controller.delete_topics([TopicRef(None, first.topic_id), TopicRef("nope")])
-        assert [(line.name, line.error and line.error.code) for line in answers] == [("nope", 3), ("a", None)]
-        assert one.image.topics == {}
-        assert one.image.topics_by_id == {}
-        assert one.deltas[-1].deleted == [first]
-        assert [change.new for change in one.deltas[-1].partitions] == [None] * 3
-        await create(one, TopicSpec("a", 1))
-        assert one.image.topics["a"].topic_id != first.topic_id
-        assert one.image.topics["a"].configs == {}
+        broker = await start(MemoryDisk())
+        await create(broker, NewTopic("a", configs=[("retention.ms", "5")]))
+        first = broker.image.topics["a"]
+        deletions = await broker.controller.delete_topics([TopicNameOrId(None, first.topic_id), TopicNameOrId("nope")])
+        assert [(deletion.name, deletion.error and deletion.error.code) for deletion in deletions] == [
+            ("nope", 3),
+            ("a", None),
+        ]
+        assert broker.image.topics == {}
+        assert broker.image.topics_by_id == {}
+        assert broker.deltas[-1].deleted == [first]
+        assert [change.new for change in broker.deltas[-1].partitions] == [None] * 3
+        await create(broker, NewTopic("a", 1))
+        assert broker.image.topics["a"].topic_id != first.topic_id
+        assert broker.image.topics["a"].configs == {}
 
     run(story)
 
 
-def test_room_of_deleted_partitions_is_used_again():
+def test_chunks_of_deleted_partitions_are_reused():
     async def story():
-        one = await start(MemoryDisk())
+        broker = await start(MemoryDisk())
         for _ in range(5):
-            await create(one, TopicSpec("a", 200))
-            await one.controller.delete_topics([TopicRef("a")])
-        assert len(await one.session.children(znodes.PARTITIONS)) == 2
+            await create(broker, NewTopic("a", 200))
+            await broker.controller.delete_topics([TopicNameOrId("a")])
+        assert len(await broker.session.children(znodes.PARTITIONS)) == 2
 
     run(story)
 
 
-def test_configs_change_and_go():
+def test_alter_configs():
     async def story():
-        one = await start(MemoryDisk())
-        await create(one, TopicSpec("a"))
-        await one.controller.alter_configs(ConfigResourceType.TOPIC, "a", {"retention.ms": "1"})
-        await one.controller.alter_configs(ConfigResourceType.TOPIC, "a", lambda now: {**now, "segment.ms": "2"})
-        assert one.image.topics["a"].configs == {"retention.ms": "1", "segment.ms": "2"}
-        assert list(one.deltas[-1].configs.values()) == [{"retention.ms": "1", "segment.ms": "2"}]
-        await one.controller.alter_configs(ConfigResourceType.TOPIC, "a", None)
-        assert one.image.topics["a"].configs == {}
-        assert one.image.config_resources(ConfigResourceType.TOPIC) == []
-        count = len(one.deltas)
-        await one.controller.alter_configs(ConfigResourceType.TOPIC, "a", {})
-        assert len(one.deltas) == count
+        broker = await start(MemoryDisk())
+        await create(broker, NewTopic("a"))
+        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", {"retention.ms": "1"})
+        await broker.controller.alter_configs(
+            ConfigResourceType.TOPIC, "a", lambda current: {**current, "segment.ms": "2"}
+        )
+        assert broker.image.topics["a"].configs == {"retention.ms": "1", "segment.ms": "2"}
+        assert list(broker.deltas[-1].configs.values()) == [{"retention.ms": "1", "segment.ms": "2"}]
+        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", None)
+        assert broker.image.topics["a"].configs == {}
+        assert broker.image.resources_with_overrides(ConfigResourceType.TOPIC) == []
+        count = len(broker.deltas)
+        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", {})
+        assert len(broker.deltas) == count
         with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-            await one.controller.alter_configs(ConfigResourceType.TOPIC, "nope", {})
+            await broker.controller.alter_configs(ConfigResourceType.TOPIC, "nope", {})
 
     run(story)
 
 
-def test_a_name_that_no_path_can_hold_is_refused():
+def test_a_name_that_is_too_long_for_a_path_is_rejected():
     async def story():
-        one = await start(MemoryDisk())
+        broker = await start(MemoryDisk())
         with pytest.raises(KafkaError, match="the path is too long"):
-            await one.controller.alter_configs(
+            await broker.controller.alter_configs(
                 ConfigResourceType.GROUP, "\u20ac" * 30_000, {"consumer.session.timeout.ms": "9"}
             )
-        await create(one, TopicSpec("a"))
-        assert set(one.image.topics) == {"a"}
+        await create(broker, NewTopic("a"))
+        assert set(broker.image.topics) == {"a"}
 
     run(story)
 
 
 def test_concurrent_requests_for_one_topic_create_it_once():
     async def story():
-        one = await start(MemoryDisk())
-        topics = await asyncio.gather(*(one.controller.auto_create("a") for _ in range(20)))
-        assert {id(topic) for topic in topics} == {id(one.image.topics["a"])}
-        offsets = await asyncio.gather(*(one.controller.ensure_internal_topic("__consumer_offsets") for _ in range(5)))
+        broker = await start(MemoryDisk())
+        topics = await asyncio.gather(*(broker.controller.auto_create_topic("a") for _ in range(20)))
+        assert {id(topic) for topic in topics} == {id(broker.image.topics["a"])}
+        offsets = await asyncio.gather(
+            *(broker.controller.ensure_internal_topic("__consumer_offsets") for _ in range(5))
+        )
         assert offsets[0].internal
         assert len(offsets[0].partitions) == 50
-        assert (await one.controller.auto_create("__consumer_offsets")) is offsets[0]
+        assert (await broker.controller.auto_create_topic("__consumer_offsets")) is offsets[0]
         with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
-            await one.controller.auto_create("a b")
+            await broker.controller.auto_create_topic("a b")
 
     run(story)
 
 
-def test_producer_ids_are_never_given_twice():
+def test_producer_ids_are_never_allocated_twice():
     async def story():
         disk = MemoryDisk()
-        seen: list[int] = []
+        ids: list[int] = []
         for _ in range(3):
-            one = await start(disk)
-            seen += await asyncio.gather(*(one.member.producer_ids.generate_producer_id() for _ in range(1500)))
+            broker = await start(disk)
+            ids += await asyncio.gather(*(broker.member.producer_ids.generate_producer_id() for _ in range(1500)))
             disk.power_loss()
-        assert len(set(seen)) == len(seen)
-        assert seen[:3] == [0, 1, 2]
-        assert seen[1500] == 2000
+        assert len(set(ids)) == len(ids)
+        assert ids[:3] == [0, 1, 2]
+        assert ids[1500] == 2000
 
     run(story)
 
 
 def test_brokers_of_one_process_share_the_metadata():
     async def story():
-        FAULTS.clear()
+        FAILURES.clear()
         disk = MemoryDisk()
-        one = await start(disk)
-        two = await start(disk, one.store, 2)
-        assert one.controller.elected
-        assert not two.controller.elected
-        assert two.image.controller_id == 1
+        broker = await start(disk)
+        other = await start(disk, broker.store, 2)
+        assert broker.controller.is_elected
+        assert not other.controller.is_elected
+        assert other.image.controller_id == 1
         await settle()
-        assert set(one.image.brokers) == set(two.image.brokers) == {1, 2}
-        await create(one, TopicSpec("a", 4, 2))
+        assert set(broker.image.brokers) == set(other.image.brokers) == {1, 2}
+        await create(broker, NewTopic("a", 4, 2))
         await settle()
-        assert two.image.topics == one.image.topics
-        (refused,) = await create(two, TopicSpec("b"))
-        assert refused.error.code == ErrorCode.NOT_CONTROLLER
+        assert other.image.topics == broker.image.topics
+        (result,) = await create(other, NewTopic("b"))
+        assert result.error.code == ErrorCode.NOT_CONTROLLER
         with pytest.raises(NodeExists):
-            await start(disk, one.store, 2)
-        await two.member.leave()
+            await start(disk, broker.store, 2)
+        await other.member.leave()
         await settle()
-        assert set(one.image.brokers) == {1}
-        assert one.image.offline_replicas(one.image.topics["a"].partitions[0]) == [2]
-        assert FAULTS == []
+        assert set(broker.image.brokers) == {1}
+        assert broker.image.offline_replicas(broker.image.topics["a"].partitions[0]) == [2]
+        assert FAILURES == []
 
     run(story)
 
@@ -299,57 +304,57 @@ def test_brokers_of_one_process_share_the_metadata():
 def test_a_controller_that_lost_its_session_writes_nothing():
     async def story():
         disk = MemoryDisk()
-        one = await start(disk)
-        two = await start(disk, one.store, 2)
-        old = one.controller
-        # The old controller's node goes, as when its session expires, but it has not heard of it yet.
-        await two.session.delete(znodes.CONTROLLER)
-        assert await two.controller.campaign()
-        await create(two, TopicSpec("a"))
-        (refused,) = await old.create_topics([TopicSpec("b")], False)
-        assert refused.error.code == ErrorCode.NOT_CONTROLLER
-        assert not old.elected
+        broker = await start(disk)
+        other = await start(disk, broker.store, 2)
+        old_controller = broker.controller
+        # Delete the old controller's node, as when its session expires before it is notified.
+        await other.session.delete(znodes.CONTROLLER)
+        assert await other.controller.campaign()
+        await create(other, NewTopic("a"))
+        (result,) = await old_controller.create_topics([NewTopic("b")], False)
+        assert result.error.code == ErrorCode.NOT_CONTROLLER
+        assert not old_controller.is_elected
         await settle()
-        assert set(one.image.topics) == set(two.image.topics) == {"a"}
+        assert set(broker.image.topics) == set(other.image.topics) == {"a"}
 
     run(story)
 
 
-def test_a_controller_that_is_behind_catches_up():
+def test_a_controller_with_a_stale_image_catches_up():
     async def story():
-        one = await start(MemoryDisk())
-        await create(one, TopicSpec("a"))
-        node = await one.session.get(znodes.CHANGES)
-        await one.session.set(znodes.CHANGES, node.data)
-        one.member.loader.changes_version = node.version
-        (refused,) = await create(one, TopicSpec("b"))
-        assert refused.error.code == ErrorCode.REQUEST_TIMED_OUT
-        assert one.controller.elected
-        (made,) = await create(one, TopicSpec("b"))
-        assert made.error is None
-        assert set(one.image.topics) == {"a", "b"}
+        broker = await start(MemoryDisk())
+        await create(broker, NewTopic("a"))
+        node = await broker.session.get(znodes.CHANGES)
+        await broker.session.set(znodes.CHANGES, node.data)
+        broker.member.loader.change_log_version = node.version
+        (result,) = await create(broker, NewTopic("b"))
+        assert result.error.code == ErrorCode.REQUEST_TIMED_OUT
+        assert broker.controller.is_elected
+        (result,) = await create(broker, NewTopic("b"))
+        assert result.error is None
+        assert set(broker.image.topics) == {"a", "b"}
 
     run(story)
 
 
-def test_a_follower_that_missed_too_many_changes_reads_everything():
+def test_a_loader_that_has_missed_too_many_changes_reads_all_nodes():
     async def story():
         disk = MemoryDisk()
-        one = await start(disk)
-        two = await start(disk, one.store, 2)
-        await create(one, TopicSpec("old"), TopicSpec("kept", configs=[("retention.ms", "1")]))
+        broker = await start(disk)
+        other = await start(disk, broker.store, 2)
+        await create(broker, NewTopic("old"), NewTopic("kept", configs=[("retention.ms", "1")]))
         await settle()
-        stale = two.member.loader
-        await stale._turn.__aenter__()
-        await one.controller.delete_topics([TopicRef("old")])
+        loader = other.member.loader
+        await loader._lock.__aenter__()
+        await broker.controller.delete_topics([TopicNameOrId("old")])
         for number in range(znodes.RECENT_CHANGES + 3):
-            await create(one, TopicSpec(f"t{number}", 1))
-        await one.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
-        await stale._turn.__aexit__()
-        await stale.catch_up()
-        assert two.image.topics == one.image.topics
-        assert two.image.topics["kept"].configs == {}
-        assert [topic.name for topic in two.deltas[-1].deleted] == ["old"]
+            await create(broker, NewTopic(f"t{number}", 1))
+        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
+        await loader._lock.__aexit__()
+        await loader.catch_up()
+        assert other.image.topics == broker.image.topics
+        assert other.image.topics["kept"].configs == {}
+        assert [topic.name for topic in other.deltas[-1].deleted] == ["old"]
 
     run(story)
 
@@ -357,27 +362,27 @@ def test_a_follower_that_missed_too_many_changes_reads_everything():
 def test_ten_thousand_partitions_in_one_request():
     async def story():
         disk = MemoryDisk()
-        one = await start(disk)
-        (result,) = await create(one, TopicSpec("big", 10_000))
+        broker = await start(disk)
+        (result,) = await create(broker, NewTopic("big", 10_000))
         assert result.error is None
-        assert len(await one.session.children(znodes.PARTITIONS)) == 79
-        again = await start(disk)
-        assert len(again.image.topics["big"].partitions) == 10_000
+        assert len(await broker.session.children(znodes.PARTITIONS)) == 79
+        restarted = await start(disk)
+        assert len(restarted.image.topics["big"].partitions) == 10_000
 
     run(story)
 
 
-def test_a_disk_that_is_full_refuses_the_change_and_keeps_the_rest():
+def test_a_change_that_a_full_disk_rejects_leaves_the_rest_unchanged():
     async def story():
         disk = MemoryDisk()
-        one = await start(disk)
-        await create(one, TopicSpec("a"))
+        broker = await start(disk)
+        await create(broker, NewTopic("a"))
         disk.room = 20
-        (result,) = await create(one, TopicSpec("b"))
+        (result,) = await create(broker, NewTopic("b"))
         assert result.error.code == ErrorCode.REQUEST_TIMED_OUT
-        assert set(one.image.topics) == {"a"}
+        assert set(broker.image.topics) == {"a"}
         disk.room = None
-        (result,) = await create(one, TopicSpec("b"))
+        (result,) = await create(broker, NewTopic("b"))
         assert result.error is None
         assert set((await start(disk)).image.topics) == {"a", "b"}
 

@@ -1,4 +1,4 @@
-"""A producer id is given to one producer only, whatever happens to the broker."""
+"""No producer id is allocated twice, whatever happens to the brokers."""
 
 import asyncio
 
@@ -12,53 +12,53 @@ from protocol.errors import ErrorCode
 from tests.unit.support.simulated_broker import Machine, story
 
 
-async def take(m: Machine, count: int) -> list[int]:
+async def generate(m: Machine, count: int) -> list[int]:
     ids = m.broker.services.producer_ids
     return list(await asyncio.gather(*(ids.generate_producer_id() for _ in range(count))))
 
 
 @story
-async def test_no_id_is_given_twice_across_stops_kills_and_power_losses(m: Machine):
-    given = await take(m, 3)
+async def test_no_id_is_allocated_twice_across_restarts_kills_and_power_losses(m: Machine):
+    allocated = await generate(m, 3)
     for power in (False, True, True):
         await m.crash(power=power)
         await m.start()
-        given += await take(m, BLOCK_SIZE + 3)
+        allocated += await generate(m, BLOCK_SIZE + 3)
     await m.restart()
-    given += await take(m, 3)
-    assert len(set(given)) == len(given)
-    assert given[:3] == [0, 1, 2]
+    allocated += await generate(m, 3)
+    assert len(set(allocated)) == len(allocated)
+    assert allocated[:3] == [0, 1, 2]
 
 
 @story
-async def test_a_power_loss_while_a_block_is_taken(m: Machine):
-    """Whatever the journal holds of it afterwards, nobody was given an id of it."""
-    given: list[int] = []
-    for turns in range(12):
-        asking = asyncio.ensure_future(take(m, 2 * BLOCK_SIZE))
-        for _ in range(turns):
+async def test_a_power_loss_while_a_block_is_reserved(m: Machine):
+    """Whether or not the journal has the block afterwards, none of its ids is allocated twice."""
+    allocated: list[int] = []
+    for iterations in range(12):
+        generating = asyncio.ensure_future(generate(m, 2 * BLOCK_SIZE))
+        for _ in range(iterations):
             await asyncio.sleep(0)
-        if asking.done():
-            given += asking.result()
-        asking.cancel()
+        if generating.done():
+            allocated += generating.result()
+        generating.cancel()
         await m.crash(power=True)
         await m.start()
-        given += await take(m, 1)
-    assert len(set(given)) == len(given)
+        allocated += await generate(m, 1)
+    assert len(set(allocated)) == len(allocated)
 
 
 @story
-async def test_many_who_ask_at_once_get_ids_of_their_own(m: Machine):
-    given = await take(m, 3 * BLOCK_SIZE + 7)
-    assert sorted(given) == list(range(3 * BLOCK_SIZE + 7))
+async def test_concurrent_requests_get_different_ids(m: Machine):
+    allocated = await generate(m, 3 * BLOCK_SIZE + 7)
+    assert sorted(allocated) == list(range(3 * BLOCK_SIZE + 7))
 
 
-class Store:
-    """A coordination service with one node; `lost`: a change is made and its answer lost."""
+class OneNodeStore:
+    """A coordination service with one node. It makes the next `lost_responses` changes, but raises an error."""
 
     def __init__(self) -> None:
         self.node = Node(znodes.encode({"next": 0}), 0)
-        self.lost = 0
+        self.lost_responses = 0
 
     async def get(self, path: str) -> Node:
         await asyncio.sleep(0)
@@ -69,32 +69,32 @@ class Store:
         if version != self.node.version:
             raise BadVersion(path)
         self.node = Node(data, version + 1)
-        if self.lost:
-            self.lost -= 1
+        if self.lost_responses:
+            self.lost_responses -= 1
             raise CoordinationError("the connection is lost")
         return version + 1
 
 
 def test_two_brokers_never_share_a_block():
-    async def tell() -> None:
-        store, loop = Store(), asyncio.get_running_loop()
+    async def generate_ids() -> None:
+        store, loop = OneNodeStore(), asyncio.get_running_loop()
         brokers = [ProducerIdManager(store, loop) for _ in range(3)]  # type: ignore[arg-type]
-        given = await asyncio.gather(
+        allocated = await asyncio.gather(
             *(broker.generate_producer_id() for _ in range(BLOCK_SIZE + 1) for broker in brokers)
         )
-        assert len(set(given)) == len(given)
+        assert len(set(allocated)) == len(allocated)
 
-    asyncio.run(tell())
+    asyncio.run(generate_ids())
 
 
-def test_a_block_of_which_the_answer_was_lost_is_given_to_nobody():
-    async def tell() -> None:
-        store, loop = Store(), asyncio.get_running_loop()
-        ids = ProducerIdManager(store, loop)  # type: ignore[arg-type]
-        store.lost = 1
-        with pytest.raises(KafkaError) as refused:
-            await ids.generate_producer_id()
-        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+def test_a_block_whose_response_was_lost_is_not_used():
+    async def generate_ids() -> None:
+        store, loop = OneNodeStore(), asyncio.get_running_loop()
+        manager = ProducerIdManager(store, loop)  # type: ignore[arg-type]
+        store.lost_responses = 1
+        with pytest.raises(KafkaError) as raised:
+            await manager.generate_producer_id()
+        assert raised.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await ProducerIdManager(store, loop).generate_producer_id() == BLOCK_SIZE  # type: ignore[arg-type]
 
-    asyncio.run(tell())
+    asyncio.run(generate_ids())

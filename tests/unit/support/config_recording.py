@@ -10,7 +10,7 @@ from typing import Any
 
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
-from kbroker.metadata.topics.topic_plans import TopicSpec
+from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages import k32_describe_configs as k32
 from protocol.messages import k33_alter_configs as k33
@@ -73,7 +73,7 @@ def expected_message(message: str | None) -> str | None:
 async def play(api: str) -> tuple[int, list[str]]:
     """Plays all steps; gives how many are of this API, and what came out otherwise in these."""
     handlers = await start_handlers(**{name.replace(".", "_"): value for name, value in PROPERTIES.items()})
-    await handlers.member.controller.create_topics([TopicSpec("t", 1), TopicSpec("u", 1)], False)
+    await handlers.member.controller.create_topics([NewTopic("t", 1), NewTopic("u", 1)], False)
 
     async def follow(_: object) -> None:
         metadata = handlers.services.metadata

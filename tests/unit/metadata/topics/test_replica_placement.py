@@ -1,4 +1,4 @@
-"""Placement: balance of leaders and replicas, racks, and what cannot be placed."""
+"""Replica placement: the balance of leaders and replicas, racks, and too few brokers."""
 
 from collections import Counter
 from random import Random
@@ -12,14 +12,14 @@ from kbroker.metadata.topics.replica_placement import interleave_racks, place_re
 from protocol.errors import ErrorCode
 
 
-def test_one_broker_holds_everything():
+def test_a_single_broker_gets_all_partitions():
     assert place_replicas(3, 1, {1: None}, Random(1)) == [[1], [1], [1]]
 
 
-def test_too_few_brokers():
-    with pytest.raises(KafkaError) as refusal:
+def test_too_few_brokers_are_rejected():
+    with pytest.raises(KafkaError) as raised:
         place_replicas(1, 3, {1: None, 2: None}, Random(1))
-    assert refusal.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert raised.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 def test_neighbours_are_in_different_racks():
@@ -35,15 +35,15 @@ def test_neighbours_are_in_different_racks():
     seed=st.integers(0, 1000),
 )
 def test_replicas_are_distinct_and_spread(brokers: int, racks: int, count: int, factor: int, seed: int):
-    where = {broker: f"r{broker % racks}" for broker in range(1, brokers + 1)}
+    rack_of = {broker: f"r{broker % racks}" for broker in range(1, brokers + 1)}
     factor = min(factor, brokers)
-    placed = place_replicas(count, factor, where, Random(seed))
+    placed = place_replicas(count, factor, rack_of, Random(seed))
     assert len(placed) == count
     leaders = Counter(replicas[0] for replicas in placed)
-    assert max(leaders.values()) - min(leaders[broker] for broker in where) <= 1
+    assert max(leaders.values()) - min(leaders[broker] for broker in rack_of) <= 1
     for replicas in placed:
         assert len(set(replicas)) == factor
-        assert len({where[broker] for broker in replicas}) == min(factor, len(set(where.values())))
+        assert len({rack_of[broker] for broker in replicas}) == min(factor, len(set(rack_of.values())))
 
 
 def test_followers_of_one_leader_are_spread_over_all_others():

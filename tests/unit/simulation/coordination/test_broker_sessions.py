@@ -229,7 +229,7 @@ async def test_a_request_of_several_changes_whose_first_answer_is_lost(cluster):
         return [ErrorCode(topic.error_code) for topic in response.topics]
 
     creating = cluster.client(work)
-    await cluster.until(lambda: cluster.broker.services.controller._writer._uncertain)
+    await cluster.until(lambda: cluster.broker.services.controller._writer._image_may_be_stale)
     cluster.service.heal(BROKER)
     outcomes = await creating
     assert outcomes[0] in RETRIABLE

@@ -187,7 +187,7 @@ def metadata_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("A broker that starts leads on in its old leader epoch.", scenario="power", signs=(INVARIANT,))
 def leader_epoch_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(controller, "_led_anew", lambda state: state)
+    patch.setattr(controller, "_next_leader_epoch", lambda partition: partition)
 
 
 SERVING = (

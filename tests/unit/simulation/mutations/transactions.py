@@ -217,7 +217,7 @@ def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
     async def take_block(ids: ProducerIdManager) -> None:
         ids._next, ids._end = 0, BLOCK_SIZE
 
-    patch.setattr(ProducerIdManager, "_take_block", take_block)
+    patch.setattr(ProducerIdManager, "_reserve_block", take_block)
 
 
 # The log.

@@ -1,0 +1,46 @@
+"""What the decisions about topics depend on, besides the request."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from kbroker.metadata.topics.replica_placement import Racks
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+
+class ExistingTopic(Protocol):
+    """The attributes of a TopicImage that decisions use."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def topic_id(self) -> bytes: ...
+    @property
+    def partitions(self) -> Sequence["ExistingPartition"]: ...
+
+
+class ExistingPartition(Protocol):
+    @property
+    def replicas(self) -> Sequence[int]: ...
+
+
+@dataclass(slots=True)
+class PlanningContext:
+    """`validate_configs` raises KafkaError for invalid topic configs.
+
+    `cordoned_brokers` get new replicas only through assignments in requests (KIP-1066).
+    """
+
+    topics: Mapping[str, ExistingTopic]
+    racks: Racks
+    random: Random
+    default_partitions: int
+    default_replication_factor: int
+    validate_configs: Callable[[Mapping[str, str]], None]
+    cordoned_brokers: frozenset[int] = frozenset()
+
+    @property
+    def uncordoned_racks(self) -> Racks:
+        return {broker: rack for broker, rack in self.racks.items() if broker not in self.cordoned_brokers}

@@ -1,0 +1,43 @@
+"""Valid topic names."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from kbroker.common import KafkaError
+from protocol.errors import ErrorCode
+
+MAX_NAME_LENGTH = 249
+# The id of a topic that a request names without an id.
+ZERO_UUID = bytes(16)
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+def topic_name_error(name: str) -> str | None:
+    """Return why a topic name is invalid, None if it is valid."""
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"the length of '{name}' is longer than the max allowed length {MAX_NAME_LENGTH}"
+    if not _LEGAL_NAME.fullmatch(name):
+        return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    return None
+
+
+def validate_topic_name(name: str) -> None:
+    """Raise KafkaError (INVALID_TOPIC_EXCEPTION) if a topic name is invalid."""
+    error = topic_name_error(name)
+    if error is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {error}")
+
+
+def collision_key(name: str) -> str:
+    """Two topics must not have equal keys: Kafka's metric names replace '.' by '_'."""
+    return name.replace(".", "_")
+
+
+def repeated_names(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}

@@ -1,0 +1,110 @@
+"""Plans of CreateTopics, against the errors of a single-node Apache Kafka 4.3.1.
+
+The table was recorded with CreateTopics version 7 and broker 1 alone.
+"""
+
+from typing import Any
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.metadata.topics.create_topics import NewTopic, check_partition_count, plan_topic
+from protocol.errors import ErrorCode
+from tests.unit.support.topic_planning import planning_context
+
+NAME_CHARACTERS = "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+
+
+def new_topic(
+    name: str, partitions: int = 1, factor: int = 1, assignments: Any = (), **configs: str | None
+) -> NewTopic:
+    pairs = [(key.replace("_", "."), value) for key, value in configs.items()]
+    return NewTopic(name, partitions, factor, assignments, pairs)
+
+
+def assigned_topic(assignments: Any, partitions: int = -1, factor: int = -1) -> NewTopic:
+    return new_topic("new", partitions, factor, assignments)
+
+
+REJECTED_TOPICS = [
+    (new_topic(""), 17, "Topic name is invalid: the empty string is not allowed"),
+    (new_topic("."), 17, "Topic name is invalid: '.' is not allowed"),
+    (new_topic(".."), 17, "Topic name is invalid: '..' is not allowed"),
+    (new_topic("a" * 250), 17,
+     f"Topic name is invalid: the length of '{'a' * 250}' is longer than the max allowed length 249"),
+    (new_topic("a b"), 17, f"Topic name is invalid: 'a b' {NAME_CHARACTERS}"),
+    (new_topic("a/b"), 17, f"Topic name is invalid: 'a/b' {NAME_CHARACTERS}"),
+    (new_topic("\u00e9"), 17, f"Topic name is invalid: '\u00e9' {NAME_CHARACTERS}"),
+    (new_topic("a\n"), 17, f"Topic name is invalid: 'a\n' {NAME_CHARACTERS}"),
+    (new_topic("__cluster_metadata"), 42, "Creation of internal topic __cluster_metadata is prohibited."),
+    (new_topic("t1"), 36, "Topic 't1' already exists."),
+    (new_topic("t1", 0, 0), 36, "Topic 't1' already exists."),
+    (new_topic("ok.a"), 17, "Topic 'ok.a' collides with existing topic: ok_a"),
+    (new_topic("a b", 0, 0), 17, f"Topic name is invalid: 'a b' {NAME_CHARACTERS}"),
+    (new_topic("n", 0), 37, "Number of partitions was set to an invalid non-positive value."),
+    (new_topic("n", -2), 37, "Number of partitions was set to an invalid non-positive value."),
+    (new_topic("n", 1, 0), 38, "Replication factor must be larger than 0, or -1 to use the default value."),
+    (new_topic("n", 1, -2), 38, "Replication factor must be larger than 0, or -1 to use the default value."),
+    (new_topic("n", 0, 0), 38, "Replication factor must be larger than 0, or -1 to use the default value."),
+    (new_topic("n", 1, 2), 38, "Unable to replicate the partition 2 time(s): *"),
+    (new_topic("n", 5, 32767), 38, "Unable to replicate the partition 32767 time(s): *"),
+    (assigned_topic([(0, [1]), (2, [1])]), 39, "partitions should be a consecutive 0-based integer sequence"),
+    (assigned_topic([(1, [1])]), 39, "partitions should be a consecutive 0-based integer sequence"),
+    (assigned_topic([(-1, [1])]), 39, "partitions should be a consecutive 0-based integer sequence"),
+    (assigned_topic([(0, [1]), (0, [1])]), 39, "Found multiple manual partition assignments for partition 0"),
+    (assigned_topic([(0, [7])]), 39,
+     "The manual partition assignment includes broker 7, but no such broker is registered."),
+    (assigned_topic([(0, [-1])]), 39,
+     "The manual partition assignment includes broker -1, but no such broker is registered."),
+    (assigned_topic([(0, [])]), 39, "The manual partition assignment includes an empty replica list."),
+    (assigned_topic([(0, [1, 1])]), 39, "The manual partition assignment includes the broker 1 more than once."),
+    (assigned_topic([(0, [1])], 1), 42,
+     "A manual partition assignment was specified, but numPartitions was not set to -1."),
+    (assigned_topic([(0, [1])], -1, 1), 42,
+     "A manual partition assignment was specified, but replication factor was not set to -1."),
+    (assigned_topic([(0, [1])], 5, 3), 42,
+     "A manual partition assignment was specified, but replication factor was not set to -1."),
+    (new_topic("n", nope="1"), 40, "Unknown topic config name: nope"),
+    (new_topic("n", 0, 5, nope="1"), 40, "Unknown topic config name: nope"),
+    (new_topic("n", retention_ms="abc"), 40,
+     "Invalid value abc for configuration retention.ms: Not a number of type LONG"),
+    (new_topic("n", retention_ms="-2"), 40,
+     "Invalid value -2 for configuration retention.ms: Value must be at least -1"),
+    (new_topic("n", retention_ms=None), 40, "Null value not supported for topic configs: retention.ms"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("topic", "code", "message"), REJECTED_TOPICS)
+def test_rejected_topics(topic: NewTopic, code: int, message: str):
+    with pytest.raises(KafkaError) as raised:
+        plan_topic(topic, planning_context(), {"ok_a": "ok_a"})
+    assert raised.value.code == code
+    text = raised.value.message or ""
+    assert text.startswith(message[:-1]) if message.endswith("*") else text == message
+
+
+def test_all_partitions_of_an_assignment_must_have_the_same_number_of_replicas():
+    topic = assigned_topic([(0, [1, 2]), (1, [1])])
+    with pytest.raises(KafkaError, match="not consistent with previous partitions, which have 2 replica"):
+        plan_topic(topic, planning_context({1: None, 2: None}), {})
+
+
+def test_valid_topics():
+    assert plan_topic(new_topic("a" * 249), planning_context(), {}).replicas == [[1]]
+    assert plan_topic(new_topic("n", -1, -1), planning_context(), {}).replicas == [[1]] * 4
+    two_brokers = planning_context({1: None, 2: None})
+    assert plan_topic(assigned_topic([(1, [1, 2]), (0, [2, 1])]), two_brokers, {}).replicas == [[2, 1], [1, 2]]
+    topic = NewTopic("n", configs=[("retention.ms", "5"), ("retention.ms", "6")])
+    assert plan_topic(topic, planning_context(), {}).configs == {"retention.ms": "6"}
+    assert plan_topic(new_topic("__consumer_offsets"), planning_context(), {}).replicas == [[1]]
+
+
+@pytest.mark.parametrize("counts", [(10_001,), (2**31 - 1,), (6000, 6000), (9_999, -1)])
+def test_one_request_can_create_at_most_10_000_partitions(counts: tuple[int, ...]):
+    with pytest.raises(KafkaError, match="Excessively large number"):
+        check_partition_count([new_topic(str(count), count) for count in counts], 4)
+    check_partition_count([new_topic("a", 9_996), new_topic("b", -1), new_topic("c", -5)], 4)
+
+
+def test_the_error_codes_of_the_table_are_known():
+    assert {code for _, code, _ in REJECTED_TOPICS} <= set(ErrorCode)

@@ -118,7 +118,7 @@ def test_any_other_partitions_are_unknown(version: int, topics: list[Wanted]):
 def test_another_broker_is_the_controller(version: int):
     async def story():
         handlers = await start_handlers()
-        handlers.services.controller = SimpleNamespace(elected=False)
+        handlers.services.controller = SimpleNamespace(is_elected=False)
         partition = await quorum(handlers, version)
         assert (partition.partition_index, partition.error_code, partition.current_voters) == (0, 6, [])
 

@@ -22,8 +22,8 @@ from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store.coordination import Coordination, SessionExpired
@@ -135,7 +135,7 @@ class Broker:
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
         slots = self.config.max_incremental_fetch_session_cache_slots
         groups = GroupCoordinator(self.environment, replicas, member.image, lambda: self.config)
-        markers = TransactionMarkerWriter(replicas, groups)
+        marker_writer = TransactionMarkerWriter(replicas, groups)
         return Services(
             node_id=self.config.node_id,
             config=self.config,
@@ -151,9 +151,9 @@ class Broker:
                 member.image,
                 lambda: self.config,
                 member.producer_ids,
-                markers,
+                marker_writer,
             ),
-            markers=markers,
+            marker_writer=marker_writer,
             producer_ids=member.producer_ids,
         )
 

@@ -27,8 +27,8 @@ from protocol.fast.fetch import Records
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-    from kbroker.coordinator.transaction.marker_writer import TransactionMarkerWriter
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+    from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
     from kbroker.metadata.controller import Controller
     from kbroker.metadata.image import MetadataImage
     from kbroker.metadata.producer_id_manager import ProducerIdManager
@@ -54,7 +54,7 @@ class Services:
     fetching: FetchManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    markers: TransactionMarkerWriter
+    marker_writer: TransactionMarkerWriter
     producer_ids: ProducerIdManager
 
 

@@ -1,20 +1,20 @@
-"""OffsetCommit (key 8), versions 2 to 10: keep how far a group has read.
+"""OffsetCommit (key 8), versions 2 to 10: commit the offsets of a group.
 
-- Topics are named by id from version 10 on; partitions that do not exist are refused one by one.
-- A member's commit must be of the current generation. Without member and generation (-1) anybody may commit while
-  the group has no members: simple consumers, administrators resetting offsets.
-- Versions 2 to 4 may bring a retention time of their own.
-- A group that does not exist is GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION before.
+- Topics are named by id from version 10 on. Each partition that does not exist gets an error of its own.
+- A member's commit must be of the current generation. A commit without a member (generation -1) is accepted while the
+  group has no members: simple consumers, and tools that reset offsets.
+- Versions 2 to 4 can have a retention time.
+- A group that does not exist is GROUP_ID_NOT_FOUND from version 9 on, before that ILLEGAL_GENERATION.
 """
 
+from kbroker.api.committed_offsets import offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetAndMetadata
+from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from kbroker.metadata.image import MetadataImage, TopicImage
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -22,88 +22,66 @@ from protocol.messages.k08_offset_commit import (
 )
 
 TOPIC_ID_VERSION = 10
-GROUP_NOT_FOUND_VERSION = 9
-BROKERS_RETENTION = -1
-
-Offsets = list[tuple[str, int, OffsetAndMetadata]]
-# Answered partitions; those that wait for the commit's own result have NONE.
-Answer = list[OffsetCommitResponsePartition]
+GROUP_ID_NOT_FOUND_VERSION = 9
+DEFAULT_RETENTION = -1
 
 
 async def handle(services: Services, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    offsets: Offsets = []
-    pending: Answer = []
-    topics = []
-    expire_ms = NO_TIMESTAMP
     now_ms = services.environment.clock.now_ms()
-    if request.retention_time_ms != BROKERS_RETENTION:
+    expire_ms = NO_TIMESTAMP
+    if request.retention_time_ms != DEFAULT_RETENTION:
         expire_ms = now_ms + request.retention_time_ms
-    limit = services.config.offset_metadata_max_bytes
-    exists = False
-    for wanted in request.topics:
-        image = find_topic(services.metadata, wanted, context.version)
+    max_metadata_bytes = services.config.offset_metadata_max_bytes
+    unknown_topic = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if context.version >= TOPIC_ID_VERSION:
+        unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID
+    offsets: list[OffsetRecord] = []
+    # The partitions whose result is that of the commit.
+    committed: list[OffsetCommitResponsePartition] = []
+    topics = []
+    has_known_partition = False
+    for topic in request.topics:
+        image = find_topic(services.metadata, topic, context.version)
         partitions = []
-        for one in wanted.partitions:
-            error = _refusal(image, one, limit, by_id=context.version >= TOPIC_ID_VERSION)
-            answer = OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error)
-            partitions.append(answer)
-            exists = exists or error in (ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE)
-            if error is ErrorCode.NONE and image is not None:
-                pending.append(answer)
-                offsets.append((image.name, one.partition_index, _committed(one, image.topic_id, now_ms, expire_ms)))
-        topics.append(OffsetCommitResponseTopic(name=wanted.name, topic_id=wanted.topic_id, partitions=partitions))
-    if exists:
-        await _commit(services, context.version, request, offsets, pending)
+        for partition in topic.partitions:
+            error = unknown_topic if image is None else partition_error(image, partition, max_metadata_bytes)
+            result = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+            partitions.append(result)
+            if image is not None and error is ErrorCode.NONE:
+                committed.append(result)
+                offsets.append(
+                    offset_record(request.group_id, image.name, partition, now_ms, expire_ms, image.topic_id)
+                )
+            has_known_partition |= error in (ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+    if has_known_partition:
+        error = await _commit(services, context.version, request, offsets)
+        for result in committed:
+            result.error_code = error
     return OffsetCommitResponse(topics=topics)
 
 
-def find_topic(metadata: MetadataImage, wanted: OffsetCommitRequestTopic, version: int) -> TopicImage | None:
+def find_topic(metadata: MetadataImage, topic: OffsetCommitRequestTopic, version: int) -> TopicImage | None:
     if version >= TOPIC_ID_VERSION:
-        return metadata.topics_by_id.get(wanted.topic_id)
-    return metadata.topics.get(wanted.name)
-
-
-def _refusal(image: TopicImage | None, one: OffsetCommitRequestPartition, limit: int, *, by_id: bool) -> ErrorCode:
-    if image is None:
-        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not 0 <= one.partition_index < len(image.partitions):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if one.committed_metadata is not None and len(one.committed_metadata) > limit:
-        return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    return ErrorCode.NONE
-
-
-def _committed(one: OffsetCommitRequestPartition, topic_id: bytes, now_ms: int, expire_ms: int) -> OffsetAndMetadata:
-    return OffsetAndMetadata(
-        offset=one.committed_offset,
-        leader_epoch=one.committed_leader_epoch,
-        metadata=one.committed_metadata or "",
-        commit_ms=now_ms,
-        expire_ms=expire_ms,
-        topic_id=topic_id,
-    )
+        return metadata.topics_by_id.get(topic.topic_id)
+    return metadata.topics.get(topic.name)
 
 
 async def _commit(
-    services: Services, version: int, request: OffsetCommitRequest, offsets: Offsets, pending: Answer
-) -> None:
-    """Commit, and give every partition that waits the result if it is an error."""
+    services: Services, version: int, request: OffsetCommitRequest, offsets: list[OffsetRecord]
+) -> ErrorCode:
     try:
-        await services.groups.commit(
+        await services.groups.commit_offsets(
             request.group_id,
             request.member_id,
             request.group_instance_id,
             request.generation_id_or_member_epoch,
             offsets,
         )
-    except KafkaError as refusal:
-        error = _for_client(refusal.code, version)
-        for answer in pending:
-            answer.error_code = error
-
-
-def _for_client(error: ErrorCode, version: int) -> ErrorCode:
-    if error is ErrorCode.GROUP_ID_NOT_FOUND and version < GROUP_NOT_FOUND_VERSION:
-        return ErrorCode.ILLEGAL_GENERATION
-    # The coordinator's word for a batch that its log does not take.
-    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error is ErrorCode.UNKNOWN_SERVER_ERROR else error
+    except KafkaError as error:
+        if error.code is ErrorCode.GROUP_ID_NOT_FOUND and version < GROUP_ID_NOT_FOUND_VERSION:
+            return ErrorCode.ILLEGAL_GENERATION
+        # The records do not fit into a batch.
+        is_too_large = error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_too_large else error.code
+    return ErrorCode.NONE

@@ -1,8 +1,8 @@
-"""JoinGroup (key 11), versions 0 to 9: become a member of a group, or stay one through a rebalance.
+"""JoinGroup (key 11), versions 0 to 9: join a group, or join it again in a rebalance.
 
-- The answer waits until the rebalance ends, see kbroker/coordinator/group/classic/join.py for what decides that.
-- Version 0 has no rebalance timeout of its own: it is the session timeout.
-- A new member without instance id is given its id first, from version 4 on (KIP-394).
+- The response comes when the rebalance completes; kbroker/coordinator/group/classic/join.py decides that.
+- Version 0 has no rebalance timeout; it is the session timeout.
+- From version 4 on, a new member without an instance id is sent its member id first (KIP-394).
 """
 
 from uuid import UUID
@@ -14,31 +14,29 @@ from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 REBALANCE_TIMEOUT_VERSION = 1
-MEMBER_ID_REQUIRED_VERSION = 4
+KNOWN_MEMBER_ID_VERSION = 4
 NULLABLE_PROTOCOL_VERSION = 7
 SKIP_ASSIGNMENT_VERSION = 9
-# A member id has to be a string of the protocol too: 32,767 bytes, and a character takes up to 4.
-LONGEST_PREFIX = 8_000
+# A member id is a string of the protocol, too: at most 32,767 bytes, and a character has up to 4.
+MAX_PREFIX_CHARACTERS = 8_000
 
 
 async def handle(services: Services, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    answer = _refusal(services, request)
-    if answer is None:
-        try:
-            answer = await services.groups.join(_join_request(services, context, request))
-        except KafkaError as refusal:
-            answer = JoinResponse(refusal.code, request.member_id)
-    return _response(answer, context.version)
+    try:
+        _validate(services, request)
+        response = await services.groups.join_group(_join_request(services, context, request))
+    except KafkaError as error:
+        response = JoinResponse(error.code, request.member_id)
+    return _response(response, context.version)
 
 
-def _refusal(services: Services, request: JoinGroupRequest) -> JoinResponse | None:
+def _validate(services: Services, request: JoinGroupRequest) -> None:
     config = services.config
     if not request.group_id:
-        return JoinResponse(ErrorCode.INVALID_GROUP_ID, request.member_id)
-    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
-    if not shortest <= request.session_timeout_ms <= longest:
-        return JoinResponse(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
-    return None
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    min_ms, max_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not min_ms <= request.session_timeout_ms <= max_ms:
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
 
 
 def _join_request(services: Services, context: RequestContext, request: JoinGroupRequest) -> JoinRequest:
@@ -46,13 +44,13 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if version < REBALANCE_TIMEOUT_VERSION:
         rebalance_timeout_ms = request.session_timeout_ms
-    # The id begins with what an administrator knows the member by.
-    prefix = (request.group_instance_id or client_id)[:LONGEST_PREFIX]
+    # The member id begins with what administrators know the member by.
+    prefix = (request.group_instance_id or client_id)[:MAX_PREFIX_CHARACTERS]
     unique = UUID(bytes=services.environment.random.randbytes(16), version=4)
     return JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
-        member_id_of_new=f"{prefix}-{unique}",
+        new_member_id=f"{prefix}-{unique}",
         instance_id=request.group_instance_id,
         client_id=client_id,
         client_host=context.client_host,
@@ -60,36 +58,36 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
         rebalance_timeout_ms=rebalance_timeout_ms,
         protocol_type=request.protocol_type,
         protocols=_protocols(request),
-        requires_member_id=version >= MEMBER_ID_REQUIRED_VERSION,
-        skips_assignment=version >= SKIP_ASSIGNMENT_VERSION,
+        requires_known_member_id=version >= KNOWN_MEMBER_ID_VERSION,
+        supports_skipping_assignment=version >= SKIP_ASSIGNMENT_VERSION,
         reason=request.reason,
     )
 
 
 def _protocols(request: JoinGroupRequest) -> Protocols:
-    """Each name once, the first time it comes."""
+    """Of a protocol that is listed twice, the first one counts."""
     protocols: dict[str, bytes] = {}
-    for one in request.protocols:
-        protocols.setdefault(one.name, one.metadata)
+    for protocol in request.protocols:
+        protocols.setdefault(protocol.name, protocol.metadata)
     return tuple(protocols.items())
 
 
-def _response(answer: JoinResponse, version: int) -> JoinGroupResponse:
-    protocol = answer.protocol
+def _response(response: JoinResponse, version: int) -> JoinGroupResponse:
+    protocol = response.protocol
     if protocol is None and version < NULLABLE_PROTOCOL_VERSION:
         protocol = ""
     return JoinGroupResponse(
-        error_code=answer.error,
-        generation_id=answer.generation,
-        protocol_type=answer.protocol_type,
+        error_code=response.error,
+        generation_id=response.generation,
+        protocol_type=response.protocol_type,
         protocol_name=protocol,
-        leader=answer.leader,
-        skip_assignment=answer.skip_assignment,
-        member_id=answer.member_id,
+        leader=response.leader_id,
+        skip_assignment=response.skip_assignment,
+        member_id=response.member_id,
         members=[
             JoinGroupResponseMember(
                 member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
             )
-            for member in answer.members
+            for member in response.members
         ],
     )

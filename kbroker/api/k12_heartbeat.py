@@ -1,7 +1,6 @@
-"""Heartbeat (key 12), versions 0 to 4: a member's sign of life; its answer says when to join again."""
+"""Heartbeat (key 12), versions 0 to 4: a member is alive. The response tells it when to join again."""
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 
@@ -9,10 +8,7 @@ from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 def handle(services: Services, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     if not request.group_id:
         return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    try:
-        error = services.groups.heartbeat(
-            request.group_id, request.member_id, request.group_instance_id, request.generation_id
-        )
-    except KafkaError as refusal:
-        error = refusal.code
+    error = services.groups.heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
     return HeartbeatResponse(error_code=error)

@@ -1,7 +1,7 @@
-"""LeaveGroup (key 13), versions 0 to 5: give up membership.
+"""LeaveGroup (key 13), versions 0 to 5: leave a group.
 
-- Several members at once from version 3 on, each with its own result, also by instance id alone (KIP-345).
-- Before, the one member's result is the answer's.
+- Several members at once from version 3 on, each with its own result, also by instance id only (KIP-345).
+- Before version 3 the result of the member is the result of the request.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -16,18 +16,20 @@ SEVERAL_MEMBERS_VERSION = 3
 async def handle(services: Services, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    leavers = [LeavingMember(member.member_id, member.group_instance_id, member.reason) for member in request.members]
-    if context.version < SEVERAL_MEMBERS_VERSION:
-        leavers = [LeavingMember(request.member_id)]
+    members = [LeavingMember(request.member_id)]
+    if context.version >= SEVERAL_MEMBERS_VERSION:
+        members = [
+            LeavingMember(member.member_id, member.group_instance_id, member.reason) for member in request.members
+        ]
     try:
-        errors = await services.groups.leave(request.group_id, leavers)
-    except KafkaError as refusal:
-        return LeaveGroupResponse(error_code=refusal.code)
+        errors = await services.groups.leave_group(request.group_id, members)
+    except KafkaError as error:
+        return LeaveGroupResponse(error_code=error.code)
     if context.version < SEVERAL_MEMBERS_VERSION:
         return LeaveGroupResponse(error_code=errors[0])
     return LeaveGroupResponse(
         members=[
-            MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error)
-            for leaver, error in zip(leavers, errors, strict=True)
+            MemberResponse(member_id=member.member_id, group_instance_id=member.instance_id, error_code=error)
+            for member, error in zip(members, errors, strict=True)
         ]
     )

@@ -1,6 +1,6 @@
-"""SyncGroup (key 14), versions 0 to 5: the leader brings the assignment, everybody gets their own.
+"""SyncGroup (key 14), versions 0 to 5: the leader sends the assignment, every member gets its own.
 
-A follower's answer waits for the leader. Version 5 has to name protocol type and protocol (KIP-559).
+The response to a follower waits for the leader's request. Version 5 must name protocol type and protocol (KIP-559).
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -13,20 +13,20 @@ PROTOCOL_VERSION = 5
 
 
 async def handle(services: Services, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-    named = request.protocol_type is not None and request.protocol_name is not None
-    if context.version >= PROTOCOL_VERSION and not named:
+    names_protocol = request.protocol_type is not None and request.protocol_name is not None
+    if context.version >= PROTOCOL_VERSION and not names_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if not request.group_id:
         return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     try:
-        answer = await services.groups.sync(_sync_request(request))
-    except KafkaError as refusal:
-        answer = SyncResponse(refusal.code)
+        response = await services.groups.sync_group(_sync_request(request))
+    except KafkaError as error:
+        response = SyncResponse(error.code)
     return SyncGroupResponse(
-        error_code=answer.error,
-        protocol_type=answer.protocol_type,
-        protocol_name=answer.protocol,
-        assignment=answer.assignment,
+        error_code=response.error,
+        protocol_type=response.protocol_type,
+        protocol_name=response.protocol,
+        assignment=response.assignment,
     )
 
 
@@ -38,5 +38,5 @@ def _sync_request(request: SyncGroupRequest) -> SyncRequest:
         instance_id=request.group_instance_id,
         protocol_type=request.protocol_type,
         protocol=request.protocol_name,
-        assignments=tuple((one.member_id, one.assignment) for one in request.assignments),
+        assignments=tuple((assignment.member_id, assignment.assignment) for assignment in request.assignments),
     )

@@ -1,7 +1,7 @@
-"""DescribeGroups (key 15), versions 0 to 6: a group's state and members.
+"""DescribeGroups (key 15), versions 0 to 6: the state and the members of groups.
 
-- A group that does not exist is GROUP_ID_NOT_FOUND from version 6 on (KIP-1043), before a group in state Dead.
-- Protocol and member metadata are told in Stable only: in a rebalance they may not fit together.
+- A group that does not exist is GROUP_ID_NOT_FOUND from version 6 on (KIP-1043), before that a group in state Dead.
+- Protocol and member metadata are returned in state Stable only: during a rebalance they may not match.
 """
 
 from kbroker.api.authorized_operations import NOT_ASKED
@@ -18,7 +18,7 @@ from protocol.messages.k15_describe_groups import (
 )
 
 NOT_FOUND_VERSION = 6
-# Read, Delete, Describe, DescribeConfigs, AlterConfigs; as bits, see authorized.py.
+# Read, Delete, Describe, DescribeConfigs, AlterConfigs; the bits are explained in authorized_operations.py.
 GROUP_OPERATIONS = 3400
 
 
@@ -33,15 +33,15 @@ def handle(services: Services, context: RequestContext, request: DescribeGroupsR
 def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:
     try:
         group = services.groups.group(group_id)
-    except KafkaError as refusal:
-        return DescribedGroup(group_id=group_id, error_code=refusal.code)
+    except KafkaError as error:
+        return DescribedGroup(group_id=group_id, error_code=error.code)
     if group is not None:
         return _described(group)
-    described = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
     if version >= NOT_FOUND_VERSION:
-        described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        described.error_message = f"Group {group_id} not found."
-    return described
+        dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        dead.error_message = f"Group {group_id} not found."
+    return dead
 
 
 def _described(group: ClassicGroup) -> DescribedGroup:

@@ -1,6 +1,6 @@
 """ListGroups (key 16), versions 0 to 5: the groups of this broker.
 
-Filters by state (version 4, KIP-518) and by type (version 5, KIP-848) do not mind case; an empty one lets all pass.
+Filters by state (version 4, KIP-518) and by type (version 5, KIP-848) ignore case. An empty filter matches everything.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -16,9 +16,9 @@ def handle(services: Services, context: RequestContext, request: ListGroupsReque
     if types and CLASSIC not in types:
         return ListGroupsResponse()
     try:
-        groups = services.groups.all_groups()
-    except KafkaError as refusal:
-        return ListGroupsResponse(error_code=refusal.code)
+        groups = services.groups.list_groups()
+    except KafkaError as error:
+        return ListGroupsResponse(error_code=error.code)
     return ListGroupsResponse(
         groups=[
             ListedGroup(

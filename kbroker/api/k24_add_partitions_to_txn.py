@@ -1,17 +1,17 @@
-"""AddPartitionsToTxn (key 24), versions 0 to 5: partitions become part of a producer's open transaction.
+"""AddPartitionsToTxn (key 24), versions 0 to 5: add partitions to a producer's open transaction.
 
-- Versions 0 to 3 come from clients of transactions before version 2 (KIP-890), for one transaction.
-- Versions 4 and 5 come from brokers, for several: they add what a producer of version 2 writes to, or only ask
-  (`verify_only`) whether partitions belong to the transaction.
-- If one partition is unknown none is added, and the others are OPERATION_NOT_ATTEMPTED. Internal topics are not for
-  clients.
-- Kafka 4.3.1 never answers a request of version 4 or 5 without transactions; here the answer is empty.
+- Versions 0 to 3 are sent by clients before transactions version 2 (KIP-890), for one transaction.
+- Versions 4 and 5 are sent by brokers, for several transactions: they add what producers of transactions version 2
+  write to, or with `verify_only` ask whether partitions are part of the transaction.
+- If one partition is unknown none is added, and the others are OPERATION_NOT_ATTEMPTED. Clients may not add internal
+  topics.
+- Kafka 4.3.1 never responds to a request of version 4 or 5 without transactions; here the response is empty.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.fenced_errors import fenced
+from kbroker.api.producer_errors import producer_error
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from protocol.errors import ErrorCode
@@ -20,87 +20,88 @@ from protocol.messages.k24_add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
 
-FIRST_FOR_BROKERS = 4
-FIRST_WITH_FENCED = 2
+BROKERS_VERSION = 4
+FENCED_VERSION = 2
 
-Outcome = Callable[[TopicPartition], ErrorCode]
+PartitionErrors = Mapping[TopicPartition, ErrorCode]
 
 
 async def handle(
     services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    if context.version >= FIRST_FOR_BROKERS:
+    version = context.version
+    if version >= BROKERS_VERSION:
         results = [
             AddPartitionsToTxnResult(
-                transactional_id=one.transactional_id, topic_results=await _outcomes(services, context, one)
+                transactional_id=transaction.transactional_id,
+                topic_results=await _topic_results(services, version, transaction),
             )
-            for one in request.transactions
+            for transaction in request.transactions
         ]
         return AddPartitionsToTxnResponse(results_by_transaction=results)
-    one = AddPartitionsToTxnTransaction(
+    transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _outcomes(services, context, one))
+    topic_results = await _topic_results(services, version, transaction)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topic_results)
 
 
-async def _outcomes(
-    services: Services, context: RequestContext, one: AddPartitionsToTxnTransaction
+async def _topic_results(
+    services: Services, version: int, transaction: AddPartitionsToTxnTransaction
 ) -> list[AddPartitionsToTxnTopicResult]:
-    partitions = [TopicPartition(topic.name, index) for topic in one.topics for index in topic.partitions]
-    faults = _faults(services, context.version, partitions)
-    if faults:
-        return _results(one.topics, lambda tp: faults.get(tp, ErrorCode.OPERATION_NOT_ATTEMPTED))
-    try:
-        outcome = await _add(services, context.version, one, partitions)
-    except KafkaError as refusal:
-        code = fenced(refusal, context.version, FIRST_WITH_FENCED)
-        return _results(one.topics, lambda _: code)
-    return _results(one.topics, outcome)
-
-
-def _faults(
-    services: Services, version: int, partitions: Sequence[TopicPartition]
-) -> Mapping[TopicPartition, ErrorCode]:
-    """The partitions that cannot be part of a transaction."""
-    faults: dict[TopicPartition, ErrorCode] = {}
-    for tp in partitions:
-        if version < FIRST_FOR_BROKERS and tp.topic in INTERNAL_TOPICS:
-            faults[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif services.metadata.partition(tp.topic, tp.partition) is None:
-            faults[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return faults
-
-
-async def _add(
-    services: Services, version: int, one: AddPartitionsToTxnTransaction, partitions: Sequence[TopicPartition]
-) -> Outcome:
-    producer = one.transactional_id, one.producer_id, one.producer_epoch
-    if one.verify_only:
-        return services.transactions.verify(*producer, partitions).__getitem__
-    # A broker adds for clients of version 2 only; the others add for themselves.
-    client_version = 2 if version >= FIRST_FOR_BROKERS else 0
-    await services.transactions.add_partitions(*producer, partitions, client_version)
-    return lambda _: ErrorCode.NONE
-
-
-def _results(topics: Sequence[AddPartitionsToTxnTopic], outcome: Outcome) -> list[AddPartitionsToTxnTopicResult]:
+    partitions = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+    errors = _invalid_partitions(services, version, partitions)
+    if errors:
+        default = ErrorCode.OPERATION_NOT_ATTEMPTED
+    else:
+        errors, default = await _add(services, version, transaction, partitions)
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
                 AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=outcome(TopicPartition(topic.name, index))
+                    partition_index=index,
+                    partition_error_code=errors.get(TopicPartition(topic.name, index), default),
                 )
                 for index in topic.partitions
             ],
         )
-        for topic in topics
+        for topic in transaction.topics
     ]
+
+
+def _invalid_partitions(services: Services, version: int, partitions: Sequence[TopicPartition]) -> PartitionErrors:
+    """Return the partitions that cannot be part of a transaction."""
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for tp in partitions:
+        if version < BROKERS_VERSION and tp.topic in INTERNAL_TOPICS:
+            errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif services.metadata.partition(tp.topic, tp.partition) is None:
+            errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return errors
+
+
+async def _add(
+    services: Services,
+    version: int,
+    transaction: AddPartitionsToTxnTransaction,
+    partitions: Sequence[TopicPartition],
+) -> tuple[PartitionErrors, ErrorCode]:
+    """Add or verify partitions. Returns the errors of partitions, and the result of those without one."""
+    producer = transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
+    try:
+        if transaction.verify_only:
+            return services.transactions.verify_partitions(*producer, partitions), ErrorCode.NONE
+        # Brokers only add for clients of transactions version 2; other clients add for themselves.
+        client_version = 2 if version >= BROKERS_VERSION else 0
+        await services.transactions.add_partitions(*producer, partitions, client_version)
+    except KafkaError as error:
+        return {}, producer_error(error, version, FENCED_VERSION)
+    return {}, ErrorCode.NONE

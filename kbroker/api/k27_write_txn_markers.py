@@ -1,21 +1,24 @@
-"""WriteTxnMarkers (key 27), versions 1 and 2: the end of transactions, for partitions that this broker leads.
+"""WriteTxnMarkers (key 27), versions 1 and 2: write transaction markers to partitions that this broker leads.
 
-Coordinators of other brokers send it, and administrators to end a transaction that no coordinator knows (KIP-664).
-- Version 2 says of which version of transactions the producer is (KIP-1228); version 1 means 0.
-- Markers of one producer are answered together; one without partitions is left out.
-- What no producer has, an id or an epoch below 0, is UNKNOWN_SERVER_ERROR, as in Kafka 4.3.1.
+Sent by the transaction coordinators of other brokers, and by tools that end a transaction that no coordinator knows
+(KIP-664).
+- Version 2 has the transaction version of the producer (KIP-1228); version 1 means 0.
+- The results of all markers of a producer are returned together; a marker without partitions has no result.
+- A negative producer id or epoch is UNKNOWN_SERVER_ERROR, as in Kafka 4.3.1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import TopicPartition
-from kbroker.coordinator.internal_log import TransactionMarker
+from kbroker.coordinator.runtime.coordinator_context import complete
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k27_write_txn_markers import (
-    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -26,50 +29,42 @@ from protocol.messages.k27_write_txn_markers import (
 if TYPE_CHECKING:
     from asyncio import Future
 
-Outcomes = dict[int, dict[TopicPartition, ErrorCode]]
-
 
 async def handle(
     services: Services, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    outcomes: Outcomes = {}
-    waiting: list[Future[None]] = []
+    written: list[tuple[int, TopicPartition, Future[ErrorCode]]] = []
     for row in request.markers:
+        marker = TransactionMarker(
+            row.producer_id, row.producer_epoch, row.transaction_result, row.coordinator_epoch, row.transaction_version
+        )
         for topic in row.topics:
             for index in topic.partition_indexes:
-                waiting.append(_write(services, row, TopicPartition(topic.name, index), outcomes))
-    for written in waiting:
-        await written
-    return WriteTxnMarkersResponse(markers=[_result(producer, told) for producer, told in outcomes.items()])
+                tp = TopicPartition(topic.name, index)
+                written.append((row.producer_id, tp, _write(services, tp, marker)))
+    results: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    for producer_id, tp, future in written:
+        results.setdefault(producer_id, {})[tp] = await future
+    return WriteTxnMarkersResponse(markers=[_result(*result) for result in results.items()])
 
 
-def _write(services: Services, row: WritableTxnMarker, tp: TopicPartition, outcomes: Outcomes) -> Future[None]:
-    written: Future[None] = services.environment.loop.create_future()
-
-    def done(code: ErrorCode) -> None:
-        outcomes.setdefault(row.producer_id, {})[tp] = code
-        # Who asked may be gone: a closed connection cancels its request.
-        if not written.done():
-            written.set_result(None)
-
-    marker = TransactionMarker(
-        row.producer_id, row.producer_epoch, row.transaction_result, row.coordinator_epoch, row.transaction_version
-    )
+def _write(services: Services, tp: TopicPartition, marker: TransactionMarker) -> Future[ErrorCode]:
+    written: Future[ErrorCode] = services.environment.loop.create_future()
     if services.metadata.partition(tp.topic, tp.partition) is None:
-        done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        written.set_result(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     elif marker.producer_id < 0 or marker.producer_epoch < 0 or marker.transaction_version < 0:
-        done(ErrorCode.UNKNOWN_SERVER_ERROR)
+        written.set_result(ErrorCode.UNKNOWN_SERVER_ERROR)
     else:
-        services.markers.write_marker(tp, marker, done)
+        services.marker_writer.write(tp, marker, partial(complete, written))
     return written
 
 
-def _result(producer_id: int, told: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
+def _result(producer_id: int, errors: Mapping[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
     topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
-    for tp, code in told.items():
-        row = WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=code)
-        topics.setdefault(tp.topic, []).append(row)
+    for tp, error in errors.items():
+        result = WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
+        topics.setdefault(tp.topic, []).append(result)
     return WritableTxnMarkerResult(
         producer_id=producer_id,
-        topics=[WritableTxnMarkerTopicResult(name=name, partitions=rows) for name, rows in topics.items()],
+        topics=[WritableTxnMarkerTopicResult(name=name, partitions=results) for name, results in topics.items()],
     )

@@ -1,92 +1,73 @@
-"""TxnOffsetCommit (key 28), versions 0 to 5: offsets of a group that count when the producer's transaction commits.
+"""TxnOffsetCommit (key 28), versions 0 to 5: commit offsets of a group as part of a producer's transaction.
 
-- The group's partition of __consumer_offsets has to be part of the transaction. From version 5 on the client speaks
-  transactions version 2 (KIP-890) and this request adds it; older clients have added it (AddOffsetsToTxn), and the
-  transaction coordinator is asked whether they have (transaction.partition.verification.enable).
-- Only then the group is looked at: a member's commit must be of the current generation (KIP-447). Clients that do not
-  say who they are, as those of versions before 3, are believed.
-- Partitions that do not exist are refused one by one; all else is the result of the whole.
-- TRANSACTION_ABORTABLE is for version 4 and later.
+- The group's partition of __consumer_offsets must be part of the transaction. From version 5 on the client uses
+  transactions version 2 (KIP-890), and this request adds the partition. Older clients have added it with
+  AddOffsetsToTxn, and the transaction coordinator verifies that (transaction.partition.verification.enable).
+- The group is validated after that: a member's commit must be of the current generation (KIP-447). Clients that do not
+  send their member, such as those before version 3, are accepted.
+- Each partition that does not exist gets an error of its own; every other error is that of the whole request.
+- TRANSACTION_ABORTABLE is returned from version 4 on.
 """
 
-from __future__ import annotations
-
+from kbroker.api.committed_offsets import offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
-from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.group.records import OffsetAndMetadata
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
-from kbroker.coordinator.runtime.batches import Producer
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.runtime.coordinator_context import coordinator_error
-from kbroker.metadata.image import TopicImage
+from kbroker.coordinator.runtime.operation import TransactionalProducer
 from protocol.errors import ErrorCode
 from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
 
-FIRST_OF_VERSION_2 = 5
-FIRST_WITH_ABORTABLE = 4
-FIRST_WITH_LOADING = 2
-
-Offsets = list[tuple[str, int, OffsetAndMetadata]]
+TRANSACTIONS_2_VERSION = 5
+ABORTABLE_VERSION = 4
+LOAD_IN_PROGRESS_VERSION = 2
 
 
 async def handle(
     services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    offsets: Offsets = []
-    # Answers that have the result of the whole if it is an error, and those whose offsets were not too large.
-    pending: list[TxnOffsetCommitResponsePartition] = []
+    offsets: list[OffsetRecord] = []
+    # The partitions that get the error of the commit, if there is one.
+    existing: list[TxnOffsetCommitResponsePartition] = []
     topics = []
     now_ms = services.environment.clock.now_ms()
-    limit = services.config.offset_metadata_max_bytes
-    for wanted in request.topics:
-        image = services.metadata.topics.get(wanted.name)
+    max_metadata_bytes = services.config.offset_metadata_max_bytes
+    for topic in request.topics:
+        image = services.metadata.topics.get(topic.name)
         partitions = []
-        for one in wanted.partitions:
-            error = _refusal(image, one, limit)
-            answer = TxnOffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error)
-            partitions.append(answer)
+        for partition in topic.partitions:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if image is not None:
+                error = partition_error(image, partition, max_metadata_bytes)
+            result = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+            partitions.append(result)
             if error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                pending.append(answer)
+                existing.append(result)
             if error is ErrorCode.NONE:
-                offsets.append((wanted.name, one.partition_index, _written(one, now_ms)))
-        topics.append(TxnOffsetCommitResponseTopic(name=wanted.name, partitions=partitions))
-    if pending:
+                offsets.append(offset_record(request.group_id, topic.name, partition, now_ms))
+        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+    if existing:
         try:
             await _commit(services, context.version, request, offsets)
-        except KafkaError as refusal:
-            code = for_client(refusal.code, context.version)
-            for answer in pending:
-                answer.error_code = code
+        except KafkaError as refused:
+            code = error_for_client(refused.code, context.version)
+            for result in existing:
+                result.error_code = code
     return TxnOffsetCommitResponse(topics=topics)
 
 
-def _refusal(image: TopicImage | None, one: TxnOffsetCommitRequestPartition, limit: int) -> ErrorCode:
-    if image is None or not 0 <= one.partition_index < len(image.partitions):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if one.committed_metadata is not None and len(one.committed_metadata) > limit:
-        return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    return ErrorCode.NONE
-
-
-def _written(one: TxnOffsetCommitRequestPartition, now_ms: int) -> OffsetAndMetadata:
-    return OffsetAndMetadata(
-        offset=one.committed_offset,
-        leader_epoch=one.committed_leader_epoch,
-        metadata=one.committed_metadata or "",
-        commit_ms=now_ms,
-    )
-
-
-async def _commit(services: Services, version: int, request: TxnOffsetCommitRequest, offsets: Offsets) -> None:
+async def _commit(
+    services: Services, version: int, request: TxnOffsetCommitRequest, offsets: list[OffsetRecord]
+) -> None:
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    producer = await _verified(services, version, request)
-    await services.groups.commit_in_transaction(
+    producer = await _verified_producer(services, version, request)
+    await services.groups.commit_transactional_offsets(
         request.group_id,
         request.member_id,
         request.group_instance_id,
@@ -96,31 +77,34 @@ async def _commit(services: Services, version: int, request: TxnOffsetCommitRequ
     )
 
 
-async def _verified(services: Services, version: int, request: TxnOffsetCommitRequest) -> Producer:
-    """The producer, when the group's partition is known to be part of its transaction. Raises KafkaError."""
-    groups, transactions = services.groups, services.transactions
+async def _verified_producer(
+    services: Services, version: int, request: TxnOffsetCommitRequest
+) -> TransactionalProducer:
+    """Make sure that the group's partition is part of the transaction. Raises KafkaError."""
+    transactions = services.transactions
+    identity = request.transactional_id, request.producer_id, request.producer_epoch
     verify = services.config.transaction_partition_verification_enable
-    guard = groups.begin_verification(request.group_id, request.producer_id, request.producer_epoch)
+    tp = services.groups.runtime.context(request.group_id).tp
+    guard = services.replicas.begin_verification(tp, request.producer_id, request.producer_epoch)
     if guard is not None:
-        tp = TopicPartition(GROUP_METADATA_TOPIC, groups.partition_for(request.group_id))
-        identity = request.transactional_id, request.producer_id, request.producer_epoch
-        if version >= FIRST_OF_VERSION_2:
+        if version >= TRANSACTIONS_2_VERSION:
             await transactions.add_partitions(*identity, [tp], 2)
         elif verify:
-            error = transactions.verify(*identity, [tp])[tp]
+            error = transactions.verify_partitions(*identity, [tp])[tp]
             if error is not ErrorCode.NONE:
                 raise KafkaError(error)
-    return Producer(request.producer_id, request.producer_epoch, guard, verify)
+    return TransactionalProducer(request.producer_id, request.producer_epoch, guard, verify)
 
 
-def for_client(code: ErrorCode, version: int) -> ErrorCode:
-    """What clients of a version are told."""
-    if code is ErrorCode.PRODUCER_FENCED:
+def error_for_client(error: ErrorCode, version: int) -> ErrorCode:
+    """Return the error as clients of a version know it."""
+    if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_WITH_ABORTABLE:
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION:
         return ErrorCode.INVALID_TXN_STATE
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code is ErrorCode.NETWORK_EXCEPTION else coordinator_error(code)
-    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < FIRST_WITH_LOADING:
-        # Clients before 2.0 crash at it.
+    is_unreachable = error is ErrorCode.NETWORK_EXCEPTION
+    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_unreachable else coordinator_error(error)
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOAD_IN_PROGRESS_VERSION:
+        # Clients before Kafka 2.0 crash at it.
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return code
+    return error

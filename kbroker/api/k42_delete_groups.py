@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42), versions 0 to 2: forget groups without members, and their offsets."""
+"""DeleteGroups (key 42), versions 0 to 2: delete groups without members, and their offsets."""
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
@@ -7,15 +7,16 @@ from protocol.messages.k42_delete_groups import DeletableGroupResult, DeleteGrou
 
 
 async def handle(services: Services, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    # A group that is named twice is answered once.
-    names = dict.fromkeys(request.groups_names)
+    # A group that is named twice has one result.
+    group_ids = dict.fromkeys(request.groups_names)
     return DeleteGroupsResponse(
-        results=[DeletableGroupResult(group_id=name, error_code=await _delete(services, name)) for name in names]
+        results=[DeletableGroupResult(group_id=id, error_code=await _delete(services, id)) for id in group_ids]
     )
 
 
 async def _delete(services: Services, group_id: str) -> ErrorCode:
     try:
-        return await services.groups.delete(group_id)
-    except KafkaError as refusal:
-        return refusal.code
+        await services.groups.delete_group(group_id)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE

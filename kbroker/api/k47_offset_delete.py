@@ -1,6 +1,6 @@
-"""OffsetDelete (key 47), version 0: forget committed offsets (KIP-496).
+"""OffsetDelete (key 47), version 0: delete committed offsets (KIP-496).
 
-A group with members keeps those of the topics that they subscribe to, and all when it is no consumer group.
+A group with members keeps the offsets of the topics that it subscribes to; if it is no consumer group, all of them.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -17,23 +17,29 @@ from protocol.messages.k47_offset_delete import (
 async def handle(services: Services, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
-    known = [one for one in asked if services.metadata.partition(*one) is not None]
+    existing = [
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+        if services.metadata.partition(topic.name, partition.partition_index) is not None
+    ]
     try:
-        errors = await services.groups.delete_offsets(request.group_id, known)
-    except KafkaError as refusal:
-        return OffsetDeleteResponse(error_code=refusal.code)
-    results = dict(zip(known, errors, strict=True))
+        errors = await services.groups.delete_offsets(request.group_id, existing)
+    except KafkaError as error:
+        return OffsetDeleteResponse(error_code=error.code)
+    results = dict(zip(existing, errors, strict=True))
     return OffsetDeleteResponse(
         topics=[
             OffsetDeleteResponseTopic(
                 name=topic.name,
                 partitions=[
                     OffsetDeleteResponsePartition(
-                        partition_index=one.partition_index,
-                        error_code=results.get((topic.name, one.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                        partition_index=partition.partition_index,
+                        error_code=results.get(
+                            (topic.name, partition.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        ),
                     )
-                    for one in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics

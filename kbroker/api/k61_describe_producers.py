@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61), version 0 (KIP-664): the producers whose state a partition keeps."""
+"""DescribeProducers (key 61), version 0 (KIP-664): the producers that partitions keep state of."""
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
@@ -41,7 +41,7 @@ def _partition(services: Services, topic: str, index: int) -> PartitionResponse:
         )
     try:
         partition = services.replicas.leader(topic, index)
-    except KafkaError as refusal:
-        return PartitionResponse(partition_index=index, error_code=refusal.code, error_message=refusal.message)
+    except KafkaError as error:
+        return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
     producers = [ProducerState(**producer._asdict()) for producer in partition.log.producers.active()]
     return PartitionResponse(partition_index=index, active_producers=producers)

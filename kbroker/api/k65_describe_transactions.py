@@ -1,4 +1,4 @@
-"""DescribeTransactions (key 65), version 0 (KIP-664): the last or open transaction of transactional ids."""
+"""DescribeTransactions (key 65), version 0 (KIP-664): the last or open transactions of transactional ids."""
 
 from collections.abc import Iterable
 
@@ -22,17 +22,17 @@ def handle(
 
 def _described(services: Services, transactional_id: str) -> TransactionState:
     try:
-        found = services.transactions.describe(transactional_id)
-    except KafkaError as refusal:
-        return TransactionState(error_code=refusal.code, transactional_id=transactional_id)
+        metadata = services.transactions.describe(transactional_id)
+    except KafkaError as error:
+        return TransactionState(error_code=error.code, transactional_id=transactional_id)
     return TransactionState(
         transactional_id=transactional_id,
-        transaction_state=found.state.label,
-        transaction_timeout_ms=found.timeout_ms,
-        transaction_start_time_ms=found.start_ms,
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
-        topics=_by_topic(found.partitions),
+        transaction_state=metadata.state.state_name,
+        transaction_timeout_ms=metadata.timeout_ms,
+        transaction_start_time_ms=metadata.start_ms,
+        producer_id=metadata.producer_id,
+        producer_epoch=metadata.producer_epoch,
+        topics=_by_topic(metadata.partitions),
     )
 
 

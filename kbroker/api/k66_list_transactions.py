@@ -13,7 +13,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.re2_pattern import Re2Pattern
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from kbroker.coordinator.transaction.transaction_state import LABELS
+from kbroker.coordinator.transaction.transaction_state import STATE_NAMES
 from protocol.messages.k66_list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -28,19 +28,21 @@ async def handle(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     try:
-        transactions = list(filter(_filter(request, services.environment.clock.now_ms()), services.transactions.list()))
+        transactions = list(
+            filter(_filter(request, services.environment.clock.now_ms()), services.transactions.list_transactions())
+        )
         if request.transactional_id_pattern:
             pattern = Re2Pattern(request.transactional_id_pattern)
             transactions = await _matching(services, pattern, transactions)
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
     return ListTransactionsResponse(
-        unknown_state_filters=[name for name in request.state_filters if name not in LABELS.values()],
+        unknown_state_filters=[name for name in request.state_filters if name not in STATE_NAMES.values()],
         transaction_states=[
             TransactionState(
                 transactional_id=one.transactional_id,
                 producer_id=one.producer_id,
-                transaction_state=one.state.label,
+                transaction_state=one.state.state_name,
             )
             for one in transactions
         ],
@@ -54,7 +56,7 @@ def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[Transact
 
     def passes(transaction: TransactionMetadata) -> bool:
         return (
-            (not states or transaction.state.label in states)
+            (not states or transaction.state.state_name in states)
             and (not producer_ids or transaction.producer_id in producer_ids)
             and (duration_ms < 0 or now_ms - transaction.start_ms > duration_ms)
         )

@@ -206,7 +206,7 @@ class Verification:
     def verify(self) -> None:
         partitions = list(self._appends.partitions.values())
         try:
-            told = self._services.transactions.verify(*self._producer, partitions)
+            told = self._services.transactions.verify_partitions(*self._producer, partitions)
         except KafkaError as refusal:
             self._appends.refuse(translated(refusal.code, self._context.version))
             return

@@ -1,3 +1,4 @@
-"""Coordinators: state kept in an internal topic. `runtime.py` is the log's side, for any of them; the rest
-is groups.
+"""The group coordinator and the transaction coordinator: state that is kept in internal topics.
+
+runtime/ appends, replays and loads records for both; group/ and transaction/ decide.
 """

@@ -1,4 +1,4 @@
-"""What coordinators need of the rooms below them."""
+"""The internal topics, and what coordinators need of the replica manager."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -8,111 +8,47 @@ from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 
-__all__ = [
-    "GROUP_METADATA_TOPIC", "TRANSACTION_STATE_TOPIC", "Config", "InternalLog", "MarkerWriter", "TransactionConfig",
-    "TransactionMarker",
-]  # fmt: skip
-
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 
 
 class InternalLog(Protocol):
-    """The replica manager, as far as a coordinator's partition goes."""
+    """The replica manager, as far as coordinators use it."""
 
     def append_internal(
         self, tp: TopicPartition, batch: bytearray, *, guard: VerificationGuard | None = None, verify: bool = False
     ) -> int:
-        """Append one batch; gives the log end offset after it. Raises KafkaError, and then nothing was
-        appended. With `verify` a transactional batch is taken only when the transaction is open there, or with the
-        guard of `begin_verification` while nothing has ended since.
+        """Append one batch and return the log end offset. Raises KafkaError if nothing was appended.
+
+        With `verify`, a transactional batch is rejected unless its transaction is open in the partition, or `guard` is
+        what `begin_verification` returned and no transaction of the producer has ended since (KIP-890).
         """
         ...
 
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
-        """Before it is verified that the partition is part of a producer's transaction; None if the transaction is
-        open there, so that it was verified before. Raises KafkaError.
+        """Return the guard for the first batch of a transaction; None if the transaction is open in the partition.
+
+        Called before the transaction coordinator verifies that the partition is part of the transaction.
+        Raises KafkaError.
         """
         ...
 
-    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
-        """As a MarkerWriter's, without what coordinators make of it. Calls back in the order of the log, as
-        `on_committed`.
+    def append_marker(
+        self, tp: TopicPartition, marker: TransactionMarker, on_committed: Callable[[ErrorCode], None]
+    ) -> None:
+        """Append a transaction marker. `on_committed` is called, perhaps at once, with NONE when the high watermark
+        has passed the marker, or with the error; of several markers in log order. Never raises.
         """
         ...
 
     def on_committed(self, tp: TopicPartition, offset: int, callback: Callable[[ErrorCode], None]) -> None:
-        """Call back once, perhaps at once: NONE when the high watermark is at `offset`, else why it never
-        will.
+        """Call back once, perhaps at once: with NONE when the high watermark has reached `offset`, or with the reason
+        why it never will.
         """
         ...
 
     def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
-        """About `size` bytes of whole batches from `offset` or from the log's start, b"" at its end. Called in a
-        thread.
+        """Return about `size` bytes of whole batches from `offset`, or from the log start offset if that is higher;
+        b"" at the end. Called in a thread.
         """
         ...
-
-
-class MarkerWriter(Protocol):
-    """Who brings the end of a transaction to a partition, whoever keeps it."""
-
-    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
-        """Append the marker; done(NONE) when the high watermark has passed it (and a group's offsets are
-        applied), else done(error). `done` may be called at once. Never raises.
-        """
-        ...
-
-
-class Config(Protocol):
-    """The broker configs that the group coordinator follows (a BrokerConfig fits)."""
-
-    @property
-    def group_coordinator_append_linger_ms(self) -> int: ...
-    @property
-    def group_initial_rebalance_delay_ms(self) -> int: ...
-    @property
-    def group_min_session_timeout_ms(self) -> int: ...
-    @property
-    def group_max_session_timeout_ms(self) -> int: ...
-    @property
-    def group_max_size(self) -> int: ...
-    @property
-    def message_max_bytes(self) -> int: ...
-    @property
-    def offset_metadata_max_bytes(self) -> int: ...
-    @property
-    def offsets_commit_timeout_ms(self) -> int: ...
-    @property
-    def offsets_load_buffer_size(self) -> int: ...
-    @property
-    def offsets_retention_minutes(self) -> int: ...
-    @property
-    def offsets_retention_check_interval_ms(self) -> int: ...
-    @property
-    def offsets_topic_compression_codec(self) -> int: ...
-    @property
-    def offsets_topic_num_partitions(self) -> int: ...
-    @property
-    def node_id(self) -> int: ...
-
-
-class TransactionConfig(Protocol):
-    """The broker configs that the transaction coordinator follows (a BrokerConfig fits)."""
-
-    @property
-    def message_max_bytes(self) -> int: ...
-    @property
-    def node_id(self) -> int: ...
-    @property
-    def transaction_abort_timed_out_transaction_cleanup_interval_ms(self) -> int: ...
-    @property
-    def transaction_max_timeout_ms(self) -> int: ...
-    @property
-    def transaction_remove_expired_transaction_cleanup_interval_ms(self) -> int: ...
-    @property
-    def transaction_state_log_load_buffer_size(self) -> int: ...
-    @property
-    def transaction_state_log_num_partitions(self) -> int: ...
-    @property
-    def transactional_id_expiration_ms(self) -> int: ...

@@ -229,16 +229,16 @@ def waiting(services: Services, page: Page) -> Iterator[None]:
 def groups(services: Services, page: Page) -> Iterator[None]:
     states: Counter[GroupState] = Counter()
     offsets = 0
-    for shard in services.groups.shards():
-        known = shard.groups
-        for group_id, group in list(known.by_id.items()):
+    for context in services.groups.runtime.contexts():
+        shard = context.shard
+        for group_id, group in list(shard.groups.items()):
             states[group.state] += 1
             page.add("kafka_consumergroup_members", len(group.members), labels(consumergroup=group_id))
             if states.total() % AT_ONCE == 0:
                 yield
-        for group_id, committed in list(known.offsets.items()):
+        for group_id, topics in list(shard.offsets.by_group.items()):
             yield
-            for topic, by_partition in list(committed.topics.items()):
+            for topic, by_partition in list(topics.items()):
                 offsets += len(by_partition)
                 yield from _offsets(services, page, group_id, topic, {p: o.offset for p, o in by_partition.items()})
     page.add(_GROUPS + "numgroups", states.total())

@@ -237,7 +237,7 @@ class ReplicaManager:
         partition = self.leader(tp.topic, tp.partition)
         return partition.log.producers.begin_verification(producer_id, epoch, NO_SEQUENCE, False)
 
-    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Done) -> None:
+    def append_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Done) -> None:
         """Append the end of a transaction to one of this broker's partitions, internal ones too.
 
         `done` is told when the high watermark has passed it, or why it never will: INVALID_PRODUCER_EPOCH,

@@ -60,7 +60,7 @@ class Member:
 async def coordinator(m: Machine, client: Client) -> None:
     found = await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
     assert found.coordinators[0].error_code == 0
-    await m.broker.services.groups.loaded("g")
+    await m.broker.services.groups.runtime.wait_until_loaded("g")
 
 
 # What outlives an end.

@@ -1,1 +1,1 @@
-"""The group coordinator: consumer groups and their committed offsets in __consumer_offsets."""
+"""The group coordinator: consumer groups and their committed offsets, kept in __consumer_offsets."""

@@ -1,275 +1,315 @@
-"""The groups of one partition of __consumer_offsets: decisions go in, committed records are applied."""
+"""The groups of one partition of __consumer_offsets: the operations on them, and the replay of their records."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from __future__ import annotations
 
-from kbroker.common import TopicPartition
-from kbroker.coordinator.group import replay as applying
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.group.classic.rebalance import prepare
-from kbroker.coordinator.group.classic.requests import JoinResponse, Now, SyncResponse, Write
-from kbroker.coordinator.group.offsets.group_offsets import GroupOffsets
-from kbroker.coordinator.group.offsets.pending_offsets import Partition, PendingOffset, PendingOffsets
+from kbroker.coordinator.group.classic.group_state import GroupState
+from kbroker.coordinator.group.classic.heartbeat import expire_deadline, heartbeat
+from kbroker.coordinator.group.classic.join import check_new_group, join_group
+from kbroker.coordinator.group.classic.leave import leave_group
+from kbroker.coordinator.group.classic.rebalance import prepare_rebalance
+from kbroker.coordinator.group.classic.replay import group_from_record, replay_group_record
+from kbroker.coordinator.group.classic.requests import (
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    Now,
+    PendingRecord,
+    RespondToJoin,
+    RespondToSync,
+    SyncRequest,
+    SyncResponse,
+)
+from kbroker.coordinator.group.classic.sync import sync_group
+from kbroker.coordinator.group.offsets.commit_validation import (
+    validate_delete_group,
+    validate_offset_commit,
+    validate_offset_delete,
+    validate_transactional_offset_commit,
+)
+from kbroker.coordinator.group.offsets.expiration import expired_offsets
+from kbroker.coordinator.group.offsets.offset_metadata_manager import (
+    FetchedOffsets,
+    OffsetMetadataManager,
+    offset_tombstones,
+)
 from kbroker.coordinator.group.record_codec import decode_record, encode_record
-from kbroker.coordinator.group.records import GroupRecord, GroupTombstone, OffsetRecord, Record
-from kbroker.coordinator.internal_log import Config, InternalLog, TransactionMarker
-from kbroker.coordinator.runtime.batches import NOBODY, Producer
-from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, Ended, Limits, Loaded, Status
-from kbroker.coordinator.runtime.coordinator_runtime import inactive
-from kbroker.coordinator.runtime.key_lock import KeyLock
-from kbroker.coordinator.timeouts import ResponseTimeouts
-from kbroker.runtime.environment import Environment
+from kbroker.coordinator.group.records import (
+    GroupCoordinatorRecord,
+    GroupRecord,
+    GroupTombstone,
+    OffsetRecord,
+)
+from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.runtime.deadlines import Deadlines
+from kbroker.runtime.timer import DeadlineTimer
 from protocol.errors import ErrorCode
 
-Done = Callable[[ErrorCode], None]
+if TYPE_CHECKING:
+    from kbroker.config import BrokerConfig
+    from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
+    from kbroker.runtime.environment import Environment
 
-
-def ignore(_: ErrorCode) -> None:
-    """Whoever asked does not wait for it."""
-
-
-@dataclass(slots=True)
-class Groups:
-    """What is known of the partition's groups. Every group with offsets, pending ones too, or members is in `by_id`."""
-
-    by_id: dict[str, ClassicGroup] = field(default_factory=dict)
-    offsets: dict[str, GroupOffsets] = field(default_factory=dict)
-    pending: PendingOffsets = field(default_factory=PendingOffsets)
-
-    def partitions_of(self, group_id: str) -> list[Partition]:
-        """Of which partitions a group has offsets, committed or pending."""
-        offsets = self.offsets.get(group_id) or GroupOffsets()
-        return list(dict.fromkeys([*((topic, index) for topic, index, _ in offsets), *self.pending.of_group(group_id)]))
+T = TypeVar("T")
+TopicPartitions = Sequence[tuple[str, int]]
 
 
 class GroupShard:
-    """Runs operations on groups, one group at a time, and lets their writes pipeline (see gate.py)."""
+    """A CoordinatorShard. Every group with members or offsets, committed or pending, is in `groups`."""
 
     def __init__(
-        self,
-        environment: Environment,
-        log: InternalLog,
-        tp: TopicPartition,
-        epoch: int,
-        config: Callable[[], Config],
-        moved: Callable[[ClassicGroup], None],
+        self, environment: Environment, config: Callable[[], BrokerConfig], context: CoordinatorContext[GroupShard]
     ) -> None:
-        """`epoch`: the partition's leader epoch. `moved` is told of a group whose next deadline may have changed."""
-        self.epoch = epoch
-        self.groups = Groups()
-        self._environment = environment
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = OffsetMetadataManager()
+        self._clock = environment.clock
         self._config = config
-        self.moved = moved
-        self._gates: dict[str, KeyLock] = {}
-        self._when_active: list[Callable[[], None]] = []
-        self._commits = ResponseTimeouts(environment.loop, lambda: config().offsets_commit_timeout_ms)
-        self.runtime: CoordinatorContext[Record] = CoordinatorContext(environment, log, tp, self, self._limits)
+        self._context = context
+        # The earliest deadline of each group that has one.
+        self._timer: DeadlineTimer[str] = DeadlineTimer(environment, self._on_deadline)
+        self._is_loaded = False
+        self._topics_deleted_while_loading: list[str] = []
 
-    def _limits(self) -> Limits:
-        config = self._config()
-        return Limits(
-            config.message_max_bytes,
-            config.offsets_topic_compression_codec,
-            config.group_coordinator_append_linger_ms,
-            config.offsets_load_buffer_size,
-        )
+    # Operations on members.
 
-    def now(self) -> Now:
-        return Now(self._environment.clock.mono_ms(), self._environment.clock.now_ms())
+    def join_group(self, request: JoinRequest, respond: RespondToJoin) -> CoordinatorResult[None]:
+        """`respond` is called when the rebalance completes, or at once."""
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            return self._result(group, join_group(group, request, respond, self._now(), self._config()), None)
+        error = check_new_group(request)
+        if error is not ErrorCode.NONE:
+            respond(JoinResponse(error, request.member_id))
+            return CoordinatorResult(None)
+        group = self.groups[request.group_id] = ClassicGroup(request.group_id)
+        join_group(group, request, respond, self._now(), self._config())
+        return self._result(group, self._first_record(group), None)
 
-    def inactive(self) -> ErrorCode:
-        """Why operations may not run; NONE when they may."""
-        return inactive(self)
+    def _first_record(self, group: ClassicGroup) -> PendingRecord:
+        """A new group is written at once, without members, so that the next coordinator knows it."""
 
-    def get(self, group_id: str) -> ClassicGroup | None:
-        return self.groups.by_id.get(group_id)
+        def on_failed(error: ErrorCode, now: Now) -> None:
+            if self.groups.get(group.group_id) is group:
+                del self.groups[group.group_id]
+            self._close_group(group, error)
 
-    # Operations.
+        record = ClassicGroup(group.group_id).record(self._now().wall_ms)
+        return PendingRecord(record, on_failed=on_failed)
 
-    def enter(self, group_id: str, operation: Callable[[], None], *, alone: bool = False) -> None:
-        """Run an operation on a group now, or when the group's gate lets it in."""
-        gate = self._gates.get(group_id)
-        if gate is None:
-            operation()
-        else:
-            gate.enter(operation, alone=alone)
+    def sync_group(self, request: SyncRequest, respond: RespondToSync) -> CoordinatorResult[None]:
+        """`respond` is called when the assignment of the leader is committed, or at once."""
+        group = self.groups.get(request.group_id)
+        if group is None:
+            respond(SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+            return CoordinatorResult(None)
+        return self._result(group, sync_group(group, request, respond, self._now(), self._config()), None)
 
-    def change(self, group: ClassicGroup, write: Write | None) -> None:
-        """An operation on a group has ended; carry out what it wants written."""
-        self.moved(group)
-        if write is not None:
-            self.write_alone(group.group_id, [write.record], lambda error: self._written(group, write, error))
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = heartbeat(group, member_id, instance_id, generation, self._now())
+        self._update_timer(group)
+        return error
 
-    def _written(self, group: ClassicGroup, write: Write, error: ErrorCode) -> None:
-        if error is ErrorCode.NONE:
-            write.committed(self.now())
-        else:
-            write.failed(error, self.now())
-        self.moved(group)
+    def leave_group(self, group_id: str, members: list[LeavingMember]) -> CoordinatorResult[list[ErrorCode]]:
+        """The response is the result of each member."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return CoordinatorResult([ErrorCode.UNKNOWN_MEMBER_ID] * len(members))
+        errors, pending = leave_group(group, members, self._now(), self._config())
+        return self._result(group, pending, errors)
 
-    def write_alone(self, group_id: str, records: Sequence[Record], done: Done) -> None:
-        """Write, and let nothing else happen to the group until it is settled."""
-        gate = self._gate(group_id)
-        gate.hold()
+    def expire_deadline(self, group_id: str) -> CoordinatorResult[None]:
+        group = self.groups.get(group_id)
+        if group is None:
+            return CoordinatorResult(None)
+        return self._result(group, expire_deadline(group, self._now(), self._config()), None)
 
-        def settled(error: ErrorCode) -> None:
-            done(error)
-            gate.release()
-            self._close_gate(group_id, gate)
+    def delete_group(self, group_id: str) -> CoordinatorResult[None]:
+        """Pending offsets are deleted too, as in Kafka: the commit of their transactions does not bring them back."""
+        validate_delete_group(self.groups.get(group_id))
+        tombstones = offset_tombstones(group_id, self.offsets.partitions(group_id))
+        return CoordinatorResult(None, [*tombstones, GroupTombstone(group_id)])
 
-        self.runtime.write(records, settled)
+    def _result(self, group: ClassicGroup, pending: PendingRecord | None, response: T) -> CoordinatorResult[T]:
+        self._update_timer(group)
+        if pending is None:
+            return CoordinatorResult(response)
 
-    def write_shared(self, group_id: str, records: Sequence[Record], done: Done, producer: Producer = NOBODY) -> None:
-        """Write offsets, within a transaction when there is a producer; other commits of the group may overtake
-        nothing but need not wait.
+        def on_committed() -> None:
+            pending.on_committed(self._now())
+            self._update_timer(group)
 
-        `done` is called after offsets.commit.timeout.ms at the latest, as if there were no coordinator. What was
-        written may be committed later; a commit can be repeated.
+        def on_failed(error: ErrorCode) -> None:
+            pending.on_failed(error, self._now())
+            self._update_timer(group)
+
+        return CoordinatorResult(response, [pending.record], on_committed, on_failed)
+
+    # Operations on offsets.
+
+    def commit_offsets(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Sequence[OffsetRecord]
+    ) -> CoordinatorResult[None]:
+        group = self.groups.get(group_id)
+        validate_offset_commit(group, member_id, instance_id, generation, self._now())
+        if group is not None:
+            self._update_timer(group)
+        return CoordinatorResult(None, offsets)
+
+    def commit_transactional_offsets(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Sequence[OffsetRecord]
+    ) -> CoordinatorResult[None]:
+        validate_transactional_offset_commit(self.groups.get(group_id), member_id, instance_id, generation)
+        return CoordinatorResult(None, offsets)
+
+    def fetch_offsets(self, group_id: str) -> FetchedOffsets:
+        return FetchedOffsets(self.offsets.topics(group_id))
+
+    def fetch_stable_offsets(self, group_id: str) -> CoordinatorResult[FetchedOffsets]:
+        unstable = frozenset(self.offsets.pending.partitions(group_id))
+        return CoordinatorResult(FetchedOffsets(self.offsets.topics(group_id), unstable))
+
+    def delete_offsets(self, group_id: str, partitions: TopicPartitions) -> CoordinatorResult[list[ErrorCode]]:
+        """The response is the result of each partition. Deleting an offset that does not exist is no error."""
+        group = validate_offset_delete(self.groups.get(group_id))
+        errors = [
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic) else ErrorCode.NONE
+            for topic, _ in partitions
+        ]
+        existing = set(self.offsets.partitions(group_id))
+        deleted = [
+            partition
+            for partition, error in zip(partitions, errors, strict=True)
+            if error is ErrorCode.NONE and partition in existing
+        ]
+        return CoordinatorResult(errors, offset_tombstones(group_id, deleted))
+
+    def delete_offsets_of_topics(self, group_id: str, topics: Collection[str]) -> CoordinatorResult[None]:
+        """The topics are deleted: whether the group has members or not, their offsets are deleted too."""
+        deleted = [partition for partition in self.offsets.partitions(group_id) if partition[0] in topics]
+        return CoordinatorResult(None, offset_tombstones(group_id, deleted))
+
+    def expire_offsets(self, group_id: str, retention_ms: int) -> CoordinatorResult[None]:
+        """Delete expired offsets, and an empty group with its last offset.
+
+        A committed offset does not expire while an open transaction has written an offset of its partition.
         """
-        gate = self._gate(group_id)
-        gate.share()
-        answer = self._commits.begin(done, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        group = self.groups.get(group_id)
+        if group is None:
+            return CoordinatorResult(None)
+        pending = set(self.offsets.pending.partitions(group_id))
+        expired = [
+            partition
+            for partition in expired_offsets(group, self.offsets.topics(group_id), retention_ms, self._now().wall_ms)
+            if partition not in pending
+        ]
+        records: list[GroupCoordinatorRecord] = list(offset_tombstones(group_id, expired))
+        is_unused = group.state is GroupState.EMPTY and not group.pending_join_members
+        if is_unused and len(self.offsets.partitions(group_id)) == len(expired):
+            records.append(GroupTombstone(group_id))
+        return CoordinatorResult(None, records)
 
-        def settled(error: ErrorCode) -> None:
-            answer(error)
-            gate.unshare()
-            self._close_gate(group_id, gate)
+    def on_topics_deleted(self, topics: list[str]) -> None:
+        """Delete the offsets of deleted topics in every group, once the partition is loaded."""
+        if not self._is_loaded:
+            self._topics_deleted_while_loading += topics
+            return
+        # A group with a commit in flight may get offsets of the topics by it.
+        groups = [*self.offsets.groups_with_topics(topics), *self._context.locked_keys()]
+        for group_id in dict.fromkeys(groups):
+            operation = partial(GroupShard.delete_offsets_of_topics, group_id=group_id, topics=topics)
+            self._context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
 
-        self.runtime.write(records, settled, producer)
+    def schedule_offset_expiration(self, retention_ms: int) -> None:
+        """Expire the offsets of every group."""
+        for group_id in list(self.groups):
+            operation = partial(GroupShard.expire_offsets, group_id=group_id, retention_ms=retention_ms)
+            self._context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
 
-    def write_marker(self, marker: TransactionMarker, done: Done) -> None:
-        """Write the end of a transaction, whose offsets count or are forgotten when it is committed.
+    # Replay.
 
-        Nobody is held up by it: until then they are pending, for deletions and expiry too.
-        """
-        self.runtime.write_marker(marker, done)
-
-    def _gate(self, group_id: str) -> KeyLock:
-        gate = self._gates.get(group_id)
-        if gate is None:
-            gate = self._gates[group_id] = KeyLock()
-        return gate
-
-    def _close_gate(self, group_id: str, gate: KeyLock) -> None:
-        if gate.is_idle and self._gates.get(group_id) is gate:
-            del self._gates[group_id]
-
-    # Runtime's machine.
-
-    def encode(self, record: Record) -> tuple[bytes, bytes | None]:
+    def encode(self, record: GroupCoordinatorRecord) -> tuple[bytes, bytes | None]:
         return encode_record(record)
 
-    def decode(self, key: bytes | None, value: bytes | None) -> Record | None:
+    def decode(self, key: bytes | None, value: bytes | None) -> GroupCoordinatorRecord | None:
         return decode_record(key, value)
 
-    def apply(self, record: Record) -> None:
-        """Take a committed record in."""
+    def replay(self, record: GroupCoordinatorRecord, offset: int, producer_id: int) -> None:
         if isinstance(record, OffsetRecord):
-            self._apply_offset(record)
+            self.offsets.replay(record, offset, producer_id)
+            group_id = record.key.group_id
+            if record.value is not None and group_id not in self.groups:
+                # A simple group, which commits offsets and never has members.
+                self.groups[group_id] = ClassicGroup(group_id)
         elif isinstance(record, GroupTombstone):
-            self._forget(record.group_id)
+            deleted = self.groups.pop(record.group_id, None)
+            if deleted is not None:
+                self._close_group(deleted, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
-            group = self.groups.by_id.get(record.group_id)
-            if group is None:
-                self.groups.by_id[record.group_id] = applying.restore(record)
-            else:
-                applying.apply(group, record)
+            self._replay_group(record)
 
-    def _apply_offset(self, record: OffsetRecord, place: int | None = None) -> None:
-        """`place`: where in the log it is, if that is not after all that was applied before."""
-        key, value = record.key, record.value
-        offsets = self.groups.offsets.get(key.group_id)
-        if value is None:
-            self.groups.pending.forget(key)
-            if offsets is not None:
-                offsets.remove(key.topic, key.partition)
-                if not offsets:
-                    del self.groups.offsets[key.group_id]
-            return
-        if self.groups.pending:
-            self.groups.pending.overtake(key, place)
-        if offsets is None:
-            offsets = self.groups.offsets[key.group_id] = GroupOffsets()
-        offsets.put(key.topic, key.partition, value)
-        self._ensure(key.group_id)
-
-    def _ensure(self, group_id: str) -> None:
-        """A group that commits offsets and never has members is known too: a simple group."""
-        if group_id not in self.groups.by_id:
-            self.groups.by_id[group_id] = ClassicGroup(group_id)
-
-    def _forget(self, group_id: str) -> None:
-        group = self.groups.by_id.pop(group_id, None)
-        if group is not None:
-            self._bury(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-    def load(self, item: Loaded[Record] | Ended) -> None:
-        """One thing of the log, when it is read anew; and what transactions write, as it is committed."""
-        if isinstance(item, Ended):
-            self._end_transaction(item)
-        elif isinstance(item.record, GroupRecord):
-            self.groups.by_id[item.record.group_id] = applying.restore(item.record)
-        elif isinstance(item.record, OffsetRecord) and item.producer_id != -1 and item.record.value is not None:
-            pending = PendingOffset(item.record.key, item.record.value, item.offset)
-            self.groups.pending.add(item.producer_id, pending)
-            self._ensure(pending.key.group_id)
+    def _replay_group(self, record: GroupRecord) -> None:
+        group = self.groups.get(record.group_id)
+        if group is None or not self._is_loaded:
+            self.groups[record.group_id] = group_from_record(record)
         else:
-            self.apply(item.record)
+            replay_group_record(group, record)
 
-    def _end_transaction(self, ended: Ended) -> None:
-        """A group of which nothing is left stays, as in Kafka, until the next look for what has expired."""
-        counting = self.groups.pending.end(ended.producer_id)
-        for pending in counting if ended.committed else ():
-            self._apply_offset(OffsetRecord(pending.key, pending.offset), pending.place)
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        # A group that is left without offsets stays, as in Kafka, until the next check for expired offsets.
+        self.offsets.replay_end_transaction(producer_id, committed)
 
-    def start(self) -> None:
-        """Loading is done: members have a session's time to show themselves.
+    def on_loaded(self) -> None:
+        """Start the sessions of all members, which have their session timeout to find this coordinator.
 
-        A group that has outgrown group.max.size joins again, which keeps out those that are too many.
+        A group that exceeds a lowered group.max.size is rebalanced, which removes its last members.
         """
-        self.runtime.activate()
-        config, now = self._config(), self.now()
-        for group in self.groups.by_id.values():
-            if group.members:
-                applying.start_sessions(group, now.mono_ms)
-                too_large = len(group.members) > config.group_max_size
-                self.change(group, prepare(group, now, config) if too_large else None)
-        waiting, self._when_active = self._when_active, []
-        for action in waiting:
-            action()
+        self._is_loaded = True
+        now, config = self._now(), self._config()
+        for group in self.groups.values():
+            for member in group.members.values():
+                group.restart_session(member, now.mono_ms)
+            if len(group.members) > config.group_max_size:
+                prepare_rebalance(group, now, config)
+            self._update_timer(group)
+        if self._topics_deleted_while_loading:
+            self.on_topics_deleted(self._topics_deleted_while_loading)
 
-    def lost(self, error: ErrorCode) -> None:
-        """Answer everybody who waits in a join or a sync, and forget."""
-        groups, self.groups = self.groups, Groups()
-        for group in groups.by_id.values():
-            self._bury(group, error)
+    def on_unloaded(self, error: ErrorCode) -> None:
+        groups, self.groups = self.groups, {}
+        self.offsets = OffsetMetadataManager()
+        for group in groups.values():
+            self._close_group(group, error)
+        self._timer.stop()
 
-    def drop(self, group: ClassicGroup, error: ErrorCode) -> None:
-        """A new group could not be written."""
-        if self.groups.by_id.get(group.group_id) is group:
-            del self.groups.by_id[group.group_id]
-        self._bury(group, error)
-
-    def _bury(self, group: ClassicGroup, error: ErrorCode) -> None:
+    def _close_group(self, group: ClassicGroup, error: ErrorCode) -> None:
+        """Respond to the waiting requests of a group that does not exist any more."""
         for member in list(group.members.values()):
-            group.answer_join(member, JoinResponse(error, member.member_id))
-            group.answer_sync(member, SyncResponse(error))
-        applying.bury(group)
-        self.moved(group)
+            group.respond_to_join(member, JoinResponse(error, member.member_id))
+            group.respond_to_sync(member, SyncResponse(error))
+        group.transition_to(GroupState.DEAD)
+        group.members.clear()
+        group.pending_join_members.clear()
+        group.deadlines = Deadlines()
+        self._timer.cancel(group.group_id)
 
-    def when_active(self, action: Callable[[], None]) -> None:
-        """Do something now, or when loading is done."""
-        if self.runtime.status is Status.LOADING:
-            self._when_active.append(action)
+    # Time.
+
+    def _now(self) -> Now:
+        return Now(self._clock.mono_ms(), self._clock.now_ms())
+
+    def _update_timer(self, group: ClassicGroup) -> None:
+        deadline_ms = group.deadlines.next_ms()
+        if deadline_ms is None:
+            self._timer.cancel(group.group_id)
         else:
-            action()
+            self._timer.set(group.group_id, deadline_ms)
 
-    def groups_with_offsets(self, topics: Iterable[str]) -> list[str]:
-        """Every group that has offsets of one of the topics, committed or on their way."""
-        wanted = set(topics)
-        found = dict.fromkeys(one for one, offsets in self.groups.offsets.items() if wanted & offsets.topics.keys())
-        pending = self.groups.pending
-        found |= dict.fromkeys(
-            one for one in pending.groups() if any(topic in wanted for topic, _ in pending.of_group(one))
-        )
-        return [*found, *(group_id for group_id in self._gates if group_id not in found)]
+    def _on_deadline(self, group_id: str) -> None:
+        self._context.post(lambda shard: shard.expire_deadline(group_id), group_id, LockMode.EXCLUSIVE)

@@ -1,16 +1,16 @@
-"""The bytes of group records in __consumer_offsets, as Apache Kafka 4.3 writes and reads them."""
+"""The bytes of records in __consumer_offsets, as Apache Kafka 4.3 writes and reads them."""
 
 from struct import Struct
 
 from kbroker.coordinator.group.records import (
     NO_TIMESTAMP,
+    GroupCoordinatorRecord,
     GroupRecord,
     GroupTombstone,
     MemberRecord,
     OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
-    Record,
 )
 from protocol.errors import MalformedError
 from protocol.messages.group_records import (
@@ -23,42 +23,46 @@ from protocol.messages.group_records import (
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message, message_info
 
-OFFSET_KEY_VERSIONS = (0, 1)
-OFFSET_KEY_VERSION = 1
-OFFSET_VALUE_VERSION = 4
-GROUP_KEY_VERSION = 2
-GROUP_VALUE_VERSION = 3
+# The version of a key is the type of its record.
+OFFSET_COMMIT_KEY_VERSIONS = (0, 1)
+OFFSET_COMMIT_KEY_VERSION = 1
+GROUP_METADATA_KEY_VERSION = 2
+
+OFFSET_COMMIT_VALUE_VERSION = 4
+# The only one with an expire timestamp.
+OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY = 1
+GROUP_METADATA_VALUE_VERSION = 3
 
 _VERSION = Struct(">h")
 
 
-def encode_record(record: Record) -> tuple[bytes, bytes | None]:
-    """The key and value to append; a tombstone's value is None."""
+def encode_record(record: GroupCoordinatorRecord) -> tuple[bytes, bytes | None]:
+    """Return the key and value of a record; the value of a tombstone is None."""
     if isinstance(record, OffsetRecord):
-        return _offset_key(record.key), None if record.value is None else _offset_value(record.value)
-    key = _versioned(GroupMetadataKey(group=record.group_id), GROUP_KEY_VERSION)
-    return key, None if isinstance(record, GroupTombstone) else _group_value(record)
+        return _encode_offset_key(record.key), None if record.value is None else _encode_offset(record.value)
+    key = _with_version(GroupMetadataKey(group=record.group_id), GROUP_METADATA_KEY_VERSION)
+    return key, None if isinstance(record, GroupTombstone) else _encode_group(record)
 
 
-def decode_record(key: bytes | None, value: bytes | None) -> Record | None:
-    """What a record of the log says; None for kinds that this broker does not know (groups of newer types).
+def decode_record(key: bytes | None, value: bytes | None) -> GroupCoordinatorRecord | None:
+    """Return the record, or None for a type that this broker does not know, such as newer group types.
 
-    Raises MalformedError for bytes that no Kafka wrote.
+    Raises MalformedError.
     """
     if key is None:
         return None
-    kind = _version(key)
-    if kind in OFFSET_KEY_VERSIONS:
-        found = decode(OffsetCommitKey, key, kind, _VERSION.size)
-        offset_key = OffsetKey(found.group, found.topic, found.partition)
-        return OffsetRecord(offset_key, None if value is None else _read_offset(value))
-    if kind == GROUP_KEY_VERSION:
-        group_id = decode(GroupMetadataKey, key, kind, _VERSION.size).group
-        return GroupTombstone(group_id) if value is None else _read_group(group_id, value)
+    version = _version(key)
+    if version in OFFSET_COMMIT_KEY_VERSIONS:
+        decoded = decode(OffsetCommitKey, key, version, _VERSION.size)
+        offset_key = OffsetKey(decoded.group, decoded.topic, decoded.partition)
+        return OffsetRecord(offset_key, None if value is None else _decode_offset(value))
+    if version == GROUP_METADATA_KEY_VERSION:
+        group_id = decode(GroupMetadataKey, key, version, _VERSION.size).group
+        return GroupTombstone(group_id) if value is None else _decode_group(group_id, value)
     return None
 
 
-def _versioned(message: Message, version: int) -> bytes:
+def _with_version(message: Message, version: int) -> bytes:
     return _VERSION.pack(version) + encode(message, version)
 
 
@@ -69,19 +73,19 @@ def _version(buf: bytes) -> int:
     return version
 
 
-def _known_version(value: bytes, message: type[Message]) -> int:
+def _value_version(value: bytes, message: type[Message]) -> int:
     version = _version(value)
     if not message_info(message).min_version <= version <= message_info(message).max_version:
         raise MalformedError(f"{message.__name__} version {version}")
     return version
 
 
-def _offset_key(key: OffsetKey) -> bytes:
+def _encode_offset_key(key: OffsetKey) -> bytes:
     message = OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
-    return _versioned(message, OFFSET_KEY_VERSION)
+    return _with_version(message, OFFSET_COMMIT_KEY_VERSION)
 
 
-def _offset_value(offset: OffsetAndMetadata) -> bytes:
+def _encode_offset(offset: OffsetAndMetadata) -> bytes:
     message = OffsetCommitValue(
         offset=offset.offset,
         leader_epoch=offset.leader_epoch,
@@ -90,28 +94,29 @@ def _offset_value(offset: OffsetAndMetadata) -> bytes:
         expire_timestamp=offset.expire_ms,
         topic_id=offset.topic_id,
     )
-    # Only version 1 has a time to expire.
-    return _versioned(message, OFFSET_VALUE_VERSION if offset.expire_ms == NO_TIMESTAMP else 1)
+    if offset.expire_ms == NO_TIMESTAMP:
+        return _with_version(message, OFFSET_COMMIT_VALUE_VERSION)
+    return _with_version(message, OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY)
 
 
-def _read_offset(value: bytes) -> OffsetAndMetadata:
-    found = decode(OffsetCommitValue, value, _known_version(value, OffsetCommitValue), _VERSION.size)
+def _decode_offset(value: bytes) -> OffsetAndMetadata:
+    decoded = decode(OffsetCommitValue, value, _value_version(value, OffsetCommitValue), _VERSION.size)
     return OffsetAndMetadata(
-        offset=found.offset,
-        leader_epoch=found.leader_epoch,
-        metadata=found.metadata,
-        commit_ms=found.commit_timestamp,
-        expire_ms=found.expire_timestamp,
-        topic_id=found.topic_id,
+        offset=decoded.offset,
+        leader_epoch=decoded.leader_epoch,
+        metadata=decoded.metadata,
+        commit_ms=decoded.commit_timestamp,
+        expire_ms=decoded.expire_timestamp,
+        topic_id=decoded.topic_id,
     )
 
 
-def _group_value(record: GroupRecord) -> bytes:
+def _encode_group(record: GroupRecord) -> bytes:
     message = GroupMetadataValue(
         protocol_type=record.protocol_type,
         generation=record.generation,
         protocol=record.protocol,
-        leader=record.leader,
+        leader=record.leader_id,
         current_state_timestamp=record.state_timestamp_ms,
         members=[
             GroupMetadataMember(
@@ -127,32 +132,32 @@ def _group_value(record: GroupRecord) -> bytes:
             for member in record.members
         ],
     )
-    return _versioned(message, GROUP_VALUE_VERSION)
+    return _with_version(message, GROUP_METADATA_VALUE_VERSION)
 
 
-def _read_group(group_id: str, value: bytes) -> GroupRecord:
-    found = decode(GroupMetadataValue, value, _known_version(value, GroupMetadataValue), _VERSION.size)
+def _decode_group(group_id: str, value: bytes) -> GroupRecord:
+    decoded = decode(GroupMetadataValue, value, _value_version(value, GroupMetadataValue), _VERSION.size)
     return GroupRecord(
         group_id=group_id,
-        protocol_type=found.protocol_type,
-        generation=found.generation,
-        protocol=found.protocol,
-        leader=found.leader,
-        state_timestamp_ms=found.current_state_timestamp,
-        members=tuple(_read_member(member) for member in found.members),
+        protocol_type=decoded.protocol_type,
+        generation=decoded.generation,
+        protocol=decoded.protocol,
+        leader_id=decoded.leader,
+        state_timestamp_ms=decoded.current_state_timestamp,
+        members=tuple(_decode_member(member) for member in decoded.members),
     )
 
 
-def _read_member(found: GroupMetadataMember) -> MemberRecord:
-    # Version 0 knew the session timeout only, which was the rebalance timeout too.
-    rebalance_timeout_ms = found.rebalance_timeout if found.rebalance_timeout != -1 else found.session_timeout
+def _decode_member(member: GroupMetadataMember) -> MemberRecord:
+    # Version 0 has no rebalance timeout; the session timeout was the rebalance timeout, too.
+    rebalance_timeout_ms = member.rebalance_timeout if member.rebalance_timeout != -1 else member.session_timeout
     return MemberRecord(
-        member_id=found.member_id,
-        instance_id=found.group_instance_id,
-        client_id=found.client_id,
-        client_host=found.client_host,
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
         rebalance_timeout_ms=rebalance_timeout_ms,
-        session_timeout_ms=found.session_timeout,
-        subscription=found.subscription,
-        assignment=found.assignment,
+        session_timeout_ms=member.session_timeout,
+        subscription=member.subscription,
+        assignment=member.assignment,
     )

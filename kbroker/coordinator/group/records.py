@@ -1,18 +1,17 @@
-"""What a group leaves in the log: the durable values, as they are applied and loaded.
+"""The records of groups in __consumer_offsets, as values. record_codec.py has their bytes."""
 
-Their bytes are in coordinator/offsets_records.py. A tombstone removes what the same key had.
-"""
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from dataclasses import dataclass
-
-NO_EPOCH = -1
+NO_LEADER_EPOCH = -1
 NO_TIMESTAMP = -1
+NO_RECORD_OFFSET = -1
 ZERO_TOPIC_ID = bytes(16)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class MemberRecord:
-    """One member of a generation. Timeouts in ms; `subscription` is its metadata for the chosen protocol."""
+    """A member of a generation. `subscription` is its metadata for the selected protocol."""
 
     member_id: str
     instance_id: str | None
@@ -26,55 +25,55 @@ class MemberRecord:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class GroupRecord:
-    """A generation whose assignment is settled, or an empty group.
+    """A generation with its assignment, or an empty group.
 
-    `protocol_type` is "" for a group that never had a member. `state_timestamp_ms` is wall clock; -1 in
-    records of old brokers.
+    `protocol_type` is "" for a group that never had a member. `state_timestamp_ms` is wall clock; -1 in records of old
+    brokers.
     """
 
     group_id: str
     protocol_type: str
     generation: int
     protocol: str | None
-    leader: str | None
+    leader_id: str | None
     state_timestamp_ms: int
     members: tuple[MemberRecord, ...] = ()
 
 
-@dataclass(slots=True, frozen=True)
-class GroupTombstone:
+class GroupTombstone(NamedTuple):
+    """The group is deleted."""
+
     group_id: str
 
 
-@dataclass(slots=True, frozen=True)
-class OffsetKey:
+class OffsetKey(NamedTuple):
     group_id: str
     topic: str
     partition: int
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class OffsetAndMetadata:
-    """A committed position. `commit_ms` and `expire_ms` are wall clock; without `expire_ms` (-1) the broker's
-    retention holds.
+    """A committed offset. Timestamps are wall clock; with `expire_ms` -1 the retention of the broker applies.
 
-    `topic_id` is zero when the commit did not know it (KIP-848 clients and brokers since 4.1 store it).
+    `topic_id` is zero if the commit did not know it (KIP-848 clients and brokers since 4.1 store it). `record_offset`
+    is the offset of the record in __consumer_offsets, set when the record is replayed.
     """
 
     offset: int
-    leader_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
     commit_ms: int = NO_TIMESTAMP
     expire_ms: int = NO_TIMESTAMP
     topic_id: bytes = ZERO_TOPIC_ID
+    record_offset: int = field(default=NO_RECORD_OFFSET, compare=False)
 
 
-@dataclass(slots=True, frozen=True)
-class OffsetRecord:
-    """`value` None is a tombstone."""
+class OffsetRecord(NamedTuple):
+    """`value` is None in a tombstone: the offset is deleted, or has expired."""
 
     key: OffsetKey
     value: OffsetAndMetadata | None
 
 
-Record = GroupRecord | GroupTombstone | OffsetRecord
+GroupCoordinatorRecord = GroupRecord | GroupTombstone | OffsetRecord

@@ -1,73 +1,62 @@
-"""Which writes of a coordinator share a record batch.
+"""Record batches of a coordinator: which writes share one, and their bytes.
 
-What no transaction writes shares batches as long as they are not too large. A batch has one producer, so what one
-transaction writes is batches of its own.
+Writes outside of transactions share batches up to the size limit. A batch has one producer, so the writes of a
+transaction have batches of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
 
-from kbroker.storage.producers.verification import VerificationGuard
-from protocol.errors import ErrorCode
-from protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL, NewRecord, build_batch
+from kbroker.coordinator.runtime.operation import NO_PRODUCER, TransactionalProducer
+from protocol.records.batch import TRANSACTIONAL, NewRecord, build_batch
 
-R = TypeVar("R")
-Done = Callable[[ErrorCode], None]
-
-# What a record costs in a batch besides key and value, at most; and the batch's header.
+# Upper bounds of what a record takes besides its key and value, and of a batch header, in bytes.
 RECORD_OVERHEAD = 32
 BATCH_OVERHEAD = 128
 
 
-class Producer(NamedTuple):
-    """Who writes within a transaction. `guard` is what the log gave out before it was verified that the partition is
-    part of the transaction, None where it is open already (KIP-890); unless `verify`, it is not asked for."""
+class EncodedWrite(Protocol):
+    """Records that are appended together."""
 
-    producer_id: int = NO_PRODUCER_ID
-    epoch: int = NO_PRODUCER_EPOCH
-    guard: VerificationGuard | None = None
-    verify: bool = False
-
-
-NOBODY = Producer()
+    @property
+    def encoded(self) -> Sequence[NewRecord]: ...
+    @property
+    def producer(self) -> TransactionalProducer: ...
 
 
-class Write(NamedTuple, Generic[R]):
-    """Records to be appended together."""
-
-    records: Sequence[R]
-    encoded: Sequence[NewRecord]
-    done: Done
-    producer: Producer = NOBODY
-
-    def size(self) -> int:
-        """Bytes of its records, at most."""
-        return sum(len(key or b"") + len(value or b"") + RECORD_OVERHEAD for _, key, value, _ in self.encoded)
+W = TypeVar("W", bound=EncodedWrite)
 
 
-def gather(queue: Sequence[Write[R]], max_bytes: int) -> Iterator[list[Write[R]]]:
-    """Each batch's writes, in order. A write that is too large has a batch of its own."""
-    batch: list[Write[R]] = []
-    size = BATCH_OVERHEAD
-    for write in queue:
-        more = write.size()
-        if batch and (size + more > max_bytes or write.producer != batch[-1].producer):
+def split_into_batches(writes: Sequence[W], max_bytes: int) -> Iterator[list[W]]:
+    """Yield the writes of each batch, in order. A write that is too large has a batch of its own."""
+    batch: list[W] = []
+    batch_bytes = BATCH_OVERHEAD
+    for write in writes:
+        write_bytes = _max_bytes(write)
+        if batch and (batch_bytes + write_bytes > max_bytes or write.producer != batch[-1].producer):
             yield batch
-            batch, size = [], BATCH_OVERHEAD
+            batch, batch_bytes = [], BATCH_OVERHEAD
         batch.append(write)
-        size += more
+        batch_bytes += write_bytes
     if batch:
         yield batch
 
 
-def build(writes: Sequence[Write[R]], codec: int) -> bytearray:
-    """The batch of writes that belong together. Coordinators do not count sequences: as in Kafka each batch of a
-    transaction begins at 0, below which its log cleaner takes none.
+def _max_bytes(write: EncodedWrite) -> int:
+    return sum([len(key or b"") + len(value or b"") + RECORD_OVERHEAD for _, key, value, _ in write.encoded])
+
+
+def encode_batch(writes: Sequence[EncodedWrite], codec: int) -> bytearray:
+    """Return the batch of writes that have the same producer.
+
+    Coordinators do not count sequences: as in Kafka every transactional batch has base sequence 0, because Kafka's log
+    cleaner rejects a lower one.
     """
-    producer, records = writes[0].producer, [record for write in writes for record in write.encoded]
-    if producer is NOBODY:
+    producer = writes[0].producer
+    records = [record for write in writes for record in write.encoded]
+    if producer is NO_PRODUCER:
         return build_batch(records, codec=codec)
     return build_batch(
         records,

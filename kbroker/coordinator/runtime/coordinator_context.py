@@ -1,283 +1,346 @@
-"""One partition of a coordinator's topic: load it, append to it in batches, apply what is committed, then
-answer.
+"""One partition of an internal topic that this broker leads: its state, and the writes in flight.
 
-    decide -> write() -> one append per loop turn -> high watermark -> apply, in log order -> done()
+    operation -> queued records -> one append per loop iteration -> high watermark -> replay, in log order -> response
 
-Decisions see committed state only. Writes pipeline: a batch does not wait for the one before it to be
-committed. When an append that was accepted can no longer be committed, the partition is no longer ours to
-write, and all that is under way fails; it is loaded again when this broker is elected again.
-
-What transactions write, and their ends, go the same way; the state takes them in with their producer and their place
-in the log, in operation as while loading.
+Operations see committed state only. Writes are pipelined: an append does not wait for the one before it to be
+committed. When appended records can no longer be committed, this broker has lost the partition: it is closed, and all
+writes in flight fail. It is loaded again when this broker is elected again.
 """
+
+from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import InternalLog, TransactionMarker
-from kbroker.coordinator.runtime.batches import NOBODY, Done, Producer, Write, build, gather
-from kbroker.runtime.environment import Environment
+from kbroker.coordinator.internal_log import InternalLog
+from kbroker.coordinator.runtime.batches import encode_batch, split_into_batches
+from kbroker.coordinator.runtime.key_lock import KeyLock
+from kbroker.coordinator.runtime.loader import END_OF_LOG, LoadedMarker, read_chunk_blocking
+from kbroker.coordinator.runtime.operation import (
+    NO_PRODUCER,
+    CoordinatorResult,
+    CoordinatorShard,
+    LockMode,
+    TransactionalProducer,
+)
+from kbroker.runtime.timer import DeadlineTimer
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode, MalformedError
-from protocol.records.batch import body_of, iter_headers
-from protocol.records.compression import decompress
-from protocol.records.control import COMMIT, control_type
-from protocol.records.record import iter_records
+from protocol.records.batch import NewRecord
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from asyncio import Future
 
-# A batch of the coordinators is small; this bounds what a corrupt one can cost while loading.
-MAX_LOADED_BATCH = 64 << 20
-LOADED_A_TURN = 2_000
+    from kbroker.runtime.environment import Environment
+
+S = TypeVar("S", bound=CoordinatorShard)
+T = TypeVar("T")
+
+# Records that are replayed in one iteration of the event loop while loading.
+LOADED_RECORDS_PER_ITERATION = 2_000
 
 
-class Status(Enum):
+class CoordinatorState(Enum):
     LOADING = auto()
     ACTIVE = auto()
     CLOSED = auto()
 
 
-class Loaded(NamedTuple, Generic[R]):
-    """A record of the log: its offset, and the producer id when a transaction wrote it, else -1."""
+class RuntimeConfig(NamedTuple):
+    """The broker configs that an internal topic is written and read with.
 
-    record: R
-    offset: int
-    producer_id: int
-
-
-class Ended(NamedTuple):
-    """The end of a producer's transaction in the log."""
-
-    producer_id: int
-    committed: bool
-
-
-class Machine(Protocol[R]):
-    """What a coordinator keeps of one partition."""
-
-    def encode(self, record: R) -> tuple[bytes, bytes | None]: ...
-
-    def decode(self, key: bytes | None, value: bytes | None) -> R | None:
-        """None: a record of a kind that is to be passed over. Called in a thread while loading."""
-        ...
-
-    def apply(self, record: R) -> None:
-        """A record that this broker wrote outside of transactions is committed."""
-        ...
-
-    def load(self, item: Loaded[R] | Ended) -> None:
-        """Something of the log, in order: all of it before the partition becomes active, then what is committed of
-        transactions.
-        """
-        ...
-
-    def lost(self, error: ErrorCode) -> None:
-        """The partition was closed: whoever still waits gets the error."""
-        ...
-
-
-class Limits(NamedTuple):
-    """Configs that a partition's log is written and read with. `codec` is its number in record batches.
-
-    `linger_ms`: how long writes are gathered (group.coordinator.append.linger.ms); below 1 an append has what came in
-    one turn of the loop. `load_bytes`: how much is read at a time (offsets.load.buffer.size).
+    `partition_count` holds while the topic does not exist. Writes are collected for `append_linger_ms`; below 1, for
+    one iteration of the event loop. `compression_codec` is the codec's number in record batches.
     """
 
-    batch_bytes: int
-    codec: int = 0
-    linger_ms: int = -1
-    load_bytes: int = 5 << 20
+    node_id: int
+    partition_count: int
+    max_batch_bytes: int
+    load_buffer_bytes: int
+    compression_codec: int = 0
+    append_linger_ms: int = -1
 
 
-class CoordinatorContext(Generic[R]):
-    """The log's side of one coordinator partition."""
+class WriteEvent:
+    """One operation, from when it is scheduled until its records are committed. `future` is its response's."""
+
+    __slots__ = ("encoded", "future", "key", "mode", "operation", "producer", "result", "timeout_ms")
+
+    def __init__(
+        self,
+        operation: Callable[[Any], CoordinatorResult[Any]],
+        future: Future[Any] | None,
+        key: str,
+        mode: LockMode,
+        timeout_ms: int | None = None,
+        producer: TransactionalProducer = NO_PRODUCER,
+    ) -> None:
+        self.operation = operation
+        self.future = future
+        self.key = key
+        self.mode = mode
+        self.timeout_ms = timeout_ms
+        self.producer = producer
+        self.result: CoordinatorResult[Any] = CoordinatorResult(None)
+        self.encoded: Sequence[NewRecord] = ()
+
+
+def complete(future: Future[T] | None, response: T) -> None:
+    """Set a response, unless the request's connection was closed, which cancels its future."""
+    if future is not None and not future.done():
+        future.set_result(response)
+
+
+def fail(future: Future[Any] | None, error: KafkaError) -> None:
+    """Set an error, as `complete` does."""
+    if future is not None and not future.done():
+        future.set_exception(error)
+
+
+class CoordinatorContext(Generic[S]):
+    """The runtime's part of one partition. `shard` is the state, `epoch` the leader epoch of the partition."""
+
+    shard: S
 
     def __init__(
         self,
         environment: Environment,
         log: InternalLog,
         tp: TopicPartition,
-        machine: Machine[R],
-        limits: Callable[[], Limits],
+        epoch: int,
+        config: Callable[[], RuntimeConfig],
     ) -> None:
-        """`limits` is asked at each append: the configs may change."""
         self.tp = tp
-        self.status = Status.LOADING
+        self.epoch = epoch
+        self.state = CoordinatorState.LOADING
         self._environment = environment
         self._log = log
-        self._machine = machine
-        self._limits = limits
-        self._queue: list[Write[R]] = []
-        # Appended and not yet committed: (log end offset after it, its writes), oldest first.
-        self._appended: deque[tuple[int, list[Write[R]]]] = deque()
+        self._config = config
+        self._locks: dict[str, KeyLock] = {}
+        self._queue: list[WriteEvent] = []
+        # Appended and not yet committed, in log order: (log end offset after the batch, its writes).
+        self._appended: deque[tuple[int, list[WriteEvent]]] = deque()
+        self._timeouts: DeadlineTimer[WriteEvent] = DeadlineTimer(environment, _time_out)
 
-    # Loading.
+    # Operations.
 
-    async def load(self) -> None:
-        """Read the whole partition. Raises KafkaError when it cannot be read."""
-        offset = 0
-        while self.status is Status.LOADING:
-            try:
-                offset, items = await self._environment.offload(self._read_blocking, offset)
-            except (OSError, LookupError, MalformedError) as error:
-                raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.tp} cannot be loaded: {error}") from error
-            if offset < 0:
-                return
-            await self._take_in(items)
+    def schedule_write(
+        self,
+        operation: Callable[[S], CoordinatorResult[T]],
+        key: str = "",
+        mode: LockMode = LockMode.NONE,
+        timeout_ms: int | None = None,
+        producer: TransactionalProducer = NO_PRODUCER,
+    ) -> Future[T]:
+        """Run an operation when the lock of its key admits it, and return the future of its response.
 
-    async def _take_in(self, items: Sequence[Loaded[R] | Ended]) -> None:
-        """With turns of the loop between, since others are served meanwhile."""
-        for number, item in enumerate(items):
-            if number % LOADED_A_TURN == LOADED_A_TURN - 1:
-                await self._environment.turn()
-            if self.status is not Status.LOADING:
-                return
-            self._machine.load(item)
-
-    def activate(self) -> None:
-        if self.status is Status.LOADING:
-            self.status = Status.ACTIVE
-
-    def _read_blocking(self, offset: int) -> tuple[int, list[Loaded[R] | Ended]]:
-        """One chunk of the log: (next offset, what it holds); -1 at the end."""
-        data = self._log.read_internal_blocking(self.tp, offset, self._limits().load_bytes)
-        items: list[Loaded[R] | Ended] = []
-        next_offset = -1
-        for pos, header in iter_headers(data):
-            next_offset = header.next_offset
-            body = decompress(header.codec, body_of(data, pos, header.size), MAX_LOADED_BATCH)
-            for record in iter_records(body, header.count, header.base_timestamp):
-                if header.is_control:
-                    items.append(Ended(header.producer_id, control_type(record.key) == COMMIT))
-                    continue
-                found = self._machine.decode(record.key, record.value)
-                if found is not None:
-                    producer_id = header.producer_id if header.is_transactional else -1
-                    items.append(Loaded(found, header.base_offset + record.offset_delta, producer_id))
-        return next_offset, items
-
-    # Writing.
-
-    def write(self, records: Sequence[R], done: Done, producer: Producer = NOBODY) -> None:
-        """Append records, at least one, together; within a transaction when they have a producer. `done` is called
-        after they are applied, or with the reason why they never will be.
+        The future raises KafkaError if the operation raises it or its records cannot be committed; it raises
+        COORDINATOR_NOT_AVAILABLE if they are not committed within `timeout_ms` of the append, though they may be later.
         """
-        now_ms = self._environment.clock.now_ms()
-        encoded = [(now_ms, *self._machine.encode(record), ()) for record in records]
-        self._enqueue(Write(records, encoded, done, producer))
+        future: Future[T] = self._environment.loop.create_future()
+        self._submit(WriteEvent(operation, future, key, mode, timeout_ms, producer))
+        return future
 
-    def write_marker(self, marker: TransactionMarker, done: Done) -> None:
-        """Append the end of a transaction. `done` is called after it is applied, or with the log's reason.
+    def post(
+        self, operation: Callable[[S], CoordinatorResult[Any]], key: str = "", mode: LockMode = LockMode.NONE
+    ) -> None:
+        """Run an operation as `schedule_write` does, and ignore its response or error."""
+        self._submit(WriteEvent(operation, None, key, mode))
 
-        What is queued need not go before it: what it ends and is not in the log yet, the log refuses afterwards.
-        """
+    def locked_keys(self) -> list[str]:
+        """Return the keys that have records in flight or waiting operations."""
+        return list(self._locks)
 
-        def settled(error: ErrorCode) -> None:
-            if error is ErrorCode.NONE and self.status is not Status.ACTIVE:
-                error = ErrorCode.NOT_COORDINATOR
-            if error is ErrorCode.NONE:
-                self._machine.load(Ended(marker.producer_id, marker.committed))
-            done(error)
-
-        if self.status is Status.ACTIVE:
-            self._log.write_marker(self.tp, marker, settled)
+    def _submit(self, event: WriteEvent) -> None:
+        lock = None if event.mode is LockMode.NONE else self._locks.get(event.key)
+        if lock is None:
+            self._run(event)
         else:
-            done(ErrorCode.NOT_COORDINATOR)
+            lock.run(partial(self._run, event), event.mode)
 
-    def _enqueue(self, write: Write[R]) -> None:
+    def _run(self, event: WriteEvent) -> None:
+        if self.state is not CoordinatorState.ACTIVE:
+            fail(event.future, KafkaError(ErrorCode.NOT_COORDINATOR))
+            return
+        try:
+            event.result = event.operation(self.shard)
+        except KafkaError as error:
+            fail(event.future, error)
+            return
+        if event.result.records:
+            self._enqueue(event)
+        else:
+            complete(event.future, event.result.response)
+
+    # Appends.
+
+    def _enqueue(self, event: WriteEvent) -> None:
+        clock, encode = self._environment.clock, self.shard.encode
+        now_ms = clock.now_ms()
+        event.encoded = [(now_ms, *encode(record), ()) for record in event.result.records]
+        if event.mode is not LockMode.NONE:
+            self._locks.setdefault(event.key, KeyLock()).acquire(event.mode)
+        if event.timeout_ms is not None:
+            self._timeouts.set(event, clock.mono_ms() + event.timeout_ms)
         if not self._queue:
-            linger_ms = self._limits().linger_ms
+            linger_ms = self._config().append_linger_ms
             if linger_ms > 0:
                 self._environment.loop.call_later(linger_ms / 1000, self._flush)
             else:
                 self._environment.loop.call_soon(self._flush)
-        self._queue.append(write)
+        self._queue.append(event)
 
     def _flush(self) -> None:
         queue, self._queue = self._queue, []
-        max_bytes, codec, *_ = self._limits()
-        for writes in gather(queue, max_bytes):
-            self._append(writes, codec)
+        config = self._config()
+        for events in split_into_batches(queue, config.max_batch_bytes):
+            self._append(events, config.compression_codec)
 
-    def _append(self, writes: list[Write[R]], codec: int) -> None:
-        if self.status is not Status.ACTIVE:
-            _settle(writes, ErrorCode.NOT_COORDINATOR)
+    def _append(self, events: list[WriteEvent], codec: int) -> None:
+        if self.state is not CoordinatorState.ACTIVE:
+            self._fail_all(events, ErrorCode.NOT_COORDINATOR)
             return
-        producer = writes[0].producer
+        producer = events[0].producer
         try:
             end_offset = self._log.append_internal(
-                self.tp, build(writes, codec), guard=producer.guard, verify=producer.verify
+                self.tp, encode_batch(events, codec), guard=producer.guard, verify=producer.verify
             )
         except KafkaError as error:
-            self._refused(writes, codec, error.code)
+            self._on_append_failed(events, codec, error.code)
             return
-        self._appended.append((end_offset, writes))
-        self._log.on_committed(self.tp, end_offset, lambda error: self._committed(end_offset, error))
+        self._appended.append((end_offset, events))
+        self._log.on_committed(self.tp, end_offset, partial(self._on_committed, end_offset))
 
-    def _refused(self, writes: list[Write[R]], codec: int, error: ErrorCode) -> None:
-        """Nothing was appended. A batch that is too large may be so because of one write: try each alone."""
-        if error is ErrorCode.MESSAGE_TOO_LARGE and len(writes) > 1:
-            for write in writes:
-                self._append([write], codec)
+    def _on_append_failed(self, events: list[WriteEvent], codec: int, error: ErrorCode) -> None:
+        """Nothing was appended. One write may have made the batch too large, so each is tried on its own."""
+        if error is ErrorCode.MESSAGE_TOO_LARGE and len(events) > 1:
+            for event in events:
+                self._append([event], codec)
         else:
-            _settle(writes, coordinator_error(error))
+            self._fail_all(events, coordinator_error(error))
 
-    def _committed(self, end_offset: int, error: ErrorCode) -> None:
-        if self.status is not Status.ACTIVE:
+    # Commits.
+
+    def _on_committed(self, end_offset: int, error: ErrorCode) -> None:
+        """Replay what is below `end_offset`: the high watermark has reached it, or never will."""
+        if self.state is not CoordinatorState.ACTIVE:
             return
         if error is not ErrorCode.NONE:
             self.close(coordinator_error(error))
             return
         while self._appended and self._appended[0][0] <= end_offset:
-            end, writes = self._appended.popleft()
-            if writes[0].producer is not NOBODY:
-                self._take_transactional(writes, end)
-                continue
-            for write in writes:
-                for record in write.records:
-                    self._machine.apply(record)
-                write.done(ErrorCode.NONE)
+            offset, events = self._appended.popleft()
+            offset -= sum([len(event.encoded) for event in events])
+            for event in events:
+                for record in event.result.records:
+                    self.shard.replay(record, offset, event.producer.producer_id)
+                    offset += 1
+                self._finish(event, ErrorCode.NONE)
 
-    def _take_transactional(self, writes: list[Write[R]], end_offset: int) -> None:
-        """One batch of a transaction is committed."""
-        place = end_offset - sum(len(write.records) for write in writes)
-        for write in writes:
-            for record in write.records:
-                self._machine.load(Loaded(record, place, write.producer.producer_id))
-                place += 1
-            write.done(ErrorCode.NONE)
+    def _finish(self, event: WriteEvent, error: ErrorCode) -> None:
+        """The records of an event are replayed, or never will be: send the response, and release the lock."""
+        if event.timeout_ms is not None:
+            self._timeouts.cancel(event)
+        if error is ErrorCode.NONE:
+            event.result.on_committed()
+            complete(event.future, event.result.response)
+        else:
+            event.result.on_failed(error)
+            fail(event.future, KafkaError(error))
+        if event.mode is not LockMode.NONE:
+            lock = self._locks[event.key]
+            lock.release(event.mode)
+            if lock.is_idle:
+                del self._locks[event.key]
+
+    def _fail_all(self, events: Sequence[WriteEvent], error: ErrorCode) -> None:
+        for event in events:
+            self._finish(event, error)
+
+    def complete_transaction(self, marker: TransactionMarker, on_completed: Callable[[ErrorCode], None]) -> None:
+        """Append a transaction marker, and replay it once it is committed; then call `on_completed`.
+
+        Queued records of the transaction need not be appended before: the log rejects them after the marker.
+        """
+
+        def on_committed(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE:
+                if self.state is CoordinatorState.ACTIVE:
+                    self.shard.replay_end_transaction(marker.producer_id, marker.committed)
+                else:
+                    error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            on_completed(error)
+
+        if self.state is CoordinatorState.ACTIVE:
+            self._log.append_marker(self.tp, marker, on_committed)
+        else:
+            on_completed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # Loading and closing.
+
+    async def load(self) -> None:
+        """Replay the whole partition. Raises KafkaError when it cannot be read."""
+        offset = 0
+        while self.state is CoordinatorState.LOADING:
+            try:
+                offset, items = await self._environment.offload(
+                    read_chunk_blocking, self._log, self.tp, offset, self._config().load_buffer_bytes, self.shard.decode
+                )
+            except (OSError, LookupError, MalformedError) as error:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.tp} cannot be loaded: {error}") from error
+            if offset == END_OF_LOG:
+                return
+            for number, item in enumerate(items, 1):
+                if number % LOADED_RECORDS_PER_ITERATION == 0:
+                    await self._environment.turn()
+                if self.state is not CoordinatorState.LOADING:
+                    return
+                if isinstance(item, LoadedMarker):
+                    self.shard.replay_end_transaction(*item)
+                else:
+                    self.shard.replay(*item)
+
+    def activate(self) -> None:
+        """The partition is loaded: allow operations."""
+        if self.state is CoordinatorState.LOADING:
+            self.state = CoordinatorState.ACTIVE
+            self.shard.on_loaded()
 
     def close(self, error: ErrorCode) -> None:
-        """Stop: all that is under way fails."""
-        if self.status is Status.CLOSED:
+        """Fail all writes in flight and all waiting requests with the error."""
+        if self.state is CoordinatorState.CLOSED:
             return
-        self.status = Status.CLOSED
+        self.state = CoordinatorState.CLOSED
         appended, self._appended = self._appended, deque()
         queue, self._queue = self._queue, []
-        for _, writes in appended:
-            _settle(writes, error)
-        _settle(queue, error)
-        self._machine.lost(error)
+        for _, events in appended:
+            self._fail_all(events, error)
+        self._fail_all(queue, error)
+        self._timeouts.stop()
+        self.shard.on_unloaded(error)
 
 
-def _settle(writes: Sequence[Write[R]], error: ErrorCode) -> None:
-    for write in writes:
-        write.done(error)
+def _time_out(event: WriteEvent) -> None:
+    fail(event.future, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+
+_COORDINATOR_ERRORS = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
 
 
 def coordinator_error(error: ErrorCode) -> ErrorCode:
-    """What clients of a coordinator are told of an error of its log."""
-    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
-        return ErrorCode.NOT_COORDINATOR
-    if error in (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-    ):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return error
+    """Return the error of a coordinator for an error of its log (CoordinatorOperationExceptionHelper in Kafka)."""
+    return _COORDINATOR_ERRORS.get(error, error)

@@ -1,1 +1,1 @@
-"""The transaction coordinator: transactional ids in __transaction_state, and transaction markers."""
+"""The transaction coordinator: transactional ids and their transactions, kept in __transaction_state."""

@@ -1,6 +1,6 @@
-"""How a transaction ends: by its producer, by a new producer of the same transactional id, by its timeout.
+"""The end of a transaction: by EndTxn, by a new producer of the transactional id, by its timeout. Pure.
 
-Decisions as in beginning.py.
+Decisions are as in init_producer_id.py.
 """
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
@@ -9,169 +9,170 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     MAX_EPOCH,
     NO_EPOCH,
     NO_TIMEOUT_MS,
-    ProducerId,
+    ProducerIdAndEpoch,
     TransactionEntry,
     TransactionMetadata,
-    check_producer,
-    fresh,
+    is_epoch_exhausted,
+    require_new_producer_id,
+    validate_producer,
 )
 from kbroker.coordinator.transaction.transaction_state import COMPLETED, IDLE, PREPARED, TransactionState
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 
-_NOTHING: frozenset[TopicPartition] = frozenset()
+_NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
+_PREPARED_STATES = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPARE_ABORT}
 
 
-def end(
-    entry: TransactionEntry | None, producer_id: int, epoch: int, committed: bool, version: int, spare: int, now_ms: int
+def prepare_end(
+    entry: TransactionEntry | None,
+    producer: ProducerIdAndEpoch,
+    committed: bool,
+    client_version: int,
+    new_producer_id: int,
+    now_ms: int,
 ) -> TransactionMetadata | None:
-    """EndTxn: the record that prepares it. None: it is ended so already, the request came again."""
-    if version >= EPOCH_BUMP_VERSION:
-        return _end(entry, ProducerId(producer_id, epoch), committed, spare, now_ms)
-    transaction = check_producer(entry, producer_id, epoch)
-    if entry is None or entry.pending is not None:
+    """Handle EndTxn. Returns None for a repeated request whose transaction has ended the same way."""
+    if client_version >= EPOCH_BUMP_VERSION:
+        return _prepare_end_with_epoch_bump(entry, producer, committed, new_producer_id, now_ms)
+    metadata = validate_producer(entry, producer.producer_id, producer.epoch)
+    if entry is None or entry.pending_state is not None:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-    if transaction.state is TransactionState.ONGOING:
-        return transaction.to(_prepared(committed), now_ms, version=version, next_producer_id=NO_PRODUCER_ID)
-    # Before epochs were bumped a repeated request looks like the first one of an empty transaction.
-    _check_same_end(transaction, committed)
-    return None
+    if metadata.state is not TransactionState.ONGOING:
+        # Without epoch bumps a repeated request looks like the end of an empty transaction.
+        _validate_repeated_end(metadata, committed)
+        return None
+    return metadata.prepare_transition(
+        _PREPARED_STATES[committed], now_ms, client_transaction_version=client_version, next_producer_id=NO_PRODUCER_ID
+    )
 
 
-def _end(
-    entry: TransactionEntry | None, producer: ProducerId, committed: bool, spare: int, now_ms: int
+def _prepare_end_with_epoch_bump(
+    entry: TransactionEntry | None, producer: ProducerIdAndEpoch, committed: bool, new_producer_id: int, now_ms: int
 ) -> TransactionMetadata | None:
-    """Of transactions v2. The epoch tells a repeated request from the next transaction's."""
+    """Transactions version 2: the epoch distinguishes a repeated request from the end of the next transaction."""
     if entry is None:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if entry.pending is not None:
-        # First of all: a producer may use the id and epoch that are being written.
+    if entry.pending_state is not None:
+        # Checked first: the producer may know the id and epoch that are being written.
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-    transaction = entry.transaction
-    rotated = _is_rotated(transaction, producer)
-    if transaction.producer_id != producer.producer_id and not rotated:
-        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    # The end of an older client's transaction has bumped no epoch. Kafka 4.3 does not ask which it was, and gives the
-    # epoch of that client to the one that it has fenced.
-    bumped = transaction.version >= EPOCH_BUMP_VERSION and transaction.producer_epoch == producer.epoch + 1
-    again = rotated or bumped
-    if not (_may_repeat(transaction, again) or _may_end(transaction, producer.epoch)):
-        raise KafkaError(ErrorCode.PRODUCER_FENCED)
-    if again:
-        _check_same_end(transaction, committed)
-        return None
-    if transaction.state is TransactionState.ONGOING:
-        return _prepare(transaction, _prepared(committed), transaction.start_ms, spare, now_ms)
-    if committed:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE)
-    # An abort of a transaction that may have got no partition. Its producer gets a new epoch for it, so that what
-    # it has sent and nobody has answered cannot be added to the next one.
-    return _prepare(transaction, TransactionState.PREPARE_ABORT, now_ms, spare, now_ms)
-
-
-def _is_rotated(transaction: TransactionMetadata, producer: ProducerId) -> bool:
-    """The producer has the id that the last end has replaced."""
-    return (
-        transaction.previous_producer_id == producer.producer_id
+    metadata = entry.metadata
+    # The last transaction ended with the highest epoch, and replaced the producer id.
+    is_replaced = (
+        metadata.previous_producer_id == producer.producer_id
         and producer.epoch == MAX_EPOCH - 1
-        and transaction.producer_epoch == 0
+        and metadata.producer_epoch == 0
     )
+    if metadata.producer_id != producer.producer_id and not is_replaced:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    # The end of an older client's transaction bumps no epoch. Kafka 4.3 does not check that, and returns the epoch of
+    # the older client to the producer that it has fenced.
+    is_bumped = (
+        metadata.client_transaction_version >= EPOCH_BUMP_VERSION and metadata.producer_epoch == producer.epoch + 1
+    )
+    is_repeated = is_replaced or is_bumped
+    if not (is_repeated and metadata.state in PREPARED | COMPLETED) and not (
+        metadata.state not in PREPARED and metadata.producer_epoch == producer.epoch
+    ):
+        raise KafkaError(ErrorCode.PRODUCER_FENCED)
+    if is_repeated:
+        _validate_repeated_end(metadata, committed)
+        return None
+    start_ms = metadata.start_ms
+    if metadata.state is not TransactionState.ONGOING:
+        if committed:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+        # The abort of a transaction that may have no partition yet. The producer gets a new epoch, so that batches that
+        # are still in flight cannot become part of its next transaction.
+        start_ms = now_ms
+    return _prepare_with_epoch_bump(metadata, _PREPARED_STATES[committed], start_ms, new_producer_id, now_ms)
 
 
-def _may_repeat(transaction: TransactionMetadata, again: bool) -> bool:
-    return again and transaction.state in PREPARED | COMPLETED
-
-
-def _may_end(transaction: TransactionMetadata, epoch: int) -> bool:
-    return transaction.state not in PREPARED and transaction.producer_epoch == epoch
-
-
-def _check_same_end(transaction: TransactionMetadata, committed: bool) -> None:
-    """The request repeats one that was answered, or is being carried out; if it asks for the other end, it is wrong."""
-    if transaction.state not in PREPARED | COMPLETED or transaction.is_committing is not committed:
+def _validate_repeated_end(metadata: TransactionMetadata, committed: bool) -> None:
+    """Raise KafkaError unless the transaction is completed, with the requested outcome."""
+    if metadata.state not in PREPARED | COMPLETED or metadata.is_commit is not committed:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
-    if transaction.state in PREPARED:
+    if metadata.state in PREPARED:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
-def _prepared(committed: bool) -> TransactionState:
-    return TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
-
-
-def _prepare(
-    transaction: TransactionMetadata, state: TransactionState, start_ms: int, spare: int, now_ms: int
+def _prepare_with_epoch_bump(
+    metadata: TransactionMetadata, state: TransactionState, start_ms: int, new_producer_id: int, now_ms: int
 ) -> TransactionMetadata:
-    """Of transactions v2: the markers have the next epoch. With the highest one the producer goes on with a new id."""
-    return transaction.to(
+    """The markers have the next epoch. After the highest one the producer continues with a new producer id."""
+    is_exhausted = is_epoch_exhausted(metadata.producer_epoch)
+    return metadata.prepare_transition(
         state,
         now_ms,
-        producer_epoch=min(transaction.producer_epoch + 1, MAX_EPOCH),
-        last_epoch=transaction.producer_epoch,
-        next_producer_id=fresh(spare) if transaction.is_exhausted else NO_PRODUCER_ID,
+        producer_epoch=min(metadata.producer_epoch + 1, MAX_EPOCH),
+        last_producer_epoch=metadata.producer_epoch,
+        next_producer_id=require_new_producer_id(new_producer_id) if is_exhausted else NO_PRODUCER_ID,
         start_ms=start_ms,
-        version=EPOCH_BUMP_VERSION,
+        client_transaction_version=EPOCH_BUMP_VERSION,
     )
 
 
-def fence(transaction: TransactionMetadata, spare: int, server_version: int, now_ms: int) -> TransactionMetadata:
-    """Abort an open transaction in place of its producer, which finds itself fenced. `server_version` is the finalized
-    transaction.version."""
+def prepare_fence(
+    metadata: TransactionMetadata, new_producer_id: int, server_version: int, now_ms: int
+) -> TransactionMetadata:
+    """Abort an open transaction and fence its producer. `server_version` is the finalized transaction.version."""
     if server_version >= EPOCH_BUMP_VERSION:
-        return _prepare(transaction, TransactionState.PREPARE_ABORT, transaction.start_ms, spare, now_ms)
-    return transaction.to(
+        return _prepare_with_epoch_bump(
+            metadata, TransactionState.PREPARE_ABORT, metadata.start_ms, new_producer_id, now_ms
+        )
+    return metadata.prepare_transition(
         TransactionState.PREPARE_ABORT,
         now_ms,
-        producer_epoch=min(transaction.producer_epoch + 1, MAX_EPOCH),
-        last_epoch=NO_EPOCH,
+        producer_epoch=min(metadata.producer_epoch + 1, MAX_EPOCH),
+        last_producer_epoch=NO_EPOCH,
         next_producer_id=NO_PRODUCER_ID,
-        version=server_version,
+        client_transaction_version=server_version,
     )
 
 
-def completed(transaction: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+def prepare_complete(metadata: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """All markers are written."""
-    state = TransactionState.COMPLETE_COMMIT if transaction.is_committing else TransactionState.COMPLETE_ABORT
-    if transaction.version >= EPOCH_BUMP_VERSION and transaction.next_producer_id != NO_PRODUCER_ID:
-        return transaction.to(
-            state,
-            now_ms,
-            partitions=_NOTHING,
-            producer_id=transaction.next_producer_id,
-            producer_epoch=0,
-            next_producer_id=NO_PRODUCER_ID,
-        )
-    return transaction.to(state, now_ms, partitions=_NOTHING, next_producer_id=NO_PRODUCER_ID)
+    state = TransactionState.COMPLETE_COMMIT if metadata.is_commit else TransactionState.COMPLETE_ABORT
+    producer = next_producer(metadata)
+    return metadata.prepare_transition(
+        state,
+        now_ms,
+        partitions=_NO_PARTITIONS,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        next_producer_id=NO_PRODUCER_ID,
+    )
 
 
-def after(transaction: TransactionMetadata) -> ProducerId:
-    """What the producer of a transaction goes on with once it is prepared, or ended."""
-    if transaction.version >= EPOCH_BUMP_VERSION and transaction.next_producer_id != NO_PRODUCER_ID:
-        return ProducerId(transaction.next_producer_id, 0)
-    return ProducerId(transaction.producer_id, transaction.producer_epoch)
+def next_producer(metadata: TransactionMetadata) -> ProducerIdAndEpoch:
+    """Return what the producer of a prepared or completed transaction continues with."""
+    if metadata.client_transaction_version >= EPOCH_BUMP_VERSION and metadata.next_producer_id != NO_PRODUCER_ID:
+        return ProducerIdAndEpoch(metadata.next_producer_id, 0)
+    return ProducerIdAndEpoch(metadata.producer_id, metadata.producer_epoch)
 
 
-def marker(transaction: TransactionMetadata, coordinator_epoch: int) -> TransactionMarker:
-    """What its partitions are told once it is prepared."""
+def transaction_marker(metadata: TransactionMetadata, coordinator_epoch: int) -> TransactionMarker:
+    """Return the marker of a prepared transaction."""
     return TransactionMarker(
-        transaction.producer_id,
-        transaction.producer_epoch,
-        transaction.is_committing,
+        metadata.producer_id,
+        metadata.producer_epoch,
+        metadata.is_commit,
         coordinator_epoch,
-        transaction.version,
+        metadata.client_transaction_version,
     )
 
 
 def is_timed_out(entry: TransactionEntry, now_ms: int) -> bool:
-    transaction = entry.transaction
+    metadata = entry.metadata
     return (
-        transaction.state is TransactionState.ONGOING
-        and entry.pending is None
-        and transaction.timeout_ms != NO_TIMEOUT_MS
-        and transaction.start_ms + transaction.timeout_ms < now_ms
+        metadata.state is TransactionState.ONGOING
+        and entry.pending_state is None
+        and metadata.timeout_ms != NO_TIMEOUT_MS
+        and metadata.start_ms + metadata.timeout_ms < now_ms
     )
 
 
 def is_expired(entry: TransactionEntry, expiration_ms: int, now_ms: int) -> bool:
-    """Nothing has happened to it for transactional.id.expiration.ms: it is to be forgotten."""
-    transaction = entry.transaction
-    return entry.pending is None and transaction.state in IDLE and transaction.last_update_ms + expiration_ms <= now_ms
+    """Return whether the transactional id has been unused for transactional.id.expiration.ms."""
+    metadata = entry.metadata
+    return entry.pending_state is None and metadata.state in IDLE and metadata.last_update_ms + expiration_ms <= now_ms

@@ -1,28 +1,27 @@
-"""What is known of a transactional id: the committed part, which is a record of the log, and what is under way."""
+"""What the coordinator knows of a transactional id: its committed record, and the change that is in flight."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
-from kbroker.coordinator.transaction.transaction_state import PREVIOUS, TransactionState
+from kbroker.coordinator.transaction.transaction_state import VALID_PREVIOUS_STATES, TransactionState
 from protocol.errors import ErrorCode
 
 NO_EPOCH = -1
 NO_TIMESTAMP = -1
 MAX_EPOCH = 32767
-# A timeout of this many milliseconds is none: the transaction is part of a two-phase commit (KIP-939).
+# With this timeout a transaction has none: it is part of a two-phase commit (KIP-939).
 NO_TIMEOUT_MS = 2**31 - 1
-# The client's version of transactions from which on the epoch is bumped with each (KIP-890).
+# The first client version of transactions that bumps the epoch with each transaction (KIP-890).
 EPOCH_BUMP_VERSION = 2
 
 
 class TransactionMetadata(NamedTuple):
-    """A transactional id with its last or open transaction (Kafka's TransactionMetadata), as it is written down.
+    """A transactional id with its last or open transaction, as in a record of __transaction_state.
 
-    `last_epoch` is what `producer_epoch` was before the last bump, if its producer asked for that one; it is not in
-    the log. `previous_producer_id` is what the id was before the last change of state. `next_producer_id` is the one
-    that completing goes on with when the epochs of `producer_id` are used up. Times are in milliseconds since the
-    epoch. `version` is the client's version of transactions as of the last change.
+    `last_producer_epoch` is the epoch before the last bump, if the producer itself asked for the bump; it is not in the
+    log. `previous_producer_id` is the producer id before the last transition. `next_producer_id` replaces `producer_id`
+    when the transaction completes, if the epochs of that are exhausted. Timestamps are milliseconds since the epoch.
     """
 
     transactional_id: str
@@ -35,69 +34,66 @@ class TransactionMetadata(NamedTuple):
     last_update_ms: int = NO_TIMESTAMP
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    last_epoch: int = NO_EPOCH
-    version: int = 0
+    last_producer_epoch: int = NO_EPOCH
+    client_transaction_version: int = 0
 
     @property
-    def is_exhausted(self) -> bool:
-        """No producer gets the highest epoch, so that every producer can be fenced."""
-        return is_exhausted(self.producer_epoch)
-
-    @property
-    def is_committing(self) -> bool:
+    def is_commit(self) -> bool:
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
-    def to(self, state: TransactionState, now_ms: int, **changes: object) -> "TransactionMetadata":
-        """The next record."""
-        if self.state not in PREVIOUS[state]:
-            raise AssertionError(f"{state.label} does not follow {self.state.label}")
+    def prepare_transition(self, state: TransactionState, now_ms: int, **changes: object) -> "TransactionMetadata":
+        """Return the next record of the transactional id. Raises AssertionError for an invalid transition."""
+        if self.state not in VALID_PREVIOUS_STATES[state]:
+            raise AssertionError(f"{self.transactional_id}: {self.state.state_name} -> {state.state_name}")
         changes.setdefault("previous_producer_id", self.producer_id)
         return self._replace(state=state, last_update_ms=now_ms, **changes)  # type: ignore[arg-type]
 
 
 class TransactionTombstone(NamedTuple):
-    """The transactional id is forgotten."""
+    """The transactional id has expired."""
 
     transactional_id: str
 
 
-Record = TransactionMetadata | TransactionTombstone
+TransactionRecord = TransactionMetadata | TransactionTombstone
 
 
 @dataclass(slots=True)
 class TransactionEntry:
-    """A transactional id of a coordinator. One change at a time: `pending` is the state that is being written, or
-    that the markers' last answer will lead to."""
+    """The committed metadata of a transactional id, and the state that a transition in flight leads to.
 
-    transaction: TransactionMetadata
-    pending: TransactionState | None = None
+    While `pending_state` is set, other requests get CONCURRENT_TRANSACTIONS. That is from the decision until its record
+    is committed, and for a prepared transaction until it is completed.
+    """
+
+    metadata: TransactionMetadata
+    pending_state: TransactionState | None = None
 
 
-class ProducerId(NamedTuple):
-    """A producer as it names itself."""
-
+class ProducerIdAndEpoch(NamedTuple):
     producer_id: int
     epoch: int
 
 
-class ProducerIdNeeded(Exception):
-    """The decision needs a producer id that was never given out: get one and decide anew."""
+class NewProducerIdRequired(Exception):
+    """The decision needs a new producer id: allocate one, and decide again."""
 
 
-def is_exhausted(epoch: int) -> bool:
+def is_epoch_exhausted(epoch: int) -> bool:
+    """No producer gets the highest epoch, so that every producer can be fenced."""
     return epoch >= MAX_EPOCH - 1
 
 
-def fresh(producer_id: int) -> int:
-    if producer_id == NO_PRODUCER_ID:
-        raise ProducerIdNeeded
-    return producer_id
+def require_new_producer_id(new_producer_id: int) -> int:
+    if new_producer_id == NO_PRODUCER_ID:
+        raise NewProducerIdRequired
+    return new_producer_id
 
 
-def check_producer(entry: TransactionEntry | None, producer_id: int, epoch: int) -> TransactionMetadata:
-    """That it is the transactional id's producer. Raises KafkaError: another id, or another epoch."""
-    if entry is None or entry.transaction.producer_id != producer_id:
+def validate_producer(entry: TransactionEntry | None, producer_id: int, epoch: int) -> TransactionMetadata:
+    """Return the metadata. Raises KafkaError unless this is the current producer of the transactional id."""
+    if entry is None or entry.metadata.producer_id != producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if entry.transaction.producer_epoch != epoch:
+    if entry.metadata.producer_epoch != epoch:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
-    return entry.transaction
+    return entry.metadata

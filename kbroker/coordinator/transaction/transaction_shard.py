@@ -1,124 +1,192 @@
-"""The transactional ids of one partition of __transaction_state: changes go in, committed records are applied."""
+"""The transactional ids of one partition of __transaction_state: the operations on them, and the replay of records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, Ended, Limits, Loaded, Status
-from kbroker.coordinator.transaction import end_transaction as ending
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.runtime.operation import CoordinatorResult, ignore
+from kbroker.coordinator.transaction.add_partitions import prepare_add_partitions, verify_partitions
+from kbroker.coordinator.transaction.end_transaction import (
+    is_expired,
+    is_timed_out,
+    next_producer,
+    prepare_complete,
+    prepare_end,
+    prepare_fence,
+)
+from kbroker.coordinator.transaction.init_producer_id import new_metadata, prepare_init_producer_id
 from kbroker.coordinator.transaction.record_codec import decode_record, encode_record
 from kbroker.coordinator.transaction.transaction_metadata import (
+    EPOCH_BUMP_VERSION,
     NO_EPOCH,
-    Record,
+    ProducerIdAndEpoch,
     TransactionEntry,
     TransactionMetadata,
+    TransactionRecord,
     TransactionTombstone,
 )
 from kbroker.coordinator.transaction.transaction_state import PREPARED, TransactionState
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kbroker.common import TopicPartition
-    from kbroker.coordinator.internal_log import InternalLog, TransactionConfig
-    from kbroker.coordinator.transaction.marker_sender import MarkerSenders, TransactionMarkerSender
+    from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
+    from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
     from kbroker.runtime.environment import Environment
 
-Done = Callable[[ErrorCode], None]
+T = TypeVar("T")
 
 
 class TransactionShard:
-    """Durable state changes in `apply`; `pending` of an entry is soft, and lost with the partition."""
+    """A CoordinatorShard. `server_version` returns the finalized transaction.version.
+
+    Operations with a `new_producer_id` raise NewProducerIdRequired if they need one and it is NO_PRODUCER_ID.
+    """
 
     def __init__(
         self,
         environment: Environment,
-        internal_log: InternalLog,
-        tp: TopicPartition,
-        epoch: int,
-        config: Callable[[], TransactionConfig],
         server_version: Callable[[], int],
-        completions: MarkerSenders,
+        context: CoordinatorContext[TransactionShard],
+        markers: TransactionMarkerSender,
     ) -> None:
-        """`epoch`: the partition's leader epoch, which markers carry. `server_version`: the finalized
-        transaction.version.
-        """
-        self.epoch = epoch
         self.entries: dict[str, TransactionEntry] = {}
-        self.completions = completions
-        self._environment = environment
-        self._config = config
+        self._clock = environment.clock
         self._server_version = server_version
-        self.runtime: CoordinatorContext[Record] = CoordinatorContext(environment, internal_log, tp, self, self._limits)
+        self._context = context
+        self._markers = markers
 
-    def _limits(self) -> Limits:
-        config = self._config()
-        return Limits(config.message_max_bytes, load_bytes=config.transaction_state_log_load_buffer_size)
+    # Operations of producers.
 
-    # Changes.
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, new_producer_id: int
+    ) -> CoordinatorResult[TransactionMetadata]:
+        now_ms = self._clock.now_ms()
+        entry = self.entries.get(transactional_id)
+        if entry is None:
+            metadata = new_metadata(transactional_id, new_producer_id, timeout_ms, now_ms)
+            entry = self.entries[transactional_id] = TransactionEntry(metadata)
+        metadata = prepare_init_producer_id(
+            entry, timeout_ms, expected, new_producer_id, self._server_version(), now_ms
+        )
+        return self._transition(entry, metadata, metadata)
 
-    def change(self, entry: TransactionEntry, to: TransactionMetadata, done: Done) -> None:
-        """Write a decision down. Until `done` nothing else happens to the transactional id."""
-        entry.pending = to.state
-        self.runtime.write([to], partial(self._changed, entry, to, done))
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Sequence[TopicPartition],
+        client_version: int,
+    ) -> CoordinatorResult[None]:
+        entry = self.entries.get(transactional_id)
+        metadata = prepare_add_partitions(entry, *producer, partitions, client_version, self._clock.now_ms())
+        if metadata is None or entry is None:
+            return CoordinatorResult(None)
+        return self._transition(entry, metadata, None)
 
-    def _changed(self, entry: TransactionEntry, to: TransactionMetadata, done: Done, error: ErrorCode) -> None:
-        if error is not ErrorCode.NONE:
-            entry.pending = None
-            if entry.transaction.producer_epoch == NO_EPOCH:
-                # It never was.
-                self.entries.pop(to.transactional_id, None)
-        elif to.state in PREPARED:
-            self._complete(entry)
-        done(error)
+    def verify_partitions(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        return verify_partitions(self.entries.get(transactional_id), *producer, partitions)
 
-    def _complete(self, entry: TransactionEntry) -> None:
-        """The prepare is committed: whatever happens, the transaction will end so."""
-        transaction = entry.transaction
-        entry.pending = ending.completed(transaction, transaction.last_update_ms).state
-        self.completions.begin(transaction, self.epoch, self._all_marked)
+    def end_transaction(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        committed: bool,
+        client_version: int,
+        new_producer_id: int,
+    ) -> CoordinatorResult[ProducerIdAndEpoch]:
+        """The response is what the producer continues with."""
+        entry = self.entries.get(transactional_id)
+        if entry is None:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        prepared = prepare_end(entry, producer, committed, client_version, new_producer_id, self._clock.now_ms())
+        has_epoch_bump = client_version >= EPOCH_BUMP_VERSION
+        response = next_producer(prepared or entry.metadata) if has_epoch_bump else producer
+        return CoordinatorResult(response) if prepared is None else self._transition(entry, prepared, response)
 
-    def _all_marked(self, completion: TransactionMarkerSender) -> None:
-        to = ending.completed(completion.transaction, self._environment.clock.now_ms())
-        self.runtime.write([to], partial(self._completed, completion))
+    def _transition(self, entry: TransactionEntry, metadata: TransactionMetadata, response: T) -> CoordinatorResult[T]:
+        """Write the next record of a transactional id. Until it is committed no other transition can start."""
+        entry.pending_state = metadata.state
+        on_committed = partial(self._send_markers, entry) if metadata.state in PREPARED else ignore
+        return CoordinatorResult(response, [metadata], on_committed, partial(self._on_failed, entry))
 
-    def _completed(self, completion: TransactionMarkerSender, error: ErrorCode) -> None:
-        if not self.completions.is_under_way(completion):
-            return
-        if error is ErrorCode.NONE:
-            self.completions.drop(completion)
-        elif self.runtime.status is Status.ACTIVE:
-            # The disk may be full; the markers are written, so only this is left to do.
-            completion.later(partial(self._all_marked, completion))
+    def _on_failed(self, entry: TransactionEntry, error: ErrorCode) -> None:
+        entry.pending_state = None
+        if entry.metadata.producer_epoch == NO_EPOCH:
+            # The first record of the transactional id was never written.
+            self.entries.pop(entry.metadata.transactional_id, None)
 
-    def forget(self, entry: TransactionEntry) -> None:
-        """A transactional id that nobody has used for long."""
-        entry.pending = TransactionState.DEAD
-        tombstone = TransactionTombstone(entry.transaction.transactional_id)
-        self.runtime.write([tombstone], partial(self._forgotten, entry))
+    # The end of a prepared transaction.
 
-    def _forgotten(self, entry: TransactionEntry, error: ErrorCode) -> None:
-        if error is not ErrorCode.NONE:
-            entry.pending = None
+    def _send_markers(self, entry: TransactionEntry) -> None:
+        metadata = entry.metadata
+        entry.pending_state = prepare_complete(metadata, metadata.last_update_ms).state
+        self._markers.send_markers(metadata, self._context.epoch, partial(self._schedule_completion, entry))
 
-    def seen(self, entry: TransactionEntry) -> TransactionMetadata:
-        """As others see it: of a transaction that is being completed, the partitions that have no marker yet."""
-        completion = self.completions.get(entry.transaction.transactional_id)
-        if completion is None or entry.transaction is not completion.transaction:
-            return entry.transaction
-        return entry.transaction._replace(partitions=frozenset(completion.remaining))
+    def _schedule_completion(self, entry: TransactionEntry) -> None:
+        self._context.post(partial(TransactionShard.complete_transaction, entry=entry))
 
-    # Runtime's machine.
+    def complete_transaction(self, entry: TransactionEntry) -> CoordinatorResult[None]:
+        """All markers are written."""
+        transactional_id = entry.metadata.transactional_id
 
-    def encode(self, record: Record) -> tuple[bytes, bytes | None]:
+        def on_committed() -> None:
+            self._markers.remove(transactional_id)
+
+        def on_failed(error: ErrorCode) -> None:
+            # The disk may be full; the markers are written, so this is all that has to be repeated.
+            self._markers.retry_later(transactional_id, partial(self._schedule_completion, entry))
+
+        metadata = prepare_complete(entry.metadata, self._clock.now_ms())
+        return CoordinatorResult(None, [metadata], on_committed, on_failed)
+
+    # Timeouts.
+
+    def timed_out(self) -> list[TransactionMetadata]:
+        """Return the open transactions that have timed out."""
+        now_ms = self._clock.now_ms()
+        return [entry.metadata for entry in self.entries.values() if is_timed_out(entry, now_ms)]
+
+    def abort_timed_out(self, transactional_id: str, new_producer_id: int) -> CoordinatorResult[bool]:
+        """Abort a transaction and fence its producer. The response is False if the transaction has ended meanwhile."""
+        entry, now_ms = self.entries.get(transactional_id), self._clock.now_ms()
+        if entry is None or not is_timed_out(entry, now_ms):
+            return CoordinatorResult(False)
+        metadata = prepare_fence(entry.metadata, new_producer_id, self._server_version(), now_ms)
+        return self._transition(entry, metadata, True)
+
+    def expired(self, expiration_ms: int) -> list[str]:
+        """Return the transactional ids that have been unused for `expiration_ms`."""
+        now_ms = self._clock.now_ms()
+        return [id for id, entry in self.entries.items() if is_expired(entry, expiration_ms, now_ms)]
+
+    def expire(self, transactional_id: str) -> CoordinatorResult[None]:
+        """Remove a transactional id."""
+        entry = self.entries[transactional_id]
+        entry.pending_state = TransactionState.DEAD
+        tombstone = TransactionTombstone(transactional_id)
+        return CoordinatorResult(None, [tombstone], on_failed=partial(self._on_failed, entry))
+
+    # Administration.
+
+    def describe(self, entry: TransactionEntry) -> TransactionMetadata:
+        """Return the metadata. While a transaction completes, its partitions are those without a marker yet."""
+        remaining = self._markers.remaining_partitions(entry.metadata.transactional_id)
+        return entry.metadata if remaining is None else entry.metadata._replace(partitions=remaining)
+
+    # Replay.
+
+    def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
         return encode_record(record, self._server_version())
 
-    def decode(self, key: bytes | None, value: bytes | None) -> Record | None:
+    def decode(self, key: bytes | None, value: bytes | None) -> TransactionRecord | None:
         return decode_record(key, value)
 
-    def apply(self, record: Record) -> None:
-        """Take a committed record in."""
+    def replay(self, record: TransactionRecord, offset: int, producer_id: int) -> None:
         if isinstance(record, TransactionTombstone):
             self.entries.pop(record.transactional_id, None)
             return
@@ -126,24 +194,18 @@ class TransactionShard:
         if entry is None:
             self.entries[record.transactional_id] = TransactionEntry(record)
         else:
-            entry.transaction = record
-            entry.pending = None
+            entry.metadata = record
+            entry.pending_state = None
 
-    def load(self, item: Loaded[Record] | Ended) -> None:
-        """Nothing is written within transactions here."""
-        if isinstance(item, Loaded):
-            self.apply(item.record)
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        """No transaction writes to __transaction_state."""
 
-    def start(self) -> None:
-        """Loading is done: what was prepared is completed."""
-        self.runtime.activate()
-        if self.runtime.status is not Status.ACTIVE:
-            return
+    def on_loaded(self) -> None:
+        """Continue with the prepared transactions."""
         for entry in list(self.entries.values()):
-            if entry.transaction.state in PREPARED:
-                self._complete(entry)
+            if entry.metadata.state in PREPARED:
+                self._send_markers(entry)
 
-    def lost(self, error: ErrorCode) -> None:
-        """Whoever waited for a write was told already. The next coordinator goes on with the markers."""
+    def on_unloaded(self, error: ErrorCode) -> None:
         self.entries = {}
-        self.completions.clear()
+        self._markers.clear()

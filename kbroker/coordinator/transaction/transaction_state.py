@@ -1,10 +1,32 @@
-"""The states of a transactional id, and which may follow which."""
+"""The states of a transactional id."""
 
 from enum import IntEnum
 
 
 class TransactionState(IntEnum):
-    """By the number that the log has."""
+    """The values are those of the records in __transaction_state.
+
+    Empty: the transactional id has a producer, and no transaction yet.
+        -> Ongoing: partitions are added
+        -> PrepareAbort: EndTxn aborts without partitions (transactions version 2)
+        -> Empty: another InitProducerId
+        -> Dead: the transactional id expires
+
+    Ongoing: partitions are in the transaction.
+        -> Ongoing: more partitions are added
+        -> PrepareCommit: EndTxn commits
+        -> PrepareAbort: EndTxn aborts, the transaction times out, or InitProducerId fences its producer
+
+    PrepareCommit, PrepareAbort: the outcome is decided, and transaction markers are sent to the partitions. Requests
+    get CONCURRENT_TRANSACTIONS.
+        -> CompleteCommit, CompleteAbort: all markers are written
+
+    CompleteCommit, CompleteAbort: the transaction is over. Transitions as from Empty.
+
+    Dead: the transactional id has expired; its record is a tombstone.
+
+    PrepareEpochFence: Kafka fences a producer in two steps. Here it is one, so no transactional id is in this state.
+    """
 
     EMPTY = 0
     ONGOING = 1
@@ -13,16 +35,15 @@ class TransactionState(IntEnum):
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
     DEAD = 6
-    # Kafka is in it while it fences a transaction. Here that is one step, so nothing is ever in it.
     PREPARE_EPOCH_FENCE = 7
 
     @property
-    def label(self) -> str:
-        """As ListTransactions and DescribeTransactions name it."""
-        return LABELS[self]
+    def state_name(self) -> str:
+        """The name in ListTransactions and DescribeTransactions."""
+        return STATE_NAMES[self]
 
 
-LABELS = {
+STATE_NAMES = {
     TransactionState.EMPTY: "Empty",
     TransactionState.ONGOING: "Ongoing",
     TransactionState.PREPARE_COMMIT: "PrepareCommit",
@@ -35,14 +56,14 @@ LABELS = {
 
 PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 COMPLETED = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-# Nothing is open: a producer may begin, and the id may expire.
+# States without an open transaction: one may begin, and the transactional id may expire.
 IDLE = COMPLETED | {TransactionState.EMPTY}
 
-# What may come before a state. An abort without any partition needs no Ongoing before it (transactions v2).
-PREVIOUS = {
+VALID_PREVIOUS_STATES = {
     TransactionState.EMPTY: IDLE,
     TransactionState.ONGOING: IDLE | {TransactionState.ONGOING},
     TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
+    # An abort without partitions does not need Ongoing (transactions version 2).
     TransactionState.PREPARE_ABORT: IDLE | {TransactionState.ONGOING},
     TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),

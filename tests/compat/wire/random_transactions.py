@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from protocol.errors import ErrorCode
 from tests.compat.support import unique
 from tests.compat.wire.client import Connection
-from tests.unit.support.transaction_lines import LINES, Teller, Who
+from tests.unit.support.transaction_lines import LINES, LineRunner, Producer
 
 STORIES, STEPS = 25, 40
 # Told of with the epochs of a producer id used up.
@@ -44,7 +44,7 @@ class Wire:
         while self._connection.ask("FindCoordinator", 3, key=self._id, key_type=1).error_code:
             time.sleep(0.1)
 
-    def init(self, timeout_ms: int, who: Who) -> Who | ErrorCode:
+    def init(self, timeout_ms: int, who: Producer) -> Producer | ErrorCode:
         while True:
             answer = self._connection.ask(
                 "InitProducerId", 5, transactional_id=self._id, transaction_timeout=timeout_ms,
@@ -54,14 +54,14 @@ class Wire:
                 return _code(answer.error_code) or (answer.producer_id, answer.producer_epoch)
             time.sleep(0.1)
 
-    def bump(self, epoch: int) -> Who:
-        who: Who | ErrorCode = (-1, -1)
+    def bump(self, epoch: int) -> Producer:
+        who: Producer | ErrorCode = (-1, -1)
         while isinstance(who, tuple) and who[1] < epoch:
             who = self.init(60_000, (-1, -1))
         assert isinstance(who, tuple)
         return who
 
-    def add(self, who: Who, partition: int, version: int) -> ErrorCode:
+    def add(self, who: Producer, partition: int, version: int) -> ErrorCode:
         if version == 2:
             return self._ask(who, partition, verify_only=False)
         asked = {
@@ -73,10 +73,10 @@ class Wire:
         [row] = self._connection.ask("AddPartitionsToTxn", 3, **asked).results_by_topic_v3_and_below
         return ErrorCode(row.results_by_partition[0].partition_error_code.value)
 
-    def verify(self, who: Who, partition: int) -> ErrorCode:
+    def verify(self, who: Producer, partition: int) -> ErrorCode:
         return self._ask(who, partition, verify_only=True)
 
-    def _ask(self, who: Who, partition: int, *, verify_only: bool) -> ErrorCode:
+    def _ask(self, who: Producer, partition: int, *, verify_only: bool) -> ErrorCode:
         """As brokers do."""
         asked = {
             "transactional_id": self._id, "producer_id": who[0], "producer_epoch": who[1],
@@ -88,14 +88,14 @@ class Wire:
     def _topics(self, partition: int) -> list[dict[str, object]]:
         return [{"name": self._topic, "partitions": [partition]}]
 
-    def end(self, who: Who, committed: bool, version: int) -> Who | ErrorCode:
+    def end(self, who: Producer, committed: bool, version: int) -> Producer | ErrorCode:
         answer = self._connection.ask(
             "EndTxn", 5 if version == 2 else 4, transactional_id=self._id, producer_id=who[0], producer_epoch=who[1],
             committed=committed,
         )  # fmt: skip
         return _code(answer.error_code) or ((answer.producer_id, answer.producer_epoch) if version == 2 else who)
 
-    def described(self) -> tuple[str, Who, int, list[int]]:
+    def describe(self) -> tuple[str, Producer, int, list[int]]:
         while True:
             [found] = self._connection.ask("DescribeTransactions", 0, transactional_ids=[self._id]).transaction_states
             if not found.transaction_state.startswith("Prepare"):
@@ -111,7 +111,7 @@ def _code(code: object) -> ErrorCode | None:
     return None if found is ErrorCode.NONE else found
 
 
-def program(teller: Teller, seed: int) -> Iterator[str]:
+def program(runner: LineRunner, seed: int) -> Iterator[str]:
     """Lines of a story that nobody has thought out: requests of who may, of who may no more, of who never could."""
     dice, known = random.Random(seed), list[str]()
     for _ in range(STEPS):
@@ -119,7 +119,7 @@ def program(teller: Teller, seed: int) -> Iterator[str]:
             asked = f"init - {dice.choice((60_000, 30_000))}"
         else:
             asked = _random_request(dice, known)
-        line = teller.tell(asked)
+        line = runner.run(asked)
         told = line.partition(" -> ")[2].split()[0]
         if "/" in told and told not in known:
             known.append(told)
@@ -163,11 +163,11 @@ def main(bootstrap: str) -> None:
     topic = create_topic(connection)
     lines: list[str] = []
     for seed in range(STORIES):
-        lines += [f"story {seed}", *program(Teller(wire(connection, topic)), seed), ""]
+        lines += [f"story {seed}", *program(LineRunner(wire(connection, topic)), seed), ""]
     for number, asked in enumerate(EXHAUSTED):
-        teller = Teller(wire(connection, topic))
-        lines += [f"story exhausted {number}", teller.tell("init - 60000"), teller.tell("bump p0/32766")]
-        lines += [*map(teller.tell, asked), ""]
+        runner = LineRunner(wire(connection, topic))
+        lines += [f"story exhausted {number}", runner.run("init - 60000"), runner.run("bump p0/32766")]
+        lines += [*map(runner.run, asked), ""]
     LINES.write_text("\n".join(lines))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.compat.wire.client import Connection
 from tests.compat.wire.random_transactions import create_topic, wire
-from tests.unit.support.transaction_lines import Teller, stories
+from tests.unit.support.transaction_lines import LineRunner, stories
 
 pytestmark = pytest.mark.feature("transactions")
 
@@ -28,6 +28,6 @@ def topic(connection: Connection) -> str:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_answers_are_kafkas(connection: Connection, topic: str, name: str):
-    teller = Teller(wire(connection, topic))
+    runner = LineRunner(wire(connection, topic))
     for line in STORIES[name]:
-        assert teller.tell(line.partition(" -> ")[0]) == line
+        assert runner.run(line.partition(" -> ")[0]) == line

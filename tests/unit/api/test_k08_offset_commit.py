@@ -7,7 +7,7 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tests.unit.support.group_coordinator import NODE, Harness
+from tests.unit.support.group_coordinator import Harness
 
 
 def request_for(harness: Harness, version: int, *partitions: int, metadata: str | None = None) -> OffsetCommitRequest:
@@ -32,10 +32,7 @@ def test_every_version_commits(group_broker: Harness, version: int) -> None:
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    offsets = group_broker.run(group_broker.groups.offsets("g", after_commits=False))
-    assert offsets is not None
-    kept = offsets.get("t", 1)
-    assert kept is not None
+    kept = group_broker.committed_offsets()["t"][1]
     assert (kept.offset, kept.metadata, kept.topic_id) == (7, "", group_broker.metadata.topics["t"].topic_id)
     assert kept.commit_ms == group_broker.environment.clock.now_ms()
 
@@ -46,10 +43,7 @@ def test_versions_2_to_4_may_bring_a_retention(group_broker: Harness, version: i
     if version < 5:
         request.retention_time_ms = 1000
     group_broker.call(request, version)
-    offsets = group_broker.run(group_broker.groups.offsets("g", after_commits=False))
-    assert offsets is not None
-    kept = offsets.get("t", 0)
-    assert kept is not None
+    kept = group_broker.committed_offsets()["t"][0]
     assert kept.expire_ms == (group_broker.environment.clock.now_ms() + 1000 if version < 5 else -1)
 
 
@@ -59,8 +53,7 @@ def test_a_negative_partition_does_not_exist(group_broker: Harness) -> None:
 
 
 def test_only_known_partitions_get_the_coordinators_refusal(group_broker: Harness) -> None:
-    partition = group_broker.groups.partition_for("g")
-    group_broker.run(group_broker.move_group_partition(partition, NODE + 1))
+    group_broker.lose_group()
     answer = group_broker.call(request_for(group_broker, 9, 0, 9), 9)
     assert [one.error_code for one in answer.topics[0].partitions] == [
         ErrorCode.NOT_COORDINATOR,
@@ -70,10 +63,10 @@ def test_only_known_partitions_get_the_coordinators_refusal(group_broker: Harnes
 
 def test_a_group_without_a_commit_is_checked_all_the_same(group_broker: Harness) -> None:
     """All partitions have metadata that is too long: that is their answer, and nothing is written."""
-    before = group_broker.log.count()
+    before = group_broker.log.record_count()
     answer = group_broker.call(request_for(group_broker, 9, 0, metadata="m" * 5000), 9)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert group_broker.log.count() == before
+    assert group_broker.log.record_count() == before
     assert GROUP_METADATA_TOPIC in group_broker.metadata.topics
 
 
@@ -87,6 +80,4 @@ def test_a_commit_that_is_not_replicated_in_time_is_to_be_repeated(group_broker:
     assert commit.result().topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     # What was written counts all the same, once it is replicated.
     group_broker.log.commit()
-    offsets = group_broker.run(group_broker.groups.offsets("g", after_commits=False))
-    assert offsets is not None
-    assert offsets.get("t", 0) is not None
+    assert list(group_broker.committed_offsets()["t"]) == [0]

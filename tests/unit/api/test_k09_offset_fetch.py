@@ -8,13 +8,13 @@ from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tests.unit.support.group_coordinator import NODE, Harness
+from tests.unit.support.group_coordinator import Harness
 
 
 def keep(broker: Harness, group_id: str, offset: int, topic: str = "t") -> None:
     topic_id = broker.metadata.topics[topic].topic_id
     committed = OffsetAndMetadata(offset, 3, "meta", commit_ms=1, topic_id=topic_id)
-    broker.run(broker.groups.commit(group_id, "", None, -1, [(topic, 0, committed)]))
+    broker.commit_offset(topic, 0, committed, group_id)
 
 
 def request_for(broker: Harness, version: int, group_id: str = "g") -> OffsetFetchRequest:
@@ -43,7 +43,7 @@ def test_every_version_gives_what_was_committed(group_broker: Harness, version: 
 
 @pytest.mark.parametrize("version", range(1, 11))
 def test_every_version_says_that_the_coordinator_is_elsewhere(group_broker: Harness, version: int) -> None:
-    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    group_broker.lose_group()
     answer = group_broker.call(request_for(group_broker, version), version)
     if version < 2:
         assert {one.error_code for one in answer.topics[0].partitions} == {ErrorCode.NOT_COORDINATOR}
@@ -54,9 +54,9 @@ def test_every_version_says_that_the_coordinator_is_elsewhere(group_broker: Harn
 
 
 def test_each_of_several_groups_has_its_own_answer(group_broker: Harness) -> None:
-    other = next(name for name in "abcdef" if group_broker.groups.partition_for(name) != 0)
+    other = next(name for name in "abcdef" if group_broker.groups.runtime.partition_for(name) != 0)
     keep(group_broker, other, 6)
-    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for(other), NODE + 1))
+    group_broker.lose_group(other)
     names = ["g", other]
     groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
     answer = group_broker.call(OffsetFetchRequest(groups=groups), 9)
@@ -65,7 +65,7 @@ def test_each_of_several_groups_has_its_own_answer(group_broker: Harness) -> Non
 
 def test_an_offset_of_an_earlier_topic_of_the_name_is_not_this_ones(group_broker: Harness) -> None:
     old = OffsetAndMetadata(5, commit_ms=1, topic_id=b"\1" * 16)
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, old)]))
+    group_broker.commit_offset("t", 0, old)
     by_id = group_broker.call(request_for(group_broker, 10), 10)
     assert by_id.groups[0].topics[0].partitions[0].committed_offset == -1
     by_name = group_broker.call(request_for(group_broker, 9), 9)
@@ -74,7 +74,7 @@ def test_an_offset_of_an_earlier_topic_of_the_name_is_not_this_ones(group_broker
 
 def test_all_by_id_leaves_out_topics_that_have_none(group_broker: Harness) -> None:
     gone = OffsetAndMetadata(5, commit_ms=1)
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("gone", 0, gone)]))
+    group_broker.commit_offset("gone", 0, gone)
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
     assert [topic.name for topic in group_broker.call(request, 9).groups[0].topics] == ["gone"]
     assert group_broker.call(request, 10).groups[0].topics == []

@@ -75,7 +75,7 @@ def test_a_topic_that_cannot_be_made_now_is_tried_again() -> None:
 
 
 def test_a_coordinator_that_is_down_is_not_available(group_broker: Harness) -> None:
-    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    group_broker.lose_group()
     assert find(group_broker, 4)[:4] == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from tests.unit.support.group_coordinator import NODE, Harness
+from tests.unit.support.group_coordinator import Harness
 
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
@@ -60,7 +60,7 @@ def test_a_member_id_fits_the_protocol_whatever_it_begins_with(group_broker: Har
 
 @pytest.mark.parametrize("version", range(10))
 def test_refusals_name_no_generation(group_broker: Harness, version: int) -> None:
-    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    group_broker.lose_group()
     answer = group_broker.call(request_for(version, "m"), version)
     assert (answer.error_code, answer.member_id) == (ErrorCode.NOT_COORDINATOR, "m")
     assert (answer.generation_id, answer.protocol_name, answer.leader) == (-1, None if version >= 7 else "", "")

@@ -3,12 +3,12 @@ import pytest
 from kbroker.coordinator.group.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest
-from tests.unit.support.group_coordinator import NODE, Harness
+from tests.unit.support.group_coordinator import Harness
 
 
 @pytest.mark.parametrize("version", range(7))
 def test_every_version_describes(group_broker: Harness, version: int) -> None:
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, OffsetAndMetadata(1))]))
+    group_broker.commit_offset("t", 0, OffsetAndMetadata(1))
     request = DescribeGroupsRequest(groups=["g", "none"], include_authorized_operations=version >= 3)
     there, none = group_broker.call(request, version).groups
     assert (there.error_code, there.group_state, there.members) == (0, "Empty", [])
@@ -25,6 +25,6 @@ def test_every_version_describes(group_broker: Harness, version: int) -> None:
 
 @pytest.mark.parametrize("version", range(7))
 def test_another_brokers_group(group_broker: Harness, version: int) -> None:
-    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    group_broker.lose_group()
     (group,) = group_broker.call(DescribeGroupsRequest(groups=["g"]), version).groups
     assert (group.group_id, group.error_code, group.group_state) == ("g", ErrorCode.NOT_COORDINATOR, "")

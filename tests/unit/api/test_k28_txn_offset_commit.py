@@ -1,6 +1,6 @@
 import pytest
 
-from kbroker.api.k28_txn_offset_commit import for_client
+from kbroker.api.k28_txn_offset_commit import error_for_client
 from protocol.errors import ErrorCode
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest
 from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -43,7 +43,7 @@ def test_every_version_writes_offsets_into_the_transaction(group_broker: Harness
     begin(group_broker, add=version < 5)
     answer = group_broker.call(request_for(0, 1, 9), version)
     assert codes(answer) == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert group_broker.groups.pending_offsets("g") == {("t", 0), ("t", 1)}
+    assert group_broker.unstable_partitions() == {("t", 0), ("t", 1)}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_every_version_writes_offsets_into_the_transaction(group_broker: Harness
 def test_a_group_that_is_not_part_of_the_transaction(group_broker: Harness, version: int, code: ErrorCode) -> None:
     begin(group_broker)
     assert codes(group_broker.call(request_for(0, 9), version)) == [code, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert not group_broker.groups.pending_offsets("g")
+    assert not group_broker.unstable_partitions()
     group_broker.config.transaction_partition_verification_enable = False
     assert codes(group_broker.call(request_for(0), version)) == [ErrorCode.NONE]
 
@@ -63,7 +63,7 @@ def test_only_version_5_adds_the_group_whether_or_not_others_are_verified(group_
     group_broker.config.transaction_partition_verification_enable = False
     assert codes(group_broker.call(request_for(0), 5)) == [ErrorCode.NONE]
     (partition,) = group_broker.transactions.describe("T").partitions
-    assert partition == ("__consumer_offsets", group_broker.groups.partition_for("g"))
+    assert partition == ("__consumer_offsets", group_broker.groups.runtime.partition_for("g"))
 
 
 def test_nothing_is_asked_of_anybody_for_topics_that_do_not_exist(group_broker: Harness) -> None:
@@ -81,8 +81,7 @@ def test_metadata_that_is_too_large_is_refused_alone(group_broker: Harness) -> N
 
 def test_a_group_of_another_broker(group_broker: Harness) -> None:
     begin(group_broker)
-    index = group_broker.groups.partition_for("g")
-    group_broker.run(group_broker.move_group_partition(index, 2))
+    group_broker.lose_group()
     assert codes(group_broker.call(request_for(0), 5)) == [ErrorCode.NOT_COORDINATOR]
     # It was not added either: who commits at the right one adds it.
     assert not group_broker.transactions.describe("T").partitions
@@ -103,4 +102,4 @@ def test_a_group_of_another_broker(group_broker: Harness) -> None:
     ],
 )
 def test_what_clients_are_told(code: ErrorCode, version: int, told: ErrorCode) -> None:
-    assert for_client(code, version) is told
+    assert error_for_client(code, version) is told

@@ -3,29 +3,29 @@ import pytest
 from kbroker.coordinator.group.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
-from tests.unit.support.group_coordinator import NODE, Harness
+from tests.unit.support.group_coordinator import Harness
 
 
 @pytest.mark.parametrize("version", range(3))
 def test_every_version_deletes(group_broker: Harness, version: int) -> None:
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, OffsetAndMetadata(1))]))
+    group_broker.commit_offset("t", 0, OffsetAndMetadata(1))
     answer = group_broker.call(DeleteGroupsRequest(groups_names=["g", "none", "g"]), version)
     results = {one.group_id: one.error_code for one in answer.results}
     assert results == {"g": 0, "none": ErrorCode.GROUP_ID_NOT_FOUND}
     assert len(answer.results) == 2
-    assert group_broker.run(group_broker.groups.offsets("g", after_commits=False)) is None
+    assert group_broker.committed_offsets() == {}
 
 
 @pytest.mark.parametrize("version", range(3))
 def test_another_brokers_group(group_broker: Harness, version: int) -> None:
-    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    group_broker.lose_group()
     (result,) = group_broker.call(DeleteGroupsRequest(groups_names=["g"]), version).results
     assert result.error_code == ErrorCode.NOT_COORDINATOR
 
 
 def test_a_deletion_that_cannot_be_written_deletes_nothing(group_broker: Harness) -> None:
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, OffsetAndMetadata(1))]))
-    group_broker.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    group_broker.commit_offset("t", 0, OffsetAndMetadata(1))
+    group_broker.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
     (result,) = group_broker.call(DeleteGroupsRequest(groups_names=["g"]), 2).results
     assert result.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert group_broker.groups.group("g") is not None

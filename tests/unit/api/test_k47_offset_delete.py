@@ -5,7 +5,7 @@ from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from tests.unit.support.group_coordinator import NODE, Harness
+from tests.unit.support.group_coordinator import Harness
 
 
 def request_for(*partitions: int) -> OffsetDeleteRequest:
@@ -14,29 +14,27 @@ def request_for(*partitions: int) -> OffsetDeleteRequest:
 
 
 def test_offsets_are_deleted_one_by_one(group_broker: Harness) -> None:
-    commit = [("t", 0, OffsetAndMetadata(1)), ("t", 1, OffsetAndMetadata(2))]
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, commit))
+    group_broker.commit_offset("t", 0, OffsetAndMetadata(1))
+    group_broker.commit_offset("t", 1, OffsetAndMetadata(2))
     answer = group_broker.call(request_for(1, 7), 0)
     assert answer.error_code == 0
     assert [one.error_code for one in answer.topics[0].partitions] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    offsets = group_broker.run(group_broker.groups.offsets("g", after_commits=False))
-    assert offsets is not None
-    assert [(topic, partition) for topic, partition, _ in offsets] == [("t", 0)]
+    assert group_broker.committed_offsets() == {"t": {0: OffsetAndMetadata(1)}}
     # What is not there is deleted already.
-    before = group_broker.log.count()
+    before = group_broker.log.record_count()
     assert group_broker.call(request_for(1), 0).topics[0].partitions[0].error_code == 0
-    assert group_broker.log.count() == before
+    assert group_broker.log.record_count() == before
 
 
 def test_refusals_are_the_whole_answers(group_broker: Harness) -> None:
     assert group_broker.call(OffsetDeleteRequest(), 0).error_code == ErrorCode.INVALID_GROUP_ID
     answer = group_broker.call(request_for(0), 0)
     assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
-    group_broker.run(group_broker.move_group_partition(group_broker.groups.partition_for("g"), NODE + 1))
+    group_broker.lose_group()
     assert group_broker.call(request_for(0), 0).error_code == ErrorCode.NOT_COORDINATOR
 
 
 def test_a_deletion_that_cannot_be_written(group_broker: Harness) -> None:
-    group_broker.run(group_broker.groups.commit("g", "", None, -1, [("t", 0, OffsetAndMetadata(1))]))
-    group_broker.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
+    group_broker.commit_offset("t", 0, OffsetAndMetadata(1))
+    group_broker.log.append_error = ErrorCode.KAFKA_STORAGE_ERROR
     assert group_broker.call(request_for(0), 0).error_code == ErrorCode.NOT_COORDINATOR

@@ -144,10 +144,10 @@ async def test_requests_behind_one_another_keep_their_order_and_their_bytes(m: M
 async def stuck(m: Machine, one: Producer) -> None:
     """One transaction that is prepared; its markers do not come through."""
     services = m.broker.services
-    services.replicas.write_marker = lambda tp, marker, done: None  # type: ignore[method-assign]
+    services.replicas.append_marker = lambda tp, marker, done: None  # type: ignore[method-assign]
     assert (await one.send("a", b"x")).error_code == 0
     assert await one.commit() == 0
-    assert (await one.described()).transaction_state == TransactionState.PREPARE_COMMIT.label
+    assert (await one.described()).transaction_state == TransactionState.PREPARE_COMMIT.state_name
 
 
 @story
@@ -164,9 +164,9 @@ async def test_version_2_waits_a_little_for_the_one_before(m: Machine) -> None:
 async def test_the_wait_is_over_when_the_one_before_is(m: Machine) -> None:
     one = await producer(m)
     replicas = m.broker.services.replicas
-    write = replicas.write_marker
+    write = replicas.append_marker
     late = 0.05
-    replicas.write_marker = lambda *marker: m.loop.call_later(late, write, *marker) and None  # type: ignore
+    replicas.append_marker = lambda *marker: m.loop.call_later(late, write, *marker) and None  # type: ignore
     assert (await one.send("a", b"x")).error_code == 0
     assert await one.commit() == 0
     began_ms = m.elapsed_ms

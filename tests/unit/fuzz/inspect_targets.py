@@ -10,12 +10,12 @@ from kbroker.cli.log.items import DumpSelection
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.record_codec import encode_record
 from kbroker.coordinator.group.records import (
+    GroupCoordinatorRecord,
     GroupRecord,
     MemberRecord,
     OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
-    Record,
 )
 from kbroker.metadata.store.coordination import Create, Op, Set
 from kbroker.metadata.store.data_tree import DataTree
@@ -115,10 +115,13 @@ def _dump_internal(rng: Random) -> Case:
         subscription=bytes(rng.choice((0, 2, 20))), assignment=rng.randbytes(8),
     )  # fmt: skip
     group = GroupRecord(
-        group_id="g", protocol_type=rng.choice(("consumer", "connect")), generation=3, protocol="range", leader="m",
+        group_id="g", protocol_type=rng.choice(("consumer", "connect")), generation=3, protocol="range", leader_id="m",
         state_timestamp_ms=NOW, members=(member,),
     )  # fmt: skip
-    kept: list[Record] = [group, OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(7, 1, "note", NOW))]
+    kept: list[GroupCoordinatorRecord] = [
+        group,
+        OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(7, 1, "note", NOW)),
+    ]
     new: list[NewRecord] = [(NOW, *encode_record(record), ()) for record in kept]
     # Its CRC is made right after the damage, so that what is within is met.
     data = bytes(build_batch(new)) + bytes(build_end_marker(EndMarker(True, 2), 7, 1, NOW))

@@ -4,7 +4,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from kbroker.coordinator.group.classic.subscription import topics_of
+from kbroker.coordinator.group.classic.subscription import subscribed_topics
 from kbroker.coordinator.group.record_codec import decode_record, encode_record
 from protocol.apis import APIS
 from protocol.errors import MalformedError
@@ -114,7 +114,7 @@ def _subscription(rng: Random) -> Case:
     traced = _versioned(random_message(ConsumerProtocolSubscription, version, rng), version)
 
     def run(data: bytes) -> None:
-        assert all(isinstance(topic, str) for topic in topics_of(data) or ())
+        assert all(isinstance(topic, str) for topic in subscribed_topics(data) or ())
 
     return Case(bytes(traced.data), run, traced.spots)
 

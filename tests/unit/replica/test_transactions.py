@@ -56,7 +56,7 @@ class Writer:
             **fields,
         })  # fmt: skip
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        self.replicas.write_marker(T, marker, done.set_result)
+        self.replicas.append_marker(T, marker, done.set_result)
         return done
 
     async def end(self, **fields: Any) -> ErrorCode:
@@ -367,7 +367,7 @@ async def test_markers_for_what_is_not_here(m: Machine) -> None:
     client, writer = await begin(m)
     codes: list[ErrorCode] = []
     marker = TransactionMarker(7, 1, True, 0, 2)
-    writer.replicas.write_marker(TopicPartition("u", 0), marker, codes.append)
+    writer.replicas.append_marker(TopicPartition("u", 0), marker, codes.append)
     assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     writer.write(data(0))
     done = writer.post_end()

@@ -1,15 +1,15 @@
-"""Group scenarios as text: a command per line, the answers that it caused indented below it.
+"""Group scenarios as text: one command per line, with the responses that it caused indented below it.
 
-The recorded answers are Apache Kafka 4.3.1's. A transcript runs against anything that takes requests as plain
-dicts (field names as in protocol/messages) and hands back answers the same way: here the handlers in virtual time.
+The recorded responses are Apache Kafka 4.3.1's. A transcript runs against any target that accepts requests as plain
+dicts (field names as in protocol/messages) and returns responses the same way, such as the handlers in virtual time.
 
     a join@9 group=g session=1000 rebalance=1000 protocols=range:x
       a< MEMBER_ID_REQUIRED member=a1
     sleep 500
 
 The word before the command is the client; member ids are named after the client that received them (a1, a2, ...).
-`null` and '' are written out; `+` reads as a blank inside a value. Answers that come later appear below the command
-(or the sleep) that released them, sorted by client.
+`null` and '' are written as such; `+` is a blank inside a value. A response that had to wait appears below the command
+(or the sleep) that caused it, sorted by client.
 """
 
 import re
@@ -24,26 +24,26 @@ UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 class Target(Protocol):
-    """Where the requests go. `settle` returns the answers that have come, as (client, answer body) pairs."""
+    """Where the requests are sent. `responses` returns what has come back since: (client, API, version, body)."""
 
     def send(self, client: str, api: str, version: int, body: Body) -> None: ...
 
-    def settle(self, sleep_ms: int) -> list[tuple[str, str, int, Body]]: ...
+    def responses(self, sleep_ms: int) -> list[tuple[str, str, int, Body]]: ...
 
     def create_topic(self, name: str, partitions: int) -> bytes: ...
 
 
 @dataclass
 class Names:
-    """Member ids and topic ids, by their names in the transcript and back."""
+    """The names of member ids, topic ids and producer ids in the transcript."""
 
     by_name: dict[str, str] = field(default_factory=dict)
     by_id: dict[str, str] = field(default_factory=dict)
     topics: dict[str, bytes] = field(default_factory=lambda: {"nosuch": b"\x77" * 16})
-    # By transactional id, what its producer was last told to use: producer id and epoch.
+    # The last producer id and epoch of each transactional id.
     producers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def learn(self, client: str, member_id: str) -> None:
+    def learn_member(self, client: str, member_id: str) -> None:
         if member_id and member_id not in self.by_id and re.search(UUID, member_id):
             name = client + str(1 + sum(known.rstrip("0123456789") == client for known in self.by_name))
             self.by_name[name], self.by_id[member_id] = member_id, name
@@ -51,16 +51,16 @@ class Names:
     def member_id(self, text: str | None) -> str:
         return "" if text is None else self.by_name.get(text, text)
 
-    def learn_producer(self, transactional_id: str | None, answer: Body) -> None:
-        if transactional_id is not None and answer.get("producer_id", -1) >= 0:
-            self.producers[transactional_id] = (answer["producer_id"], answer["producer_epoch"])
+    def learn_producer(self, transactional_id: str | None, response: Body) -> None:
+        if transactional_id is not None and response.get("producer_id", -1) >= 0:
+            self.producers[transactional_id] = (response["producer_id"], response["producer_epoch"])
 
     def producer(self, producer_id: int) -> str:
-        """Whose producer id it is."""
+        """Return the transactional id of a producer id."""
         return next((name for name, (known, _) in self.producers.items() if known == producer_id), str(producer_id))
 
     def shown(self, member_id: str) -> str:
-        """Of an id that nobody was told, what it begins with."""
+        """Return the name of a member id; of an unknown one, its prefix."""
         return self.by_id.get(member_id) or re.sub(UUID, "UUID", member_id) or "''"
 
     def topic_name(self, topic_id: bytes) -> str:
@@ -78,12 +78,12 @@ def items(text: str | None, sep: str = ",") -> list[str]:
 
 
 def data(text: str) -> bytes:
-    """`x...` is hex, the rest is itself."""
+    """Return the bytes of a value: `x...` is hexadecimal."""
     return bytes.fromhex(text[1:]) if text.startswith("x") else text.encode()
 
 
 class Builder:
-    """Turns a command's words into a request body."""
+    """Builds request bodies from the words of commands."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -171,7 +171,7 @@ class Builder:
         return "m" * int(text[1:]) if text and text.startswith("*") else text
 
     def fetch(self, a: dict[str, str], version: int) -> tuple[str, Body]:
-        """`groups=g(t:0,t:1);h(all)`; before version 8 the only group."""
+        """`groups=g(t:0,t:1);h(all)`; before version 8 there is one group."""
         body: Body = {"require_stable": "stable" in a} if version >= 7 else {}
         groups = []
         for text in items(a["groups"], ";"):
@@ -189,7 +189,7 @@ class Builder:
         return "InitProducerId", {"transactional_id": value(a["id"]), "transaction_timeout_ms": 60_000}
 
     def _in_transaction(self, a: dict[str, str]) -> Body:
-        """`epoch=+1` or `-1` is that much beside the producer's."""
+        """`epoch=+1` and `epoch=-1` are relative to the epoch of the producer."""
         producer_id, epoch = self.names.producers.get(a["id"], (4_000_000, 0))
         text = a.get("epoch", "+0")
         epoch = epoch + int(text) if text[0] in "+-" else int(text)
@@ -247,8 +247,8 @@ class Builder:
         return "OffsetDelete", {"group_id": value(a.get("group", "g")), "topics": topics}
 
 
-# Fields that are left out of a rendered answer when they have this value.
-QUIET: dict[str, Any] = {
+# Values with which a field is left out of a rendered response.
+HIDDEN_VALUES: dict[str, Any] = {
     "throttle_time_ms": 0,
     "error_code": 0,
     "generation_id": -1,
@@ -271,10 +271,10 @@ def code(number: int) -> str:
 
 
 def render(names: Names, body: Body) -> str:
-    """An answer on one line: the error first, then what is not quiet, nested things in brackets."""
+    """Return a response on one line: the error first, then the other fields, with nested ones in brackets."""
     words = [code(body["error_code"])] if "error_code" in body else []
     for name, item in body.items():
-        if name == "error_code" or (name in QUIET and QUIET[name] == item):
+        if name == "error_code" or (name in HIDDEN_VALUES and HIDDEN_VALUES[name] == item):
             continue
         words.append(f"{_short(name)}={_shown(names, name, item)}")
     return " ".join(words)
@@ -311,7 +311,7 @@ def _shown(names: Names, name: str, item: Any) -> str:
 
 
 def run(text: str, target: Target) -> str:
-    """Plays a transcript and returns it with the answers that came; expected answers in `text` are ignored."""
+    """Run the commands of a transcript, and return it with the responses of the target."""
     names, out = Names(), []
     builder = Builder(names)
     for line in text.splitlines():
@@ -329,12 +329,13 @@ def run(text: str, target: Target) -> str:
             names.topics[topic] = target.create_topic(topic, int(partitions))
         else:
             _send(builder, target, words)
-        answers = target.settle(sleep_ms)
-        asked = next((word[3:] for word in words if word.startswith("id=")), None)
-        for client, _, _, body in answers:
-            names.learn(client, body.get("member_id", ""))
-            names.learn_producer(asked, body)
-        out.extend(f"  {client}< {render(names, body)}" for client, _, _, body in sorted(answers, key=lambda a: a[0]))
+        responses = target.responses(sleep_ms)
+        transactional_id = next((word[3:] for word in words if word.startswith("id=")), None)
+        for client, _, _, body in responses:
+            names.learn_member(client, body.get("member_id", ""))
+            names.learn_producer(transactional_id, body)
+        responses.sort(key=lambda response: response[0])
+        out.extend(f"  {client}< {render(names, body)}" for client, _, _, body in responses)
     return "\n".join(out) + "\n"
 
 

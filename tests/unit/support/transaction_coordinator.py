@@ -1,4 +1,4 @@
-"""A transaction coordinator in virtual time, on a log in memory, with partitions that say what the test wants."""
+"""A transaction coordinator in virtual time, on a log in memory, with partitions that do what the test says."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,10 +6,14 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC, TransactionMarker
+from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.transaction.record_codec import decode_record
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kbroker.coordinator.transaction.transaction_metadata import Record
+from kbroker.coordinator.transaction.transaction_metadata import (
+    TransactionEntry,
+    TransactionMetadata,
+    TransactionRecord,
+)
 from kbroker.coordinator.transaction.transaction_state import TransactionState
 from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
 from kbroker.metadata.image import (
@@ -20,12 +24,15 @@ from kbroker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records
-from tests.unit.support.group_coordinator import NODE, MemoryLog, VirtualLoop, virtual_environment
+from tests.unit.support.group_coordinator import NODE
+from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
 
 T = TypeVar("T")
+Producer = tuple[int, int]
 TIMEOUT_MS = 60_000
 DEFAULTS = {
     "node_id": NODE,
@@ -41,10 +48,10 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 class FakeProducerIds:
-    """`delayed`: an id takes a turn of the loop, as when a block must be fetched."""
+    """With `delayed`, an id takes an iteration of the event loop, as when a block of ids has to be allocated."""
 
     def __init__(self) -> None:
-        self.given = 999
+        self.last_id = 999
         self.error: ErrorCode | None = None
         self.delayed = True
 
@@ -53,74 +60,73 @@ class FakeProducerIds:
             await asyncio.sleep(0)
         if self.error is not None:
             raise KafkaError(self.error)
-        self.given += 1
-        return self.given
+        self.last_id += 1
+        return self.last_id
 
 
-class FakeMarkers:
-    """Partitions that take markers at once, or answer what `errors` says, or wait while `held`."""
+class FakeMarkerWriter:
+    """Writes markers at once, or fails with `errors`, or while `held` when the test calls `complete`."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TopicPartition, TransactionMarker]] = []
-        self.asked: list[TopicPartition] = []
+        # The partition of every attempt.
+        self.attempts: list[TopicPartition] = []
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.held = False
         self.waiting: list[tuple[TopicPartition, TransactionMarker, Callable[[ErrorCode], None]]] = []
 
-    def write_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Callable[[ErrorCode], None]) -> None:
-        self.asked.append(tp)
+    def write(self, tp: TopicPartition, marker: TransactionMarker, on_written: Callable[[ErrorCode], None]) -> None:
+        self.attempts.append(tp)
         if self.held:
-            self.waiting.append((tp, marker, done))
+            self.waiting.append((tp, marker, on_written))
             return
         error = self.errors.get(tp, ErrorCode.NONE)
         if error is ErrorCode.NONE:
             self.written.append((tp, marker))
-        done(error)
+        on_written(error)
 
-    def answer(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        """All who wait."""
+    def complete(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Complete all markers that wait."""
         waiting, self.waiting = self.waiting, []
-        for tp, marker, done in waiting:
+        for tp, marker, on_written in waiting:
             if error is ErrorCode.NONE:
                 self.written.append((tp, marker))
-            done(error)
+            on_written(error)
 
 
 class Harness:
-    """One broker's transactions, with topics a (2 partitions) and b (1)."""
+    """The transaction coordinator of one broker, with the topics a (2 partitions) and b (1)."""
 
     def __init__(self, log: MemoryLog | None = None, *, version: int = 2, **config: Any) -> None:
         self.loop = VirtualLoop()
         self.environment = virtual_environment(self.loop)
         self.log = log or MemoryLog()
-        self.config = SimpleNamespace(**{**DEFAULTS, **config})
+        self.config: Any = SimpleNamespace(**{**DEFAULTS, **config})
         self.metadata = MetadataImage()
         self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
         self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: version})
-        self.producer_ids = FakeProducerIds()
-        self.markers = FakeMarkers()
+        self.producer_ids: Any = FakeProducerIds()
+        self.markers: Any = FakeMarkerWriter()
         self.transactions = TransactionCoordinator(
             self.environment, self.log, self.metadata, lambda: self.config, self.producer_ids, self.markers
         )
         self.run(self.transactions.start())
-        for name, count in (
-            (TRANSACTION_STATE_TOPIC, self.config.transaction_state_log_num_partitions),
-            ("a", 2),
-            ("b", 1),
-        ):
+        transaction_topic = (TRANSACTION_STATE_TOPIC, self.config.transaction_state_log_num_partitions)
+        for name, count in (transaction_topic, ("a", 2), ("b", 1)):
             self.run(self.add_topic(name, count))
-        self.loop.settle()
+        self.loop.run_ready()
 
     def close(self) -> None:
         self.run(self.transactions.stop())
-        self.loop.settle()
+        self.loop.run_ready()
         self.loop.close()
 
-    def restarted(self, *, version: int = 2, **config: Any) -> "Harness":
-        """Another broker with the same log, at the same time; this one dies as it is, with all its memory."""
-        again = Harness(self.log, version=version, **config)
-        again.environment.clock.skew_ms += self.environment.clock.now_ms() - again.environment.clock.now_ms()  # type: ignore[attr-defined]
-        return again
+    def crash(self, *, version: int = 2, **config: Any) -> "Harness":
+        """Return another broker with the same log, at the same time. This one stops as it is."""
+        successor = Harness(self.log, version=version, **config)
+        clock, successor_clock = self.environment.clock, successor.environment.clock
+        successor_clock.skew_ms += clock.now_ms() - successor_clock.now_ms()  # type: ignore[attr-defined]
+        return successor
 
     def run(self, awaitable: Awaitable[T]) -> T:
         async def wait() -> T:
@@ -138,7 +144,7 @@ class Harness:
             PartitionChange(TopicPartition(name, index), topic.topic_id, None, image)
             for index, image in enumerate(topic.partitions)
         ]
-        await self.follow(delta)
+        await self.on_delta(delta)
 
     def delete_topic(self, name: str) -> None:
         topic = self.metadata.topics[name]
@@ -147,92 +153,97 @@ class Harness:
             PartitionChange(TopicPartition(name, index), topic.topic_id, image, None)
             for index, image in enumerate(topic.partitions)
         ]
-        self.run(self.follow(delta))
+        self.run(self.on_delta(delta))
 
     def elect(self, leader: int, index: int = 0) -> None:
-        """Another broker (or again this one) leads a partition of __transaction_state."""
+        """Elect a leader for a partition of __transaction_state."""
         topic = self.metadata.topics[TRANSACTION_STATE_TOPIC]
         old = topic.partitions[index]
         new = topic.partitions[index] = PartitionRegistration(leader, old.leader_epoch + 1, old.replicas, old.isr)
         change = PartitionChange(TopicPartition(TRANSACTION_STATE_TOPIC, index), topic.topic_id, old, new)
-        self.run(self.follow(MetadataDelta(updated=[topic], partitions=[change])))
-        self.loop.settle()
+        self.run(self.on_delta(MetadataDelta(updated=[topic], partitions=[change])))
+        self.loop.run_ready()
 
-    async def follow(self, delta: MetadataDelta) -> None:
+    async def on_delta(self, delta: MetadataDelta) -> None:
         self.metadata.apply(delta)
         await self.transactions.on_delta(delta)
 
     # A producer's requests.
 
     def start(self, operation: Awaitable[T]) -> "asyncio.Task[T]":
-        """An operation that may have to wait."""
+        """Start an operation that may have to wait."""
 
         async def wait() -> T:
             return await operation
 
         task = self.loop.create_task(wait())
-        self.loop.settle()
+        self.loop.run_ready()
         return task
 
     def call(self, operation: Awaitable[T]) -> T | ErrorCode:
-        """What an operation gives, or the code that it is refused with, without time passing."""
+        """Return the result of an operation that needs no time to pass, or its error code."""
         task = self.start(operation)
-        assert task.done(), "it is not answered"
+        assert task.done(), "the operation waits"
         error = task.exception()
         if isinstance(error, KafkaError):
             return error.code
         return task.result()
 
-    def init(self, id: str = "t", timeout_ms: int = TIMEOUT_MS, producer: tuple[int, int] = (-1, -1)) -> Any:
+    def init(self, id: str = "t", timeout_ms: int = TIMEOUT_MS, producer: Producer = (-1, -1)) -> Any:
         return self.call(self.transactions.init_producer_id(id, timeout_ms, *producer))
 
-    def add(self, producer: tuple[int, int], *partitions: TopicPartition, id: str = "t", version: int = 2) -> Any:
+    def add(self, producer: Producer, *partitions: TopicPartition, id: str = "t", version: int = 2) -> Any:
         return self.call(self.transactions.add_partitions(id, *producer, partitions, version))
 
-    def end(self, producer: tuple[int, int], committed: bool = True, *, id: str = "t", version: int = 2) -> Any:
-        return self.call(self.transactions.end(id, *producer, committed, version))
+    def end(self, producer: Producer, committed: bool = True, *, id: str = "t", version: int = 2) -> Any:
+        return self.call(self.transactions.end_transaction(id, *producer, committed, version))
 
-    def commit(self, producer: tuple[int, int], *, id: str = "t", version: int = 2) -> Any:
+    def commit(self, producer: Producer, *, id: str = "t", version: int = 2) -> Any:
         return self.end(producer, True, id=id, version=version)
 
-    def abort(self, producer: tuple[int, int], *, id: str = "t", version: int = 2) -> Any:
+    def abort(self, producer: Producer, *, id: str = "t", version: int = 2) -> Any:
         return self.end(producer, False, id=id, version=version)
 
-    def verify(self, producer: tuple[int, int], *partitions: TopicPartition, id: str = "t") -> Any:
+    def verify(self, producer: Producer, *partitions: TopicPartition, id: str = "t") -> Any:
         try:
-            return self.transactions.verify(id, *producer, partitions)
+            return self.transactions.verify_partitions(id, *producer, partitions)
         except KafkaError as error:
             return error.code
 
+    # State.
+
     def state(self, id: str = "t") -> str:
-        return self.transactions.describe(id).state.label
+        return self.transactions.describe(id).state.state_name
 
-    # What is written down.
+    def entry(self, id: str = "t") -> TransactionEntry:
+        return self.transactions.runtime.context(id).shard.entries[id]
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[TransactionRecord]:
+        """Return the records in the log."""
         found = []
         for batches in self.log.batches.values():
             for batch in batches:
                 for pos, header in iter_headers(batch):
-                    for record in iter_records(
-                        memoryview(body_of(batch, pos, header.size)), header.count, header.base_timestamp
-                    ):
+                    body = memoryview(body_of(batch, pos, header.size))
+                    for record in iter_records(body, header.count, header.base_timestamp):
                         found.append(decode_record(record.key, record.value))
         return [record for record in found if record is not None]
 
     def states(self) -> list[str]:
-        """The states of the log's records, in order; "-" for a tombstone."""
-        return [record.state.label if hasattr(record, "state") else "-" for record in self.records()]
+        """Return the states of the records in the log, in order; "-" for a tombstone."""
+        return [
+            record.state.state_name if isinstance(record, TransactionMetadata) else "-" for record in self.records()
+        ]
 
 
-def opened(h: Harness, *partitions: object, version: int = 2) -> tuple[int, int]:
-    """A producer with an open transaction in a-0, or in the partitions given."""
-    producer = h.init()
+def open_transaction(h: Harness, *partitions: TopicPartition, version: int = 2) -> Producer:
+    """Return a producer with an open transaction in the partitions, or in a-0."""
+    producer: Producer = h.init()
     assert h.add(producer, *(partitions or (A0,)), version=version) is None
     return producer
 
 
-def at_epoch(h: Harness, epoch: int, state: TransactionState = TransactionState.EMPTY, **changes: object) -> None:
-    """Set what is committed of "t", as if many transactions had been before."""
-    entry = h.transactions._owned.active("t").entries["t"]
-    entry.transaction = entry.transaction._replace(producer_epoch=epoch, state=state, **changes)  # type: ignore[arg-type]
+def set_epoch(h: Harness, epoch: int, state: TransactionState = TransactionState.EMPTY, **changes: object) -> None:
+    """Change the committed metadata of "t", as if it had had many transactions."""
+    entry = h.entry()
+    entry.metadata = entry.metadata._replace(producer_epoch=epoch, state=state, **changes)  # type: ignore[arg-type]

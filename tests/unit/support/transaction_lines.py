@@ -1,11 +1,12 @@
-"""Stories of one transactional id as lines: what is asked, what is answered, what is described afterwards.
+"""Requests for one transactional id as lines: the request, its result, and what DescribeTransactions returns then.
 
     add p0/1 a-0 v2 -> NONE ; Ongoing p0/1 60000 a-0
     end p0/1 commit v2 -> p0/2 ; CompleteCommit p0/2 60000
 
-p0, p1, ... are producer ids in the order in which they appear, p? is one that nobody has, `-` is none. `bump p0/N` asks
-for new epochs until it is N. `story` begins another transactional id. The answers in data/transactions-4.3.1.txt are
-Apache Kafka 4.3.1's, recorded by `python -m tests.compat.wire.random_transactions`.
+p0, p1, ... are producer ids in the order in which they appear, p? is one that does not exist, `-` is none. A number
+after the slash is an epoch. `bump p0/N` sends InitProducerId until the epoch is N. `story` begins another transactional
+id. The results in data/transactions-4.3.1.txt are Apache Kafka 4.3.1's, recorded by
+`python -m tests.compat.wire.random_transactions`.
 """
 
 from collections.abc import Iterator
@@ -15,67 +16,71 @@ from typing import Protocol
 from protocol.errors import ErrorCode
 
 LINES = Path(__file__).parents[1] / "coordinator" / "data" / "transactions-4.3.1.txt"
+# (producer id, epoch)
+Producer = tuple[int, int]
 NONE = (-1, -1)
 UNKNOWN_ID = 424_242
-Who = tuple[int, int]
 
 
 class Target(Protocol):
-    """One transactional id at a coordinator. Who is asked in vain answers with an error code."""
+    """One transactional id at a coordinator."""
 
-    def init(self, timeout_ms: int, who: Who) -> Who | ErrorCode: ...
+    def init(self, timeout_ms: int, who: Producer) -> Producer | ErrorCode: ...
 
-    def bump(self, epoch: int) -> Who:
-        """New producers until one has the epoch."""
+    def bump(self, epoch: int) -> Producer:
+        """Send InitProducerId until the producer has the epoch."""
         ...
 
-    def add(self, who: Who, partition: int, version: int) -> ErrorCode: ...
+    def add(self, who: Producer, partition: int, version: int) -> ErrorCode: ...
 
-    def verify(self, who: Who, partition: int) -> ErrorCode: ...
+    def verify(self, who: Producer, partition: int) -> ErrorCode: ...
 
-    def end(self, who: Who, committed: bool, version: int) -> Who | ErrorCode: ...
+    def end(self, who: Producer, committed: bool, version: int) -> Producer | ErrorCode: ...
 
-    def described(self) -> tuple[str, Who, int, list[int]]:
-        """(state, producer, timeout, partitions of topic a), once nothing is under way."""
+    def describe(self) -> tuple[str, Producer, int, list[int]]:
+        """Return (state, producer, timeout in ms, partitions of topic a) once no transition is in flight."""
         ...
 
 
-class Teller:
-    """Carries out lines on a target, and says what came of each."""
+class LineRunner:
+    """Sends the requests of lines to a target."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._names = {-1: "-", UNKNOWN_ID: "p?"}
 
-    def tell(self, asked: str) -> str:
-        """The whole line."""
-        word, *args = asked.split()
-        answer = self._ask(word, args)
-        state, who, timeout_ms, partitions = self._target.described()
-        shown = " ".join([state, self.name(who), str(timeout_ms), *(f"a-{index}" for index in partitions)])
-        return f"{asked} -> {answer.name if isinstance(answer, ErrorCode) else self.name(answer)} ; {shown}"
+    def run(self, request: str) -> str:
+        """Return the complete line of a request."""
+        word, *arguments = request.split()
+        result = self._send(word, arguments)
+        state, producer, timeout_ms, partitions = self._target.describe()
+        described = " ".join([state, self._format(producer), str(timeout_ms), *(f"a-{index}" for index in partitions)])
+        result_text = result.name if isinstance(result, ErrorCode) else self._format(result)
+        return f"{request} -> {result_text} ; {described}"
 
-    def _ask(self, word: str, args: list[str]) -> Who | ErrorCode:
+    def _send(self, word: str, arguments: list[str]) -> Producer | ErrorCode:
         target = self._target
         if word == "init":
-            return target.init(int(args[1]), self.who(args[0]))
+            return target.init(int(arguments[1]), self._parse(arguments[0]))
         if word == "bump":
-            return target.bump(int(args[0].partition("/")[2]))
-        who, what = self.who(args[0]), args[1]
+            return target.bump(int(arguments[0].partition("/")[2]))
+        producer = self._parse(arguments[0])
         if word == "end":
-            return target.end(who, what == "commit", int(args[2][1:]))
-        index = int(what.partition("-")[2])
-        return target.verify(who, index) if word == "verify" else target.add(who, index, int(args[2][1:]))
+            return target.end(producer, arguments[1] == "commit", int(arguments[2][1:]))
+        index = int(arguments[1].partition("-")[2])
+        if word == "verify":
+            return target.verify(producer, index)
+        return target.add(producer, index, int(arguments[2][1:]))
 
-    def name(self, who: Who) -> str:
-        producer_id, epoch = who
-        if who == NONE:
+    def _format(self, producer: Producer) -> str:
+        producer_id, epoch = producer
+        if producer == NONE:
             return "-"
         if producer_id not in self._names:
             self._names[producer_id] = f"p{len(self._names) - 2}"
         return f"{self._names[producer_id]}/{epoch}"
 
-    def who(self, text: str) -> Who:
+    def _parse(self, text: str) -> Producer:
         if text == "-":
             return NONE
         name, _, epoch = text.partition("/")
@@ -83,7 +88,7 @@ class Teller:
 
 
 def stories(path: Path = LINES) -> Iterator[tuple[str, list[str]]]:
-    """(name, lines) of each."""
+    """Yield the name and the lines of each story."""
     name, lines = "", list[str]()
     for line in path.read_text().splitlines():
         if line.startswith("story "):

@@ -1,1 +1,1 @@
-"""Consumer groups of the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup as pure decisions."""
+"""Groups of the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup as decisions. Pure."""

@@ -1,47 +1,47 @@
-"""A classic group: its members, generation and state. What can happen to it is in the modules beside it."""
+"""A classic group: its state, generation and members. The requests that change them are in the modules beside it."""
 
 from collections import Counter
 from collections.abc import Iterable
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
-from kbroker.coordinator.group.classic.group_state import ENTERED_FROM, GroupState
-from kbroker.coordinator.group.classic.requests import JoinedMember, JoinResponse, Protocols, SyncResponse
-from kbroker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL, topics_of
+from kbroker.coordinator.group.classic.group_state import VALID_PREVIOUS_STATES, GroupState
+from kbroker.coordinator.group.classic.requests import JoinResponse, Protocols, SyncResponse
+from kbroker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from kbroker.coordinator.group.records import NO_TIMESTAMP, GroupRecord
 from kbroker.runtime.deadlines import Deadlines
 from protocol.errors import ErrorCode
 
-# Deadlines of the group; those of members are keyed by ("session", member id).
+# Keys of a group's deadlines; a member's session is ("session", member id).
 JOIN_DEADLINE = ("join", "")
 SYNC_DEADLINE = ("sync", "")
 
 
 class ClassicGroup:
-    """The live group.
+    """A group in memory.
 
-    Durable is what a GroupRecord has, as of the last one that was applied. All that a rebalance in progress
-    has added to it, waiting requests and deadlines are soft: a new coordinator starts from the log.
+    Its last committed GroupRecord is durable. What a rebalance in progress has changed since, waiting requests and
+    deadlines are not: after a failover the new coordinator continues with the record.
     """
 
     __slots__ = (
-        "_supporters",
+        "_supported_protocols",
         "deadlines",
         "generation",
         "group_id",
-        "initial_delay",
-        "joined_during_delay",
-        "joining",
-        "leader",
+        "initial_delay_ms",
+        "leader_id",
         "members",
-        "pending_joins",
-        "pending_syncs",
+        "members_awaiting_join",
+        "new_member_added",
+        "pending_join_members",
+        "pending_sync_members",
         "protocol",
         "protocol_type",
         "state",
         "state_timestamp_ms",
-        "static",
-        "subscribed",
+        "static_members",
+        "subscribed_topics",
     )
 
     def __init__(self, group_id: str) -> None:
@@ -50,108 +50,103 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.generation = 0
-        self.leader: str | None = None
+        self.leader_id: str | None = None
         self.state_timestamp_ms = NO_TIMESTAMP
         self.members: dict[str, ClassicGroupMember] = {}
         # Member ids by instance id.
-        self.static: dict[str, str] = {}
-        # Ids that were given out (KIP-394) and have not joined with them yet.
-        self.pending_joins: set[str] = set()
+        self.static_members: dict[str, str] = {}
+        # Ids that were sent to new members, which have not joined with them yet (KIP-394).
+        self.pending_join_members: set[str] = set()
         # Members of this generation that have not sent SyncGroup.
-        self.pending_syncs: set[str] = set()
-        # Members that wait for the answer to their join.
-        self.joining = 0
-        # Initial rebalance: (delay, what is left of the longest delay) in ms; None in any other.
-        self.initial_delay: tuple[int, int] | None = None
-        self.joined_during_delay = False
-        # Topics that the members subscribe to; None when the coordinator cannot know.
-        self.subscribed: frozenset[str] | None = None
+        self.pending_sync_members: set[str] = set()
+        # The number of members whose JoinGroup waits for its response.
+        self.members_awaiting_join = 0
+        # During an initial rebalance: (current delay, remaining delay).
+        self.initial_delay_ms: tuple[int, int] | None = None
+        self.new_member_added = False
+        # None if the coordinator cannot read the subscriptions.
+        self.subscribed_topics: frozenset[str] | None = None
+        # Monotonic milliseconds.
         self.deadlines: Deadlines[tuple[str, str]] = Deadlines()
-        self._supporters: Counter[str] = Counter()
+        # How many members support each protocol.
+        self._supported_protocols: Counter[str] = Counter()
 
     # States.
 
-    def enter(self, state: GroupState) -> None:
-        if self.state not in ENTERED_FROM[state]:
+    def transition_to(self, state: GroupState) -> None:
+        if self.state not in VALID_PREVIOUS_STATES[state]:
             raise AssertionError(f"group {self.group_id}: {self.state} -> {state}")
         self.state = state
 
     def can_rebalance(self) -> bool:
-        return self.state in ENTERED_FROM[GroupState.PREPARING_REBALANCE]
-
-    def next_deadline_ms(self) -> int | None:
-        return self.deadlines.next_ms()
+        return self.state in VALID_PREVIOUS_STATES[GroupState.PREPARING_REBALANCE]
 
     # Members.
 
-    def add(self, member: ClassicGroupMember) -> None:
+    def add_member(self, member: ClassicGroupMember) -> None:
         if member.instance_id is not None:
-            self.static[member.instance_id] = member.member_id
+            self.static_members[member.instance_id] = member.member_id
         self.members[member.member_id] = member
-        self._count(member.protocols, 1)
-        self.joining += member.joining is not None
-        self.pending_joins.discard(member.member_id)
-        if self.leader is None:
-            self.leader = member.member_id
+        self._count_protocols(member.protocols, 1)
+        self.members_awaiting_join += member.awaiting_join is not None
+        self.pending_join_members.discard(member.member_id)
+        if self.leader_id is None:
+            self.leader_id = member.member_id
 
-    def remove(self, member_id: str) -> None:
-        """Forget a member or a pending one; another member becomes leader when it was."""
+    def remove_member(self, member_id: str) -> None:
+        """Remove a member or a pending one. Another member becomes the leader if it was."""
         member = self.members.pop(member_id, None)
         if member is not None:
-            self._count(member.protocols, -1)
-            self.joining -= member.joining is not None
+            self._count_protocols(member.protocols, -1)
+            self.members_awaiting_join -= member.awaiting_join is not None
             if member.instance_id is not None:
-                self.static.pop(member.instance_id, None)
-        if self.leader == member_id:
-            self.leader = next(iter(self.members), None)
-        self.pending_joins.discard(member_id)
-        self.pending_syncs.discard(member_id)
+                self.static_members.pop(member.instance_id, None)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        self.pending_join_members.discard(member_id)
+        self.pending_sync_members.discard(member_id)
         self.end_session(member_id)
 
-    def replace(self, old_id: str, member: ClassicGroupMember) -> None:
-        """Put a static member's new incarnation in the old one's place, leadership included."""
-        was_leader = self.leader == old_id
-        self._count(self.members[old_id].protocols, -1)
-        self.members = {
-            (member.member_id if known == old_id else known): (member if known == old_id else one)
-            for known, one in self.members.items()
-        }
-        self._count(member.protocols, 1)
+    def replace_static_member(self, old_member_id: str, member: ClassicGroupMember) -> None:
+        """Replace a static member by itself under a new id. It keeps its position and its leadership."""
+        was_leader = self.leader_id == old_member_id
+        self._count_protocols(self.members[old_member_id].protocols, -1)
+        members = [member if known.member_id == old_member_id else known for known in self.members.values()]
+        self.members = {known.member_id: known for known in members}
+        self._count_protocols(member.protocols, 1)
         if member.instance_id is not None:
-            self.static[member.instance_id] = member.member_id
+            self.static_members[member.instance_id] = member.member_id
         if was_leader:
-            self.leader = member.member_id
-        self.pending_syncs.discard(old_id)
-        self.end_session(old_id)
+            self.leader_id = member.member_id
+        self.pending_sync_members.discard(old_member_id)
+        self.end_session(old_member_id)
 
     def set_protocols(self, member: ClassicGroupMember, protocols: Protocols) -> None:
-        self._count(member.protocols, -1)
+        self._count_protocols(member.protocols, -1)
         member.protocols = protocols
-        self._count(protocols, 1)
+        self._count_protocols(protocols, 1)
 
-    def _count(self, protocols: Protocols, by: int) -> None:
+    def _count_protocols(self, protocols: Protocols, difference: int) -> None:
         for name, _ in protocols:
-            self._supporters[name] += by
-            if not self._supporters[name]:
-                del self._supporters[name]
+            self._supported_protocols[name] += difference
+            if not self._supported_protocols[name]:
+                del self._supported_protocols[name]
 
-    def check_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
-        """The member. Raises KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the instance id is
-        another's.
-        """
+    def validate_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
+        """Return the member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id."""
         if instance_id is not None:
-            known = self.static.get(instance_id)
-            if known is not None and known != member_id:
+            static_member_id = self.static_members.get(instance_id)
+            if static_member_id is not None and static_member_id != member_id:
                 raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
-            if known is None:
+            if static_member_id is None:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         member = self.members.get(member_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
-    def all_joined(self) -> bool:
-        return len(self.members) == self.joining and not self.pending_joins
+    def have_all_members_joined(self) -> bool:
+        return len(self.members) == self.members_awaiting_join and not self.pending_join_members
 
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
@@ -161,8 +156,8 @@ class ClassicGroup:
     def start_session(self, member_id: str, timeout_ms: int, now_ms: int) -> None:
         self.deadlines.set(("session", member_id), now_ms + timeout_ms)
 
-    def keep_session(self, member: ClassicGroupMember, now_ms: int) -> None:
-        """What a heartbeat does."""
+    def restart_session(self, member: ClassicGroupMember, now_ms: int) -> None:
+        """Give a member another session timeout, as after a heartbeat."""
         self.start_session(member.member_id, member.session_timeout_ms, now_ms)
 
     def end_session(self, member_id: str) -> None:
@@ -170,76 +165,78 @@ class ClassicGroup:
 
     # Waiting requests.
 
-    def answer_join(self, member: ClassicGroupMember, answer: JoinResponse) -> None:
-        """Answer a member's join, if one waits."""
-        reply, member.joining = member.joining, None
-        if reply is not None:
-            self.joining -= 1
-            reply(answer)
+    def respond_to_join(self, member: ClassicGroupMember, response: JoinResponse) -> None:
+        """Respond to the waiting JoinGroup of a member, if there is one."""
+        respond, member.awaiting_join = member.awaiting_join, None
+        if respond is not None:
+            self.members_awaiting_join -= 1
+            respond(response)
 
-    def answer_sync(self, member: ClassicGroupMember, answer: SyncResponse) -> bool:
-        """Answer a member's sync; False when none waits."""
-        reply, member.syncing = member.syncing, None
-        if reply is not None:
-            reply(answer)
-        return reply is not None
+    def respond_to_sync(self, member: ClassicGroupMember, response: SyncResponse) -> bool:
+        """Respond to the waiting SyncGroup of a member. Returns whether there was one."""
+        respond, member.awaiting_sync = member.awaiting_sync, None
+        if respond is not None:
+            respond(response)
+        return respond is not None
 
     # Protocols.
 
-    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Can somebody with these protocols join? Into an empty group anybody can who has any."""
+    def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Return whether a member with these protocols can join; an empty group accepts any."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         return protocol_type == self.protocol_type and any(
-            self._supporters[name] == len(self.members) for name in names
+            self._supported_protocols[name] == len(self.members) for name in names
         )
 
-    def choose_protocol(self) -> str:
-        """Of the protocols that all support, the one that most prefer; the earliest member decides a draw."""
-        candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
+    def select_protocol(self) -> str:
+        """Return the protocol with the most votes among those that all members support.
+
+        Of several with the same number of votes, it is the one that the earliest member voted for.
+        """
+        candidates = {name for name, count in self._supported_protocols.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
-    def is_consumer_group(self) -> bool:
-        return self.protocol_type == CONSUMER_PROTOCOL
+    def uses_consumer_protocol(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    def is_subscribed(self, topic: str) -> bool:
-        """When the subscription cannot be read, a consumer group counts as subscribed to everything."""
-        return self.is_consumer_group() if self.subscribed is None else topic in self.subscribed
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return whether a member subscribes to the topic. A consumer group whose subscriptions cannot be read counts
+        as subscribed to every topic.
+        """
+        return self.uses_consumer_protocol() if self.subscribed_topics is None else topic in self.subscribed_topics
 
-    def find_subscription(self) -> frozenset[str] | None:
-        if not self.is_consumer_group():
+    def compute_subscribed_topics(self) -> frozenset[str] | None:
+        if not self.uses_consumer_protocol():
             return None
         topics: set[str] = set()
         for member in self.members.values():
-            found = topics_of(member.metadata(self.protocol))
-            if found is None:
+            of_member = subscribed_topics(member.metadata(self.protocol))
+            if of_member is None:
                 return None
-            topics.update(found)
+            topics.update(of_member)
         return frozenset(topics)
 
-    # Views.
-
-    def joined_members(self) -> tuple[JoinedMember, ...]:
-        return tuple(member.joined(self.protocol) for member in self.members.values())
+    # Records.
 
     def record(self, wall_ms: int) -> GroupRecord:
-        """The group as it is to be written."""
-        return self._record(self.leader, self.members.values(), wall_ms)
+        """Return the record of the group as it is."""
+        return self._record(self.leader_id, self.members.values(), wall_ms)
 
-    def record_with(self, old_id: str, member: ClassicGroupMember, wall_ms: int) -> GroupRecord:
-        """The group as it would be with a member in another's place."""
-        leader = member.member_id if self.leader == old_id else self.leader
-        members = [member if known == old_id else one for known, one in self.members.items()]
-        return self._record(leader, members, wall_ms)
+    def record_with_replaced_member(self, old_member_id: str, member: ClassicGroupMember, wall_ms: int) -> GroupRecord:
+        """Return the record of the group with another member in place of a member."""
+        leader_id = member.member_id if self.leader_id == old_member_id else self.leader_id
+        members = [member if known.member_id == old_member_id else known for known in self.members.values()]
+        return self._record(leader_id, members, wall_ms)
 
-    def _record(self, leader: str | None, members: Iterable[ClassicGroupMember], wall_ms: int) -> GroupRecord:
+    def _record(self, leader_id: str | None, members: Iterable[ClassicGroupMember], wall_ms: int) -> GroupRecord:
         return GroupRecord(
             group_id=self.group_id,
             protocol_type=self.protocol_type or "",
             generation=self.generation,
             protocol=self.protocol,
-            leader=leader,
+            leader_id=leader_id,
             state_timestamp_ms=wall_ms,
             members=tuple(member.record(self.protocol) for member in members),
         )

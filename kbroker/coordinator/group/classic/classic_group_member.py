@@ -1,17 +1,17 @@
-"""One member of a classic group."""
+"""A member of a classic group."""
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
-from kbroker.coordinator.group.classic.requests import JoinedMember, JoinReply, Protocols, SyncReply
+from kbroker.coordinator.group.classic.requests import JoinResponseMember, Protocols, RespondToJoin, RespondToSync
 from kbroker.coordinator.group.records import MemberRecord
 
 
 @dataclass(slots=True, kw_only=True)
 class ClassicGroupMember:
-    """Timeouts in ms. `joining` and `syncing` answer a request that waits.
+    """`awaiting_join` and `awaiting_sync` respond to a waiting request of the member.
 
-    `is_new`: its first join has not been answered, so that it cannot send heartbeats.
+    `is_new`: its first JoinGroup has no response yet, so it cannot send heartbeats.
     """
 
     member_id: str
@@ -23,26 +23,27 @@ class ClassicGroupMember:
     protocols: Protocols
     assignment: bytes = b""
     is_new: bool = False
-    joining: JoinReply | None = None
-    syncing: SyncReply | None = None
+    awaiting_join: RespondToJoin | None = None
+    awaiting_sync: RespondToSync | None = None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Its metadata for a protocol; b"" for one that it does not have."""
+        """Return the metadata of a protocol; b"" if the member does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: Set[str]) -> str:
-        """Its favourite among the candidates."""
+        """Return the candidate that the member prefers."""
         return next(name for name, _ in self.protocols if name in candidates)
 
-    def waits(self) -> bool:
-        return self.joining is not None or self.syncing is not None
+    @property
+    def has_waiting_request(self) -> bool:
+        return self.awaiting_join is not None or self.awaiting_sync is not None
 
-    def renamed(self, member_id: str) -> "ClassicGroupMember":
-        """The same static member under the id that its restart was given; nothing waits on it yet."""
-        return replace(self, member_id=member_id, is_new=False, joining=None, syncing=None)
+    def with_member_id(self, member_id: str) -> "ClassicGroupMember":
+        """Return the static member under the id that it got after its restart, without waiting requests."""
+        return replace(self, member_id=member_id, is_new=False, awaiting_join=None, awaiting_sync=None)
 
-    def joined(self, protocol: str | None) -> JoinedMember:
-        return JoinedMember(self.member_id, self.instance_id, self.metadata(protocol))
+    def in_join_response(self, protocol: str | None) -> JoinResponseMember:
+        return JoinResponseMember(self.member_id, self.instance_id, self.metadata(protocol))
 
     def record(self, protocol: str | None) -> MemberRecord:
         return MemberRecord(
@@ -57,8 +58,8 @@ class ClassicGroupMember:
         )
 
 
-def loaded(record: MemberRecord, protocol: str | None) -> ClassicGroupMember:
-    """A member as the log knows it: with the chosen protocol only."""
+def member_from_record(record: MemberRecord, protocol: str | None) -> ClassicGroupMember:
+    """Return the member of a record, which only has the selected protocol."""
     return ClassicGroupMember(
         member_id=record.member_id,
         instance_id=record.instance_id,

@@ -4,13 +4,30 @@ from enum import StrEnum
 
 
 class GroupState(StrEnum):
-    """Named as DescribeGroups and ListGroups spell them.
+    """The values are the names that DescribeGroups and ListGroups return.
 
-    Empty                no members; offsets may be kept, and simple consumers may commit
-    PreparingRebalance   members are told to join again; ends when all have, or after the rebalance timeout
-    CompletingRebalance  a new generation is out; waits for the leader's assignment (SyncGroup)
-    Stable               every member can have its assignment
-    Dead                 the group is gone
+    Empty: no members; the group exists for its committed offsets, or only for a moment.
+        JoinGroup of new members; OffsetCommit without a member (simple consumers, tools); may be deleted.
+        -> PreparingRebalance: a member joins
+        -> Dead: the group is deleted, or its last offset has expired
+
+    PreparingRebalance: members have to join again.
+        JoinGroup waits for the other members; SyncGroup, Heartbeat: REBALANCE_IN_PROGRESS; OffsetCommit of the
+        generation is accepted.
+        -> CompletingRebalance: all members have joined, or the rebalance timeout has passed
+        -> Empty: all members have left
+
+    CompletingRebalance: a new generation waits for the assignment of its leader.
+        SyncGroup of followers waits for the leader's; a changed JoinGroup starts another rebalance; Heartbeat: NONE;
+        OffsetCommit: REBALANCE_IN_PROGRESS.
+        -> Stable: the assignment of the leader is committed
+        -> PreparingRebalance: a member joins, leaves or fails
+
+    Stable: every member can fetch its assignment.
+        SyncGroup returns the assignment; JoinGroup of an unchanged follower returns the generation; Heartbeat: NONE.
+        -> PreparingRebalance: a member joins, changes, leaves or fails, or the leader joins again
+
+    Dead: the group is deleted, or its partition has moved to another broker. There are no transitions.
     """
 
     EMPTY = "Empty"
@@ -20,8 +37,7 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-# Each state, and those from which it is entered.
-ENTERED_FROM: dict[GroupState, frozenset[GroupState]] = {
+VALID_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
     GroupState.PREPARING_REBALANCE: frozenset({GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE}),
     GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),

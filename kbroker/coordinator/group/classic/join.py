@@ -1,195 +1,214 @@
-"""JoinGroup: who may join, and what a join does in each state.
+"""JoinGroup.
 
-Empty                first member: a rebalance begins, delayed for more to come
-PreparingRebalance   the join waits until the rebalance ends
-CompletingRebalance  unchanged member: the generation again (its answer got lost); else another rebalance
-Stable               leader, or changed member: a rebalance; unchanged follower: the generation again
+Empty                the first member starts a rebalance, which is delayed for more members to join
+PreparingRebalance   the request waits until the rebalance completes
+CompletingRebalance  an unchanged member gets the generation again (its response was lost); else another rebalance
+Stable               an unchanged follower gets the generation again; the leader or a changed member: a rebalance
 """
 
 from dataclasses import replace
 
 from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
 from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.coordinator.group.classic.rebalance import end_if_all_joined, generation_answer, prepare, rebalance
+from kbroker.coordinator.group.classic.rebalance import (
+    join_response,
+    maybe_complete_join,
+    prepare_rebalance,
+    rebalance,
+)
 from kbroker.coordinator.group.classic.requests import (
-    UNKNOWN_MEMBER,
-    JoinReply,
+    UNKNOWN_MEMBER_ID,
     JoinRequest,
     JoinResponse,
     Now,
+    PendingRecord,
     Protocols,
-    Settings,
+    RespondToJoin,
     SyncResponse,
-    Write,
 )
 from protocol.errors import ErrorCode
 
-# A member that does not know its id yet cannot send heartbeats, and its connection is silent while the join
-# waits: a lost one is only noticed by this. Kafka's value; it is no config there either.
+# A member without a response to its first JoinGroup does not know its id, so it cannot send heartbeats; and while the
+# request waits, its connection is silent. A lost one is only detected by this timeout. It is no config in Kafka either.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
-def join(group: ClassicGroup, request: JoinRequest, reply: JoinReply, now: Now, settings: Settings) -> Write | None:
-    """Take a join in. `reply` is called now or when the rebalance ends."""
+def check_new_group(request: JoinRequest) -> ErrorCode:
+    """Return why a group that does not exist cannot be created. Kafka creates it even then, and it stays, empty."""
+    if request.member_id != UNKNOWN_MEMBER_ID:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if not request.protocol_type or not request.protocols:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.NONE
+
+
+def join_group(
+    group: ClassicGroup, request: JoinRequest, respond: RespondToJoin, now: Now, config: BrokerConfig
+) -> PendingRecord | None:
+    """Handle a JoinGroup. `respond` is called now or when the rebalance completes."""
     member_id = request.member_id
-    known = member_id != UNKNOWN_MEMBER
-    if not has_room(group, member_id, settings.group_max_size):
-        group.remove(member_id)
-        reply(JoinResponse(ErrorCode.GROUP_MAX_SIZE_REACHED))
-    elif not group.supports(request.protocol_type, [name for name, _ in request.protocols]):
-        reply(JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
-    elif known:
-        return _join_again(group, request, reply, now, settings)
-    elif request.instance_id is not None:
-        old_id = group.static.get(request.instance_id)
-        if old_id is not None:
-            return _replace_static(group, old_id, request, reply, now, settings)
-        return _add(group, request, request.member_id_of_new, reply, now, settings)
-    elif request.requires_member_id:
-        group.pending_joins.add(request.member_id_of_new)
-        group.start_session(request.member_id_of_new, request.session_timeout_ms, now.mono_ms)
-        reply(JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.member_id_of_new))
-    else:
-        return _add(group, request, request.member_id_of_new, reply, now, settings)
-    return None
+    if not accepts_joining_member(group, member_id, config.group_max_size):
+        group.remove_member(member_id)
+        respond(JoinResponse(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        return None
+    if not group.supports_protocols(request.protocol_type, [name for name, _ in request.protocols]):
+        respond(JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+        return None
+    if member_id != UNKNOWN_MEMBER_ID:
+        return _join_known_member(group, request, respond, now, config)
+    if request.instance_id is not None:
+        old_member_id = group.static_members.get(request.instance_id)
+        if old_member_id is not None:
+            return _replace_static_member(group, old_member_id, request, respond, now, config)
+    elif request.requires_known_member_id:
+        group.pending_join_members.add(request.new_member_id)
+        group.start_session(request.new_member_id, request.session_timeout_ms, now.mono_ms)
+        respond(JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id))
+        return None
+    return _add_member(group, request, request.new_member_id, respond, now, config)
 
 
-def has_room(group: ClassicGroup, member_id: str, max_size: int) -> bool:
-    """group.max.size counts members.
+def accepts_joining_member(group: ClassicGroup, member_id: str, max_size: int) -> bool:
+    """Return whether group.max.size admits the member.
 
-    While a rebalance is prepared only those that have joined count: a limit that was lowered keeps the last
-    out.
+    While a rebalance is prepared only members that have joined count, so that a lowered limit removes the last ones.
     """
     member = group.members.get(member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
-        return (member is not None and member.joining is not None) or group.joining < max_size
-    if group.state is GroupState.EMPTY:
-        return True
-    return member is not None or len(group.members) < max_size
+        has_joined = member is not None and member.awaiting_join is not None
+        return has_joined or group.members_awaiting_join < max_size
+    return group.state is GroupState.EMPTY or member is not None or len(group.members) < max_size
 
 
-def _join_again(
-    group: ClassicGroup, request: JoinRequest, reply: JoinReply, now: Now, settings: Settings
-) -> Write | None:
+def _join_known_member(
+    group: ClassicGroup, request: JoinRequest, respond: RespondToJoin, now: Now, config: BrokerConfig
+) -> PendingRecord | None:
     member_id = request.member_id
-    if member_id in group.pending_joins:
+    if member_id in group.pending_join_members:
         if request.instance_id is not None:
-            # An id is never pending for a static member; Kafka trips over this and answers the same.
-            reply(JoinResponse(ErrorCode.UNKNOWN_SERVER_ERROR))
+            # A static member is never pending. Kafka fails here with an exception and this response.
+            respond(JoinResponse(ErrorCode.UNKNOWN_SERVER_ERROR))
             return None
-        return _add(group, request, member_id, reply, now, settings)
+        return _add_member(group, request, member_id, respond, now, config)
     try:
-        member = group.check_member(member_id, request.instance_id)
+        member = group.validate_member(member_id, request.instance_id)
     except KafkaError as error:
-        reply(JoinResponse(error.code, member_id))
+        respond(JoinResponse(error.code, member_id))
         return None
-    unchanged = member.protocols == request.protocols
-    if unchanged and (
+    is_unchanged = member.protocols == request.protocols
+    if is_unchanged and (
         group.state is GroupState.COMPLETING_REBALANCE
-        or (group.state is GroupState.STABLE and group.leader != member_id)
+        or (group.state is GroupState.STABLE and group.leader_id != member_id)
     ):
-        reply(generation_answer(group, member_id))
+        respond(join_response(group, member_id))
         return None
-    _update(group, member, request, reply)
-    return rebalance(group, now, settings)
+    _update_member(group, member, request, respond)
+    return rebalance(group, now, config)
 
 
-def _update(group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, reply: JoinReply) -> None:
+def _update_member(
+    group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, respond: RespondToJoin
+) -> None:
     group.set_protocols(member, request.protocols)
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
-    # A repeated join takes the place of the one that waits, which the client has given up.
-    group.answer_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-    member.joining = reply
-    group.joining += 1
+    # The client has given up a request that still waits.
+    group.respond_to_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+    member.awaiting_join = respond
+    group.members_awaiting_join += 1
 
 
-def _add(
-    group: ClassicGroup, request: JoinRequest, member_id: str, reply: JoinReply, now: Now, settings: Settings
-) -> Write | None:
-    if group.initial_delay is not None:
-        group.joined_during_delay = True
+def _add_member(
+    group: ClassicGroup, request: JoinRequest, member_id: str, respond: RespondToJoin, now: Now, config: BrokerConfig
+) -> PendingRecord | None:
+    if group.initial_delay_ms is not None:
+        group.new_member_added = True
     if not group.members:
         group.protocol_type = request.protocol_type
-    group.add(_member(request, member_id, reply))
+    group.add_member(
+        ClassicGroupMember(
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=request.protocols,
+            is_new=True,
+            awaiting_join=respond,
+        )
+    )
     group.start_session(member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, now.mono_ms)
-    return rebalance(group, now, settings)
+    return rebalance(group, now, config)
 
 
-def _member(request: JoinRequest, member_id: str, reply: JoinReply) -> ClassicGroupMember:
-    return ClassicGroupMember(
-        member_id=member_id,
-        instance_id=request.instance_id,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        session_timeout_ms=request.session_timeout_ms,
-        protocols=request.protocols,
-        is_new=True,
-        joining=reply,
-    )
+# Static members (KIP-345).
 
 
-def _replace_static(
-    group: ClassicGroup, old_id: str, request: JoinRequest, reply: JoinReply, now: Now, settings: Settings
-) -> Write | None:
-    """A static member has restarted with no memory of its id (KIP-345): it takes its own place.
+def _replace_static_member(
+    group: ClassicGroup,
+    old_member_id: str,
+    request: JoinRequest,
+    respond: RespondToJoin,
+    now: Now,
+    config: BrokerConfig,
+) -> PendingRecord | None:
+    """A static member has restarted and does not know its member id: it replaces itself.
 
-    In Stable nothing else happens as long as the same protocol would be chosen again: the generation is
-    written with the new id.
+    A stable group that would select the same protocol again needs no rebalance; the generation is written with the new
+    member id.
     """
-    if group.state is GroupState.STABLE and _keeps_protocol(group, group.members[old_id], request.protocols):
-        return _write_replacement(group, old_id, request, reply, now)
-    old = group.members[old_id]
-    group.answer_join(old, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old_id))
-    group.answer_sync(old, SyncResponse(ErrorCode.FENCED_INSTANCE_ID))
-    _take_place(group, old_id, request, now)
-    _update(group, group.members[request.member_id_of_new], request, reply)
+    old = group.members[old_member_id]
+    if group.state is GroupState.STABLE and _selects_same_protocol(group, old, request.protocols):
+        return _write_replacement(group, old, request, respond, now)
+    group.respond_to_join(old, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old_member_id))
+    group.respond_to_sync(old, SyncResponse(ErrorCode.FENCED_INSTANCE_ID))
+    member = old.with_member_id(request.new_member_id)
+    group.replace_static_member(old_member_id, member)
+    group.restart_session(member, now.mono_ms)
+    _update_member(group, member, request, respond)
     if group.state is GroupState.PREPARING_REBALANCE:
-        return end_if_all_joined(group, now)
-    # In CompletingRebalance too: the leader may hold the old id already, and would assign to it.
-    return prepare(group, now, settings)
+        return maybe_complete_join(group, now)
+    # In CompletingRebalance, too: the leader may know the old id already, and would assign to it.
+    return prepare_rebalance(group, now, config)
 
 
-def _take_place(group: ClassicGroup, old_id: str, request: JoinRequest, now: Now) -> None:
-    member = group.members[old_id].renamed(request.member_id_of_new)
-    group.replace(old_id, member)
-    group.keep_session(member, now.mono_ms)
-
-
-def _keeps_protocol(group: ClassicGroup, member: ClassicGroupMember, protocols: Protocols) -> bool:
-    """Would the group choose the same protocol if the member had these?"""
-    kept = member.protocols
+def _selects_same_protocol(group: ClassicGroup, member: ClassicGroupMember, protocols: Protocols) -> bool:
+    """Return whether the group would select its protocol again if the member had these."""
+    old_protocols = member.protocols
     group.set_protocols(member, protocols)
-    chosen = group.choose_protocol()
-    group.set_protocols(member, kept)
-    return chosen == group.protocol
+    selected = group.select_protocol()
+    group.set_protocols(member, old_protocols)
+    return selected == group.protocol
 
 
-def _write_replacement(group: ClassicGroup, old_id: str, request: JoinRequest, reply: JoinReply, now: Now) -> Write:
-    new_id, old_leader = request.member_id_of_new, group.leader or ""
+def _write_replacement(
+    group: ClassicGroup, old: ClassicGroupMember, request: JoinRequest, respond: RespondToJoin, now: Now
+) -> PendingRecord:
+    new_member_id, old_leader_id = request.new_member_id, group.leader_id or ""
     member = replace(
-        group.members[old_id].renamed(new_id),
+        old.with_member_id(new_member_id),
         protocols=request.protocols,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=request.session_timeout_ms,
     )
 
-    def committed(now: Now) -> None:
-        # The record was applied: the new id is in the old one's place. What it does not hold is added here.
-        group.set_protocols(group.members[new_id], request.protocols)
-        group.keep_session(group.members[new_id], now.mono_ms)
-        answer = generation_answer(group, new_id)
-        if request.skips_assignment:
-            reply(replace(answer, skip_assignment=group.leader == new_id))
+    def on_committed(now: Now) -> None:
+        # The replayed record only had the selected protocol.
+        group.set_protocols(group.members[new_member_id], request.protocols)
+        group.restart_session(group.members[new_member_id], now.mono_ms)
+        response = join_response(group, new_member_id)
+        if request.supports_skipping_assignment:
+            respond(replace(response, skip_assignment=group.leader_id == new_member_id))
         else:
-            # Told that the old id leads, a restarted leader acts as a follower and does not assign (KIP-345).
-            reply(replace(answer, leader=old_leader, members=()))
+            # A restarted leader that is told that its old id leads acts as a follower, and assigns nothing.
+            respond(replace(response, leader_id=old_leader_id, members=()))
 
-    def failed(error: ErrorCode, now: Now) -> None:
-        answer = generation_answer(group, UNKNOWN_MEMBER)
-        reply(replace(answer, error=error, leader=old_leader))
+    def on_failed(error: ErrorCode, now: Now) -> None:
+        respond(replace(join_response(group, UNKNOWN_MEMBER_ID), error=error, leader_id=old_leader_id))
 
-    return Write(group.record_with(old_id, member, now.wall_ms), committed, failed)
+    record = group.record_with_replaced_member(old.member_id, member, now.wall_ms)
+    return PendingRecord(record, on_committed, on_failed)

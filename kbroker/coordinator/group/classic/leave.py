@@ -1,81 +1,53 @@
-"""How members go: by LeaveGroup, or because a deadline has passed."""
+"""LeaveGroup."""
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup
+from kbroker.config import BrokerConfig
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.coordinator.group.classic.rebalance import complete_join, end_if_all_joined, on_join_deadline, rebalance
+from kbroker.coordinator.group.classic.rebalance import maybe_complete_join, rebalance
 from kbroker.coordinator.group.classic.requests import (
-    UNKNOWN_MEMBER,
+    UNKNOWN_MEMBER_ID,
     JoinResponse,
     LeavingMember,
     Now,
-    Settings,
+    PendingRecord,
     SyncResponse,
-    Write,
 )
-from kbroker.coordinator.group.classic.sync import on_sync_deadline
 from protocol.errors import ErrorCode
 
 
-def leave(
-    group: ClassicGroup, leavers: list[LeavingMember], now: Now, settings: Settings
-) -> tuple[list[ErrorCode], Write | None]:
-    """Let members go, each with its own result; one rebalance for all of them."""
-    errors = [_leave(group, leaver) for leaver in leavers]
-    if ErrorCode.NONE not in errors:
+def leave_group(
+    group: ClassicGroup, members: list[LeavingMember], now: Now, config: BrokerConfig
+) -> tuple[list[ErrorCode], PendingRecord | None]:
+    """Remove members, each with a result of its own, and start one rebalance for all of them."""
+    errors = [_leave(group, member) for member in members]
+    if ErrorCode.NONE not in errors or group.state is GroupState.EMPTY:
         return errors, None
     if group.state is GroupState.PREPARING_REBALANCE:
-        return errors, end_if_all_joined(group, now)
-    if group.state is GroupState.EMPTY:
-        return errors, None
-    return errors, rebalance(group, now, settings)
+        return errors, maybe_complete_join(group, now)
+    return errors, rebalance(group, now, config)
 
 
-def _leave(group: ClassicGroup, leaver: LeavingMember) -> ErrorCode:
-    member_id = leaver.member_id
-    if member_id == UNKNOWN_MEMBER:
-        # By instance id alone: an administrator's tool does not know the member id.
-        member_id = group.static.get(leaver.instance_id or "", UNKNOWN_MEMBER)
-        if leaver.instance_id is None or member_id == UNKNOWN_MEMBER:
+def _leave(group: ClassicGroup, leaving: LeavingMember) -> ErrorCode:
+    member_id = leaving.member_id
+    if member_id == UNKNOWN_MEMBER_ID:
+        # By instance id only: tools of administrators do not know the member id.
+        member_id = group.static_members.get(leaving.instance_id or "", UNKNOWN_MEMBER_ID)
+        if leaving.instance_id is None or member_id == UNKNOWN_MEMBER_ID:
             return ErrorCode.UNKNOWN_MEMBER_ID
-    elif member_id not in group.pending_joins:
+    elif member_id not in group.pending_join_members:
         try:
-            group.check_member(member_id, leaver.instance_id)
+            group.validate_member(member_id, leaving.instance_id)
         except KafkaError as error:
             return error.code
-    _remove(group, member_id)
+    remove_member(group, member_id)
     return ErrorCode.NONE
 
 
-def _remove(group: ClassicGroup, member_id: str) -> None:
+def remove_member(group: ClassicGroup, member_id: str) -> None:
+    """Remove a member, and fail its waiting request: if the client is alive it joins again with a new id."""
     member = group.members.get(member_id)
     if member is not None:
-        # It may come again when it is still there: with a new id.
-        group.answer_join(member, JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID))
-        group.answer_sync(member, SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID))
-    group.remove(member_id)
-
-
-def expire_one(group: ClassicGroup, now: Now, settings: Settings) -> Write | None:
-    """Act on the earliest deadline that has passed, if one has."""
-    due = group.deadlines.pop_due(now.mono_ms)
-    if due is None:
-        return None
-    if due == JOIN_DEADLINE:
-        return on_join_deadline(group, now, settings)
-    if due == SYNC_DEADLINE:
-        return on_sync_deadline(group, now, settings)
-    return _session_over(group, due[1], now, settings)
-
-
-def _session_over(group: ClassicGroup, member_id: str, now: Now, settings: Settings) -> Write | None:
-    member = group.members.get(member_id)
-    if member is not None and not member.is_new and member.waits():
-        # Its session goes on when it is answered.
-        return None
-    _remove(group, member_id)
-    if group.state is GroupState.PREPARING_REBALANCE:
-        return complete_join(group, now) if group.all_joined() else None
-    if member is None or group.state is GroupState.EMPTY:
-        return None
-    return rebalance(group, now, settings)
+        group.respond_to_join(member, JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+        group.respond_to_sync(member, SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+    group.remove_member(member_id)

@@ -1,129 +1,132 @@
-"""The rebalance itself: it is prepared, waits for members to join, and ends in a new generation.
+"""The rebalance: prepare it, wait for members to join, and complete it with a new generation.
 
-Functions give what is to be written first, or None.
+Functions return the record that has to be committed next, or None.
 """
 
+from kbroker.config import BrokerConfig
 from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup
 from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.coordinator.group.classic.requests import JoinResponse, Now, Settings, SyncResponse, Write
+from kbroker.coordinator.group.classic.requests import JoinResponse, Now, PendingRecord, SyncResponse
 from protocol.errors import ErrorCode
 
 
-def rebalance(group: ClassicGroup, now: Now, settings: Settings) -> Write | None:
-    """Start a rebalance, or see whether the one in progress can end."""
+def rebalance(group: ClassicGroup, now: Now, config: BrokerConfig) -> PendingRecord | None:
+    """Start a rebalance, or complete the one in progress if all members have joined."""
     if group.can_rebalance():
-        return prepare(group, now, settings)
-    return end_if_all_joined(group, now)
+        return prepare_rebalance(group, now, config)
+    return maybe_complete_join(group, now)
 
 
-def prepare(group: ClassicGroup, now: Now, settings: Settings) -> Write | None:
-    """Have every member join again.
+def prepare_rebalance(group: ClassicGroup, now: Now, config: BrokerConfig) -> PendingRecord | None:
+    """Make every member join again.
 
-    The first rebalance of an empty group always waits group.initial.rebalance.delay.ms for more members.
+    The first rebalance of an empty group waits group.initial.rebalance.delay.ms for more members.
     """
     if group.state is GroupState.COMPLETING_REBALANCE:
-        drop_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
-    group.pending_syncs.clear()
+        reset_assignments_with_error(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
+    group.pending_sync_members.clear()
     group.deadlines.cancel(SYNC_DEADLINE)
-    initial = group.state is GroupState.EMPTY
-    group.enter(GroupState.PREPARING_REBALANCE)
-    if initial:
-        delay_ms = settings.group_initial_rebalance_delay_ms
-        _delay(group, delay_ms, max(group.rebalance_timeout_ms() - delay_ms, 0), now)
+    is_initial = group.state is GroupState.EMPTY
+    group.transition_to(GroupState.PREPARING_REBALANCE)
+    if is_initial:
+        delay_ms = config.group_initial_rebalance_delay_ms
+        _delay_join(group, delay_ms, max(group.rebalance_timeout_ms() - delay_ms, 0), now)
         return None
-    group.initial_delay = None
-    if group.all_joined():
+    group.initial_delay_ms = None
+    if group.have_all_members_joined():
         return complete_join(group, now)
     group.deadlines.set(JOIN_DEADLINE, now.mono_ms + group.rebalance_timeout_ms())
     return None
 
 
-def _delay(group: ClassicGroup, delay_ms: int, left_ms: int, now: Now) -> None:
-    group.initial_delay = (delay_ms, left_ms)
+def _delay_join(group: ClassicGroup, delay_ms: int, remaining_ms: int, now: Now) -> None:
+    group.initial_delay_ms = (delay_ms, remaining_ms)
     group.deadlines.set(JOIN_DEADLINE, now.mono_ms + delay_ms)
 
 
-def end_if_all_joined(group: ClassicGroup, now: Now) -> Write | None:
-    """The initial delay is not cut short by that."""
-    preparing = group.state is GroupState.PREPARING_REBALANCE and group.initial_delay is None
-    return complete_join(group, now) if preparing and group.all_joined() else None
+def maybe_complete_join(group: ClassicGroup, now: Now) -> PendingRecord | None:
+    """Complete the rebalance in progress if all members have joined. An initial delay is never cut short."""
+    is_preparing = group.state is GroupState.PREPARING_REBALANCE and group.initial_delay_ms is None
+    return complete_join(group, now) if is_preparing and group.have_all_members_joined() else None
 
 
-def on_join_deadline(group: ClassicGroup, now: Now, settings: Settings) -> Write | None:
-    """The rebalance timeout has passed, or the initial delay: which is extended while new members come."""
-    if group.initial_delay is not None and group.joined_during_delay:
-        delay_ms, left_ms = group.initial_delay
-        if left_ms > 0:
-            group.joined_during_delay = False
-            next_ms = min(settings.group_initial_rebalance_delay_ms, left_ms)
-            _delay(group, next_ms, max(left_ms - delay_ms, 0), now)
+def on_join_deadline(group: ClassicGroup, now: Now, config: BrokerConfig) -> PendingRecord | None:
+    """The rebalance timeout has passed, or the initial delay, which is extended while new members join."""
+    if group.initial_delay_ms is not None and group.new_member_added:
+        delay_ms, remaining_ms = group.initial_delay_ms
+        if remaining_ms > 0:
+            group.new_member_added = False
+            next_ms = min(config.group_initial_rebalance_delay_ms, remaining_ms)
+            _delay_join(group, next_ms, max(remaining_ms - delay_ms, 0), now)
             return None
     return complete_join(group, now)
 
 
-def complete_join(group: ClassicGroup, now: Now) -> Write | None:
-    """End the joining: who has not come is out, except static members, who have until their session ends."""
+def complete_join(group: ClassicGroup, now: Now) -> PendingRecord | None:
+    """End the join phase. Members that have not joined are removed, except static ones, whose session decides."""
     group.deadlines.cancel(JOIN_DEADLINE)
-    for member in [one for one in group.members.values() if one.joining is None and one.instance_id is None]:
-        group.remove(member.member_id)
-    if group.members and not _find_joined_leader(group):
-        # Only static members are left and none has come: wait until one does, or their sessions end.
+    for member in list(group.members.values()):
+        if member.awaiting_join is None and member.instance_id is None:
+            group.remove_member(member.member_id)
+    if group.members and not _elect_joined_leader(group):
+        # Only static members are left, and none has joined: wait until one does, or their sessions expire.
         group.deadlines.set(JOIN_DEADLINE, now.mono_ms + group.rebalance_timeout_ms())
         return None
-    group.initial_delay, group.joined_during_delay = None, False
+    group.initial_delay_ms, group.new_member_added = None, False
     group.generation += 1
-    group.pending_syncs.clear()
+    group.pending_sync_members.clear()
     if not group.members:
         return _become_empty(group, now)
-    group.protocol = group.choose_protocol()
-    group.subscribed = group.find_subscription()
-    group.enter(GroupState.COMPLETING_REBALANCE)
-    _answer_joins(group, now)
+    group.protocol = group.select_protocol()
+    group.subscribed_topics = group.compute_subscribed_topics()
+    group.transition_to(GroupState.COMPLETING_REBALANCE)
+    _respond_to_joins(group, now)
     group.deadlines.set(SYNC_DEADLINE, now.mono_ms + group.rebalance_timeout_ms())
     return None
 
 
-def _find_joined_leader(group: ClassicGroup) -> bool:
-    """Keep the leader if it has joined, else take the first member that has; False when nobody has."""
-    leader = group.members.get(group.leader or "")
-    if leader is not None and leader.joining is not None:
+def _elect_joined_leader(group: ClassicGroup) -> bool:
+    """Keep the leader if it has joined, else elect the first member that has. Returns whether any member has."""
+    leader = group.members.get(group.leader_id or "")
+    if leader is not None and leader.awaiting_join is not None:
         return True
-    joined = next((member for member in group.members.values() if member.joining is not None), None)
+    joined = next((member for member in group.members.values() if member.awaiting_join is not None), None)
     if joined is not None:
-        group.leader = joined.member_id
+        group.leader_id = joined.member_id
     return joined is not None
 
 
-def _become_empty(group: ClassicGroup, now: Now) -> Write:
+def _become_empty(group: ClassicGroup, now: Now) -> PendingRecord:
     group.protocol = None
-    group.subscribed = group.find_subscription()
-    group.enter(GroupState.EMPTY)
-    return Write(group.record(now.wall_ms))
+    group.subscribed_topics = group.compute_subscribed_topics()
+    group.transition_to(GroupState.EMPTY)
+    return PendingRecord(group.record(now.wall_ms))
 
 
-def _answer_joins(group: ClassicGroup, now: Now) -> None:
+def _respond_to_joins(group: ClassicGroup, now: Now) -> None:
     for member in list(group.members.values()):
-        group.answer_join(member, generation_answer(group, member.member_id))
-        group.keep_session(member, now.mono_ms)
+        group.respond_to_join(member, join_response(group, member.member_id))
+        group.restart_session(member, now.mono_ms)
         member.is_new = False
-        group.pending_syncs.add(member.member_id)
+        group.pending_sync_members.add(member.member_id)
 
 
-def generation_answer(group: ClassicGroup, member_id: str) -> JoinResponse:
-    """The current generation as a join is answered; the leader gets the members."""
+def join_response(group: ClassicGroup, member_id: str) -> JoinResponse:
+    """Return the response with the current generation; the leader gets the members."""
+    is_leader = group.leader_id == member_id
     return JoinResponse(
         member_id=member_id,
         generation=group.generation,
         protocol_type=group.protocol_type,
         protocol=group.protocol,
-        leader=group.leader or "",
-        members=group.joined_members() if group.leader == member_id else (),
+        leader_id=group.leader_id or "",
+        members=tuple(member.in_join_response(group.protocol) for member in group.members.values() if is_leader),
     )
 
 
-def drop_assignment(group: ClassicGroup, error: ErrorCode, now: Now) -> None:
-    """No assignment comes of this generation: tell those who wait for it."""
+def reset_assignments_with_error(group: ClassicGroup, error: ErrorCode, now: Now) -> None:
+    """This generation gets no assignment: fail the waiting SyncGroup requests."""
     for member in group.members.values():
         member.assignment = b""
-        if group.answer_sync(member, SyncResponse(error)):
-            group.keep_session(member, now.mono_ms)
+        if group.respond_to_sync(member, SyncResponse(error)):
+            group.restart_session(member, now.mono_ms)

@@ -1,50 +1,37 @@
-"""What members ask for and what they are answered, free of the wire's versions."""
+"""Requests and responses of the classic group protocol, independent of their versions on the wire."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kbroker.coordinator.group.records import GroupRecord
 from protocol.errors import ErrorCode
 
-UNKNOWN_MEMBER = ""
-NO_GENERATION = -1
+UNKNOWN_MEMBER_ID = ""
+UNKNOWN_GENERATION = -1
 
-# Names, each once, and the member's metadata for them, in its order of preference.
+# (name, metadata) in the member's order of preference; each name once.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 class Now(NamedTuple):
-    """One moment on both clocks: `mono_ms` for deadlines, `wall_ms` for what is stored."""
+    """The current time: monotonic milliseconds for deadlines, wall clock milliseconds for what is stored."""
 
     mono_ms: int
     wall_ms: int
 
 
-class Settings(Protocol):
-    """The broker configs that groups follow (a BrokerConfig fits)."""
-
-    @property
-    def group_initial_rebalance_delay_ms(self) -> int: ...
-    @property
-    def group_min_session_timeout_ms(self) -> int: ...
-    @property
-    def group_max_session_timeout_ms(self) -> int: ...
-    @property
-    def group_max_size(self) -> int: ...
-
-
 @dataclass(slots=True, frozen=True, kw_only=True)
 class JoinRequest:
-    """A JoinGroup. `member_id_of_new` is the id to give, should the member be new.
+    """A JoinGroup request. `new_member_id` is the id of the member if it turns out to be new.
 
-    `requires_member_id`: the client joins again with the id that it is given (JoinGroup v4, KIP-394).
-    `skips_assignment`: the client understands skip_assignment (v9, KIP-814). `reason` is for the log (v8, KIP-800).
+    `requires_known_member_id`: a new member is sent its id and has to join again with it (version 4, KIP-394).
+    `supports_skipping_assignment`: the client knows skip_assignment (version 9, KIP-814).
     """
 
     group_id: str
     member_id: str
-    member_id_of_new: str
+    new_member_id: str
     instance_id: str | None
     client_id: str
     client_host: str
@@ -52,13 +39,13 @@ class JoinRequest:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: Protocols
-    requires_member_id: bool = True
-    skips_assignment: bool = True
+    requires_known_member_id: bool = True
+    supports_skipping_assignment: bool = True
     reason: str | None = None
 
 
-class JoinedMember(NamedTuple):
-    """A member as the leader sees it."""
+class JoinResponseMember(NamedTuple):
+    """A member in the response to the leader."""
 
     member_id: str
     instance_id: str | None
@@ -67,21 +54,21 @@ class JoinedMember(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class JoinResponse:
-    """Only the leader gets `members`, unless it is to skip the assignment."""
+    """A JoinGroup response. Only the leader gets `members`."""
 
     error: ErrorCode = ErrorCode.NONE
-    member_id: str = UNKNOWN_MEMBER
-    generation: int = NO_GENERATION
+    member_id: str = UNKNOWN_MEMBER_ID
+    generation: int = UNKNOWN_GENERATION
     protocol_type: str | None = None
     protocol: str | None = None
-    leader: str = ""
+    leader_id: str = ""
     skip_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()
+    members: tuple[JoinResponseMember, ...] = ()
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class SyncRequest:
-    """A SyncGroup. Protocol type and name are None in versions that do not carry them (before v5, KIP-559)."""
+    """A SyncGroup request. Protocol type and protocol are None in versions without them (before 5, KIP-559)."""
 
     group_id: str
     generation: int
@@ -101,32 +88,28 @@ class SyncResponse:
 
 
 class LeavingMember(NamedTuple):
-    """Who is to leave: by member id, or by instance id alone (an administrator, LeaveGroup v3).
-
-    `reason` is for the log (v5, KIP-800).
-    """
+    """A member of a LeaveGroup request: by member id, or by instance id only (tools of administrators)."""
 
     member_id: str
     instance_id: str | None = None
     reason: str | None = None
 
 
-JoinReply = Callable[[JoinResponse], None]
-SyncReply = Callable[[SyncResponse], None]
+RespondToJoin = Callable[[JoinResponse], None]
+RespondToSync = Callable[[SyncResponse], None]
 
 
-def nothing(*_: object) -> None:
-    """Nothing is left to do."""
+def ignore(*_: object) -> None:
+    """Do nothing."""
 
 
 @dataclass(slots=True, frozen=True)
-class Write:
-    """A record to append before the operation goes on; nothing else may happen to its group meanwhile.
+class PendingRecord:
+    """A record that has to be committed before an operation on a group goes on. The group is locked until then.
 
-    When it is committed it is applied, then `committed` does the soft rest and answers. Or `failed` is
-    called.
+    `on_committed` is called after the record was replayed.
     """
 
     record: GroupRecord
-    committed: Callable[[Now], None] = nothing
-    failed: Callable[[ErrorCode, Now], None] = nothing
+    on_committed: Callable[[Now], None] = ignore
+    on_failed: Callable[[ErrorCode, Now], None] = ignore

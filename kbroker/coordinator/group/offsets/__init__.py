@@ -1,1 +1,1 @@
-"""Committed offsets of groups, pending offsets of transactions, and who may commit them. Pure."""
+"""Committed offsets of groups: their replay, validation and expiration; offsets of open transactions. Pure."""

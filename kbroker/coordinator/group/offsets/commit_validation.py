@@ -1,18 +1,18 @@
-"""Who may commit offsets, within transactions or not, and delete them."""
+"""Whether offsets may be committed or deleted, and whether a group may be deleted."""
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.coordinator.group.classic.requests import UNKNOWN_MEMBER, Now
+from kbroker.coordinator.group.classic.requests import UNKNOWN_MEMBER_ID, Now
 from protocol.errors import ErrorCode
 
 
-def check_commit(
+def validate_offset_commit(
     group: ClassicGroup | None, member_id: str, instance_id: str | None, generation: int, now: Now
 ) -> None:
-    """Raise KafkaError unless the commit may be written; a member's commit also counts as its heartbeat.
+    """Raise KafkaError unless the offsets may be committed. A member's commit also counts as its heartbeat.
 
-    Generation -1 is a simple consumer or an administrator: allowed while the group has no members.
+    Generation -1 is a simple consumer or a tool, which may commit while the group has no members.
     """
     if group is None:
         if generation >= 0:
@@ -20,24 +20,24 @@ def check_commit(
         return
     if generation < 0 and group.state is GroupState.EMPTY:
         return
-    if generation < 0 and member_id == UNKNOWN_MEMBER and instance_id is None:
+    if generation < 0 and member_id == UNKNOWN_MEMBER_ID and instance_id is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-    member = group.check_member(member_id, instance_id)
+    member = group.validate_member(member_id, instance_id)
     if generation != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
     if group.state is GroupState.COMPLETING_REBALANCE:
         # The member knows the new generation but has no assignment in it yet.
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-    group.keep_session(member, now.mono_ms)
+    group.restart_session(member, now.mono_ms)
 
 
-def check_commit_in_transaction(
+def validate_transactional_offset_commit(
     group: ClassicGroup | None, member_id: str, instance_id: str | None, generation: int
 ) -> None:
-    """Raise KafkaError unless a transaction may write offsets of the group (KIP-447).
+    """Raise KafkaError unless the offsets may be committed in a transaction (KIP-447).
 
-    Other than with an ordinary commit, clients may not know their member and generation (versions before 3), a
-    rebalance does not keep out who is of the generation, and it is no heartbeat.
+    It differs from an ordinary commit: clients may not know their member id and generation (versions before 3), a
+    member of the generation may commit during a rebalance, and the commit is no heartbeat.
     """
     if group is None:
         if generation >= 0:
@@ -45,25 +45,24 @@ def check_commit_in_transaction(
         return
     if generation < 0 and group.state is GroupState.EMPTY:
         return
-    if generation < 0 and member_id == UNKNOWN_MEMBER and instance_id is None:
+    if generation < 0 and member_id == UNKNOWN_MEMBER_ID and instance_id is None:
         return
-    group.check_member(member_id, instance_id)
+    group.validate_member(member_id, instance_id)
     if generation != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
 
-def check_offset_delete(group: ClassicGroup | None) -> ClassicGroup:
-    """Raise KafkaError unless offsets may be deleted. Topics that are subscribed to are refused one by one."""
+def validate_offset_delete(group: ClassicGroup | None) -> ClassicGroup:
+    """Return the group. Raises KafkaError unless its offsets may be deleted, except those of subscribed topics."""
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if group.state is not GroupState.EMPTY and not group.is_consumer_group():
+    if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol():
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
     return group
 
 
-def check_group_delete(group: ClassicGroup | None) -> ClassicGroup:
+def validate_delete_group(group: ClassicGroup | None) -> None:
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.state is not GroupState.EMPTY:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-    return group

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from kbroker.coordinator.runtime.coordinator_runtime import java_hash
 from protocol.errors import ErrorCode
@@ -23,7 +24,8 @@ from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestA
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from protocol.messages.k16_list_groups import ListGroupsRequest
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
-from tests.unit.support.group_coordinator import NODE, Harness, MemoryLog
+from tests.unit.support.group_coordinator import NODE, Harness
+from tests.unit.support.internal_log import MemoryLog
 
 Make = Callable[..., Harness]
 DAY_MS = 24 * 3600 * 1000
@@ -108,7 +110,7 @@ def heartbeat(broker: Harness, member_id: str, generation: int = 1) -> ErrorCode
 
 
 def partition_of(broker: Harness, group_id: str = "g") -> TopicPartition:
-    return TopicPartition(GROUP_METADATA_TOPIC, broker.groups.partition_for(group_id))
+    return TopicPartition(GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for(group_id))
 
 
 # Where a group lives.
@@ -174,7 +176,7 @@ def test_groups_are_deleted_for_good(broker: Harness, make: Make) -> None:
     assert broker.call(DeleteGroupsRequest(groups_names=["g"]), 2).results[0].error_code == 0
     again = make(broker.log)
     assert again.call(ListGroupsRequest(), 5).groups == []
-    assert again.groups._owned._shards[partition_of(again).partition].groups.offsets == {}
+    assert again.shard().offsets.by_group == {}
 
 
 def test_what_apache_kafka_wrote_is_loaded(make: Make) -> None:
@@ -184,13 +186,10 @@ def test_what_apache_kafka_wrote_is_loaded(make: Make) -> None:
         data = (Path(__file__).parents[1] / "data" / f"kafka-4.3.1-{name}.log").read_bytes()
         log.batches[TopicPartition(GROUP_METADATA_TOPIC, index)] = [bytearray(data)]
     broker = make(log, offsets_topic_num_partitions=2)
-    groups = {group.group_id: group for group in broker.groups.all_groups()}
+    groups = {group.group_id: group for group in broker.groups.list_groups()}
     assert {"txg"} <= set(groups) <= {"txg", "newg"}
     assert groups["txg"].generation >= 1
-    shard = next(shard for shard in broker.groups._owned._shards.values() if "txg" in shard.groups.offsets)
-    offset = shard.groups.offsets["txg"].get("t", 0)
-    assert offset is not None
-    assert offset.offset == 1
+    assert broker.committed_offsets("txg")["t"][0].offset == 1
 
 
 # Loading and moving.
@@ -199,18 +198,18 @@ def test_what_apache_kafka_wrote_is_loaded(make: Make) -> None:
 def test_while_loading_clients_are_told_to_come_again(broker: Harness) -> None:
     member_id = only_member(broker)
     index = partition_of(broker).partition
-    broker.run(broker.move_group_partition(index, NODE + 1))
+    broker.run(broker.elect(index, NODE + 1))
     assert heartbeat(broker, member_id) is ErrorCode.NOT_COORDINATOR
-    broker.run(broker.move_group_partition(index, NODE))
+    broker.run(broker.elect(index, NODE))
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     for request, version in ((join_request(member_id), 9), (sync_request(member_id), 4)):
         assert broker.run(broker.serve(request, version)).error_code == loading
-        broker.run(broker.move_group_partition(index, NODE + 1))
-        broker.run(broker.move_group_partition(index, NODE))
+        broker.run(broker.elect(index, NODE + 1))
+        broker.run(broker.elect(index, NODE))
     # Nobody can know better while the group is loading, and a member must not give up for that.
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member_id)
     assert broker.run(broker.serve(beat, 4)).error_code == 0
-    broker.loop.settle()
+    broker.loop.run_ready()
     assert heartbeat(broker, member_id) is ErrorCode.NONE
 
 
@@ -222,8 +221,8 @@ def test_losing_the_partition_answers_everybody_who_waits(broker: Harness) -> No
     commit = broker.start(commit_request(1, member_id=member_id, generation=1), 9)
     assert not waiting.done()
     assert not commit.done()
-    broker.run(broker.move_group_partition(partition_of(broker).partition, NODE + 1))
-    broker.loop.settle()
+    broker.run(broker.elect(partition_of(broker).partition, NODE + 1))
+    broker.loop.run_ready()
     assert waiting.result().error_code == ErrorCode.NOT_COORDINATOR
     assert committed(commit.result()) == ErrorCode.NOT_COORDINATOR
     assert broker.call(DescribeGroupsRequest(groups=["g"]), 6).groups[0].error_code == ErrorCode.NOT_COORDINATOR
@@ -234,9 +233,9 @@ def test_losing_the_partition_answers_everybody_who_waits(broker: Harness) -> No
 def test_a_partition_that_cannot_be_loaded_is_not_served(broker: Harness) -> None:
     index = partition_of(broker).partition
     broker.log.read_error = OSError("bad sector")
-    broker.run(broker.move_group_partition(index, NODE + 1))
-    broker.run(broker.move_group_partition(index, NODE))
-    broker.loop.settle()
+    broker.run(broker.elect(index, NODE + 1))
+    broker.run(broker.elect(index, NODE))
+    broker.loop.run_ready()
     assert heartbeat(broker, "m") is ErrorCode.NOT_COORDINATOR
     # The other partitions are served.
     assert broker.call(ListGroupsRequest(), 5).error_code == 0
@@ -253,11 +252,11 @@ def test_offset_commits_pipeline_and_answer_when_they_are_committed(broker: Harn
     assert offsets_in(broker.call(fetch_request(), 9)) == {}
     stable = broker.start(fetch_request(stable=True), 9)
     broker.log.commit(1)
-    broker.loop.settle()
+    broker.loop.run_ready()
     assert (first.done(), second.done(), stable.done()) == (True, False, False)
     assert offsets_in(broker.call(fetch_request(), 9)) == {"t": [1]}
     broker.log.commit()
-    broker.loop.settle()
+    broker.loop.run_ready()
     assert committed(second.result()) == 0
     assert offsets_in(stable.result()) == {"t": [2]}
 
@@ -265,7 +264,7 @@ def test_offset_commits_pipeline_and_answer_when_they_are_committed(broker: Harn
 def test_commits_of_one_turn_share_an_append(broker: Harness) -> None:
     before = len(broker.log.batches.get(partition_of(broker), []))
     tasks = [broker.loop.create_task(broker.serve(commit_request(i), 9)) for i in range(50)]
-    broker.loop.settle()
+    broker.loop.run_ready()
     assert all(task.done() for task in tasks)
     assert len(broker.log.batches[partition_of(broker)]) == before + 1
     assert offsets_in(broker.call(fetch_request(), 9)) == {"t": [49]}
@@ -281,7 +280,7 @@ def test_deleting_a_group_waits_for_commits_that_are_on_their_way(broker: Harnes
     for done in (commit, delete, late):
         assert not done.done()
         broker.log.commit()
-        broker.loop.settle()
+        broker.loop.run_ready()
         assert done.done()
     # The late commit made the group anew; nothing of the old one is left.
     again = make(broker.log)
@@ -299,7 +298,7 @@ def test_a_sync_becomes_stable_when_it_is_committed(broker: Harness) -> None:
     other = broker.start(join_request(), 9)
     assert not other.done()
     broker.log.commit()
-    broker.loop.settle()
+    broker.loop.run_ready()
     assert sync.result().assignment == b"A"
     assert state(broker) == "Stable"
     assert other.result().error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -322,14 +321,14 @@ def test_a_static_replacement_that_cannot_be_written_leaves_the_old_member(broke
     sync = sync_request(first)
     sync.group_instance_id = "i"
     broker.call(sync, 4)
-    broker.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    broker.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
     refused = broker.call(join_request(instance="i"), 9)
     assert (refused.error_code, refused.member_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
     assert heartbeat(broker, first) is ErrorCode.NONE
 
 
 def test_a_new_group_that_cannot_be_written_is_none(broker: Harness) -> None:
-    broker.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    broker.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
     waiting = broker.call(join_request(), 3)
     assert waiting.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert broker.call(ListGroupsRequest(), 5).groups == []
@@ -373,7 +372,7 @@ def test_a_closed_connection_does_not_hurt_the_others(broker: Harness) -> None:
     other = broker.call(join_request(), 9).member_id
     gone = broker.start(join_request(other), 9)
     gone.cancel()
-    broker.loop.settle()
+    broker.loop.run_ready()
     joined = broker.call(join_request(member_id), 9)
     assert len(joined.members) == 2
     broker.loop.pass_ms(10_100)
@@ -388,7 +387,7 @@ def test_a_deleted_topic_takes_its_offsets_along(broker: Harness, make: Make) ->
     broker.call(commit_request(5), 9)
     broker.call(commit_request(6, topic="u"), 9)
     broker.run(broker.delete_topic("t"))
-    broker.loop.settle()
+    broker.loop.run_ready()
     assert offsets_in(broker.call(fetch_request(), 9)) == {"u": [6]}
     assert offsets_in(make(broker.log).call(fetch_request(), 9)) == {"u": [6]}
 
@@ -396,10 +395,10 @@ def test_a_deleted_topic_takes_its_offsets_along(broker: Harness, make: Make) ->
 def test_a_topic_deleted_while_the_group_is_loading(broker: Harness) -> None:
     broker.call(commit_request(5), 9)
     index = partition_of(broker).partition
-    broker.run(broker.move_group_partition(index, NODE + 1))
-    broker.run(broker.move_group_partition(index, NODE))
+    broker.run(broker.elect(index, NODE + 1))
+    broker.run(broker.elect(index, NODE))
     broker.run(broker.delete_topic("t"))
-    broker.loop.settle()
+    broker.loop.run_ready()
     assert offsets_in(broker.call(fetch_request(), 9)) == {}
 
 
@@ -440,15 +439,15 @@ def test_a_group_that_nobody_joined_does_not_stay(broker: Harness) -> None:
 
 def test_a_heartbeat_costs_the_same_among_many_idle_groups(broker: Harness) -> None:
     member_id = only_member(broker, session_ms=60_000)
-    shard = broker.groups._owned._shards[partition_of(broker).partition]
+    shard = broker.shard()
     for i in range(2_000):
-        shard.groups.by_id[f"idle-{i}"] = type(shard.groups.by_id["g"])(f"idle-{i}")
+        shard.groups[f"idle-{i}"] = ClassicGroup(f"idle-{i}")
     assert heartbeat(broker, member_id) is ErrorCode.NONE
-    assert len(broker.groups._alarm._deadlines) == 1
+    assert shard._timer.keys() == ["g"]
 
 
 def test_operations_on_a_group_of_another_broker_are_refused(make: Make) -> None:
     broker = make(with_topic=False)
     with pytest.raises(KafkaError) as refused:
-        broker.run(broker.groups.delete("g"))
+        broker.run(broker.groups.delete_group("g"))
     assert refused.value.code is ErrorCode.NOT_COORDINATOR

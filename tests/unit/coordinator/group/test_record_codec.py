@@ -1,4 +1,4 @@
-"""The bytes are Apache Kafka's: checked on what 4.3.1 wrote."""
+"""Records as Apache Kafka 4.3.1 wrote them."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ import pytest
 
 from kbroker.coordinator.group.record_codec import decode_record, encode_record
 from kbroker.coordinator.group.records import (
+    GroupCoordinatorRecord,
     GroupRecord,
     GroupTombstone,
     MemberRecord,
     OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
-    Record,
 )
 from protocol.errors import MalformedError
 from protocol.records.batch import body_of, iter_headers
@@ -22,8 +22,8 @@ LOGS = sorted((Path(__file__).parents[1] / "data").glob("kafka-*.log"))
 TOPIC_ID = bytes.fromhex("31a48bfe838f4b6e98b16ea02aefc0b8")
 MEMBER_ID = b"b-984c6b8c-6a25-4244-a709-c7885c2df7c7"
 
-# As read from __consumer_offsets of Kafka 4.3.1.
-WRITTEN: dict[str, tuple[Record, bytes, bytes | None]] = {
+# Records of __consumer_offsets as Kafka 4.3.1 wrote them: key and value.
+WRITTEN: dict[str, tuple[GroupCoordinatorRecord, bytes, bytes | None]] = {
     "offset": (
         OffsetRecord(
             OffsetKey("s", "t", 0), OffsetAndMetadata(5, -1, "meta", commit_ms=1795255032775, topic_id=TOPIC_ID)
@@ -49,7 +49,7 @@ WRITTEN: dict[str, tuple[Record, bytes, bytes | None]] = {
             protocol_type="consumer",
             generation=1,
             protocol="range",
-            leader=MEMBER_ID.decode(),
+            leader_id=MEMBER_ID.decode(),
             state_timestamp_ms=1795255033450,
             members=(
                 MemberRecord(
@@ -74,25 +74,25 @@ WRITTEN: dict[str, tuple[Record, bytes, bytes | None]] = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_records_are_written_and_read_as_by_apache_kafka(name: str) -> None:
+def test_records_are_encoded_and_decoded_as_by_apache_kafka(name: str) -> None:
     record, key, value = WRITTEN[name]
     assert encode_record(record) == (key, value)
     assert decode_record(key, value) == record
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
-def test_a_whole_log_of_apache_kafka_is_understood(path: Path) -> None:
-    kinds = set()
+def test_a_log_of_apache_kafka_is_decoded(path: Path) -> None:
+    types = set()
     data = path.read_bytes()
     for pos, header in iter_headers(data):
         if header.is_control:
             continue
-        for found in iter_records(body_of(data, pos, header.size), header.count, header.base_timestamp):
-            record = decode_record(found.key, found.value)
-            kinds.add(type(record).__name__)
+        for raw in iter_records(body_of(data, pos, header.size), header.count, header.base_timestamp):
+            record = decode_record(raw.key, raw.value)
+            types.add(type(record).__name__)
             if record is not None:
-                assert encode_record(record) == (found.key, found.value)
-    assert kinds
+                assert encode_record(record) == (raw.key, raw.value)
+    assert types
 
 
 OLD_OFFSET = b"\0\0\0\0\0\0\0\7\0\1m\0\0\0\0\0\0\0\x09"
@@ -107,12 +107,12 @@ OLD_OFFSET = b"\0\0\0\0\0\0\0\7\0\1m\0\0\0\0\0\0\0\x09"
         (b"\0\3" + OLD_OFFSET[:8] + b"\0\0\0\3" + OLD_OFFSET[8:], OffsetAndMetadata(7, 3, "m", commit_ms=9)),
     ],
 )
-def test_older_versions_of_offsets_are_read(value: bytes, offset: OffsetAndMetadata) -> None:
+def test_older_versions_of_offset_values_are_decoded(value: bytes, offset: OffsetAndMetadata) -> None:
     key = b"\0\0\0\1g\0\1t\0\0\0\2"
     assert decode_record(key, value) == OffsetRecord(OffsetKey("g", "t", 2), offset)
 
 
-def test_the_oldest_groups_had_one_timeout_for_both() -> None:
+def test_the_session_timeout_of_version_0_is_the_rebalance_timeout_too() -> None:
     value = b"\0\0\0\1c\0\0\0\1\xff\xff\xff\xff\0\0\0\1" + b"\0\1m\0\0\0\0" + b"\0\0\0\x64" + b"\0\0\0\0\0\0\0\0"
     record = decode_record(b"\0\2\0\1g", value)
     assert isinstance(record, GroupRecord)
@@ -120,7 +120,7 @@ def test_the_oldest_groups_had_one_timeout_for_both() -> None:
     assert record.state_timestamp_ms == -1
 
 
-def test_kinds_of_newer_group_types_are_passed_over() -> None:
+def test_records_of_newer_group_types_are_ignored() -> None:
     assert decode_record(b"\0\3\0\4newg", b"\0\0\0\0\0\1") is None
     assert decode_record(b"\0\x13whatever", None) is None
     assert decode_record(None, b"x") is None
@@ -130,6 +130,6 @@ def test_kinds_of_newer_group_types_are_passed_over() -> None:
     ("key", "value"),
     [(b"", b""), (b"\0\1\0\x09g", None), (b"\0\2\0\1g", b"\0\x09"), (b"\0\2\0\1g", b"\0"), (b"\0\2\0\1g", b"\0\3\0")],
 )
-def test_bytes_that_no_broker_wrote_are_malformed(key: bytes, value: bytes | None) -> None:
+def test_malformed_records_are_rejected(key: bytes, value: bytes | None) -> None:
     with pytest.raises(MalformedError):
         decode_record(key, value)

@@ -1,36 +1,43 @@
-"""Loading, batching, pipelining and failing of one coordinator partition, on a toy state."""
+"""One coordinator partition with a toy state: appends, replay, locks, timeouts, loading, closing."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import TransactionMarker
-from kbroker.coordinator.runtime.batches import NOBODY, Producer
 from kbroker.coordinator.runtime.coordinator_context import (
-    LOADED_A_TURN,
+    LOADED_RECORDS_PER_ITERATION,
     CoordinatorContext,
-    Ended,
-    Limits,
-    Loaded,
-    Status,
+    CoordinatorState,
+    RuntimeConfig,
 )
+from kbroker.coordinator.runtime.operation import (
+    NO_PRODUCER,
+    CoordinatorResult,
+    LockMode,
+    TransactionalProducer,
+)
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from protocol.records.compression import ZSTD
 from protocol.records.control import EndMarker, build_end_marker
-from tests.unit.support.group_coordinator import MemoryLog, VirtualLoop, virtual_environment
+from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
 
 TP = TopicPartition("__toy", 0)
 
 
-class Toy:
-    """Its records are texts; those that begin with ? are of a kind that it passes over."""
+class ToyShard:
+    """Its records are texts. A text that begins with ? is a record of an unknown type."""
 
     def __init__(self) -> None:
         self.applied: list[str] = []
-        self.loaded: list[Loaded[str] | Ended] = []
-        self.lost_with: ErrorCode | None = None
+        # (text, offset, producer id), and (producer id, committed) for a marker.
+        self.replayed: list[tuple[Any, ...]] = []
+        self.is_loaded = False
+        self.unloaded_with: ErrorCode | None = None
 
     def encode(self, record: str) -> tuple[bytes, bytes | None]:
         return record.encode(), b"v"
@@ -39,121 +46,150 @@ class Toy:
         text = (key or b"").decode()
         return None if text.startswith("?") else text
 
-    def apply(self, record: str) -> None:
+    def replay(self, record: str, offset: int, producer_id: int) -> None:
         self.applied.append(record)
+        self.replayed.append((record, offset, producer_id))
 
-    def load(self, item: Loaded[str] | Ended) -> None:
-        self.loaded.append(item)
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        self.replayed.append((producer_id, committed))
 
-    def lost(self, error: ErrorCode) -> None:
-        self.lost_with = error
+    def on_loaded(self) -> None:
+        self.is_loaded = True
+
+    def on_unloaded(self, error: ErrorCode) -> None:
+        self.unloaded_with = error
 
 
-class Stage:
-    def __init__(self, *, max_bytes: int = 1 << 20, active: bool = True) -> None:
+class Story:
+    def __init__(self, *, max_batch_bytes: int = 1 << 20, active: bool = True) -> None:
         self.loop = VirtualLoop()
         self.log = MemoryLog()
-        self.toy = Toy()
-        self.answers: list[tuple[str, ErrorCode]] = []
-        self.limits = Limits(max_bytes)
-        self.runtime: CoordinatorContext[str] = CoordinatorContext(
-            virtual_environment(self.loop), self.log, TP, self.toy, lambda: self.limits
+        self.shard = ToyShard()
+        self.results: list[tuple[str, ErrorCode]] = []
+        self.config = RuntimeConfig(1, 1, max_batch_bytes, 5 << 20)
+        self.context: CoordinatorContext[ToyShard] = CoordinatorContext(
+            virtual_environment(self.loop), self.log, TP, 0, lambda: self.config
         )
+        self.context.shard = self.shard
         if active:
-            self.runtime.activate()
+            self.context.activate()
 
-    def write(self, *records: str, producer: Producer = NOBODY) -> None:
-        self.runtime.write(records, lambda error: self.answers.append((records[0], error)), producer)
+    def write(
+        self,
+        *records: str,
+        key: str = "key",
+        mode: LockMode = LockMode.NONE,
+        timeout_ms: int | None = None,
+        producer: TransactionalProducer = NO_PRODUCER,
+        on_failed: Callable[[ErrorCode], None] = lambda error: None,
+    ) -> None:
+        """Write records; the result is recorded under the first one."""
+        result = CoordinatorResult(None, records, on_failed=on_failed)
+        future = self.context.schedule_write(lambda shard: result, key, mode, timeout_ms, producer)
+        future.add_done_callback(lambda future: self.results.append((records[0], error_of(future))))
 
     def end(self, producer_id: int, *, committed: bool = True) -> None:
         marker = TransactionMarker(producer_id, 0, committed, 3, 1)
-        self.runtime.write_marker(marker, lambda error: self.answers.append((f"end of {producer_id}", error)))
+        self.context.complete_transaction(marker, lambda error: self.results.append((f"end of {producer_id}", error)))
+
+    def load(self) -> None:
+        self.loop.run_until_complete(self.context.load())
+
+    def run_ready(self) -> None:
+        self.loop.run_ready()
 
     def headers(self) -> list[BatchHeader]:
         return [parse_header(batch) for batch in self.log.batches.get(TP, [])]
 
-    def load(self) -> None:
-        self.loop.run_until_complete(self.runtime.load())
 
-    def batches(self) -> int:
-        return len(self.log.batches.get(TP, []))
+def error_of(future: "asyncio.Future[Any]") -> ErrorCode:
+    error = future.exception()
+    if error is None:
+        return ErrorCode.NONE
+    assert isinstance(error, KafkaError)
+    return error.code
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def story() -> Story:
+    return Story()
 
 
-def test_writes_of_one_turn_of_the_loop_share_an_append(stage: Stage) -> None:
-    stage.write("a", "b")
-    stage.write("c")
-    assert stage.batches() == 0
-    stage.loop.settle()
-    assert (stage.batches(), stage.log.count()) == (1, 3)
-    assert stage.toy.applied == ["a", "b", "c"]
-    assert stage.answers == [("a", ErrorCode.NONE), ("c", ErrorCode.NONE)]
-    stage.write("d")
-    stage.loop.settle()
-    assert stage.batches() == 2
+# Appends and replay.
 
 
-def test_writes_are_gathered_for_a_while_when_that_is_asked_for(stage: Stage) -> None:
-    stage.limits = stage.limits._replace(linger_ms=20)
-    stage.write("a")
-    stage.loop.pass_ms(19)
-    stage.write("b")
-    assert stage.batches() == 0
-    stage.loop.pass_ms(1)
-    assert (stage.batches(), stage.log.count()) == (1, 2)
-    assert stage.answers == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
+def test_writes_of_one_loop_iteration_share_an_append(story: Story) -> None:
+    story.write("a", "b")
+    story.write("c")
+    assert story.headers() == []
+    story.run_ready()
+    assert (len(story.headers()), story.log.record_count()) == (1, 3)
+    assert story.shard.replayed == [("a", 0, -1), ("b", 1, -1), ("c", 2, -1)]
+    assert story.results == [("a", ErrorCode.NONE), ("c", ErrorCode.NONE)]
+    story.write("d")
+    story.run_ready()
+    assert len(story.headers()) == 2
 
 
-def test_nothing_is_applied_or_answered_before_it_is_committed_but_writes_pipeline(stage: Stage) -> None:
-    stage.log.held = True
+def test_writes_are_collected_for_the_linger_time(story: Story) -> None:
+    story.config = story.config._replace(append_linger_ms=20)
+    story.write("a")
+    story.loop.pass_ms(19)
+    story.write("b")
+    assert story.headers() == []
+    story.loop.pass_ms(1)
+    assert (len(story.headers()), story.log.record_count()) == (1, 2)
+    assert story.results == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
+
+
+def test_nothing_is_replayed_before_it_is_committed_but_writes_are_pipelined(story: Story) -> None:
+    story.log.held = True
     for record in ("a", "b", "c"):
-        stage.write(record)
-        stage.loop.settle()
-    assert (stage.batches(), stage.toy.applied, stage.answers) == (3, [], [])
-    stage.log.commit(1)
-    assert (stage.toy.applied, stage.answers) == (["a"], [("a", ErrorCode.NONE)])
-    stage.log.commit()
-    assert stage.toy.applied == ["a", "b", "c"]
+        story.write(record)
+        story.run_ready()
+    assert (len(story.headers()), story.shard.applied, story.results) == (3, [], [])
+    story.log.commit(1)
+    story.run_ready()
+    assert (story.shard.applied, story.results) == (["a"], [("a", ErrorCode.NONE)])
+    story.log.commit()
+    assert story.shard.applied == ["a", "b", "c"]
 
 
-def test_a_high_watermark_that_jumps_settles_all_below_it_in_order(stage: Stage) -> None:
-    stage.log.held = True
+def test_a_high_watermark_that_jumps_commits_all_writes_below_it_in_order(story: Story) -> None:
+    story.log.held = True
     for record in ("a", "b"):
-        stage.write(record)
-        stage.loop.settle()
-    first, second = stage.log.waiting
+        story.write(record)
+        story.run_ready()
+    first, second = story.log.waiting
     second.callback(ErrorCode.NONE)
     first.callback(ErrorCode.NONE)
-    assert stage.toy.applied == ["a", "b"]
-    assert stage.answers == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
+    story.run_ready()
+    assert story.shard.applied == ["a", "b"]
+    assert story.results == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
 
 
-def test_a_batch_is_bounded() -> None:
-    stage = Stage(max_bytes=400)
+def test_the_size_of_a_batch_is_limited() -> None:
+    story = Story(max_batch_bytes=400)
     for i in range(20):
-        stage.write(f"{i}" * 30)
-    stage.loop.settle()
-    assert stage.log.count() == 20
-    assert stage.batches() > 3
-    assert all(len(batch) <= 400 for batch in stage.log.batches[TP])
+        story.write(f"{i}" * 30)
+    story.run_ready()
+    assert story.log.record_count() == 20
+    assert len(story.headers()) > 3
+    assert all(len(batch) <= 400 for batch in story.log.batches[TP])
 
 
-def test_a_write_that_is_too_large_fails_alone(stage: Stage) -> None:
-    stage.log.max_batch = 200
-    stage.write("small")
-    stage.write("large" * 100)
-    stage.write("last")
-    stage.loop.settle()
-    assert [error for _, error in stage.answers] == [ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
-    assert stage.toy.applied == ["small", "last"]
+def test_a_write_that_is_too_large_fails_alone(story: Story) -> None:
+    story.log.max_batch = 200
+    story.write("small")
+    story.write("large" * 100)
+    story.write("last")
+    story.run_ready()
+    assert [error for _, error in story.results] == [ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+    assert story.shard.applied == ["small", "last"]
 
 
 @pytest.mark.parametrize(
-    ("refusal", "answer"),
+    ("append_error", "result"),
     [
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
@@ -163,180 +199,287 @@ def test_a_write_that_is_too_large_fails_alone(stage: Stage) -> None:
         (ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_TIMESTAMP),
     ],
 )
-def test_a_refused_append_fails_its_writes_only(stage: Stage, refusal: ErrorCode, answer: ErrorCode) -> None:
-    stage.log.refusal = refusal
-    stage.write("a")
-    stage.loop.settle()
-    assert stage.answers == [("a", answer)]
-    stage.log.refusal = None
-    stage.write("b")
-    stage.loop.settle()
-    assert stage.toy.applied == ["b"]
+def test_a_failed_append_fails_its_writes_only(story: Story, append_error: ErrorCode, result: ErrorCode) -> None:
+    failed: list[ErrorCode] = []
+    story.log.append_error = append_error
+    story.write("a", on_failed=failed.append)
+    story.run_ready()
+    assert story.results == [("a", result)]
+    assert failed == [result]
+    story.log.append_error = None
+    story.write("b")
+    story.run_ready()
+    assert story.shard.applied == ["b"]
 
 
-def test_what_was_appended_and_cannot_be_committed_ends_the_partition(stage: Stage) -> None:
-    stage.log.held = True
-    stage.write("a")
-    stage.loop.settle()
-    stage.write("b")
-    stage.log.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert stage.answers == [("a", ErrorCode.NOT_COORDINATOR), ("b", ErrorCode.NOT_COORDINATOR)]
-    assert stage.toy.lost_with is ErrorCode.NOT_COORDINATOR
-    stage.loop.settle()
-    stage.write("c")
-    stage.loop.settle()
-    assert stage.answers[-1] == ("c", ErrorCode.NOT_COORDINATOR)
-    assert (stage.toy.applied, stage.batches()) == ([], 1)
+def test_an_append_that_can_no_longer_be_committed_closes_the_partition(story: Story) -> None:
+    story.log.held = True
+    story.write("a")
+    story.run_ready()
+    story.write("b")
+    story.log.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert story.shard.unloaded_with is ErrorCode.NOT_COORDINATOR
+    story.run_ready()
+    assert story.results == [("a", ErrorCode.NOT_COORDINATOR), ("b", ErrorCode.NOT_COORDINATOR)]
+    story.write("c")
+    story.run_ready()
+    assert story.results[-1] == ("c", ErrorCode.NOT_COORDINATOR)
+    assert (story.shard.applied, len(story.headers())) == ([], 1)
 
 
-def test_a_late_commit_after_closing_changes_nothing(stage: Stage) -> None:
-    stage.log.held = True
-    stage.write("a")
-    stage.loop.settle()
-    stage.runtime.close(ErrorCode.NOT_COORDINATOR)
-    stage.log.commit()
-    assert (stage.toy.applied, stage.answers) == ([], [("a", ErrorCode.NOT_COORDINATOR)])
+def test_a_commit_after_closing_changes_nothing(story: Story) -> None:
+    story.log.held = True
+    story.write("a")
+    story.run_ready()
+    story.context.close(ErrorCode.NOT_COORDINATOR)
+    story.log.commit()
+    story.run_ready()
+    assert (story.shard.applied, story.results) == ([], [("a", ErrorCode.NOT_COORDINATOR)])
 
 
-def test_what_transactions_write_has_batches_of_its_own_in_order(stage: Stage) -> None:
-    seven, eight = Producer(7, 0), Producer(8, 0)
-    stage.write("a")
-    stage.write("b", "c", producer=seven)
-    stage.write("d", producer=seven)
-    stage.write("e", producer=eight)
-    stage.write("f")
-    stage.write("g")
-    stage.loop.settle()
-    headers = [(one.producer_id, one.producer_epoch, one.is_transactional, one.count) for one in stage.headers()]
+# Operations.
+
+
+def test_an_operation_without_records_responds_at_once(story: Story) -> None:
+    story.log.held = True
+    future = story.context.schedule_write(lambda shard: CoordinatorResult("done"), "key", LockMode.EXCLUSIVE)
+    assert future.result() == "done"
+    assert story.context.locked_keys() == []
+
+
+def test_an_operation_that_raises_fails_its_future(story: Story) -> None:
+    def operation(shard: ToyShard) -> CoordinatorResult[None]:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    assert error_of(story.context.schedule_write(operation, "key", LockMode.NONE)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_response_comes_after_the_replay_and_the_callback(story: Story) -> None:
+    order: list[str] = []
+
+    def on_committed() -> None:
+        order.append(f"committed {story.shard.applied}")
+
+    result = CoordinatorResult("done", ["a"], on_committed)
+    future = story.context.schedule_write(lambda shard: result, "key", LockMode.NONE)
+    future.add_done_callback(lambda _: order.append("done"))
+    story.run_ready()
+    assert order == ["committed ['a']", "done"]
+
+
+def test_operations_on_a_key_wait_for_an_exclusive_write_and_other_keys_do_not(story: Story) -> None:
+    story.log.held = True
+    story.write("a", mode=LockMode.EXCLUSIVE)
+    story.write("b", mode=LockMode.SHARED)
+    story.write("c", key="other", mode=LockMode.SHARED)
+    story.write("d", mode=LockMode.NONE)
+    story.run_ready()
+    assert story.log.record_count() == 3
+    assert story.context.locked_keys() == ["key", "other"]
+    story.log.commit()
+    story.run_ready()
+    assert story.shard.applied == ["a", "c", "d"]
+    story.log.commit()
+    story.run_ready()
+    assert story.shard.applied == ["a", "c", "d", "b"]
+    assert story.context.locked_keys() == []
+
+
+def test_waiting_operations_fail_when_the_partition_is_closed(story: Story) -> None:
+    story.log.held = True
+    story.write("a", mode=LockMode.EXCLUSIVE)
+    story.write("b", mode=LockMode.EXCLUSIVE)
+    story.run_ready()
+    story.context.close(ErrorCode.NOT_COORDINATOR)
+    story.run_ready()
+    assert sorted(story.results) == [("a", ErrorCode.NOT_COORDINATOR), ("b", ErrorCode.NOT_COORDINATOR)]
+    assert story.context.locked_keys() == []
+
+
+# Timeouts.
+
+
+LATE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_write_that_is_not_committed_in_time_fails_and_may_be_committed_later(story: Story) -> None:
+    story.log.held = True
+    story.write("a", timeout_ms=100)
+    story.loop.pass_ms(60)
+    story.write("b", timeout_ms=300)
+    story.loop.pass_ms(39)
+    assert story.results == []
+    story.loop.pass_ms(1)
+    assert story.results == [("a", LATE)]
+    story.log.commit()
+    story.run_ready()
+    assert story.results == [("a", LATE), ("b", ErrorCode.NONE)]
+    assert story.shard.applied == ["a", "b"]
+    story.loop.pass_ms(1000)
+    assert len(story.results) == 2
+
+
+def test_a_write_holds_its_lock_after_its_timeout(story: Story) -> None:
+    story.log.held = True
+    story.write("a", mode=LockMode.SHARED, timeout_ms=100)
+    story.write("b", mode=LockMode.EXCLUSIVE_AFTER_SHARED)
+    story.loop.pass_ms(200)
+    assert (story.results, story.log.record_count()) == ([("a", LATE)], 1)
+    story.log.commit()
+    story.run_ready()
+    assert story.log.record_count() == 2
+
+
+def test_no_timeout_remains_of_a_committed_write(story: Story) -> None:
+    story.write("a", timeout_ms=100)
+    story.run_ready()
+    assert len(story.context._timeouts) == 0
+
+
+# Transactions.
+
+
+def test_the_writes_of_transactions_have_batches_of_their_own_in_order(story: Story) -> None:
+    seven, eight = TransactionalProducer(7, 0), TransactionalProducer(8, 0)
+    story.write("a")
+    story.write("b", "c", producer=seven)
+    story.write("d", producer=seven)
+    story.write("e", producer=eight)
+    story.write("f")
+    story.write("g")
+    story.run_ready()
+    headers = [
+        (header.producer_id, header.producer_epoch, header.is_transactional, header.count) for header in story.headers()
+    ]
     assert headers == [(-1, -1, False, 1), (7, 0, True, 3), (8, 0, True, 1), (-1, -1, False, 2)]
-    assert [one.base_sequence for one in stage.headers()] == [-1, 0, 0, -1]
-    stage.end(7)
-    stage.end(8, committed=False)
-    assert [error for _, error in stage.answers] == [ErrorCode.NONE] * 8
-    assert stage.toy.applied == ["a", "f", "g"]
-    assert stage.toy.loaded == [
-        Loaded("b", 1, 7), Loaded("c", 2, 7), Loaded("d", 3, 7), Loaded("e", 4, 8), Ended(7, True), Ended(8, False),
+    assert [header.base_sequence for header in story.headers()] == [-1, 0, 0, -1]
+    story.end(7)
+    story.end(8, committed=False)
+    assert [error for _, error in story.results] == [ErrorCode.NONE] * 8
+    assert story.shard.replayed == [
+        ("a", 0, -1), ("b", 1, 7), ("c", 2, 7), ("d", 3, 7), ("e", 4, 8), ("f", 5, -1), ("g", 6, -1),
+        (7, True), (8, False),
     ]  # fmt: skip
 
 
-def test_what_a_marker_has_overtaken_in_the_queue_is_not_written_any_more(stage: Stage) -> None:
-    guard = stage.log.begin_verification(TP, 7, 0)
-    stage.write("a", producer=Producer(7, 0, guard, True))
-    stage.end(7, committed=False)
-    stage.loop.settle()
-    assert stage.answers == [("end of 7", ErrorCode.NONE), ("a", ErrorCode.INVALID_TXN_STATE)]
+def test_a_queued_write_fails_if_a_marker_ends_its_transaction_first(story: Story) -> None:
+    guard = story.log.begin_verification(TP, 7, 0)
+    story.write("a", producer=TransactionalProducer(7, 0, guard, True))
+    story.end(7, committed=False)
+    story.run_ready()
+    assert story.results == [("end of 7", ErrorCode.NONE), ("a", ErrorCode.INVALID_TXN_STATE)]
 
 
-def test_transactions_are_taken_in_when_they_are_committed_and_as_loading_finds_them(stage: Stage) -> None:
-    stage.log.held = True
-    stage.write("a", producer=Producer(7, 0))
-    stage.loop.settle()
-    stage.end(7)
-    assert (stage.toy.loaded, stage.answers) == ([], [])
-    stage.log.commit(1)
-    assert (stage.toy.loaded, stage.answers) == ([Loaded("a", 0, 7)], [("a", ErrorCode.NONE)])
-    stage.log.commit()
-    again = Stage(active=False)
-    again.log.batches = stage.log.batches
-    again.load()
-    assert again.toy.loaded == stage.toy.loaded == [Loaded("a", 0, 7), Ended(7, True)]
+def test_transactions_are_replayed_when_they_are_committed_and_alike_when_they_are_loaded(story: Story) -> None:
+    story.log.held = True
+    story.write("a", producer=TransactionalProducer(7, 0))
+    story.run_ready()
+    story.end(7)
+    assert (story.shard.replayed, story.results) == ([], [])
+    story.log.commit(1)
+    story.run_ready()
+    assert (story.shard.replayed, story.results) == ([("a", 0, 7)], [("a", ErrorCode.NONE)])
+    story.log.commit()
+    successor = Story(active=False)
+    successor.log.batches = story.log.batches
+    successor.load()
+    assert successor.shard.replayed == story.shard.replayed == [("a", 0, 7), (7, True)]
 
 
-def test_a_marker_that_the_log_refuses_ends_nothing(stage: Stage) -> None:
-    stage.write("a", producer=Producer(7, 1))
-    stage.loop.settle()
-    stage.end(7)
-    assert stage.answers[-1] == ("end of 7", ErrorCode.INVALID_PRODUCER_EPOCH)
-    assert stage.toy.loaded == [Loaded("a", 0, 7)]
+def test_a_marker_that_the_log_rejects_is_not_replayed(story: Story) -> None:
+    story.write("a", producer=TransactionalProducer(7, 1))
+    story.run_ready()
+    story.end(7)
+    assert story.results[-1] == ("end of 7", ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert story.shard.replayed == [("a", 0, 7)]
 
 
-def test_markers_are_not_for_a_partition_that_is_loaded_or_closed(stage: Stage) -> None:
-    loading = Stage(active=False)
+def test_a_partition_that_is_loading_or_closed_accepts_no_markers(story: Story) -> None:
+    loading = Story(active=False)
     loading.end(7)
-    stage.log.held = True
-    stage.end(7)
-    stage.runtime.close(ErrorCode.NOT_COORDINATOR)
-    stage.end(8)
-    stage.log.commit()
-    assert loading.answers == [("end of 7", ErrorCode.NOT_COORDINATOR)]
-    # The first one is in the log; whoever loads that finds it.
-    assert stage.answers == [("end of 8", ErrorCode.NOT_COORDINATOR), ("end of 7", ErrorCode.NOT_COORDINATOR)]
-    assert (stage.batches(), stage.toy.loaded) == (1, [])
+    story.log.held = True
+    story.end(7)
+    story.context.close(ErrorCode.NOT_COORDINATOR)
+    story.end(8)
+    story.log.commit()
+    error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert loading.results == [("end of 7", error)]
+    # The first marker is in the log, and the next coordinator loads it.
+    assert story.results == [("end of 8", error), ("end of 7", error)]
+    assert (len(story.headers()), story.shard.replayed) == (1, [])
 
 
-def test_loading_reads_every_batch_and_passes_over_unknown_kinds() -> None:
-    stage = Stage(active=False)
-    append = stage.log.append_internal
+# Loading.
+
+
+def test_loading_replays_every_batch_and_ignores_unknown_record_types() -> None:
+    story = Story(active=False)
+    append = story.log.append_internal
     append(TP, build_batch([(1, b"a", b"v", ()), (1, b"?", b"v", ())], codec=ZSTD))
     append(TP, build_batch([(1, b"b", None, ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0))
     append(TP, build_end_marker(EndMarker(True, 0), 7, 0, 1))
     append(TP, build_end_marker(EndMarker(False, 0), 8, 0, 1))
     append(TP, build_batch([(1, b"c", b"v", ())]))
-    stage.load()
-    assert stage.toy.loaded == [
-        Loaded("a", 0, -1),
-        Loaded("b", 2, 7),
-        Ended(7, True),
-        Ended(8, False),
-        Loaded("c", 5, -1),
-    ]
-    assert stage.runtime.status is Status.LOADING
+    story.load()
+    assert story.shard.replayed == [("a", 0, -1), ("b", 2, 7), (7, True), (8, False), ("c", 5, -1)]
+    assert (story.context.state, story.shard.is_loaded) == (CoordinatorState.LOADING, False)
+    story.context.activate()
+    assert (story.context.state, story.shard.is_loaded) == (CoordinatorState.ACTIVE, True)
 
 
 @pytest.mark.parametrize("error", [OSError("disk"), KeyError("gone")])
-def test_a_partition_that_cannot_be_read_is_not_ours(error: Exception) -> None:
-    stage = Stage(active=False)
-    stage.log.read_error = error
+def test_a_partition_that_cannot_be_read_cannot_be_loaded(error: Exception) -> None:
+    story = Story(active=False)
+    story.log.read_error = error
     with pytest.raises(KafkaError) as failed:
-        stage.load()
+        story.load()
     assert failed.value.code is ErrorCode.NOT_COORDINATOR
 
 
-def test_loading_reads_as_much_at_a_time_as_is_configured() -> None:
-    stage = Stage(active=False)
-    stage.limits = stage.limits._replace(load_bytes=77)
-    stage.load()
-    assert stage.log.read_sizes == [77]
+def test_loading_reads_as_many_bytes_at_a_time_as_configured() -> None:
+    story = Story(active=False)
+    story.config = story.config._replace(load_buffer_bytes=77)
+    story.load()
+    assert story.log.read_sizes == [77]
 
 
-def test_a_long_load_gives_others_their_turns() -> None:
-    stage = Stage()
-    stage.limits = stage.limits._replace(batch_bytes=1 << 30)
-    stage.write(*("r" for _ in range(5 * LOADED_A_TURN)))
-    stage.loop.settle()
-    again = Stage(active=False)
-    again.log.batches = stage.log.batches
-    turns = []
+def test_other_callbacks_run_during_a_long_load() -> None:
+    story = Story(max_batch_bytes=1 << 30)
+    story.write(*("r" for _ in range(5 * LOADED_RECORDS_PER_ITERATION)))
+    story.run_ready()
+    successor = Story(active=False)
+    successor.log.batches = story.log.batches
+    counts = []
 
     async def tick() -> None:
-        while len(again.toy.loaded) < 5 * LOADED_A_TURN:
-            turns.append(len(again.toy.loaded))
+        while len(successor.shard.applied) < 5 * LOADED_RECORDS_PER_ITERATION:
+            counts.append(len(successor.shard.applied))
             await asyncio.sleep(0)
 
     async def both() -> None:
-        ticking = again.loop.create_task(tick())
-        await again.runtime.load()
+        ticking = successor.loop.create_task(tick())
+        await successor.context.load()
         await ticking
 
-    again.loop.run_until_complete(both())
-    assert len(again.toy.loaded) == 5 * LOADED_A_TURN
-    assert len({count // LOADED_A_TURN for count in turns}) >= 4
+    successor.loop.run_until_complete(both())
+    assert len(successor.shard.applied) == 5 * LOADED_RECORDS_PER_ITERATION
+    assert len({count // LOADED_RECORDS_PER_ITERATION for count in counts}) >= 4
 
 
-def test_bytes_that_are_no_records_end_loading() -> None:
-    stage = Stage(active=False)
+def test_malformed_records_fail_the_load() -> None:
+    story = Story(active=False)
     batch = build_batch([(1, b"a", b"v", ())])
     batch[61] = 0xFF
-    stage.log.append_internal(TP, batch)
+    story.log.append_internal(TP, batch)
     with pytest.raises(KafkaError):
-        stage.load()
+        story.load()
 
 
-def test_loading_stops_when_the_partition_is_given_up() -> None:
-    stage = Stage(active=False)
-    stage.log.append_internal(TP, build_batch([(1, b"a", b"v", ())]))
-    task = stage.loop.create_task(stage.runtime.load())
-    stage.runtime.close(ErrorCode.NOT_COORDINATOR)
-    stage.loop.settle()
+def test_loading_stops_when_the_partition_is_closed() -> None:
+    story = Story(active=False)
+    story.log.append_internal(TP, build_batch([(1, b"a", b"v", ())]))
+    task = story.loop.create_task(story.context.load())
+    story.context.close(ErrorCode.NOT_COORDINATOR)
+    story.run_ready()
     assert task.done()
-    assert stage.toy.loaded == []
+    assert story.shard.replayed == []

@@ -1,52 +1,60 @@
 from collections.abc import Callable
 
 from kbroker.coordinator.runtime.key_lock import KeyLock
+from kbroker.coordinator.runtime.operation import LockMode
+
+SHARED, EXCLUSIVE, AFTER_SHARED = LockMode.SHARED, LockMode.EXCLUSIVE, LockMode.EXCLUSIVE_AFTER_SHARED
 
 
 class Story:
-    def __init__(self) -> None:
-        self.gate = KeyLock()
-        self.done: list[str] = []
+    """Operations that all write records: each acquires the lock when it runs."""
 
-    def does(self, name: str, then: Callable[[], None] = lambda: None) -> Callable[[], None]:
+    def __init__(self) -> None:
+        self.lock = KeyLock()
+        self.ran: list[str] = []
+
+    def run(self, name: str, mode: LockMode) -> None:
+        self.lock.run(self._operation(name, mode), mode)
+
+    def _operation(self, name: str, mode: LockMode) -> Callable[[], None]:
         def operation() -> None:
-            self.done.append(name)
-            then()
+            self.ran.append(name)
+            self.lock.acquire(mode)
 
         return operation
 
 
-def test_commits_pass_each_other_by_but_not_a_write_of_the_group() -> None:
+def test_commits_are_pipelined_but_wait_for_an_exclusive_write() -> None:
     story = Story()
-    story.gate.enter(story.does("commit 1", story.gate.share))
-    story.gate.enter(story.does("commit 2", story.gate.share))
-    story.gate.enter(story.does("sync", story.gate.hold))
-    story.gate.enter(story.does("commit 3", story.gate.share))
-    assert story.done == ["commit 1", "commit 2", "sync"]
-    story.gate.release()
-    assert story.done == ["commit 1", "commit 2", "sync", "commit 3"]
+    story.run("commit 1", SHARED)
+    story.run("commit 2", SHARED)
+    story.run("sync", EXCLUSIVE)
+    story.run("commit 3", SHARED)
+    assert story.ran == ["commit 1", "commit 2", "sync"]
+    story.lock.release(EXCLUSIVE)
+    assert story.ran == ["commit 1", "commit 2", "sync", "commit 3"]
 
 
-def test_what_must_be_alone_waits_for_commits_and_keeps_its_turn() -> None:
+def test_an_operation_after_shared_ones_waits_for_commits_and_keeps_its_place() -> None:
     story = Story()
-    story.gate.enter(story.does("commit 1", story.gate.share))
-    story.gate.enter(story.does("delete", story.gate.hold), alone=True)
-    story.gate.enter(story.does("commit 2", story.gate.share))
-    assert story.done == ["commit 1"]
-    story.gate.unshare()
-    assert story.done == ["commit 1", "delete"]
-    story.gate.release()
-    assert story.done == ["commit 1", "delete", "commit 2"]
-    assert not story.gate.is_idle
-    story.gate.unshare()
-    assert story.gate.is_idle
+    story.run("commit 1", SHARED)
+    story.run("delete", AFTER_SHARED)
+    story.run("commit 2", SHARED)
+    assert story.ran == ["commit 1"]
+    story.lock.release(SHARED)
+    assert story.ran == ["commit 1", "delete"]
+    story.lock.release(AFTER_SHARED)
+    assert story.ran == ["commit 1", "delete", "commit 2"]
+    assert not story.lock.is_idle
+    story.lock.release(SHARED)
+    assert story.lock.is_idle
 
 
-def test_each_that_waits_may_hold_the_gate_again() -> None:
+def test_waiting_exclusive_operations_run_one_at_a_time() -> None:
     story = Story()
-    story.gate.hold()
+    story.lock.acquire(EXCLUSIVE)
     for name in ("a", "b", "c"):
-        story.gate.enter(story.does(name, story.gate.hold))
-    for done in (["a"], ["a", "b"], ["a", "b", "c"]):
-        story.gate.release()
-        assert story.done == done
+        story.run(name, EXCLUSIVE)
+    for ran in (["a"], ["a", "b"], ["a", "b", "c"]):
+        story.lock.release(EXCLUSIVE)
+        assert story.ran == ran

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC, TransactionMarker
+from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
-from tests.unit.support.group_coordinator import MemoryLog
-from tests.unit.support.transaction_coordinator import A0, A1, B0, TIMEOUT_MS, Harness, opened
+from tests.unit.support.internal_log import MemoryLog
+from tests.unit.support.transaction_coordinator import A0, A1, B0, TIMEOUT_MS, Harness, open_transaction
 
 LOG = Path(__file__).parents[1] / "data" / "transactions-4.3.1.log"
 OLD_CLIENT = 0
@@ -33,13 +34,13 @@ OLD_CLIENT = 0
     ],
 )
 def test_a_marker_is_sent_until_it_is_there(h: Harness, error: ErrorCode):
-    producer = opened(h, A0, B0)
+    producer = open_transaction(h, A0, B0)
     h.markers.errors[B0] = error
     assert h.commit(producer) == (1000, 1)
     h.loop.pass_ms(1000)
     assert h.state() == "PrepareCommit"
-    assert h.markers.asked.count(A0) == 1
-    assert h.markers.asked.count(B0) == 4
+    assert h.markers.attempts.count(A0) == 1
+    assert h.markers.attempts.count(B0) == 4
     h.markers.errors.clear()
     h.loop.pass_ms(2000)
     assert h.state() == "CompleteCommit"
@@ -49,42 +50,42 @@ def test_a_marker_is_sent_until_it_is_there(h: Harness, error: ErrorCode):
     ]
 
 
-def test_the_log_says_that_a_marker_has_to_wait_if_it_waits_for_long(h: Harness, caplog: pytest.LogCaptureFixture):
-    """After a start the groups' partitions are still being loaded: nothing is wrong for a moment."""
+def test_a_marker_that_waits_for_long_is_logged(h: Harness, caplog: pytest.LogCaptureFixture):
+    """Shortly after a start it is normal that the groups' partitions are loading."""
     caplog.set_level("INFO", "kbroker.transactions")
 
-    def told() -> list[str]:
+    def messages() -> list[str]:
         return [record.getMessage().partition(" transactional_id")[0] for record in caplog.records]
 
-    producer = opened(h, A0, B0)
+    producer = open_transaction(h, A0, B0)
     h.markers.errors[B0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
     producer = h.commit(producer)
     h.loop.pass_ms(500)
     h.markers.errors.clear()
     h.loop.pass_ms(500)
-    assert (h.state(), told()) == ("CompleteCommit", [])
+    assert (h.state(), messages()) == ("CompleteCommit", [])
     assert isinstance(producer, tuple)
     h.add(producer, B0)
     h.markers.errors[B0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
     h.commit(producer)
     h.loop.pass_ms(60_000)
-    assert told() == ["a transaction's marker cannot be written yet"]
+    assert messages() == ["a transaction's marker cannot be written yet"]
     h.markers.errors.clear()
     h.loop.pass_ms(2000)
     assert h.state() == "CompleteCommit"
-    assert told()[1:] == ["a transaction's markers are written"]
+    assert messages()[1:] == ["a transaction's markers are written"]
 
 
 def test_a_partition_of_a_deleted_topic_needs_no_marker(h: Harness):
-    producer = opened(h, A0, B0)
+    producer = open_transaction(h, A0, B0)
     h.delete_topic("b")
     assert h.commit(producer) == (1000, 1)
-    assert h.markers.asked == [A0]
+    assert h.markers.attempts == [A0]
     assert h.state() == "CompleteCommit"
 
 
 def test_a_topic_that_is_deleted_while_its_marker_is_tried(h: Harness):
-    producer = opened(h, B0)
+    producer = open_transaction(h, B0)
     h.markers.errors[B0] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     h.commit(producer)
     h.delete_topic("b")
@@ -94,50 +95,50 @@ def test_a_topic_that_is_deleted_while_its_marker_is_tried(h: Harness):
 
 def test_a_partition_with_a_later_epoch_is_done(h: Harness):
     """Only a coordinator that forgot something can see it, after a power loss."""
-    producer = opened(h, A0, B0)
+    producer = open_transaction(h, A0, B0)
     h.markers.errors[B0] = ErrorCode.INVALID_PRODUCER_EPOCH
     h.commit(producer)
     assert h.state() == "CompleteCommit"
 
 
 def test_another_coordinator_writes_the_markers(h: Harness, make: Callable[..., Harness]):
-    producer = opened(h, A0, B0)
+    producer = open_transaction(h, A0, B0)
     h.markers.errors[A0] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
     h.commit(producer)
     h.loop.pass_ms(60_000)
     assert h.state() == "PrepareCommit"
-    assert h.markers.asked.count(A0) == 1
-    again = make(h.restarted())
+    assert h.markers.attempts.count(A0) == 1
+    again = make(h.crash())
     assert again.state() == "CompleteCommit"
 
 
 def test_a_completion_that_cannot_be_written_is_tried_again(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     h.markers.held = True
     h.commit(producer)
-    h.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
-    h.markers.answer()
+    h.log.append_error = ErrorCode.KAFKA_STORAGE_ERROR
+    h.markers.complete()
     h.loop.pass_ms(1000)
     assert h.state() == "PrepareCommit"
     assert h.add((1000, 1), A0) is ErrorCode.CONCURRENT_TRANSACTIONS
-    h.log.refusal = None
+    h.log.append_error = None
     h.loop.pass_ms(2000)
     assert h.state() == "CompleteCommit"
-    assert h.markers.asked == [A0]
+    assert h.markers.attempts == [A0]
 
 
 # Writes that fail.
 
 
 def test_a_change_that_cannot_be_written_has_not_happened(h: Harness):
-    producer = opened(h)
-    h.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    producer = open_transaction(h)
+    h.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
     assert h.add(producer, B0) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert h.commit(producer) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert h.init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert h.init("new") is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert {one.transactional_id for one in h.transactions.list()} == {"t"}
-    h.log.refusal = None
+    assert {one.transactional_id for one in h.transactions.list_transactions()} == {"t"}
+    h.log.append_error = None
     assert h.transactions.describe("t").partitions == {A0}
     # That the fencing failed did not cost an epoch.
     assert h.commit(producer) == (1000, 1)
@@ -147,13 +148,13 @@ def test_a_change_that_cannot_be_written_has_not_happened(h: Harness):
 
 
 def test_what_was_prepared_is_completed_after_a_crash(h: Harness, make: Callable[..., Harness]):
-    producer = opened(h, A0, B0)
+    producer = open_transaction(h, A0, B0)
     h.init("aborted")
     h.add((1001, 0), A1, id="aborted")
     h.markers.held = True
     h.commit(producer)
     h.abort((1001, 0), id="aborted")
-    again = make(h.restarted())
+    again = make(h.crash())
     assert sorted(again.markers.written) == [
         (A0, TransactionMarker(1000, 1, True, 0, 2)),
         (A1, TransactionMarker(1001, 1, False, 0, 2)),
@@ -163,29 +164,29 @@ def test_what_was_prepared_is_completed_after_a_crash(h: Harness, make: Callable
 
 
 def test_what_was_not_prepared_stays_open_after_a_crash(h: Harness, make: Callable[..., Harness]):
-    producer = opened(h)
-    again = make(h.restarted())
+    producer = open_transaction(h)
+    again = make(h.crash())
     assert again.state() == "Ongoing"
     assert again.add(producer, B0) is None
     assert again.commit(producer) == (1000, 1)
 
 
 def test_a_transaction_times_out_after_a_restart(h: Harness, make: Callable[..., Harness]):
-    opened(h)
-    again = make(h.restarted())
+    open_transaction(h)
+    again = make(h.crash())
     again.loop.pass_ms(TIMEOUT_MS + 12_000)
     assert again.state() == "CompleteAbort"
 
 
 def test_a_coordinator_that_loses_its_partition_stops(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     h.markers.held = True
     h.commit(producer)
     h.elect(2)
     assert h.add((1000, 1), A0) is ErrorCode.NOT_COORDINATOR
     assert h.init() is ErrorCode.NOT_COORDINATOR
-    h.markers.answer()
-    h.loop.settle()
+    h.markers.complete()
+    h.loop.run_ready()
     assert "CompleteCommit" not in h.states(), "its successor writes that"
     h.markers.held = False
     h.elect(1)
@@ -194,17 +195,17 @@ def test_a_coordinator_that_loses_its_partition_stops(h: Harness):
 
 
 def test_who_waits_when_the_partition_is_lost_is_told(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     h.log.held = True
-    ending = h.start(h.transactions.end("t", *producer, True, 2))
+    ending = h.start(h.transactions.end_transaction("t", *producer, True, 2))
     h.elect(2)
     assert str(ending.exception()) == "NOT_COORDINATOR"
-    assert h.markers.asked == []
+    assert h.markers.attempts == []
 
 
 def test_markers_have_the_epoch_of_the_coordinator(h: Harness):
     h.elect(1)
-    producer = opened(h)
+    producer = open_transaction(h)
     h.commit(producer)
     assert [marker.coordinator_epoch for _, marker in h.markers.written] == [1]
 
@@ -212,7 +213,7 @@ def test_markers_have_the_epoch_of_the_coordinator(h: Harness):
 def test_while_loading_and_elsewhere(h: Harness):
     h.elect(2)
     assert h.verify((1000, 0), A0) is ErrorCode.NOT_COORDINATOR
-    assert h.transactions.list() == []
+    assert h.transactions.list_transactions() == []
     h.log.read_error = OSError("gone")
     h.elect(1)
     assert h.init() is ErrorCode.NOT_COORDINATOR
@@ -229,7 +230,7 @@ def test_what_kafka_wrote_is_gone_on_with(make: Callable[..., Harness]):
         bytearray(data[pos : pos + header.size]) for pos, header in iter_headers(data)
     ]
     h = make(Harness(log))
-    assert {(one.transactional_id, one.state.label) for one in h.transactions.list()} == {
+    assert {(one.transactional_id, one.state.state_name) for one in h.transactions.list_transactions()} == {
         ("t", "CompleteCommit"), ("open", "Ongoing"), ("old", "Ongoing")
     }  # fmt: skip
     assert h.transactions.describe("open").partitions == {A1}
@@ -239,6 +240,6 @@ def test_what_kafka_wrote_is_gone_on_with(make: Callable[..., Harness]):
 
 
 def test_a_topic_that_is_deleted_takes_its_transactions_along(h: Harness):
-    opened(h)
+    open_transaction(h)
     h.delete_topic("__transaction_state")
     assert h.init() is ErrorCode.NOT_COORDINATOR

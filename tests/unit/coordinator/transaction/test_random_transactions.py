@@ -1,7 +1,7 @@
-"""Random producers, faults, failovers and crashes: what must hold of every transaction whatever happens.
+"""Random producers, faults, failovers and crashes, each from a seed.
 
-Every partition of a transaction gets the marker of what is decided in the log, none gets another, and its producer is
-told nothing else. When the faults are over, nothing stays prepared or open.
+Every partition of a transaction gets the marker of the decision in the log and no other one, and its producer gets a
+response with the same outcome. When the faults are over, no transaction stays prepared or open.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import TransactionMarker
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from kbroker.coordinator.transaction.transaction_state import IDLE, PREPARED, PREVIOUS, TransactionState
+from kbroker.coordinator.transaction.transaction_state import IDLE, PREPARED, VALID_PREVIOUS_STATES, TransactionState
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness
 
-# The version of transactions that a transactional id's clients speak. To one of version 2 a transaction of version 0
-# can look like its own, in Kafka too: its epoch is the next one.
+# The transactions version of the clients of each transactional id. They must not mix: a client of version 2 can take a
+# transaction of version 0, whose epoch is the next one, for its own, in Kafka too.
 VERSIONS = {"x": 2, "y": 2, "z": 0}
 PARTITIONS = (A0, A1, B0)
 ERRORS = (
@@ -31,32 +31,32 @@ STEPS = 150
 
 @dataclass
 class Producer:
-    """A client that thinks that the transactional id is its own."""
+    """A client that uses a transactional id, though another one may have fenced it."""
 
     id: str
     me: tuple[int, int] = (-1, -1)
     version: int = 2
 
 
-class World:
-    """Producers, and a coordinator that is now and then another one."""
+class Story:
+    """Producers, and a coordinator that fails over now and then."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.h = Harness()
-        self.died: list[Harness] = []
+        self.crashed: list[Harness] = []
         self.producers: list[Producer] = []
         self.markers: list[tuple[TopicPartition, TransactionMarker]] = []
-        # What producers of version 2 were told: (transactional id, producer id, epoch) -> committed.
-        self.told: dict[tuple[str, int, int], bool] = {}
+        # Outcomes in responses to producers of version 2: (transactional id, producer id, epoch) -> committed.
+        self.outcomes: dict[tuple[str, int, int], bool] = {}
 
     def step(self) -> None:
         self.h.log.held = self.random.random() < 0.1
         self.h.markers.held = self.random.random() < 0.15
-        self.h.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS if self.random.random() < 0.05 else None
+        self.h.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS if self.random.random() < 0.05 else None
         self.h.markers.errors = {tp: self.random.choice(ERRORS) for tp in PARTITIONS if self.random.random() < 0.1}
         self.random.choices(
-            (self.begin, self.add, self.end, self.end_again, self.wait, self.crash, self.move),
+            (self.begin, self.add, self.end, self.end_late, self.wait, self.crash, self.fail_over),
             (2, 6, 6, 2, 2, 0.5, 0.5),
         )[0]()
 
@@ -65,7 +65,7 @@ class World:
         producer = Producer(id, version=VERSIONS[id])
         self.producers.append(producer)
         task = self.h.start(self.h.transactions.init_producer_id(producer.id, 60_000))
-        self.settle()
+        self.commit()
         if task.done() and task.exception() is None:
             producer.me = task.result()
 
@@ -77,7 +77,7 @@ class World:
             return
         producer, tp = self.chosen(), self.random.choice(PARTITIONS)
         task = self.h.start(self.h.transactions.add_partitions(producer.id, *producer.me, [tp], producer.version))
-        self.settle()
+        self.commit()
         assert not task.done() or task.exception() is None or isinstance(task.exception(), KafkaError)
 
     def end(self) -> None:
@@ -85,94 +85,93 @@ class World:
             producer = self.chosen()
             self.end_with(producer, producer.me, self.random.random() < 0.6)
 
-    def end_again(self) -> None:
-        """A request that was on its way for long: of an epoch that was."""
+    def end_late(self) -> None:
+        """Send a late request, with a former epoch."""
         if self.producers:
             producer = self.chosen()
             epoch = max(0, producer.me[1] - self.random.randrange(3))
             self.end_with(producer, (producer.me[0], epoch), self.random.random() < 0.5)
 
     def end_with(self, producer: Producer, me: tuple[int, int], committed: bool) -> None:
-        task = self.h.start(self.h.transactions.end(producer.id, *me, committed, producer.version))
-        self.settle()
+        task = self.h.start(self.h.transactions.end_transaction(producer.id, *me, committed, producer.version))
+        self.commit()
         if not task.done() or task.exception() is not None:
             return
         if producer.version == 2:
             key = (producer.id, *me)
-            assert self.told.setdefault(key, committed) is committed, f"{key} was told both"
+            assert self.outcomes.setdefault(key, committed) is committed, f"{key} got both outcomes"
             if me == producer.me:
                 producer.me = task.result()
 
-    def settle(self) -> None:
-        """What was held back goes on, or the partition's leader changes and it never does."""
+    def commit(self) -> None:
+        """Commit the appends that wait, or elect another leader so that they fail."""
         if self.h.log.waiting and self.random.random() < 0.2:
-            self.move()
+            self.fail_over()
         self.h.log.held = False
         self.h.log.commit()
-        self.h.loop.settle()
+        self.h.loop.run_ready()
 
     def wait(self) -> None:
         self.h.markers.held = False
-        self.h.markers.answer(self.random.choice((ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+        self.h.markers.complete(self.random.choice((ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
         self.h.loop.pass_ms(self.random.choice((1, 1000, 30_000)))
 
-    def move(self) -> None:
+    def fail_over(self) -> None:
         for leader in (2, 1):
             self.h.elect(leader)
 
     def crash(self) -> None:
-        """Another process finds the log as it is."""
+        """Continue with another process that has the same log."""
         self.markers += self.h.markers.written
-        self.died.append(self.h)
+        self.crashed.append(self.h)
         self.h.log.waiting.clear()
-        self.h = self.h.restarted()
-        self.h.producer_ids.given = self.died[-1].producer_ids.given
+        self.h = self.h.crash()
+        self.h.producer_ids.last_id = self.crashed[-1].producer_ids.last_id
 
-    def calm(self) -> None:
-        """All faults are over."""
+    def end_faults(self) -> None:
         self.h.log.held = self.h.markers.held = False
-        self.h.log.refusal = None
+        self.h.log.append_error = None
         self.h.markers.errors = {}
         self.h.log.commit()
-        self.h.markers.answer()
+        self.h.markers.complete()
         self.h.loop.pass_ms(90_000)
         self.markers += self.h.markers.written
 
     def close(self) -> None:
-        for harness in (*self.died, self.h):
+        for harness in (*self.crashed, self.h):
             for task in asyncio.all_tasks(harness.loop):
                 task.cancel()
             harness.close()
 
 
-def judge(environment: World) -> None:
-    records = [record for record in environment.h.records() if isinstance(record, TransactionMetadata)]
+def check(story: Story) -> None:
+    records = [record for record in story.h.records() if isinstance(record, TransactionMetadata)]
     prepared = [record for record in records if record.state in PREPARED]
-    _judge_order(records)
-    _judge_markers(prepared, environment.markers)
+    _check_transitions(records)
+    _check_markers(prepared, story.markers)
     decided = {
         (one.transactional_id, one.producer_id, one.producer_epoch - 1): one.state is TransactionState.PREPARE_COMMIT
         for one in prepared
-        if one.version == 2
+        if one.client_transaction_version == 2
     }
-    for key, committed in environment.told.items():
-        assert decided[key] is committed, f"{key} was told otherwise than was decided"
-    for transaction in environment.h.transactions.list():
+    for key, committed in story.outcomes.items():
+        assert decided[key] is committed, f"{key} got another outcome than was decided"
+    for transaction in story.h.transactions.list_transactions():
         assert transaction.state in IDLE, f"{transaction} does not end"
 
 
-def _judge_order(records: list[TransactionMetadata]) -> None:
+def _check_transitions(records: list[TransactionMetadata]) -> None:
     last: dict[str, TransactionMetadata] = {}
     for record in records:
         before = last.get(record.transactional_id)
         if before is not None:
-            assert before.state in PREVIOUS[record.state]
+            assert before.state in VALID_PREVIOUS_STATES[record.state]
             if record.producer_id == before.producer_id:
                 assert record.producer_epoch >= before.producer_epoch
         last[record.transactional_id] = record
 
 
-def _judge_markers(
+def _check_markers(
     prepared: list[TransactionMetadata], markers: list[tuple[TopicPartition, TransactionMarker]]
 ) -> None:
     wanted: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
@@ -193,32 +192,31 @@ def _judge_markers(
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_transactions(seed: int):
-    environment = World(seed)
+    story = Story(seed)
     try:
         for _ in range(STEPS):
-            environment.step()
-        environment.calm()
-        judge(environment)
+            story.step()
+        story.end_faults()
+        check(story)
     finally:
-        environment.close()
+        story.close()
 
 
-def test_what_happens_in_these_stories():
-    """They would prove little if nothing were committed, fenced, resumed."""
+def test_the_stories_have_commits_aborts_and_crashes():
     states: defaultdict[str, int] = defaultdict(int)
-    told = crashes = 0
+    outcomes = crashes = 0
     for seed in range(10):
-        environment = World(seed)
+        story = Story(seed)
         try:
             for _ in range(STEPS):
-                environment.step()
-            environment.calm()
-            for state in environment.h.states():
+                story.step()
+            story.end_faults()
+            for state in story.h.states():
                 states[state] += 1
-            told += len(environment.told)
-            crashes += len(environment.died)
+            outcomes += len(story.outcomes)
+            crashes += len(story.crashed)
         finally:
-            environment.close()
+            story.close()
     assert min(states[name] for name in ("Ongoing", "PrepareCommit", "PrepareAbort", "CompleteAbort")) > 50
-    assert told > 50
+    assert outcomes > 50
     assert crashes > 10

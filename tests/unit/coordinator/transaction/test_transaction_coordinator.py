@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from kbroker.coordinator.internal_log import TransactionMarker
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
-from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness, opened
+from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness, open_transaction
 
 OLD_CLIENT = 0
 
@@ -37,7 +37,7 @@ def test_each_transaction_has_its_own_epoch(h: Harness):
 
 
 def test_older_clients_keep_their_epoch(h: Harness):
-    producer = opened(h, version=OLD_CLIENT)
+    producer = open_transaction(h, version=OLD_CLIENT)
     assert h.commit(producer, version=OLD_CLIENT) == producer
     assert h.add(producer, A1, version=OLD_CLIENT) is None
     assert h.abort(producer, version=OLD_CLIENT) == producer
@@ -48,7 +48,7 @@ def test_older_clients_keep_their_epoch(h: Harness):
 
 
 def test_partitions_are_added_as_they_come(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     begun_ms = h.transactions.describe("t").start_ms
     h.loop.pass_ms(5)
     assert h.add(producer, B0) is None
@@ -59,7 +59,7 @@ def test_partitions_are_added_as_they_come(h: Harness):
 
 
 def test_who_may_write_is_verified(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     assert h.verify(producer, A0, B0) == {A0: ErrorCode.NONE, B0: ErrorCode.TRANSACTION_ABORTABLE}
     assert h.verify((999, 0), A0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert h.verify((1000, 1), A0) is ErrorCode.PRODUCER_FENCED
@@ -67,8 +67,8 @@ def test_who_may_write_is_verified(h: Harness):
     h.markers.held = True
     h.commit(producer)
     assert h.verify((1000, 1), A0) is ErrorCode.CONCURRENT_TRANSACTIONS
-    h.markers.answer()
-    h.loop.settle()
+    h.markers.complete()
+    h.loop.run_ready()
     assert h.verify((1000, 1), A0) == {A0: ErrorCode.TRANSACTION_ABORTABLE}
 
 
@@ -76,20 +76,20 @@ def test_who_may_write_is_verified(h: Harness):
 
 
 def test_no_marker_before_the_prepare_is_committed(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     h.log.held = True
-    ending = h.start(h.transactions.end("t", *producer, True, 2))
+    ending = h.start(h.transactions.end_transaction("t", *producer, True, 2))
     assert not ending.done()
-    assert h.markers.asked == []
+    assert h.markers.attempts == []
     assert h.state() == "Ongoing"
     h.log.commit()
-    h.loop.settle()
+    h.loop.run_ready()
     assert ending.result() == (1000, 1)
-    assert h.markers.asked == [A0]
+    assert h.markers.attempts == [A0]
 
 
 def test_the_end_is_answered_when_it_is_decided_and_others_wait_for_the_markers(h: Harness):
-    producer = opened(h, A0, B0)
+    producer = open_transaction(h, A0, B0)
     h.markers.held = True
     producer = h.commit(producer)
     assert producer == (1000, 1)
@@ -98,30 +98,30 @@ def test_the_end_is_answered_when_it_is_decided_and_others_wait_for_the_markers(
     assert h.commit(producer) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     assert "CompleteCommit" not in h.states()
-    h.markers.answer()
-    h.loop.settle()
+    h.markers.complete()
+    h.loop.run_ready()
     assert h.state() == "CompleteCommit"
     assert h.add(producer, A0) is None
 
 
 def test_it_is_completed_only_when_the_last_marker_is_there(h: Harness):
-    producer = opened(h, A0, A1, B0)
+    producer = open_transaction(h, A0, A1, B0)
     h.markers.held = True
     h.commit(producer)
     for tp, _, done in list(h.markers.waiting)[:2]:
         assert h.state() == "PrepareCommit"
         done(ErrorCode.NONE)
         assert tp not in h.transactions.describe("t").partitions
-    h.loop.settle()
+    h.loop.run_ready()
     assert h.transactions.describe("t").partitions == {B0}
     h.markers.waiting[2][2](ErrorCode.NONE)
-    h.loop.settle()
+    h.loop.run_ready()
     assert h.state() == "CompleteCommit"
     assert h.transactions.describe("t").partitions == frozenset()
 
 
 def test_one_change_at_a_time(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     h.log.held = True
     adding = h.start(h.transactions.add_partitions("t", *producer, [B0], 2))
     assert h.add(producer, A1) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -129,13 +129,13 @@ def test_one_change_at_a_time(h: Harness):
     assert h.commit(producer, version=OLD_CLIENT) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     h.log.commit()
-    h.loop.settle()
+    h.loop.run_ready()
     assert adding.result() is None
 
 
 def test_a_request_before_the_change_is_there_is_judged_after_it(h: Harness):
     """Only v2 asks for the change first: its producer may have the id and epoch that are being written."""
-    producer = opened(h)
+    producer = open_transaction(h)
     h.log.held = True
     adding = h.start(h.transactions.add_partitions("t", *producer, [B0], 2))
     assert h.add((1000, 7), A1) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -143,7 +143,7 @@ def test_a_request_before_the_change_is_there_is_judged_after_it(h: Harness):
     assert h.end((1000, 7), version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
     assert h.end((7, 0), version=OLD_CLIENT) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     h.log.commit()
-    h.loop.settle()
+    h.loop.run_ready()
     assert adding.done()
 
 
@@ -152,21 +152,21 @@ def test_transactions_that_end_together_share_appends(h: Harness):
     for id, producer in producers.items():
         h.add(producer, A0, id=id)
     before = {tp: len(batches) for tp, batches in h.log.batches.items()}
-    tasks = [h.loop.create_task(h.transactions.end(id, *one, True, 2)) for id, one in producers.items()]
-    h.loop.settle()
+    tasks = [h.loop.create_task(h.transactions.end_transaction(id, *one, True, 2)) for id, one in producers.items()]
+    h.loop.run_ready()
     assert [task.result() for task in tasks] == [(one[0], 1) for one in producers.values()]
     assert {tp: len(batches) - before[tp] for tp, batches in h.log.batches.items()} == dict.fromkeys(before, 2)
 
 
 def test_a_client_that_went_away_leaves_its_request_behind(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     h.log.held = True
-    ending = h.start(h.transactions.end("t", *producer, True, 2))
+    ending = h.start(h.transactions.end_transaction("t", *producer, True, 2))
     ending.cancel()
-    h.loop.settle()
+    h.loop.run_ready()
     h.log.held = False
     h.log.commit()
-    h.loop.settle()
+    h.loop.run_ready()
     assert h.state() == "CompleteCommit"
 
 
@@ -174,7 +174,7 @@ def test_a_client_that_went_away_leaves_its_request_behind(h: Harness):
 
 
 def test_an_end_that_is_repeated_is_answered_as_before(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     assert h.commit(producer) == (1000, 1)
     assert h.commit(producer) == (1000, 1)
     assert h.abort(producer) is ErrorCode.INVALID_TXN_STATE
@@ -187,7 +187,7 @@ def test_an_end_that_is_repeated_is_answered_as_before(h: Harness):
 
 
 def test_a_late_end_cannot_end_the_next_transaction(h: Harness):
-    first = opened(h)
+    first = open_transaction(h)
     second = h.commit(first)
     h.add(second, A0)
     assert h.commit(first) is ErrorCode.PRODUCER_FENCED
@@ -200,7 +200,7 @@ def test_a_late_end_cannot_end_the_next_transaction(h: Harness):
 
 
 def test_an_end_of_an_older_client_that_is_repeated(h: Harness):
-    producer = opened(h, version=OLD_CLIENT)
+    producer = open_transaction(h, version=OLD_CLIENT)
     h.commit(producer, version=OLD_CLIENT)
     assert h.commit(producer, version=OLD_CLIENT) == producer
     assert h.abort(producer, version=OLD_CLIENT) is ErrorCode.INVALID_TXN_STATE
@@ -212,9 +212,9 @@ def test_an_end_of_an_older_client_that_is_repeated(h: Harness):
 
 
 def test_an_end_repeated_after_a_restart(h: Harness, make: Callable[..., Harness]):
-    producer = opened(h)
+    producer = open_transaction(h)
     h.commit(producer)
-    again = make(h.restarted())
+    again = make(h.crash())
     assert again.commit(producer) == (1000, 1)
     assert again.abort(producer) is ErrorCode.INVALID_TXN_STATE
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.coordinator.internal_log import TransactionMarker
 from kbroker.coordinator.transaction.transaction_state import TransactionState
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
-from tests.unit.support.transaction_coordinator import A0, B0, TIMEOUT_MS, Harness, at_epoch, opened
+from tests.unit.support.transaction_coordinator import A0, B0, TIMEOUT_MS, Harness, open_transaction, set_epoch
 
 DAY_MS = 86_400_000
 OLD_CLIENT = 0
@@ -17,7 +17,7 @@ OLD_CLIENT = 0
 
 
 def test_others_cannot_touch_a_transaction(h: Harness):
-    opened(h)
+    open_transaction(h)
     assert h.add((999, 0), A0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert h.add((1000, 1), A0) is ErrorCode.PRODUCER_FENCED
     assert h.commit((999, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -37,12 +37,12 @@ def test_a_new_producer_fences_the_former(h: Harness):
 
 
 def test_a_new_producer_aborts_what_the_former_has_open(h: Harness):
-    former = opened(h)
+    former = open_transaction(h)
     h.markers.held = True
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-    h.markers.answer()
-    h.loop.settle()
+    h.markers.complete()
+    h.loop.run_ready()
     assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 2))]
     assert h.init() == (1000, 2)
     # To the former it looks like its own abort; its commit must fail.
@@ -50,19 +50,21 @@ def test_a_new_producer_aborts_what_the_former_has_open(h: Harness):
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_the_former_does_not_get_the_epoch_of_a_new_producer_that_is_an_older_client(h: Harness, committed: bool):
-    """That one's end has bumped no epoch, so the former's, with the epoch before it, is no repetition of it. Found in
-    the simulation: both wrote with one epoch, and records of the one were taken for a retry of the other's."""
+def test_a_fenced_producer_does_not_get_the_epoch_of_an_older_client(h: Harness, committed: bool):
+    """The end of an older client's transaction bumps no epoch, so one with the epoch before it does not repeat it.
+
+    Otherwise both producers write with one epoch, and batches of one are taken for retries of the other.
+    """
     former = h.init()
     end = h.commit if committed else h.abort
-    newer = opened(h, version=OLD_CLIENT)
+    newer = open_transaction(h, version=OLD_CLIENT)
     assert end(newer, version=OLD_CLIENT) == newer
     assert end(former) is ErrorCode.PRODUCER_FENCED
     assert h.add(newer, B0, version=OLD_CLIENT) is None
 
 
 def test_the_former_finds_its_transaction_aborted(h: Harness):
-    former = opened(h)
+    former = open_transaction(h)
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.commit(former) is ErrorCode.INVALID_TXN_STATE
     assert h.abort(former) == (1000, 1)
@@ -71,7 +73,7 @@ def test_the_former_finds_its_transaction_aborted(h: Harness):
 def test_fencing_without_epoch_bumps_of_transactions(make: Callable[..., Harness]):
     """transaction.version below 2."""
     h = make(version=1)
-    former = opened(h, version=OLD_CLIENT)
+    former = open_transaction(h, version=OLD_CLIENT)
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 1))]
     assert h.commit(former, version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
@@ -99,7 +101,7 @@ def test_no_producer_id_can_be_had(h: Harness):
 
 def test_two_that_begin_at_once(h: Harness):
     tasks = [h.loop.create_task(h.transactions.init_producer_id("t", TIMEOUT_MS)) for _ in range(2)]
-    h.loop.settle()
+    h.loop.run_ready()
     results = [task.exception() or task.result() for task in tasks]
     assert results[0] == (1000, 0)
     assert str(results[1]) == "CONCURRENT_TRANSACTIONS"
@@ -132,7 +134,7 @@ def test_a_bump_that_is_repeated_after_a_restart_is_fenced(h: Harness, make: Cal
     """The last epoch is not written down, in Kafka neither: the producer has to begin anew."""
     producer = h.init()
     h.init(producer=producer)
-    again = make(h.restarted())
+    again = make(h.crash())
     assert again.init(producer=producer) is ErrorCode.PRODUCER_FENCED
 
 
@@ -141,22 +143,22 @@ def test_a_bump_that_is_repeated_after_a_restart_is_fenced(h: Harness, make: Cal
 
 def test_the_highest_epoch_leads_to_a_new_producer_id(h: Harness):
     h.init()
-    at_epoch(h, 32766)
+    set_epoch(h, 32766)
     assert h.init() == (1001, 0)
-    at_epoch(h, 32766)
+    set_epoch(h, 32766)
     assert h.init(producer=(1001, 32766)) == (1002, 0)
     assert h.init(producer=(1001, 32766)) == (1002, 0), "its answer was lost"
 
 
 def test_an_end_with_the_last_epoch_gives_a_new_producer_id(h: Harness):
     h.init()
-    at_epoch(h, 32766)
+    set_epoch(h, 32766)
     h.add((1000, 32766), A0)
     h.markers.held = True
     assert h.commit((1000, 32766)) == (1001, 0)
     assert h.add((1001, 0), A0) is ErrorCode.CONCURRENT_TRANSACTIONS
-    h.markers.answer()
-    h.loop.settle()
+    h.markers.complete()
+    h.loop.run_ready()
     assert h.markers.written == [(A0, TransactionMarker(1000, 32767, True, 0, 2))]
     assert h.commit((1000, 32766)) == (1001, 0), "the same again"
     assert h.abort((1000, 32766)) is ErrorCode.INVALID_TXN_STATE
@@ -167,11 +169,11 @@ def test_an_end_with_the_last_epoch_gives_a_new_producer_id(h: Harness):
 
 def test_the_new_producer_id_survives_a_restart_before_the_markers(h: Harness, make: Callable[..., Harness]):
     h.init()
-    at_epoch(h, 32766)
+    set_epoch(h, 32766)
     h.add((1000, 32766), A0)
     h.markers.held = True
     assert h.commit((1000, 32766)) == (1001, 0)
-    again = make(h.restarted())
+    again = make(h.crash())
     assert again.markers.written == [(A0, TransactionMarker(1000, 32767, True, 0, 2))]
     assert again.commit((1000, 32766)) == (1001, 0)
     assert again.add((1001, 0), A0) is None
@@ -179,7 +181,7 @@ def test_the_new_producer_id_survives_a_restart_before_the_markers(h: Harness, m
 
 def test_fencing_with_the_last_epoch(h: Harness):
     h.init()
-    at_epoch(h, 32766)
+    set_epoch(h, 32766)
     h.add((1000, 32766), A0)
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.markers.written == [(A0, TransactionMarker(1000, 32767, False, 0, 2))]
@@ -191,7 +193,7 @@ def test_fencing_with_the_last_epoch(h: Harness):
 
 
 def test_a_transaction_times_out(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     h.loop.pass_ms(TIMEOUT_MS - 1000)
     assert h.state() == "Ongoing"
     h.loop.pass_ms(12_000)
@@ -204,7 +206,7 @@ def test_a_transaction_times_out(h: Harness):
 
 def test_a_timeout_without_epoch_bumps_of_transactions(make: Callable[..., Harness]):
     h = make(version=1)
-    producer = opened(h, version=OLD_CLIENT)
+    producer = open_transaction(h, version=OLD_CLIENT)
     h.loop.pass_ms(TIMEOUT_MS + 12_000)
     assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 1))]
     assert h.commit(producer, version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
@@ -214,7 +216,7 @@ def test_a_timeout_without_epoch_bumps_of_transactions(make: Callable[..., Harne
 
 def test_a_timeout_with_the_last_epoch(h: Harness):
     h.init()
-    at_epoch(h, 32766)
+    set_epoch(h, 32766)
     h.add((1000, 32766), A0)
     h.loop.pass_ms(TIMEOUT_MS + 12_000)
     assert h.state() == "CompleteAbort"
@@ -224,7 +226,7 @@ def test_a_timeout_with_the_last_epoch(h: Harness):
 
 
 def test_partitions_do_not_prolong_a_transaction(h: Harness):
-    producer = opened(h)
+    producer = open_transaction(h)
     h.loop.pass_ms(TIMEOUT_MS - 10_000)
     assert h.add(producer, B0) is None
     h.loop.pass_ms(22_000)
@@ -232,11 +234,11 @@ def test_partitions_do_not_prolong_a_transaction(h: Harness):
 
 
 def test_a_timeout_that_cannot_be_written_is_tried_again(h: Harness):
-    opened(h)
-    h.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    open_transaction(h)
+    h.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
     h.loop.pass_ms(TIMEOUT_MS + 12_000)
     assert h.state() == "Ongoing"
-    h.log.refusal = None
+    h.log.append_error = None
     h.loop.pass_ms(10_000)
     assert h.state() == "CompleteAbort"
     assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 2))]
@@ -244,31 +246,31 @@ def test_a_timeout_that_cannot_be_written_is_tried_again(h: Harness):
 
 def test_a_transaction_of_a_two_phase_commit_has_no_timeout(make: Callable[..., Harness]):
     h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
-    opened(h)
-    at_epoch(h, 0, TransactionState.ONGOING, timeout_ms=2**31 - 1)
+    open_transaction(h)
+    set_epoch(h, 0, TransactionState.ONGOING, timeout_ms=2**31 - 1)
     h.loop.pass_ms(30 * DAY_MS)
     assert h.state() == "Ongoing"
 
 
 def test_transactional_ids_expire(make: Callable[..., Harness]):
     h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
-    producer = opened(h)
+    producer = open_transaction(h)
     h.commit(producer)
     h.init("empty")
     h.loop.pass_ms(5 * DAY_MS)
     h.init("later")
     h.loop.pass_ms(3 * DAY_MS)
-    assert {one.transactional_id for one in h.transactions.list()} == {"later"}
+    assert {one.transactional_id for one in h.transactions.list_transactions()} == {"later"}
     assert h.states()[-2:] == ["-", "-"]
     assert h.commit((1000, 1)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    again = make(h.restarted())
-    assert {one.transactional_id for one in again.transactions.list()} == {"later"}
+    again = make(h.crash())
+    assert {one.transactional_id for one in again.transactions.list_transactions()} == {"later"}
     assert h.init() == (1003, 0)
 
 
 def test_what_is_open_does_not_expire(make: Callable[..., Harness]):
     h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=100 * DAY_MS)
-    opened(h)
+    open_transaction(h)
     h.init("marked")
     h.add((1001, 0), B0, id="marked")
     h.markers.held = True
@@ -280,9 +282,9 @@ def test_what_is_open_does_not_expire(make: Callable[..., Harness]):
 def test_expiry_that_cannot_be_written_is_tried_again(make: Callable[..., Harness]):
     h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
     h.init()
-    h.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    h.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
     h.loop.pass_ms(8 * DAY_MS)
     assert h.state() == "Empty"
-    h.log.refusal = None
+    h.log.append_error = None
     h.loop.pass_ms(3_600_000)
-    assert h.transactions.list() == []
+    assert h.transactions.list_transactions() == []

@@ -1,5 +1,6 @@
-"""A whole broker that dies while a transaction ends, at every turn of the loop: afterwards all of the transaction is
-there or nothing of it, and what the producer was told is so.
+"""A broker that crashes in any iteration of the event loop while a transaction ends.
+
+Afterwards the transaction is visible in all its partitions or in none, and the outcome is that of the response.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.internal_log import TransactionMarker
+from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
 from protocol.records.batch import body_of, iter_headers
@@ -19,147 +20,148 @@ from tests.unit.support.client import Client, records_of
 from tests.unit.support.simulated_broker import Machine, story
 from tests.unit.support.transactional_producer import Producer, producer
 
-PLACES = (("a", 0), ("a", 1), ("b", 0))
+PARTITIONS = (("a", 0), ("a", 1), ("b", 0))
 FLUSHED = {"flush_before_ack": "true"}
-# More than it takes from a request's arrival to the last record of its transaction; and later, when it was answered.
-TURNS = 8
+# More iterations than there are between the arrival of a request and the last record of its transaction.
+ITERATIONS = 8
 
 
 async def read_committed(client: Client, topic: str, partition: int) -> list[bytes]:
-    """All values, without those of aborted transactions, as consumers leave them out."""
+    """Return all values, except those of aborted transactions, which consumers filter."""
     values: list[bytes] = []
     offset = 0
     while True:
-        answer = await client.fetch_one(topic, offset, partition, isolation_level=1)
-        assert answer.error_code == 0
-        aborted = sorted((one.first_offset, one.producer_id) for one in answer.aborted_transactions or ())
-        data = records_of(answer)
-        leaving: set[int] = set()
+        response = await client.fetch_one(topic, offset, partition, isolation_level=1)
+        assert response.error_code == 0
+        aborted = sorted((one.first_offset, one.producer_id) for one in response.aborted_transactions or ())
+        data = records_of(response)
+        aborting: set[int] = set()
         start = offset
         for pos, header in iter_headers(data):
             offset = header.next_offset
             while aborted and aborted[0][0] < header.next_offset:
-                leaving.add(aborted.pop(0)[1])
+                aborting.add(aborted.pop(0)[1])
             if header.is_control:
-                leaving.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in leaving):
+                aborting.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborting):
                 records = iter_records(memoryview(body_of(data, pos, header.size)), header.count, 0)
                 values += [bytes(record.value or b"") for record in records]
         if offset == start:
             return values
 
 
-async def end_and_die(m: Machine, turns: int, *, committed: bool, v2: bool, power: bool) -> tuple[bool, str]:
-    """(whether the producer was told that it has ended, the state of the transaction in the end)."""
-    id = f"t{turns}-{committed}-{v2}"
+async def end_and_crash(m: Machine, iterations: int, *, committed: bool, v2: bool, power: bool) -> tuple[bool, str]:
+    """Return whether the response was a success, and the final state of the transaction."""
+    id = f"t{iterations}-{committed}-{v2}"
     one = await producer(m, id, v2=v2)
     if not v2:
         await one.add({"a": [0, 1], "b": [0]})
-    for topic, partition in PLACES:
+    for topic, partition in PARTITIONS:
         assert (await one.send(topic, id.encode(), partition=partition)).error_code == 0
     request = EndTxnRequest(
         transactional_id=id, producer_id=one.producer_id, producer_epoch=one.epoch, committed=committed
     )
     arrived = on_arrival(m)
-    asked = one.client.post(request, 5 if v2 else 4, EndTxnResponse)
+    response = one.client.post(request, 5 if v2 else 4, EndTxnResponse)
     await arrived
-    for _ in range(turns):
+    for _ in range(iterations):
         await asyncio.sleep(0)
-    if turns > TURNS:
-        await asyncio.sleep(turns / 1000)
-    told = asked.done() and asked.exception() is None and asked.result().error_code == 0
+    if iterations > ITERATIONS:
+        await asyncio.sleep(iterations / 1000)
+    succeeded = response.done() and response.exception() is None and response.result().error_code == 0
     await m.crash(power=power)
     await m.start()
-    return told, await ended(m, id)
+    return succeeded, await final_state(m, id)
 
 
 def on_arrival(m: Machine) -> "asyncio.Future[None]":
-    """Done when an EndTxn reaches the coordinator."""
+    """Return a future that is done when an EndTxn reaches the coordinator."""
     arrived = m.loop.create_future()
     transactions = m.broker.services.transactions
-    end = transactions.end
+    end_transaction = transactions.end_transaction
 
     async def wrapped(*args: Any) -> tuple[int, int]:
         arrived.set_result(None)
-        return await end(*args)
+        return await end_transaction(*args)
 
-    transactions.end = wrapped  # type: ignore[method-assign]
+    transactions.end_transaction = wrapped  # type: ignore[method-assign]
     return arrived
 
 
-async def ended(m: Machine, id: str) -> str:
-    """How it has ended: the next producer of its transactional id has what is open aborted."""
-    following = Producer(await m.client(), id)
+async def final_state(m: Machine, id: str) -> str:
+    """Return the final state. If the transaction is open, another producer aborts it."""
+    successor = Producer(await m.client(), id)
     while True:
-        state = (await following.described()).transaction_state
+        state = (await successor.described()).transaction_state
         if state.startswith("Complete"):
             return state
         if state == "Ongoing":
-            await following.init()
+            await successor.init()
         await asyncio.sleep(0.01)
 
 
-async def judge(m: Machine, outcomes: dict[bytes, str]) -> None:
+async def check_records(m: Machine, outcomes: dict[bytes, str]) -> None:
     client = await m.client()
-    there = {value for value, state in outcomes.items() if state == "CompleteCommit"}
-    for topic, partition in PLACES:
-        found = Counter(await read_committed(client, topic, partition))
-        assert found == dict.fromkeys(there, 1), f"in {topic}-{partition}"
+    committed = {value for value, state in outcomes.items() if state == "CompleteCommit"}
+    for topic, partition in PARTITIONS:
+        values = Counter(await read_committed(client, topic, partition))
+        assert values == dict.fromkeys(committed, 1), f"in {topic}-{partition}"
 
 
 @pytest.mark.parametrize("v2", [True, False])
 @pytest.mark.parametrize("committed", [True, False])
 @story(transaction_state_log_num_partitions=1)
-async def test_a_kill_at_every_turn(m: Machine, committed: bool, v2: bool) -> None:
+async def test_a_kill_in_every_loop_iteration(m: Machine, committed: bool, v2: bool) -> None:
     outcomes: dict[bytes, str] = {}
-    for turns in range(TURNS + 2):
-        told, state = await end_and_die(m, turns, committed=committed, v2=v2, power=False)
-        if told:
+    for iterations in range(ITERATIONS + 2):
+        succeeded, state = await end_and_crash(m, iterations, committed=committed, v2=v2, power=False)
+        if succeeded:
             assert state == ("CompleteCommit" if committed else "CompleteAbort")
-        outcomes[f"t{turns}-{committed}-{v2}".encode()] = state
-        await judge(m, outcomes)
+        outcomes[f"t{iterations}-{committed}-{v2}".encode()] = state
+        await check_records(m, outcomes)
     if committed:
         assert set(outcomes.values()) == {"CompleteCommit", "CompleteAbort"}
 
 
 @pytest.mark.parametrize("v2", [True, False])
 @story(transaction_state_log_num_partitions=1)
-async def test_a_power_loss_at_every_turn(m: Machine, v2: bool) -> None:
-    """With everything synced before it is acknowledged."""
+async def test_a_power_loss_in_every_loop_iteration(m: Machine, v2: bool) -> None:
+    """All topics have flush.before.ack."""
     await producer(m, "first")
     for topic in ("a", "b", "__transaction_state"):
         await (await m.client()).alter_topic(topic, **FLUSHED)
     outcomes: dict[bytes, str] = {}
-    for turns in range(TURNS + 12):
-        told, state = await end_and_die(m, turns, committed=True, v2=v2, power=True)
-        if told:
+    for iterations in range(ITERATIONS + 12):
+        succeeded, state = await end_and_crash(m, iterations, committed=True, v2=v2, power=True)
+        if succeeded:
             assert state == "CompleteCommit"
-        outcomes[f"t{turns}-{True}-{v2}".encode()] = state
-        await judge(m, outcomes)
+        outcomes[f"t{iterations}-{True}-{v2}".encode()] = state
+        await check_records(m, outcomes)
     assert set(outcomes.values()) == {"CompleteCommit", "CompleteAbort"}
 
 
 @pytest.mark.parametrize("v2", [True, False])
 @story(transaction_state_log_num_partitions=1)
 async def test_a_kill_between_the_markers(m: Machine, v2: bool) -> None:
-    """Some partitions have it and others not: the next coordinator brings it to all, and twice is as once."""
+    """Only some partitions have their marker: the next coordinator writes the others, and some of them twice."""
     outcomes: dict[bytes, str] = {}
-    for without in (PLACES[:1], PLACES[1:], PLACES):
-        markers = m.broker.services.markers
-        write_marker = markers.write_marker
+    for without in (PARTITIONS[:1], PARTITIONS[1:], PARTITIONS):
+        writer = m.broker.services.marker_writer
 
-        def some(
+        def write_some(
             tp: TopicPartition,
             marker: TransactionMarker,
-            done: Callable[[ErrorCode], None],
-            write: Callable[..., None] = write_marker,
+            on_written: Callable[[ErrorCode], None],
+            write: Callable[..., None] = writer.write,
             without: tuple[tuple[str, int], ...] = without,
         ) -> None:
             if tp not in without:
-                write(tp, marker, done)
+                write(tp, marker, on_written)
 
-        markers.write_marker = some  # type: ignore[method-assign]
-        turns = TURNS + len(without)
-        _, outcomes[f"t{turns}-True-{v2}".encode()] = await end_and_die(m, turns, committed=True, v2=v2, power=False)
-        await judge(m, outcomes)
+        writer.write = write_some  # type: ignore[method-assign]
+        iterations = ITERATIONS + len(without)
+        _, outcomes[f"t{iterations}-True-{v2}".encode()] = await end_and_crash(
+            m, iterations, committed=True, v2=v2, power=False
+        )
+        await check_records(m, outcomes)
     assert set(outcomes.values()) == {"CompleteCommit"}

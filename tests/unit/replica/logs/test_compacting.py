@@ -50,7 +50,7 @@ async def with_groups(m: Machine, commits: int) -> Client:
     await client.create_topic("t")
     found = await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
     assert found.coordinators[0].error_code == 0
-    await m.broker.services.groups.loaded("g")
+    await m.broker.services.groups.runtime.wait_until_loaded("g")
     for n in range(commits):
         await commit(client, f"g{n % 10}", n)
     return client
@@ -75,7 +75,7 @@ async def test_offsets_are_compacted_and_a_restart_loads_the_same(m: Machine) ->
             await m.crash(power=False)
         await m.start()
         client = await m.client()
-        await m.broker.services.groups.loaded("g")
+        await m.broker.services.groups.runtime.wait_until_loaded("g")
         assert [await committed(client, f"g{n}") for n in range(10)] == list(range(590, 600))
         assert m.partition(OFFSETS).log.cleaned_to == log.cleaned_to
 
@@ -149,7 +149,7 @@ async def test_an_end_in_the_middle(m: Machine, end: str) -> None:
     if end == "stop":
         await m.start()
         client = await m.client()
-        await m.broker.services.groups.loaded("g")
+        await m.broker.services.groups.runtime.wait_until_loaded("g")
         assert [await committed(client, f"g{n}") for n in range(10)] == list(range(590, 600))
         # And it is done at last.
         await commit(client, "g0", 600)

@@ -85,7 +85,7 @@ async def recorded(m: Machine, stop: str) -> Files:
 
 async def check_all_there(m: Machine, first: int = START) -> None:
     client = await m.client()
-    await m.broker.services.groups.loaded("g")
+    await m.broker.services.groups.runtime.wait_until_loaded("g")
     values = await client.read("t", first)
     assert [text.rstrip(b".") for text in values] == [value(number) for number in range(first, BATCHES)]
     assert await committed(client, "g") == BATCHES - 1
@@ -119,7 +119,7 @@ async def test_checkpoints(m: Machine, name: str, stop: str, caplog: pytest.LogC
         await check_all_there(m)
         await m.restart()
         client = await m.client()
-        await m.broker.services.groups.loaded("g")
+        await m.broker.services.groups.runtime.wait_until_loaded("g")
         assert len(await client.read("t", START)) == BATCHES + 1 - START
         assert await committed(client, "g") == BATCHES
         await m.stop()
@@ -213,13 +213,13 @@ async def test_commits_of_the_longest_valid_prefix(m: Machine, caplog: pytest.Lo
         kept = {one: text for one, text in without.items() if "__consumer_offsets-0" not in one or one == path}
         await begin_on(m, {**kept, path: damaged})
         client = await m.client()
-        await m.broker.services.groups.loaded("g")
+        await m.broker.services.groups.runtime.wait_until_loaded("g")
         survive = len(damaged) // size if commits == len(damaged) // size else commits
         assert await committed(client, "g") == START + survive - 1
         assert told(caplog, "__consumer_offsets-0") == (len(damaged) % size != 0 or survive < len(damaged) // size)
         await commit(client, "g", 77)
         await m.restart()
-        await m.broker.services.groups.loaded("g")
+        await m.broker.services.groups.runtime.wait_until_loaded("g")
         assert await committed(await m.client(), "g") == 77
         await m.stop()
 
@@ -233,7 +233,7 @@ async def test_commits_that_cannot_be_read_are_not_taken_for_none(m: Machine, ca
     data[61] = 0x7F
     await begin_on(m, {**files, path: bytes(data)})
     client = await m.client()
-    await m.broker.services.groups.loaded("g")
+    await m.broker.services.groups.runtime.wait_until_loaded("g")
     answer = await client.ask(
         OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")]), 8, OffsetFetchResponse
     )

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group import replay as applying
-from kbroker.coordinator.group.classic import leave as leaving
-from kbroker.coordinator.group.group_shard import GroupShard
-from kbroker.coordinator.group.offsets import commit_validation as commits
-from kbroker.coordinator.runtime import coordinator_context as runtime
+from kbroker.coordinator.group import group_shard
+from kbroker.coordinator.group.classic import heartbeat
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.runtime import loader
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
 from kbroker.storage.cleaner import cleaner
 from protocol.errors import ErrorCode
@@ -25,16 +24,16 @@ from tests.unit.simulation.mutations.shapes import broker, crash, member_out_of_
     shape=only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1),
 )
 def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
-    real = commits.check_commit
+    real = group_shard.validate_offset_commit
 
-    def check_commit(*arguments: Any) -> None:
+    def validate_offset_commit(*arguments: Any) -> None:
         try:
             real(*arguments)
         except KafkaError as error:
             if error.code not in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
                 raise
 
-    patch.setattr(commits, "check_commit", check_commit)
+    patch.setattr(group_shard, "validate_offset_commit", validate_offset_commit)
 
 
 @mutation(
@@ -44,13 +43,18 @@ def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
     shape=only("full", members=3),
 )
 def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
-    real = GroupShard.write_shared
+    real = GroupCoordinator.commit_offsets
 
-    def write_shared(shard: GroupShard, group_id: str, records: Any, done: Any) -> None:
-        done(ErrorCode.NONE)
-        real(shard, group_id, records, lambda error: None)
+    def commit_offsets(groups: GroupCoordinator, *arguments: Any) -> Any:
+        written = real(groups, *arguments)
+        if written.done():
+            return written
+        written.add_done_callback(lambda future: future.exception())
+        acknowledged = groups._environment.loop.create_future()
+        acknowledged.set_result(None)
+        return acknowledged
 
-    patch.setattr(GroupShard, "write_shared", write_shared)
+    patch.setattr(GroupCoordinator, "commit_offsets", commit_offsets)
 
 
 @mutation(
@@ -60,13 +64,13 @@ def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
     shape=only("full", "kill", troubles=3, members=3),
 )
 def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
-    def refused(self: CoordinatorContext[Any], writes: Any, codec: int, error: ErrorCode) -> None:
-        for write in writes:
-            for record in write.records:
-                self._machine.apply(record)
-            write.done(ErrorCode.NONE)
+    def on_append_failed(context: CoordinatorContext[Any], events: Any, codec: int, error: ErrorCode) -> None:
+        for event in events:
+            for record in event.result.records:
+                context.shard.replay(record, -1, -1)
+            context._finish(event, ErrorCode.NONE)
 
-    patch.setattr(CoordinatorContext, "_refused", refused)
+    patch.setattr(CoordinatorContext, "_on_append_failed", on_append_failed)
 
 
 @mutation(
@@ -76,14 +80,14 @@ def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
     shape=only(crash, pause_s=1.0, members=3, readers=1),
 )
 def generation_begins_anew(patch: pytest.MonkeyPatch) -> None:
-    real = applying.restore
+    real = group_shard.group_from_record
 
-    def restore(record: Any) -> Any:
+    def group_from_record(record: Any) -> Any:
         group = real(record)
         group.generation = 0
         return group
 
-    patch.setattr(applying, "restore", restore)
+    patch.setattr(group_shard, "group_from_record", group_from_record)
 
 
 @mutation(
@@ -93,12 +97,12 @@ def generation_begins_anew(patch: pytest.MonkeyPatch) -> None:
     shape=only(crash, pause_s=1.0, members=3, readers=1),
 )
 def load_misses_the_last_batch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(runtime, "iter_headers", lambda data: list(iter_headers(data))[:-1])
+    patch.setattr(loader, "iter_headers", lambda data: list(iter_headers(data))[:-1])
 
 
 @mutation("A member's session never ends.", scenario="calm", signs=("NotLive",), shape=short(members=2))
 def sessions_never_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leaving, "_session_over", lambda *_: None)
+    patch.setattr(heartbeat, "_expire_session", lambda *_: None)
 
 
 @mutation(

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.group_shard import GroupShard
-from kbroker.coordinator.group.offsets import commit_validation as commits
-from kbroker.coordinator.group.offsets.pending_offsets import PendingOffsets
-from kbroker.coordinator.group.records import OffsetRecord
-from kbroker.coordinator.transaction import end_transaction as ending
-from kbroker.coordinator.transaction import init_producer_id as beginning
-from kbroker.coordinator.transaction.marker_sender import MarkerSenders, TransactionMarkerSender
+from kbroker.coordinator.group import group_shard
+from kbroker.coordinator.group.offsets.offset_metadata_manager import OffsetMetadataManager
+from kbroker.coordinator.group.offsets.pending_transactional_offsets import PendingTransactionalOffsets
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, complete
+from kbroker.coordinator.transaction import add_partitions, end_transaction, transaction_shard
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.coordinator.transaction.transaction_state import PREPARED
 from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
@@ -77,14 +76,14 @@ async def transformer_stalls(stage: Stage, random: Random) -> None:
     shape=transacting(only("full", crash, pause_s=0.3, troubles=2, seconds=8.0)),
 )
 def markers_come_before_the_prepare(patch: pytest.MonkeyPatch) -> None:
-    real = TransactionShard.change
+    real = TransactionShard._transition
 
-    def change(shard: TransactionShard, entry: Any, to: Any, done: Any) -> None:
-        if to.state in PREPARED:
-            shard.completions.begin(to, shard.epoch, lambda completion: None)
-        real(shard, entry, to, done)
+    def transition(shard: TransactionShard, entry: Any, metadata: Any, response: Any) -> Any:
+        if metadata.state in PREPARED:
+            shard._markers.send_markers(metadata, shard._context.epoch, lambda: None)
+        return real(shard, entry, metadata, response)
 
-    patch.setattr(TransactionShard, "change", change)
+    patch.setattr(TransactionShard, "_transition", transition)
 
 
 @mutation(
@@ -94,23 +93,23 @@ def markers_come_before_the_prepare(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only(crash, pause_s=0.3, seconds=8.0)),
 )
 def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
-    def done(completion: TransactionMarkerSender, tp: Any) -> None:
-        first = len(completion.remaining) == len(completion.transaction.partitions)
-        completion.remaining.discard(tp)
-        if first:
-            completion._all_written()
+    real = TransactionMarkerSender._send
 
-    def send(completion: TransactionMarkerSender) -> None:
+    def on_written(sender: TransactionMarkerSender, markers: Any, tp: Any) -> None:
+        is_first = len(markers.remaining) == len(markers.metadata.partitions)
+        markers.remaining.discard(tp)
+        if is_first:
+            markers.on_all_written()
+
+    def send(sender: TransactionMarkerSender, markers: Any, tp: Any) -> None:
         # One after the other, as to several brokers.
-        if not completion.remaining:
-            completion._all_written()
-        for place, tp in enumerate(sorted(completion.remaining)):
-            completion._completions.environment.loop.call_later(0.05 * place, completion._send, tp)
+        delay_s = 0.05 * sorted(markers.metadata.partitions).index(tp)
+        sender._environment.loop.call_later(delay_s, real, sender, markers, tp)
 
-    patch.setattr(TransactionMarkerSender, "_done", done)
-    patch.setattr(TransactionMarkerSender, "send", send)
-    patch.setattr(MarkerSenders, "is_under_way", lambda completions, completion: True)
-    patch.setattr(MarkerSenders, "drop", lambda *_: None)
+    patch.setattr(TransactionMarkerSender, "_on_written", on_written)
+    patch.setattr(TransactionMarkerSender, "_send", send)
+    patch.setattr(TransactionMarkerSender, "_is_pending", lambda sender, markers: True)
+    patch.setattr(TransactionMarkerSender, "remove", lambda *_: None)
 
 
 @mutation(
@@ -120,7 +119,7 @@ def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only(crash, pause_s=0.3)),
 )
 def prepared_is_not_resumed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TransactionShard, "start", lambda shard: shard.runtime.activate())
+    patch.setattr(TransactionShard, "on_loaded", lambda shard: None)
 
 
 @mutation(
@@ -130,14 +129,14 @@ def prepared_is_not_resumed(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only(), saboteurs=2),
 )
 def old_ends_are_taken(patch: pytest.MonkeyPatch) -> None:
-    real = ending._end
+    real = end_transaction._prepare_end_with_epoch_bump
 
     def end(entry: Any, producer: Any, *arguments: Any) -> Any:
-        if entry is not None and producer.epoch < entry.transaction.producer_epoch:
-            producer = producer._replace(epoch=entry.transaction.producer_epoch)
+        if entry is not None and producer.epoch < entry.metadata.producer_epoch:
+            producer = producer._replace(epoch=entry.metadata.producer_epoch)
         return real(entry, producer, *arguments)
 
-    patch.setattr(ending, "_end", end)
+    patch.setattr(end_transaction, "_prepare_end_with_epoch_bump", end)
 
 
 @mutation(
@@ -147,14 +146,14 @@ def old_ends_are_taken(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only("stall", seconds=8.0), transactional_ids=1, saboteurs=2),
 )
 def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
-    real = beginning.check_producer
+    real = add_partitions.validate_producer
 
-    def check_producer(entry: Any, producer_id: int, epoch: int) -> Any:
-        if entry is not None and epoch < entry.transaction.producer_epoch:
-            epoch = entry.transaction.producer_epoch
+    def validate_producer(entry: Any, producer_id: int, epoch: int) -> Any:
+        if entry is not None and epoch < entry.metadata.producer_epoch:
+            epoch = entry.metadata.producer_epoch
         return real(entry, producer_id, epoch)
 
-    patch.setattr(beginning, "check_producer", check_producer)
+    patch.setattr(add_partitions, "validate_producer", validate_producer)
     _take_older_epochs(patch)
 
 
@@ -180,7 +179,7 @@ def _take_older_epochs(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only(seconds=6.0)),
 )
 def timeouts_are_not_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ending, "is_timed_out", lambda *_: False)
+    patch.setattr(transaction_shard, "is_timed_out", lambda *_: False)
 
 
 @mutation(
@@ -190,21 +189,14 @@ def timeouts_are_not_seen(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only("full", crash, pause_s=0.3, troubles=2, seconds=8.0)),
 )
 def ends_are_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
-    real = TransactionShard.change
+    real = CoordinatorContext._run
 
-    def change(shard: TransactionShard, entry: Any, to: Any, done: Any) -> None:
-        if to.state in PREPARED and entry.transaction.state is not to.state:
-            before, entry.transaction = entry.transaction, to
-            done(ErrorCode.NONE)
-            entry.transaction = before
-            done = _nobody
-        real(shard, entry, to, done)
+    def run(context: CoordinatorContext[Any], event: Any) -> None:
+        real(context, event)
+        if any(getattr(record, "state", None) in PREPARED for record in event.result.records):
+            complete(event.future, event.result.response)
 
-    patch.setattr(TransactionShard, "change", change)
-
-
-def _nobody(error: ErrorCode) -> None:
-    """Waits for it any more."""
+    patch.setattr(CoordinatorContext, "_run", run)
 
 
 @mutation(
@@ -309,14 +301,14 @@ def snapshots_have_no_open_transactions(patch: pytest.MonkeyPatch) -> None:
     shape=transforming(only()),
 )
 def offsets_count_before_the_marker(patch: pytest.MonkeyPatch) -> None:
-    real = GroupShard.load
+    real = OffsetMetadataManager.replay
 
-    def load(shard: GroupShard, item: Any) -> None:
-        real(shard, item)
-        if getattr(item, "producer_id", -1) >= 0 and hasattr(item, "record"):
-            shard._apply_offset(OffsetRecord(item.record.key, item.record.value), item.offset)
+    def replay(offsets: OffsetMetadataManager, record: Any, record_offset: int, producer_id: int) -> None:
+        real(offsets, record, record_offset, producer_id)
+        if producer_id >= 0 and record.value is not None:
+            offsets._put(record.key, record.value)
 
-    patch.setattr(GroupShard, "load", load)
+    patch.setattr(OffsetMetadataManager, "replay", replay)
 
 
 @mutation(
@@ -326,7 +318,7 @@ def offsets_count_before_the_marker(patch: pytest.MonkeyPatch) -> None:
     shape=transforming(only(transformer_stalls, seconds=5.0)),
 )
 def unstable_offsets_are_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PendingOffsets, "of_group", lambda *_: [])
+    patch.setattr(PendingTransactionalOffsets, "partitions", lambda *_: [])
 
 
 @mutation(
@@ -336,7 +328,7 @@ def unstable_offsets_are_told(patch: pytest.MonkeyPatch) -> None:
     shape=transforming(only(transformer_stalls, seconds=30.0), pause_between_sends_s=0.2),
 )
 def stale_members_commit_in_transactions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(commits, "check_commit_in_transaction", lambda *_: None)
+    patch.setattr(group_shard, "validate_transactional_offset_commit", lambda *_: None)
 
 
 @mutation(

@@ -40,7 +40,7 @@ async def _ask(play: Play, name: str, verb: str, words: list[str]) -> list[str]:
         request_class, response_class = message_classes(KEYS[api])
         answer = await client.ask(from_dict(request_class, body), version, response_class)
         found = to_dict(answer, version)
-        play.members.learn(name, found.get("member_id", ""))
+        play.members.learn_member(name, found.get("member_id", ""))
         return found
 
     async def work(client: Client) -> str:

@@ -3,11 +3,11 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
-from kbroker.coordinator.group.classic.group_state import ENTERED_FROM, GroupState
+from kbroker.coordinator.group.classic.group_state import VALID_PREVIOUS_STATES, GroupState
 from protocol.errors import ErrorCode
 
 
-def member(member_id: str, *names: str, instance_id: str | None = None) -> ClassicGroupMember:
+def new_member(member_id: str, *names: str, instance_id: str | None = None) -> ClassicGroupMember:
     return ClassicGroupMember(
         member_id=member_id,
         instance_id=instance_id,
@@ -22,67 +22,67 @@ def member(member_id: str, *names: str, instance_id: str | None = None) -> Class
 def group_of(*members: ClassicGroupMember) -> ClassicGroup:
     group = ClassicGroup("g")
     group.protocol_type = "consumer"
-    for one in members:
-        group.add(one)
+    for member in members:
+        group.add_member(member)
     return group
 
 
-def test_states_follow_the_table() -> None:
+def test_only_the_transitions_of_the_table_are_possible() -> None:
     for state in GroupState:
         for target in GroupState:
             group = ClassicGroup("g")
             group.state = state
-            if state in ENTERED_FROM[target]:
-                group.enter(target)
+            if state in VALID_PREVIOUS_STATES[target]:
+                group.transition_to(target)
                 assert group.state is target
             else:
                 with pytest.raises(AssertionError):
-                    group.enter(target)
+                    group.transition_to(target)
 
 
 @pytest.mark.parametrize(
-    ("preferences", "chosen"),
+    ("preferences", "selected"),
     [
         (["a b"], "a"),
         (["a b", "b a", "b a"], "b"),
-        # only what all support
+        # Only protocols that all members support.
         (["a b", "b", "a b"], "b"),
-        # a draw: the earliest member decides
+        # Of two with the same number of votes, the one of the earliest member.
         (["b a", "a b"], "b"),
     ],
 )
-def test_members_vote_for_a_protocol(preferences: list[str], chosen: str) -> None:
-    group = group_of(*[member(str(i), *text.split()) for i, text in enumerate(preferences)])
-    assert group.choose_protocol() == chosen
+def test_members_vote_for_a_protocol(preferences: list[str], selected: str) -> None:
+    group = group_of(*[new_member(str(i), *text.split()) for i, text in enumerate(preferences)])
+    assert group.select_protocol() == selected
 
 
-def test_what_a_joining_member_must_support() -> None:
-    group = group_of(member("1", "a", "b"), member("2", "b", "c"))
-    assert group.supports("consumer", ["x"])
+def test_a_joining_member_must_support_a_protocol_of_all_members() -> None:
+    group = group_of(new_member("1", "a", "b"), new_member("2", "b", "c"))
+    assert group.supports_protocols("consumer", ["x"])
     group.state = GroupState.STABLE
-    assert group.supports("consumer", ["b", "x"])
-    assert not group.supports("consumer", ["a", "c"])
-    assert not group.supports("connect", ["b"])
-    group.remove("1")
-    assert group.supports("consumer", ["c"])
+    assert group.supports_protocols("consumer", ["b", "x"])
+    assert not group.supports_protocols("consumer", ["a", "c"])
+    assert not group.supports_protocols("connect", ["b"])
+    group.remove_member("1")
+    assert group.supports_protocols("consumer", ["c"])
 
 
-def test_the_next_member_leads_when_the_leader_goes() -> None:
-    group = group_of(member("1", "a"), member("2", "a"), member("3", "a"))
-    assert group.leader == "1"
-    group.remove("1")
-    assert group.leader == "2"
-    group.remove("3")
-    group.remove("2")
-    assert group.leader is None
+def test_the_next_member_becomes_leader_when_the_leader_is_removed() -> None:
+    group = group_of(new_member("1", "a"), new_member("2", "a"), new_member("3", "a"))
+    assert group.leader_id == "1"
+    group.remove_member("1")
+    assert group.leader_id == "2"
+    group.remove_member("3")
+    group.remove_member("2")
+    assert group.leader_id is None
 
 
-def test_a_static_member_is_replaced_in_its_place() -> None:
-    group = group_of(member("1", "a", instance_id="i"), member("2", "a"))
-    group.replace("1", group.members["1"].renamed("9"))
+def test_a_replaced_static_member_keeps_its_position_and_leadership() -> None:
+    group = group_of(new_member("1", "a", instance_id="i"), new_member("2", "a"))
+    group.replace_static_member("1", group.members["1"].with_member_id("9"))
     assert list(group.members) == ["9", "2"]
-    assert group.leader == "9"
-    assert group.static == {"i": "9"}
+    assert group.leader_id == "9"
+    assert group.static_members == {"i": "9"}
 
 
 @pytest.mark.parametrize(
@@ -95,20 +95,22 @@ def test_a_static_member_is_replaced_in_its_place() -> None:
         ("9", None, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_members_are_known_by_both_ids(member_id: str, instance_id: str | None, error: ErrorCode | None) -> None:
-    group = group_of(member("1", "a", instance_id="i"), member("2", "a"))
+def test_members_are_validated_by_member_id_and_instance_id(
+    member_id: str, instance_id: str | None, error: ErrorCode | None
+) -> None:
+    group = group_of(new_member("1", "a", instance_id="i"), new_member("2", "a"))
     if error is None:
-        assert group.check_member(member_id, instance_id).member_id == member_id
+        assert group.validate_member(member_id, instance_id).member_id == member_id
     else:
-        with pytest.raises(KafkaError) as refused:
-            group.check_member(member_id, instance_id)
-        assert refused.value.code is error
+        with pytest.raises(KafkaError) as error_info:
+            group.validate_member(member_id, instance_id)
+        assert error_info.value.code is error
 
 
-def test_protocols_of_members_that_are_gone_are_forgotten() -> None:
-    group = group_of(member("1", "a"))
+def test_no_protocols_remain_of_removed_members() -> None:
+    group = group_of(new_member("1", "a"))
     for i in range(100):
-        group.add(member("2", "a", f"b{i}"))
-        group.remove("2")
-    assert group.choose_protocol() == "a"
-    assert len(group._supporters) == 1
+        group.add_member(new_member("2", "a", f"b{i}"))
+        group.remove_member("2")
+    assert group.select_protocol() == "a"
+    assert len(group._supported_protocols) == 1

@@ -2,13 +2,13 @@ import struct
 
 import pytest
 
-from kbroker.coordinator.group.classic.subscription import topics_of
+from kbroker.coordinator.group.classic.subscription import subscribed_topics
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription, OwnedTopic
 from protocol.schema.codec import encode
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_every_version_begins_with_the_topics(version: int) -> None:
+def test_the_topics_of_every_version_are_read(version: int) -> None:
     subscription = ConsumerProtocolSubscription(
         topics=["a", "bä"],
         user_data=b"u",
@@ -16,7 +16,7 @@ def test_every_version_begins_with_the_topics(version: int) -> None:
         generation_id=7,
         rack_id="r",
     )
-    assert topics_of(struct.pack(">h", version) + encode(subscription, version)) == ["a", "bä"]
+    assert subscribed_topics(struct.pack(">h", version) + encode(subscription, version)) == ["a", "bä"]
 
 
 @pytest.mark.parametrize(
@@ -31,5 +31,5 @@ def test_every_version_begins_with_the_topics(version: int) -> None:
         b"\0\0\0\0\0\1\0\1t",
     ],
 )
-def test_what_is_no_subscription_has_no_topics(metadata: bytes) -> None:
-    assert topics_of(metadata) is None
+def test_bytes_that_are_not_a_subscription_have_no_topics(metadata: bytes) -> None:
+    assert subscribed_topics(metadata) is None

@@ -1,5 +1,8 @@
-"""Many random stories of one group, each from a seed: invariants hold after every step, everybody is answered in
-the end, and a broker that loads the log knows what the one that wrote it knew."""
+"""Random stories of one group, each from a seed.
+
+The invariants hold after every step, every request gets a response in the end, and a broker that loads the log has the
+state of the one that wrote it.
+"""
 
 import asyncio
 from random import Random
@@ -39,7 +42,7 @@ from tests.unit.support.group_coordinator import Harness
 
 STEPS = 250
 SESSION_MS, REBALANCE_MS = 3_000, 2_000
-ACCEPTED = {
+EXPECTED_ERRORS = {
     ErrorCode.NONE,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.FENCED_INSTANCE_ID,
@@ -55,13 +58,14 @@ ACCEPTED = {
 
 
 class Client:
-    """One consumer that does at random what consumers may do, in order or not."""
+    """A consumer that sends random requests, in a valid order or not."""
 
     def __init__(self, number: int) -> None:
         self.instance = f"i{number}" if number % 2 else None
         self.member_id = ""
         self.generation = -1
-        self.leads: list[str] = []
+        # Known to the leader.
+        self.members: list[str] = []
         self.request: Any = None
         self.task: asyncio.Task[Any] | None = None
 
@@ -80,7 +84,7 @@ class Client:
             ), random.choice((5, 8, 9))
         if choice < 0.7:
             text = f"{self.generation}".encode()
-            assignments = [SyncGroupRequestAssignment(member_id=one, assignment=text) for one in self.leads]
+            assignments = [SyncGroupRequestAssignment(member_id=one, assignment=text) for one in self.members]
             return self._with_member(SyncGroupRequest(assignments=assignments)), 4
         if choice < 0.85:
             return self._with_member(HeartbeatRequest()), 4
@@ -101,77 +105,79 @@ class Client:
         request.member_id, request.group_instance_id = self.member_id, self.instance
         return request
 
-    def take(self, answer: Any) -> None:
-        """Learn from an answer, as a consumer does, and check that it is one that a consumer may get."""
-        code = getattr(answer, "error_code", None)
+    def on_response(self, response: Any) -> None:
+        """Continue as a consumer does, and check that the error is one that consumers expect."""
+        code = getattr(response, "error_code", None)
         if code is not None:
-            assert ErrorCode(code) in ACCEPTED, (self.request, answer)
+            assert ErrorCode(code) in EXPECTED_ERRORS, (self.request, response)
         if isinstance(self.request, JoinGroupRequest) and code in (0, ErrorCode.MEMBER_ID_REQUIRED):
-            self.member_id = answer.member_id
-            self.generation = answer.generation_id
-            self.leads = [member.member_id for member in answer.members]
+            self.member_id = response.member_id
+            self.generation = response.generation_id
+            self.members = [member.member_id for member in response.members]
         if isinstance(self.request, SyncGroupRequest) and code == 0:
-            # An assignment is of the generation that the client is in, whatever came between.
-            assert answer.assignment in (b"", f"{self.request.generation_id}".encode())
+            # The assignment is of the client's generation, whatever has happened since the request.
+            assert response.assignment in (b"", f"{self.request.generation_id}".encode())
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self.member_id = ""
 
 
-class Transactor:
-    """A producer that commits the group's offsets in transactions, of either version."""
+class TransactionalClient:
+    """A producer that commits offsets of the group in transactions, with or without transactions version 2."""
 
     def __init__(self, number: int) -> None:
         self.name = f"T{number}"
-        self.old = bool(number % 2)
+        self.is_old = bool(number % 2)
         self.producer: tuple[int, int] | None = None
-        self.began = False
+        self.has_begun = False
         self.request: Any = None
         self.task: asyncio.Task[Any] | None = None
 
     def next_request(self, random: Random) -> tuple[Any, int]:
         if self.producer is None or random.random() < 0.05:
-            return InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=5_000), 4 if self.old else 5
+            return InitProducerIdRequest(
+                transactional_id=self.name, transaction_timeout_ms=5_000
+            ), 4 if self.is_old else 5
         producer_id, epoch = self.producer
         identity: Any = {"transactional_id": self.name, "producer_id": producer_id, "producer_epoch": epoch}
-        if self.old and not self.began:
+        if self.is_old and not self.has_begun:
             return AddOffsetsToTxnRequest(**identity, group_id="g"), 3
         if random.random() < 0.5:
             partition = TxnOffsetCommitRequestPartition(
                 partition_index=0, committed_offset=random.randrange(100, 200), committed_metadata=None
             )
             topics = [TxnOffsetCommitRequestTopic(name="t", partitions=[partition])]
-            return TxnOffsetCommitRequest(**identity, group_id="g", topics=topics), 3 if self.old else 5
-        return EndTxnRequest(**identity, committed=random.random() < 0.6), 4 if self.old else 5
+            return TxnOffsetCommitRequest(**identity, group_id="g", topics=topics), 3 if self.is_old else 5
+        return EndTxnRequest(**identity, committed=random.random() < 0.6), 4 if self.is_old else 5
 
-    def take(self, answer: Any) -> None:
+    def on_response(self, response: Any) -> None:
         request = self.request
-        code = answer.topics[0].partitions[0].error_code if hasattr(answer, "topics") else answer.error_code
-        assert code != ErrorCode.UNKNOWN_SERVER_ERROR, (request, answer)
+        code = response.topics[0].partitions[0].error_code if hasattr(response, "topics") else response.error_code
+        assert code != ErrorCode.UNKNOWN_SERVER_ERROR, (request, response)
         if code != ErrorCode.NONE:
-            # It does not know what became of its transaction: it begins anew.
+            # The client does not know how its transaction has ended, and starts again.
             self.producer = None
         elif isinstance(request, InitProducerIdRequest):
-            self.producer, self.began = (answer.producer_id, answer.producer_epoch), False
+            self.producer, self.has_begun = (response.producer_id, response.producer_epoch), False
         elif isinstance(request, EndTxnRequest):
-            self.began = False
-            if not self.old:
-                self.producer = (answer.producer_id, answer.producer_epoch)
+            self.has_begun = False
+            if not self.is_old:
+                self.producer = (response.producer_id, response.producer_epoch)
         else:
-            self.began = True
+            self.has_begun = True
 
 
 class Story:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        # In every other story the log refuses an append now and then.
-        self.refuses = bool(seed % 2)
+        # In every other story, appends fail now and then.
+        self.has_failures = bool(seed % 2)
         self.broker = Harness(
             group_max_size=self.random.choice((2, 3, 100)),
             group_initial_rebalance_delay_ms=self.random.choice((0, 700)),
         )
         self.broker.create_topic("t", 1)
-        self.clients: list[Client | Transactor] = [Client(number) for number in range(5)]
-        self.clients += [Transactor(number) for number in range(3)]
+        self.clients: list[Client | TransactionalClient] = [Client(number) for number in range(5)]
+        self.clients += [TransactionalClient(number) for number in range(3)]
 
     def step(self) -> None:
         random, broker = self.random, self.broker
@@ -187,9 +193,9 @@ class Story:
             broker.log.held = not broker.log.held
         if random.random() < 0.3:
             broker.log.commit(random.choice((1, None)))
-        if self.refuses:
-            broker.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS if random.random() < 0.03 else None
-        broker.loop.settle()
+        if self.has_failures:
+            broker.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS if random.random() < 0.03 else None
+        broker.loop.run_ready()
         if random.random() < 0.5:
             broker.loop.pass_ms(random.choice((1, 50, 400, 1_500)))
         self.collect()
@@ -198,15 +204,15 @@ class Story:
         for client in self.clients:
             if client.task is not None and client.task.done():
                 if not client.task.cancelled():
-                    client.take(client.task.result())
+                    client.on_response(client.task.result())
                 client.task = None
         group = self.broker.groups.group("g")
         if group is not None:
-            check(group)
+            check_invariants(group)
 
     def end(self) -> None:
-        """Nobody asks any more: within the longest timeouts all are answered and all members are gone."""
-        self.broker.log.held, self.broker.log.refusal = False, None
+        """Without further requests, all requests get a response and all members time out."""
+        self.broker.log.held, self.broker.log.append_error = False, None
         self.broker.log.commit()
         for _ in range(12):
             self.broker.loop.pass_ms(SESSION_MS)
@@ -215,60 +221,64 @@ class Story:
         assert all(client.task is None for client in self.clients)
         group = self.broker.groups.group("g")
         assert group is None or group.state is GroupState.EMPTY
-        shard = self.broker.groups._owned._shards[self.broker.groups.partition_for("g")]
-        assert not shard._gates
-        # Transactions that nobody ends time out.
-        assert not shard.groups.pending
+        assert self.broker.groups.runtime.context("g").locked_keys() == []
+        # Transactions without an end have timed out.
+        assert not self.broker.shard().offsets.pending
 
 
-def check(group: ClassicGroup) -> None:
+def check_invariants(group: ClassicGroup) -> None:
     members = list(group.members.values())
-    assert group.joining == sum(member.joining is not None for member in members)
-    assert group.static == {one.instance_id: one.member_id for one in members if one.instance_id is not None}
-    assert group.leader in group.members if members else group.leader is None
-    assert not group.pending_joins & group.members.keys()
-    assert group.pending_syncs <= group.members.keys()
-    for member_id in (*group.members, *group.pending_joins):
-        waits = member_id in group.members and group.members[member_id].waits()
-        assert waits or ("session", member_id) in group.deadlines, f"{member_id} would stay for ever"
+    assert group.members_awaiting_join == sum(member.awaiting_join is not None for member in members)
+    assert group.static_members == {one.instance_id: one.member_id for one in members if one.instance_id is not None}
+    assert group.leader_id in group.members if members else group.leader_id is None
+    assert not group.pending_join_members & group.members.keys()
+    assert group.pending_sync_members <= group.members.keys()
+    for member_id in (*group.members, *group.pending_join_members):
+        is_waiting = member_id in group.members and group.members[member_id].has_waiting_request
+        assert is_waiting or ("session", member_id) in group.deadlines, f"{member_id} would stay for ever"
     if group.state is GroupState.EMPTY:
         assert not members
     if group.state is GroupState.PREPARING_REBALANCE:
         assert JOIN_DEADLINE in group.deadlines
     else:
-        assert group.joining == 0
+        assert group.members_awaiting_join == 0
     if group.state is GroupState.COMPLETING_REBALANCE:
-        assert SYNC_DEADLINE in group.deadlines or not group.pending_syncs
+        assert SYNC_DEADLINE in group.deadlines or not group.pending_sync_members
     else:
-        assert not any(member.syncing is not None for member in members)
+        assert not any(member.awaiting_sync is not None for member in members)
 
 
-def durable(broker: Harness) -> tuple[Any, ...]:
-    """What must be the same after a restart, of a group that is not in a rebalance."""
+def durable_state(broker: Harness) -> tuple[Any, ...]:
+    """Return what must be the same after a restart: the offsets, and the group unless it is in a rebalance."""
     group = broker.groups.group("g")
-    offsets = broker.run(broker.groups.offsets("g", after_commits=True))
-    kept = sorted((topic, partition, one.offset) for topic, partition, one in offsets or ())
-    kept += sorted((topic, partition, "pending") for topic, partition in broker.groups.pending_offsets("g"))
+    offsets = broker.run(broker.groups.fetch_offsets("g", require_stable=True))
+    rows: list[Any] = sorted(
+        (topic, partition, offset.offset)
+        for topic, partitions in offsets.topics.items()
+        for partition, offset in partitions.items()
+    )
+    rows += sorted((topic, partition, "pending") for topic, partition in offsets.unstable)
     if group is None or group.state not in (GroupState.STABLE, GroupState.EMPTY):
-        return (kept,)
+        return (rows,)
     members = sorted((one.member_id, one.instance_id, one.assignment) for one in group.members.values())
-    return kept, group.state, group.generation, group.leader, members
+    return rows, group.state, group.generation, group.leader_id, members
 
 
-def by_the_log(broker: Harness) -> list[Any]:
-    """What the group's offsets are by what is in the log, in Kafka's words: each has its place there, and the end of a
-    transaction brings those that stand behind the ones they replace."""
+def offsets_by_the_log(broker: Harness) -> list[Any]:
+    """Return the offsets that follow from the log by Kafka's rule: the end of a transaction brings an offset if its
+    record is after the record of the one that it replaces.
+    """
     offsets: dict[OffsetKey, tuple[int, int]] = {}
     pending: dict[int, dict[OffsetKey, tuple[int, int]]] = {}
-    data = b"".join(broker.log.batches[TopicPartition(GROUP_METADATA_TOPIC, broker.groups.partition_for("g"))])
+    data = b"".join(broker.log.batches[TopicPartition(GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for("g"))])
     for pos, header in iter_headers(data):
-        for found in iter_records(body_of(data, pos, header.size), header.count, header.base_timestamp):
+        for raw in iter_records(body_of(data, pos, header.size), header.count, header.base_timestamp):
             if header.is_control:
-                for key, one in pending.pop(header.producer_id, {}).items():
-                    if control_type(found.key) == COMMIT and one[1] > offsets.get(key, (0, -1))[1]:
-                        offsets[key] = one
+                for key, offset in pending.pop(header.producer_id, {}).items():
+                    if control_type(raw.key) == COMMIT and offset[1] > offsets.get(key, (0, -1))[1]:
+                        offsets[key] = offset
                 continue
-            record = decode_record(found.key, found.value)
+            record = decode_record(raw.key, raw.value)
             if not isinstance(record, OffsetRecord):
                 continue
             if record.value is None:
@@ -276,10 +286,10 @@ def by_the_log(broker: Harness) -> list[Any]:
                     store.pop(record.key, None)
             else:
                 store = pending.setdefault(header.producer_id, {}) if header.is_transactional else offsets
-                store[record.key] = (record.value.offset, header.base_offset + found.offset_delta)
-    kept: list[Any] = sorted((key.topic, key.partition, offset) for key, (offset, _) in offsets.items())
+                store[record.key] = (record.value.offset, header.base_offset + raw.offset_delta)
+    rows: list[Any] = sorted((key.topic, key.partition, offset) for key, (offset, _) in offsets.items())
     still_open = {key for store in pending.values() for key in store}
-    return kept + sorted((key.topic, key.partition, "pending") for key in still_open)
+    return rows + sorted((key.topic, key.partition, "pending") for key in still_open)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -287,18 +297,18 @@ def test_a_random_story(seed: int) -> None:
     story = Story(seed)
     for _ in range(STEPS):
         story.step()
-    story.broker.log.held, story.broker.log.refusal = False, None
+    story.broker.log.held, story.broker.log.append_error = False, None
     story.broker.log.commit()
-    # What is prepared of transactions is completed.
+    # Prepared transactions complete.
     story.broker.loop.pass_ms(3_000)
-    before = durable(story.broker)
-    assert before[0] == by_the_log(story.broker)
-    again = Harness(story.broker.log)
-    again.run(again.groups.loaded("g"))
-    after = durable(again)
-    # A group that became empty and could not be written comes back with its last members, as in Kafka; they time out.
+    before = durable_state(story.broker)
+    assert before[0] == offsets_by_the_log(story.broker)
+    successor = Harness(story.broker.log)
+    successor.run(successor.groups.runtime.wait_until_loaded("g"))
+    after = durable_state(successor)
+    # A group whose empty generation could not be written comes back with its last members, as in Kafka. They time out.
     assert after[0] == before[0]
-    assert story.refuses or after[: len(before)] == before
+    assert story.has_failures or after[: len(before)] == before
     story.end()
-    again.close()
+    successor.close()
     story.broker.close()

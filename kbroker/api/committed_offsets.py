@@ -1,0 +1,37 @@
+"""What OffsetCommit and TxnOffsetCommit share: the check of a partition, and the record of its offset."""
+
+from kbroker.coordinator.group.records import NO_TIMESTAMP, ZERO_TOPIC_ID, OffsetAndMetadata, OffsetKey, OffsetRecord
+from kbroker.metadata.image import TopicImage
+from protocol.errors import ErrorCode
+from protocol.messages.k08_offset_commit import OffsetCommitRequestPartition
+from protocol.messages.k28_txn_offset_commit import TxnOffsetCommitRequestPartition
+
+CommitPartition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
+
+
+def partition_error(topic: TopicImage, partition: CommitPartition, max_metadata_bytes: int) -> ErrorCode:
+    """Return why the offset of a partition cannot be committed, whatever the group is."""
+    if not 0 <= partition.partition_index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if partition.committed_metadata is not None and len(partition.committed_metadata) > max_metadata_bytes:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def offset_record(
+    group_id: str,
+    topic: str,
+    partition: CommitPartition,
+    commit_ms: int,
+    expire_ms: int = NO_TIMESTAMP,
+    topic_id: bytes = ZERO_TOPIC_ID,
+) -> OffsetRecord:
+    offset = OffsetAndMetadata(
+        partition.committed_offset,
+        partition.committed_leader_epoch,
+        partition.committed_metadata or "",
+        commit_ms,
+        expire_ms,
+        topic_id,
+    )
+    return OffsetRecord(OffsetKey(group_id, topic, partition.partition_index), offset)

@@ -1,0 +1,86 @@
+"""Operations on the state of a coordinator partition: what they return, and how their records are replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from kbroker.common import NO_PRODUCER_ID
+from kbroker.storage.producers.verification import VerificationGuard
+from protocol.errors import ErrorCode
+from protocol.records.batch import NO_PRODUCER_EPOCH
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+def ignore(*_: object) -> None:
+    """Do nothing."""
+
+
+class CoordinatorResult(NamedTuple, Generic[T_co]):
+    """What an operation decided: the records to append, and its response once they are committed and replayed.
+
+    `on_committed` and `on_failed` change what is not durable (pending states, waiting members); one of them is called
+    before the response is sent. An operation without records takes effect at once.
+    """
+
+    response: T_co
+    records: Sequence[Any] = ()
+    on_committed: Callable[[], None] = ignore
+    on_failed: Callable[[ErrorCode], None] = ignore
+
+
+class CoordinatorShard(Protocol):
+    """The state of one partition of an internal topic. Only `replay` changes what is durable in it."""
+
+    def encode(self, record: Any) -> tuple[bytes, bytes | None]:
+        """Return the key and the value of a record."""
+        ...
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Any | None:
+        """Return a record, or None for one of an unknown type. Called in a thread. Raises MalformedError."""
+        ...
+
+    def replay(self, record: Any, offset: int, producer_id: int) -> None:
+        """Apply a committed record, in log order. A record with a producer id counts when its transaction commits."""
+        ...
+
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Apply a transaction marker, in log order with the records."""
+        ...
+
+    def on_loaded(self) -> None:
+        """All records of the partition have been replayed; operations follow."""
+        ...
+
+    def on_unloaded(self, error: ErrorCode) -> None:
+        """The partition is lost: respond to waiting requests with the error, and forget the state."""
+        ...
+
+
+class LockMode(Enum):
+    """How an operation on a key, such as a group id, relates to others on the same key whose records are uncommitted.
+
+    Operations only see committed state. So while an EXCLUSIVE write is in flight every operation on its key waits, in
+    order. SHARED writes (offset commits) are pipelined with one another and with the next EXCLUSIVE one.
+    EXCLUSIVE_AFTER_SHARED waits for SHARED writes, too. NONE never waits: the state itself rejects an operation while
+    another one is pending.
+    """
+
+    NONE = auto()
+    SHARED = auto()
+    EXCLUSIVE = auto()
+    EXCLUSIVE_AFTER_SHARED = auto()
+
+
+class TransactionalProducer(NamedTuple):
+    """The producer of transactional records. `guard` and `verify` are InternalLog.append_internal's."""
+
+    producer_id: int = NO_PRODUCER_ID
+    epoch: int = NO_PRODUCER_EPOCH
+    guard: VerificationGuard | None = None
+    verify: bool = False
+
+
+NO_PRODUCER = TransactionalProducer()

@@ -1,0 +1,184 @@
+"""The second phase of the end of a transaction (TransactionMarkerChannelManager in Kafka).
+
+PrepareX committed -> a marker to each partition, repeated until it is written -> CompleteX
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.coordinator.transaction.end_transaction import transaction_marker
+from kbroker.runtime.event_log import EventLogger
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker.common import TopicPartition
+    from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.internal_log import InternalLog
+    from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
+    from kbroker.metadata.image import MetadataImage
+    from kbroker.runtime.environment import Environment
+    from kbroker.storage.producers.transaction_marker import TransactionMarker
+
+log = EventLogger("kbroker.transactions")
+
+# The delay before a retry doubles each time.
+FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S = 0.1, 2.0
+# From this delay on, retries are logged. Shortly after a start it is normal that the groups' partitions are loading.
+LOGGED_RETRY_DELAY_S = 0.8
+
+# The partition cannot have records of the transaction.
+_NEVER_WRITTEN = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
+
+
+class TransactionMarkerWriter:
+    """Writes transaction markers to the partitions of this broker."""
+
+    def __init__(self, log: InternalLog, groups: GroupCoordinator) -> None:
+        self._log = log
+        self._groups = groups
+
+    def write(self, tp: TopicPartition, marker: TransactionMarker, on_written: Callable[[ErrorCode], None]) -> None:
+        """Call `on_written`, perhaps at once, with NONE when the high watermark has passed the marker, or with the
+        error. In __consumer_offsets, the offsets of the transaction count by then.
+        """
+        if tp.topic == GROUP_METADATA_TOPIC:
+            self._groups.runtime.complete_transaction(tp, marker, on_written)
+        else:
+            self._log.append_marker(tp, marker, on_written)
+
+
+class PendingMarkers:
+    """The markers of one prepared transaction. `remaining` partitions do not have theirs yet."""
+
+    __slots__ = (
+        "delayed_partition",
+        "marker",
+        "metadata",
+        "on_all_written",
+        "remaining",
+        "retries",
+        "retry_delay_s",
+    )
+
+    def __init__(
+        self, metadata: TransactionMetadata, marker: TransactionMarker, on_all_written: Callable[[], None]
+    ) -> None:
+        self.metadata = metadata
+        self.marker = marker
+        self.on_all_written = on_all_written
+        self.remaining = set(metadata.partitions)
+        # Partitions that failed, for the next retry.
+        self.retries: list[TopicPartition] = []
+        self.retry_delay_s = FIRST_RETRY_DELAY_S
+        # A partition whose failure has been logged.
+        self.delayed_partition: TopicPartition | None = None
+
+    def log_fields(self, tp: TopicPartition) -> dict[str, object]:
+        return {
+            "transactional_id": self.metadata.transactional_id,
+            "partition": tp,
+            "producer_id": self.metadata.producer_id,
+            "epoch": self.metadata.producer_epoch,
+        }
+
+
+class TransactionMarkerSender:
+    """Sends the markers of the transactions of one partition of __transaction_state."""
+
+    def __init__(self, environment: Environment, metadata: MetadataImage, writer: TransactionMarkerWriter) -> None:
+        self._environment = environment
+        self._metadata = metadata
+        self._writer = writer
+        self._pending: dict[str, PendingMarkers] = {}
+
+    def send_markers(
+        self, metadata: TransactionMetadata, coordinator_epoch: int, on_all_written: Callable[[], None]
+    ) -> None:
+        """Send the markers of a prepared transaction, whose record is committed."""
+        markers = PendingMarkers(metadata, transaction_marker(metadata, coordinator_epoch), on_all_written)
+        self._pending[metadata.transactional_id] = markers
+        if not markers.remaining:
+            on_all_written()
+        # Sorted, so that a simulation is repeatable.
+        for tp in sorted(markers.remaining):
+            self._send(markers, tp)
+
+    def remaining_partitions(self, transactional_id: str) -> frozenset[TopicPartition] | None:
+        """Return the partitions without a marker; None if no markers of the transactional id are pending."""
+        markers = self._pending.get(transactional_id)
+        return None if markers is None else frozenset(markers.remaining)
+
+    def retry_later(self, transactional_id: str, action: Callable[[], None]) -> None:
+        """Call the action after the retry delay, if the markers are still pending then."""
+        markers = self._pending.get(transactional_id)
+        if markers is not None:
+            self._environment.loop.call_later(markers.retry_delay_s, self._retry, markers, action)
+            markers.retry_delay_s = min(2 * markers.retry_delay_s, MAX_RETRY_DELAY_S)
+
+    def remove(self, transactional_id: str) -> None:
+        """The transaction is completed, or another coordinator completes it."""
+        self._pending.pop(transactional_id, None)
+
+    def clear(self) -> None:
+        """The partition has moved to another broker, which sends the markers."""
+        self._pending.clear()
+
+    def _is_pending(self, markers: PendingMarkers) -> bool:
+        return self._pending.get(markers.metadata.transactional_id) is markers
+
+    def _send(self, markers: PendingMarkers, tp: TopicPartition) -> None:
+        if self._metadata.partition(tp.topic, tp.partition) is None:
+            # The topic is deleted.
+            self._on_written(markers, tp)
+        else:
+            self._writer.write(tp, markers.marker, partial(self._on_result, markers, tp))
+
+    def _on_result(self, markers: PendingMarkers, tp: TopicPartition, error: ErrorCode) -> None:
+        """The result of one marker. Errors are handled as in Kafka, except INVALID_PRODUCER_EPOCH."""
+        if tp not in markers.remaining or not self._is_pending(markers):
+            return
+        if error is ErrorCode.NONE or error in _NEVER_WRITTEN:
+            self._on_written(markers, tp)
+        elif error is ErrorCode.INVALID_PRODUCER_EPOCH:
+            # The partition has a later epoch of the producer, so this transaction is over there, and a marker would
+            # change nothing. Kafka leaves the transaction prepared, for ever if no other coordinator has it.
+            log.warning(
+                "a partition has a later epoch than a transaction's marker", **markers.log_fields(tp), reason=error.name
+            )
+            self._on_written(markers, tp)
+        elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            log.warning(
+                "another coordinator writes a transaction's markers", **markers.log_fields(tp), reason=error.name
+            )
+            self.remove(markers.metadata.transactional_id)
+        else:
+            self._retry_marker(markers, tp, error)
+
+    def _on_written(self, markers: PendingMarkers, tp: TopicPartition) -> None:
+        markers.remaining.discard(tp)
+        if not markers.remaining:
+            if markers.delayed_partition is not None:
+                log.info("a transaction's markers are written", **markers.log_fields(markers.delayed_partition))
+            markers.on_all_written()
+
+    def _retry_marker(self, markers: PendingMarkers, tp: TopicPartition, error: ErrorCode) -> None:
+        """All markers that fail within a retry delay are sent again at its end."""
+        if not markers.retries:
+            if markers.delayed_partition is None and markers.retry_delay_s >= LOGGED_RETRY_DELAY_S:
+                markers.delayed_partition = tp
+                log.warning("a transaction's marker cannot be written yet", **markers.log_fields(tp), reason=error.name)
+            self.retry_later(markers.metadata.transactional_id, lambda: self._send_again(markers))
+        markers.retries.append(tp)
+
+    def _send_again(self, markers: PendingMarkers) -> None:
+        retries, markers.retries = markers.retries, []
+        for tp in retries:
+            self._send(markers, tp)
+
+    def _retry(self, markers: PendingMarkers, action: Callable[[], None]) -> None:
+        if self._is_pending(markers):
+            action()

@@ -1,7 +1,7 @@
-"""The small text files: offset checkpoints, leader epochs, partition metadata, the mark of a clean stop.
+"""Checkpoint files: offsets by partition of a data directory, and the leader epochs of a log.
 
-Their formats are Apache Kafka's. A file that cannot be understood raises ValueError; the caller decides what its
-loss means (recovery reads more, epochs are rebuilt from the log).
+Their formats are Apache Kafka's. A damaged file raises ValueError; the caller decides what its loss means: recovery
+reads more of the log, leader epochs are rebuilt from the log.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping
 from kbroker.common import TopicPartition
 from kbroker.runtime.disk import Disk
 
+_VERSION = "0"
+
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Version 0: the count, then `topic partition offset` a line."""
-    lines = ["0", str(len(offsets))]
-    lines.extend(f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())
-    return ("\n".join(lines) + "\n").encode()
+    """An offset checkpoint: version, number of entries, then a line `topic partition offset` for each."""
+    return _encode([f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
     offsets = {}
-    for line in _entries(data):
+    for line in _decode(data):
         topic, partition, offset = line.split(" ")
         offsets[TopicPartition(topic, int(partition))] = int(offset)
         if not 0 <= int(offset) < 1 << 63:
@@ -28,14 +28,13 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
-    """Version 0 of leader-epoch-checkpoint: the count, then `epoch start-offset` a line."""
-    lines = [f"{epoch} {start}" for epoch, start in entries]
-    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+    """leader-epoch-checkpoint: version, number of entries, then a line `epoch start-offset` for each."""
+    return _encode([f"{epoch} {start}" for epoch, start in entries])
 
 
 def decode_epochs(data: bytes) -> list[tuple[int, int]]:
     entries = []
-    for line in _entries(data):
+    for line in _decode(data):
         epoch, start = line.split(" ")
         entries.append((int(epoch), int(start)))
     if entries != sorted(entries) or entries != sorted(entries, key=lambda entry: entry[1]):
@@ -43,15 +42,19 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
     return entries
 
 
-def _entries(data: bytes) -> list[str]:
-    """The lines after version and count, both of which must be right. An empty file has no entries, as in Kafka."""
+def _encode(lines: list[str]) -> bytes:
+    return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
+
+
+def _decode(data: bytes) -> list[str]:
+    """The lines after the version and the number of entries. As in Kafka an empty file has no entries."""
     if not data:
         return []
     lines = data.decode("utf-8").split("\n")
-    if lines[0] != "0":
+    if lines[0] != _VERSION:
         raise ValueError(f"unknown version {lines[0]!r}")
     if len(lines) == 1:
-        raise ValueError("the count is missing")
+        raise ValueError("the number of entries is missing")
     count = int(lines[1])
     if count < 0 or lines[2 + count :] != [""]:
         raise ValueError(f"{len(lines) - 3} entries where {count} are expected")
@@ -59,7 +62,7 @@ def _entries(data: bytes) -> list[str]:
 
 
 def read_offsets(disk: Disk, data_dir: str, name: str) -> dict[TopicPartition, int]:
-    """An offset checkpoint of a data directory; empty if there is none. Raises ValueError if it is damaged."""
+    """Read an offset checkpoint of a data directory; empty if there is none. Raises ValueError if it is damaged."""
     try:
         return decode_offsets(disk.read(f"{data_dir}/{name}"))
     except FileNotFoundError:
@@ -67,5 +70,5 @@ def read_offsets(disk: Disk, data_dir: str, name: str) -> dict[TopicPartition, i
 
 
 def write_offsets(disk: Disk, data_dir: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace an offset checkpoint, durably."""
+    """Replace an offset checkpoint durably. Raises OSError."""
     disk.write_atomic(f"{data_dir}/{name}", encode_offsets(offsets))

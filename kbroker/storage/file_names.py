@@ -1,6 +1,6 @@
-"""Names of files and directories, as Apache Kafka gives them.
+"""Names of the files and directories of a data directory, which are Apache Kafka's.
 
-A partition lives in `<topic>-<partition>/`; a segment's files begin with its base offset in 20 digits.
+The log of a partition is in `<topic>-<partition>/`. The files of a segment begin with its base offset in 20 digits.
 """
 
 import re
@@ -14,7 +14,7 @@ TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
-# Added to a file's name: being written by compaction; complete, to replace its sources; to be removed.
+# Suffixes of file names: written by the cleaner; complete, and to replace its sources; to be unlinked; being written.
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
@@ -23,7 +23,7 @@ TEMPORARY = ".tmp"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
-# In each data directory.
+# Once per data directory.
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
@@ -37,12 +37,12 @@ _MAX_NAME = 255
 
 
 def segment_file(directory: str, base_offset: int, suffix: str) -> str:
-    """Path of one of a segment's files."""
+    """Path of a file of a segment."""
     return f"{directory}/{base_offset:020d}{suffix}"
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """(offset, suffix) of a segment's or snapshot's file, None for another name."""
+    """Return (offset, suffix) of the file of a segment or snapshot; None for other names."""
     match = _SEGMENT_FILE.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
 
@@ -52,7 +52,7 @@ def partition_dir(data_dir: str, tp: TopicPartition) -> str:
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
-    """The partition whose directory has this name; None for deleted ones and for what is no partition."""
+    """Return the partition whose directory has this name; None for a deleted one, and for other names."""
     if is_deleted_dir(name):
         return None
     match = _PARTITION_DIR.fullmatch(name)
@@ -60,13 +60,13 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
 
 
 def deleted_dir(data_dir: str, tp: TopicPartition, unique: str) -> str:
-    """Where a deleted partition waits for its removal; `unique` is 32 hex digits. The topic is cut if too long."""
+    """The new path of a deleted partition's directory. `unique` is 32 hex digits; a long topic name is cut."""
     suffix = f"-{tp.partition}.{unique}-delete"
     return f"{data_dir}/{tp.topic[: _MAX_NAME - len(suffix)]}{suffix}"
 
 
 def stray_dir(data_dir: str, tp: TopicPartition, unique: str) -> str:
-    """Where a partition of no known topic is put."""
+    """The new path of the directory of a partition whose topic is not known."""
     suffix = f"-{tp.partition}.{unique}-stray"
     return f"{data_dir}/{tp.topic[: _MAX_NAME - len(suffix)]}{suffix}"
 

@@ -1,4 +1,4 @@
-"""meta.properties: whose data directory it is. The file is Apache Kafka's, version 1."""
+"""meta.properties: which broker of which cluster a data directory belongs to. Apache Kafka's format, version 1."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,26 +10,26 @@ VERSION = "1"
 
 
 class MetaProperties(NamedTuple):
-    """Ids of the cluster, of the broker, and of the directory itself: 22 characters as Kafka writes UUIDs."""
+    """The ids of the cluster, the broker and the directory. Kafka's UUIDs have 22 characters."""
 
     cluster_id: str
     node_id: int
     directory_id: str
 
 
-def encode_meta_properties(identity: MetaProperties) -> bytes:
+def encode_meta_properties(properties: MetaProperties) -> bytes:
     fields = {
-        "cluster.id": identity.cluster_id,
-        "directory.id": identity.directory_id,
-        "node.id": str(identity.node_id),
+        "cluster.id": properties.cluster_id,
+        "directory.id": properties.directory_id,
+        "node.id": str(properties.node_id),
         "version": VERSION,
     }
     return "".join(f"{name}={value}\n" for name, value in fields.items()).encode()
 
 
 def decode_meta_properties(data: bytes) -> MetaProperties:
-    """Raises ValueError with what is wrong. A file of Kafka before 3.7 has no directory id: it is empty then."""
-    fields = _properties(data.decode("utf-8"))
+    """Raises ValueError if the file is damaged. A file of Kafka before 3.7 has no directory id, which is empty then."""
+    fields = _parse_java_properties(data.decode("utf-8"))
     if fields.get("version") != VERSION:
         raise ValueError(f"version {fields.get('version')} is not known")
     missing = [name for name in ("cluster.id", "node.id") if not fields.get(name)]
@@ -38,15 +38,15 @@ def decode_meta_properties(data: bytes) -> MetaProperties:
     return MetaProperties(fields["cluster.id"], int(fields["node.id"]), fields.get("directory.id", ""))
 
 
-def _properties(text: str) -> Mapping[str, str]:
-    """As much of Java's properties as these files use: a pair a line, comments."""
+def _parse_java_properties(text: str) -> Mapping[str, str]:
+    """As much of the format as these files use: a line per pair, and comments."""
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def read_meta_properties(disk: Disk, data_dir: str) -> MetaProperties | None:
-    """None for a directory that nobody has used. Raises ValueError if the file is damaged."""
+    """Return None for a directory that no broker has used. Raises ValueError if the file is damaged."""
     try:
         data = disk.read(f"{data_dir}/{FILE}")
     except FileNotFoundError:
@@ -54,5 +54,5 @@ def read_meta_properties(disk: Disk, data_dir: str) -> MetaProperties | None:
     return decode_meta_properties(data)
 
 
-def write_meta_properties(disk: Disk, data_dir: str, identity: MetaProperties) -> None:
-    disk.write_atomic(f"{data_dir}/{FILE}", encode_meta_properties(identity))
+def write_meta_properties(disk: Disk, data_dir: str, properties: MetaProperties) -> None:
+    disk.write_atomic(f"{data_dir}/{FILE}", encode_meta_properties(properties))

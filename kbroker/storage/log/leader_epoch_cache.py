@@ -1,4 +1,4 @@
-"""Where each leader epoch of a partition begins, to find where two logs diverge (KIP-101, KIP-279)."""
+"""The start offset of each leader epoch of a log, by which two logs find where they diverge (KIP-101, KIP-279)."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ NO_OFFSET = -1
 
 
 class LeaderEpochCache:
-    """(epoch, start offset) entries, both strictly increasing."""
+    """Entries (epoch, start offset), both strictly increasing."""
 
     __slots__ = ("_epochs", "_starts")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
-        """From entries in order, as leader-epoch-checkpoint has them."""
+        """`entries` are in order, as in leader-epoch-checkpoint."""
         self._epochs: list[int] = []
         self._starts: list[int] = []
         for epoch, start in entries:
@@ -25,11 +25,11 @@ class LeaderEpochCache:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, -1 if none is known."""
+        """The latest epoch; -1 if there is none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def assign(self, epoch: int, offset: int) -> None:
-        """An epoch begins at `offset`. Entries that contradict it, of a log that was cut off, are removed."""
+        """An epoch begins at `offset`. Entries that contradict this are removed: they are of a truncated log."""
         if epoch < 0 or offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {offset}")
         epochs, starts = self._epochs, self._starts
@@ -42,34 +42,34 @@ class LeaderEpochCache:
         starts.append(offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The answer of OffsetForLeaderEpoch: the largest known epoch up to `epoch`, and where it ends.
+        """The largest known epoch up to `epoch`, and its end offset, as OffsetForLeaderEpoch returns them.
 
-        The newest epoch ends at the log end offset. (-1, -1) if `epoch` is newer than all or nothing is
-        known; (`epoch`, first start offset) if it is older than all.
+        The latest epoch ends at the log end offset. Returns (-1, -1) if `epoch` is newer than all, or none is known;
+        (`epoch`, first start offset) if it is older than all.
         """
         epochs = self._epochs
         if not epochs or epoch < 0 or epoch > epochs[-1]:
             return NO_EPOCH, NO_OFFSET
         if epoch == epochs[-1]:
             return epoch, log_end_offset
-        place = bisect_right(epochs, epoch)
-        return (epochs[place - 1] if place else epoch), self._starts[place]
+        slot = bisect_right(epochs, epoch)
+        return (epochs[slot - 1] if slot else epoch), self._starts[slot]
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch in which the record at `offset` was written, -1 if it is not known."""
-        place = bisect_right(self._starts, offset)
-        return self._epochs[place - 1] if place else NO_EPOCH
+        """The epoch of the record at `offset`; -1 if it is not known."""
+        slot = bisect_right(self._starts, offset)
+        return self._epochs[slot - 1] if slot else NO_EPOCH
 
     def truncate_from_end(self, offset: int) -> None:
-        """The log has been cut off at `offset`: epochs that begin there or later never were."""
-        place = bisect_left(self._starts, offset)
-        del self._epochs[place:], self._starts[place:]
+        """The log was truncated to `offset`: remove the epochs that begin there or later."""
+        slot = bisect_left(self._starts, offset)
+        del self._epochs[slot:], self._starts[slot:]
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log begins at `offset` now: older epochs are gone, and the one it is in begins there."""
-        place = bisect_right(self._starts, offset)
-        if place:
-            del self._epochs[: place - 1], self._starts[: place - 1]
+        """The log begins at `offset` now: remove older epochs, and let the epoch of `offset` begin there."""
+        slot = bisect_right(self._starts, offset)
+        if slot:
+            del self._epochs[: slot - 1], self._starts[: slot - 1]
             self._starts[0] = offset
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
 """The files of the data directory itself lost or damaged in turn, after each kind of stop, under the whole broker.
 
 What can be made anew is, and the log says so; all records and committed offsets are there, retries are stored once.
-What cannot be is is_out_of_order with the reason, and nothing on the disk is changed.
+What cannot be is refused with the reason, and nothing on the disk is changed.
 """
 
 from collections.abc import Callable

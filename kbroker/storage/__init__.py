@@ -1,1 +1,1 @@
-"""The log on disk, in Apache Kafka's format."""
+"""Logs on disk, in Apache Kafka's formats."""

@@ -1,1 +1,1 @@
-"""Record batches (format v2) and what is inside: headers, records, codecs, control records."""
+"""Record batches of format v2: headers, records, compression codecs, control records."""

@@ -1,11 +1,11 @@
-"""The record batch of format v2 (KIP-98): its 61-byte header, read and patched in place, and new batches.
+"""The record batch of format v2 (KIP-98): reads and patches its 61-byte header, and builds batches.
 
     base offset 8 | batch length 4 | leader epoch 4 | magic 1 | crc 4 | attributes 2 |
     last offset delta 4 | base timestamp 8 | max timestamp 8 | producer id 8 | producer epoch 2 |
     base sequence 4 | count 4 | records
 
-The length counts what follows it. The CRC-32C covers everything from the attributes on, so that base offset
-and leader epoch can be set by a broker without computing it again.
+The batch length counts the bytes that follow it. The CRC-32C covers everything from the attributes on, so that a broker
+can set base offset and leader epoch without computing it again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,20 +20,20 @@ from protocol.records.crc import crc32c
 from protocol.records.record import Headers, Record, encode_record, iter_records
 
 Buffer = bytes | bytearray | memoryview
-# What build_batch takes for one record: (timestamp in ms, key, value, headers).
+# A record to be encoded: (timestamp in ms, key, value, headers).
 NewRecord = tuple[int, bytes | None, bytes | None, Headers]
 
 HEADER = Struct(">qiiBIhiqqqhii")
 HEADER_SIZE = HEADER.size
 LENGTH_OVERHEAD = 12
-# What is at the start of a batch and outside its CRC: base offset, batch length, leader epoch.
+# The fields before the magic byte, which the CRC does not cover: base offset, batch length, leader epoch.
 PREFIX = Struct(">qii")
 CRC_POS = 17
-# Also where the attributes are: the first bytes that the CRC covers.
+# The position of the attributes, which are the first bytes that the CRC covers.
 CRC_START = 21
 MAX_TIMESTAMP_POS = 35
 MAGIC = 2
-# Where the magic byte is, in batches of format v2 and in message sets of the formats before it alike.
+# The same in batches of format v2 and in the message sets of older formats.
 MAGIC_POS = 16
 
 CODEC_MASK = 0x07
@@ -48,7 +48,7 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 
-# A batch may decompress to this much where a reader has no limit of its own.
+# The limit for the decompressed records of a batch, where the caller has no other.
 MAX_DECOMPRESSED_BYTES = 256 << 20
 
 _OFFSET = Struct(">q")
@@ -59,7 +59,7 @@ _LENGTH = Struct(">i")
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, in wire order. `batch_length` excludes its first 12 bytes."""
+    """The fields of a batch header, in wire order. `batch_length` does not count the first 12 bytes of the batch."""
 
     base_offset: int
     batch_length: int
@@ -77,7 +77,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the batch in bytes."""
         return self.batch_length + LENGTH_OVERHEAD
 
     @property
@@ -90,14 +90,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, -1 without sequences; after the largest they begin at 0 again."""
+        """The sequence of the last record, -1 without sequences. After the largest they continue with 0."""
         if self.base_sequence < 0:
             return self.base_sequence
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
     def codec(self) -> int:
-        """Number of the compression codec, see compression.py."""
+        """The number of the compression codec: compression.py."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -119,7 +119,7 @@ _unpack = HEADER.unpack_from
 
 
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """Read the header at `pos`, checking nothing but that 61 bytes are there; raises MalformedError."""
+    """Read the header at `pos`. Raises MalformedError if there are less than 61 bytes; nothing else is checked."""
     try:
         return _make(_unpack(buf, pos))
     except StructError:
@@ -127,9 +127,9 @@ def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def iter_headers(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Give (position, header) of the whole batches from `pos` on; a batch cut off at the end is left out.
+    """(position, header) of the complete batches from `pos` on; an incomplete one at the end is left out.
 
-    Raises MalformedError on a length that no batch can have; CRC and magic are not looked at.
+    Raises MalformedError for a length that no batch can have. CRC and magic are not checked.
     """
     end = len(buf)
     while end - pos >= HEADER_SIZE:
@@ -144,12 +144,12 @@ def iter_headers(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]
 
 
 def crc_of(buf: Buffer, pos: int, size: int) -> int:
-    """The CRC-32C that a batch of `size` bytes at `pos` should carry."""
+    """The CRC-32C of a batch of `size` bytes at `pos`, as its header should have it."""
     return crc32c(memoryview(buf)[pos + CRC_START : pos + size])
 
 
 def body_of(buf: Buffer, pos: int, size: int) -> memoryview:
-    """The records (perhaps compressed) of a batch of `size` bytes at `pos`, not copied."""
+    """The records of a batch of `size` bytes at `pos`, perhaps compressed, without a copy."""
     return memoryview(buf)[pos + HEADER_SIZE : pos + size]
 
 
@@ -168,8 +168,7 @@ def patch_leader_epoch(buf: bytearray | memoryview, pos: int, epoch: int) -> Non
 
 
 def patch_max_timestamp(buf: bytearray | memoryview, pos: int, size: int, attributes: int, timestamp: int) -> None:
-    """Set a batch's attributes and max timestamp, and its CRC anew. With LOG_APPEND_TIME among the attributes
-    the max timestamp is that of every record."""
+    """Set attributes, max timestamp and CRC. With LOG_APPEND_TIME the max timestamp is that of every record."""
     _ATTRIBUTES.pack_into(buf, pos + CRC_START, attributes)
     _OFFSET.pack_into(buf, pos + MAX_TIMESTAMP_POS, timestamp)
     _CRC.pack_into(buf, pos + CRC_POS, crc_of(buf, pos, size))
@@ -189,7 +188,7 @@ def assemble_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
-    """Put a header before encoded records, compressed as `attributes` say, and seal it with the CRC."""
+    """Build a batch of `body`, which is encoded records, compressed with the codec in `attributes`."""
     size = HEADER_SIZE + len(body)
     out = bytearray(size)
     HEADER.pack_into(
@@ -213,7 +212,7 @@ def build_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
-    """Encode a batch of consecutive records, of which there is at least one."""
+    """Encode a batch of at least one record; their offsets are consecutive."""
     base_timestamp = records[0][0]
     body = b"".join(
         encode_record(delta, timestamp - base_timestamp, key, value, headers)

@@ -1,10 +1,10 @@
 """The five codecs of record batches, as Kafka's Java client reads and writes them.
 
-gzip, lz4 as frames of independent blocks (the Java reader refuses linked ones), zstd; snappy in the framing
-of xerial's snappy-java on writing, and raw as well on reading, for librdkafka sends it so.
+These are gzip, zstd, lz4 in frames of independent blocks (the Java reader refuses linked ones), and snappy: written in
+the framing of xerial's snappy-java, read raw as well, since librdkafka sends it raw.
 
-Decompression is bounded: it never reserves more than a small multiple of what it was given or has produced,
-and gives up at `max_size`.
+Decompression is bounded: it never reserves more than a small multiple of its input or of the output so far, and raises
+TooLargeError at `max_size`.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ Buffer = bytes | bytearray | memoryview
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
-# Kafka's names of the codecs in compression.type, by number.
-NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+# The names of the codecs in compression.type, by number.
+CODEC_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 # Defaults of compression.gzip.level, compression.lz4.level and compression.zstd.level; snappy has none.
 DEFAULT_LEVELS = (0, -1, 0, 9, 3)
 
@@ -32,7 +32,7 @@ _XERIAL_BLOCK = 32 * 1024
 _LENGTH = Struct(">i")
 _STREAMS = {GZIP: "gzip", LZ4: "lz4", ZSTD: "zstd"}
 
-# A snappy copy element of 3 bytes gives at most 64 bytes.
+# A copy element of 3 bytes decompresses to at most 64 bytes.
 _SNAPPY_MAX_RATIO = 22
 _GROWTH = 4
 _FIRST_OUTPUT = 64 * 1024
@@ -41,12 +41,11 @@ _LZ4_HIGHEST = 12
 
 
 class TooLargeError(MalformedError):
-    """What was compressed is larger than the reader allows."""
+    """The decompressed data is larger than the caller allows."""
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """Compress `data` with a codec of this module; `level` as in Kafka's compression.*.level, None for the
-    default."""
+    """Compress `data`. `level` is that of Kafka's compression.<codec>.level; None: the default."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
@@ -62,9 +61,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_size: int) -> Buffer:
-    """Decompress at most `max_size` bytes.
+    """Decompress to at most `max_size` bytes.
 
-    Raises TooLargeError when there are more, MalformedError when the codec is unknown or the data is not its.
+    Raises TooLargeError if there are more, MalformedError for an unknown codec or invalid data.
     """
     if codec == NONE:
         if len(data) > max_size:
@@ -77,9 +76,11 @@ def decompress(codec: int, data: Buffer, max_size: int) -> Buffer:
     raise MalformedError(f"unknown compression codec {codec}")
 
 
-def decompress_untouched(codec: int, data: Buffer, max_size: int) -> memoryview:
-    """As `decompress`, for a thread: into memory of which only what is written to comes to be, at once and without the
-    interpreter's lock, that goes back to the system when the result is let go."""
+def decompress_mapped(codec: int, data: Buffer, max_size: int) -> memoryview:
+    """`decompress` for a thread: in one call, without the interpreter's lock, into an anonymous memory map.
+
+    Its pages are committed on first write, and returned to the system when the result is released.
+    """
     from mmap import mmap
 
     memory = mmap(-1, max_size)
@@ -87,14 +88,14 @@ def decompress_untouched(codec: int, data: Buffer, max_size: int) -> memoryview:
     try:
         return room[: _decompress_into(codec, data, room)]
     except BaseException:
-        # Whoever keeps the error, and so this frame, does not keep that.
+        # The error may be kept, and this frame with it; the memory must not be.
         room.release()
         memory.close()
         raise
 
 
 def _decompress_into(codec: int, data: Buffer, room: memoryview) -> int:
-    """Gives how many bytes of `room` were needed."""
+    """Decompress into `room`; returns the number of bytes written."""
     if codec == SNAPPY:
         return _decompress_snappy_into(data, room)
     if codec not in _STREAMS:
@@ -103,14 +104,14 @@ def _decompress_into(codec: int, data: Buffer, room: memoryview) -> int:
     try:
         written: int = _module(name).decompress_into(data, room)
     except Exception as error:
-        if str(error) != _full(name):
+        if str(error) != _message_when_full(name):
             raise MalformedError(f"not valid {name}: {error}") from None
         raise TooLargeError(f"more than {len(room)} bytes when decompressed") from None
     return written
 
 
 def _module(name: str) -> "ModuleType":
-    # Loaded at first use: most brokers never look into a batch.
+    # Loaded at first use: most brokers never decompress a batch.
     import cramjam
 
     module: ModuleType = getattr(cramjam, name)
@@ -118,11 +119,11 @@ def _module(name: str) -> "ModuleType":
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    # Kafka's default level is its fast compressor; the others are its high one's, which end at 12 here.
+    # The default level of Kafka is its fast compressor, the others are its high compressor, which ends at 12 here.
     fast = level is None or level == DEFAULT_LEVELS[LZ4]
     level = _LZ4_FASTEST if level is None or fast else min(level, _LZ4_HIGHEST)
     compressor = _module("lz4").Compressor(level=level, content_checksum=False, block_linked=False)
-    # It takes bytes only, unlike the others.
+    # Unlike the others it accepts bytes only.
     compressor.compress(data if isinstance(data, bytes) else bytes(data))
     return bytes(compressor.finish())
 
@@ -139,8 +140,8 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 
 @cache
-def _full(name: str) -> str:
-    """What a codec says when its output is full, which is how that differs from bad input."""
+def _message_when_full(name: str) -> str:
+    """The error message of a codec when its output buffer is full: only that tells it from invalid input."""
     module = _module(name)
     try:
         module.decompress_into(module.compress(b"1"), bytearray())
@@ -150,7 +151,7 @@ def _full(name: str) -> str:
 
 
 def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
-    """Decompress into a buffer that is made larger by a factor, up to `max_size`, while the codec fills it."""
+    """Decompress into a buffer; as long as the codec fills it, repeat with a larger one, up to `max_size`."""
     module = _module(name)
     size = min(max_size, max(_FIRST_OUTPUT, _GROWTH * len(data)))
     while True:
@@ -158,7 +159,7 @@ def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
         try:
             written: int = module.decompress_into(data, out)
         except Exception as error:
-            if str(error) != _full(name):
+            if str(error) != _message_when_full(name):
                 raise MalformedError(f"not valid {name}: {error}") from None
             if size == max_size:
                 raise TooLargeError(f"more than {max_size} bytes when decompressed") from None
@@ -181,10 +182,10 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytearray:
 
 
 def _decompress_snappy_into(data: Buffer, room: memoryview) -> int:
-    """Gives how many bytes of `room` were needed."""
+    """Decompress into `room`; returns the number of bytes written."""
     pos = 0
     blocks = list(_snappy_blocks(data))
-    # Every block says what it will be, and it will not be anything else.
+    # Each block decompresses to exactly the size that it claims.
     if sum(size for _, size in blocks) > len(room):
         raise TooLargeError(f"more than {len(room)} bytes when decompressed")
     for block, size in blocks:
@@ -197,7 +198,7 @@ def _decompress_snappy_into(data: Buffer, room: memoryview) -> int:
 
 
 def _snappy_blocks(data: Buffer) -> Iterator[tuple[memoryview, int]]:
-    """The raw blocks, each with the decompressed length that it begins with."""
+    """The raw blocks, each with its decompressed size, which is at its start."""
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield view, _snappy_size(view)

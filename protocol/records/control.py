@@ -1,7 +1,7 @@
-"""Control records: what a control batch carries instead of data.
+"""Control records, which a control batch has instead of data.
 
-An end-transaction marker (KIP-98) is one record: key = version int16, type int16; value = version int16,
-coordinator epoch int32. Clients skip a control batch whatever its type is.
+An end-transaction marker (KIP-98) is one record. Its key is a version and a type (both int16), its value a version
+(int16) and the coordinator epoch (int32). Clients skip control batches of every type.
 """
 
 from struct import Struct
@@ -22,15 +22,15 @@ _VERSION = 0
 _MAX_RECORDS = 1 << 16
 
 
-class EndMarker(NamedTuple):
-    """The end of a transaction of one producer in one partition."""
+class EndTransactionMarker(NamedTuple):
+    """The end of a producer's transaction in one partition."""
 
     committed: bool
     coordinator_epoch: int
 
 
-def control_type(key: bytes | None) -> int:
-    """The type in a control record's key: ABORT, COMMIT, or another; raises MalformedError."""
+def parse_control_type(key: bytes | None) -> int:
+    """The type in the key of a control record: ABORT, COMMIT, or another. Raises MalformedError."""
     try:
         version, kind = _KEY.unpack_from(key or b"")
     except StructError:
@@ -40,9 +40,9 @@ def control_type(key: bytes | None) -> int:
     return int(kind)
 
 
-def parse_end_marker(key: bytes | None, value: bytes | None) -> EndMarker:
-    """Read the one record of an end-transaction marker; raises MalformedError."""
-    kind = control_type(key)
+def parse_end_marker(key: bytes | None, value: bytes | None) -> EndTransactionMarker:
+    """Read the record of an end-transaction marker. Raises MalformedError."""
+    kind = parse_control_type(key)
     if kind not in (ABORT, COMMIT):
         raise MalformedError(f"control record of type {kind} ends no transaction")
     try:
@@ -51,10 +51,10 @@ def parse_end_marker(key: bytes | None, value: bytes | None) -> EndMarker:
         raise MalformedError(f"end-transaction marker of {len(value or b'')} bytes") from None
     if version < 0:
         raise MalformedError(f"end-transaction marker of version {version}")
-    return EndMarker(kind == COMMIT, epoch)
+    return EndTransactionMarker(kind == COMMIT, epoch)
 
 
-def build_end_marker(marker: EndMarker, producer_id: int, producer_epoch: int, timestamp: int) -> bytearray:
+def build_end_marker(marker: EndTransactionMarker, producer_id: int, producer_epoch: int, timestamp: int) -> bytearray:
     """Build the control batch that ends a producer's transaction in one partition."""
     key = _KEY.pack(_VERSION, COMMIT if marker.committed else ABORT)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
@@ -66,8 +66,8 @@ def build_end_marker(marker: EndMarker, producer_id: int, producer_epoch: int, t
     )
 
 
-def find_end_marker(batch: Buffer) -> EndMarker | None:
-    """The marker in a whole control batch; None if it holds another control record, or none any more."""
+def find_end_marker(batch: Buffer) -> EndTransactionMarker | None:
+    """The marker in a complete control batch; None if it has another control record, or none."""
     header = parse_header(batch)
     try:
         body = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size], _MAX_RECORDS)

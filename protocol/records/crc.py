@@ -1,7 +1,7 @@
 """CRC-32C, from the extension inside the `crc32c` package.
 
-Importing the package reads its distribution's metadata and takes 27 ms, a tenth of a broker's start; the
-extension module alone takes less than one. Where it cannot be found so, the package is imported as usual.
+Importing the package reads its distribution's metadata, which takes 27 ms, a tenth of the broker's start. The extension
+module alone takes less than one. If it cannot be found, the package is imported.
 """
 
 from collections.abc import Callable

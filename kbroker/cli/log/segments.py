@@ -9,8 +9,8 @@ from kbroker.runtime.disk import DiskFile
 from kbroker.storage.inspect.batches import BatchAt, Damage, iter_batches, read_records
 from protocol.errors import MalformedError
 from protocol.records.batch import DELETE_HORIZON
-from protocol.records.compression import NAMES
-from protocol.records.control import ABORT, COMMIT, control_type, parse_end_marker
+from protocol.records.compression import CODEC_NAMES
+from protocol.records.control import ABORT, COMMIT, parse_control_type, parse_end_marker
 from protocol.records.record import Record
 
 
@@ -40,7 +40,7 @@ def _batch_fields(batch: BatchAt) -> Fields:
         "count": header.count,
         "size": header.size,
         "leader_epoch": header.leader_epoch,
-        "codec": NAMES[header.codec] if header.codec < len(NAMES) else str(header.codec),
+        "codec": CODEC_NAMES[header.codec] if header.codec < len(CODEC_NAMES) else str(header.codec),
         "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
         "delete_horizon" if header.attributes & DELETE_HORIZON else "base_timestamp": header.base_timestamp,
         "max_timestamp": header.max_timestamp,
@@ -91,7 +91,7 @@ def _record_fields(record: Record, values: bool) -> Fields:
 
 def _control_item(record: Record, batch: BatchAt) -> DumpItem:
     try:
-        kind = control_type(record.key)
+        kind = parse_control_type(record.key)
         if kind not in (ABORT, COMMIT):
             return DumpItem("control", {"type": f"type {kind}", "coordinator_epoch": None}, batch.position)
         marker = parse_end_marker(record.key, record.value)

@@ -9,7 +9,7 @@ from kbroker.common import NO_PRODUCER_ID, TopicPartition
 from kbroker.coordinator.internal_log import InternalLog
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.compression import decompress
-from protocol.records.control import COMMIT, control_type
+from protocol.records.control import COMMIT, parse_control_type
 from protocol.records.record import iter_records
 
 # Coordinators write small batches; this bounds what a corrupt one can cost.
@@ -53,7 +53,7 @@ def read_chunk_blocking(
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
         for raw in iter_records(body, header.count, header.base_timestamp):
             if header.is_control:
-                items.append(LoadedMarker(header.producer_id, control_type(raw.key) == COMMIT))
+                items.append(LoadedMarker(header.producer_id, parse_control_type(raw.key) == COMMIT))
                 continue
             record = decode(raw.key, raw.value)
             if record is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from protocol.records.batch import assemble_batch
 from protocol.records.compression import compress
-from protocol.records.record import put_varint
+from protocol.records.record import encode_varint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,9 +25,9 @@ ORIGIN_HEADERS = 4
 Code = Literal["i", "q"]
 _SIZES = {"i": 4, "q": 8}
 
-_NULL = put_varint(-1)
+_NULL = encode_varint(-1)
 # Lengths and deltas of most records, as varints.
-_VARINTS = tuple(put_varint(number) for number in range(1 << 14))
+_VARINTS = tuple(encode_varint(number) for number in range(1 << 14))
 _LIMIT = len(_VARINTS)
 # Length, attributes, deltas, lengths and header count of a record at most; a batch's header is 61 bytes.
 RECORD_OVERHEAD = 40
@@ -79,7 +79,7 @@ def sequence_of(position: int) -> int:
 
 
 def varint(number: int) -> bytes:
-    return _VARINTS[number] if 0 <= number < _LIMIT else put_varint(number)
+    return _VARINTS[number] if 0 <= number < _LIMIT else encode_varint(number)
 
 
 def sized(content: bytes | None) -> bytes:
@@ -96,21 +96,21 @@ def encoded(batch: Batch, writer: Writer) -> bytearray:
     rows = zip(timestamps, batch.keys, batch.values, batch.headers, strict=True)
     for delta, (timestamp, key, value, headers) in enumerate(rows):
         late = timestamp - base
-        start = b"\0" + (table[late] if 0 <= late < limit else put_varint(late))
-        start += table[delta] if delta < limit else put_varint(delta)
+        start = b"\0" + (table[late] if 0 <= late < limit else encode_varint(late))
+        start += table[delta] if delta < limit else encode_varint(delta)
         if key is None:
             start += null
         else:
             size = len(key)
-            start += (table[size] if size < limit else put_varint(size)) + key
+            start += (table[size] if size < limit else encode_varint(size)) + key
         if value is None:
             rest = null
             size = len(start) + 1 + len(headers)
         else:
             size = len(value)
-            rest = table[size] if size < limit else put_varint(size)
+            rest = table[size] if size < limit else encode_varint(size)
             size += len(start) + len(rest) + len(headers)
-        append(table[size] if size < limit else put_varint(size))
+        append(table[size] if size < limit else encode_varint(size))
         append(start)
         append(rest)
         if value:

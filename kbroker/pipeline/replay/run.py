@@ -22,7 +22,7 @@ from kbroker.pipeline.replay.plan import Plan, TargetTopic
 from kbroker.pipeline.replay.positions import LATEST, Start, offset
 from kbroker.pipeline.replay.producer import Sender
 from kbroker.pipeline.replay.task import BATCH_BYTES, Settings
-from protocol.records.compression import NAMES
+from protocol.records.compression import CODEC_NAMES
 
 LOOK_EVERY_S = 0.5
 
@@ -157,9 +157,9 @@ def _settings(world: World, made: Plan) -> Settings:
 
 def codec(name: str) -> int:
     """The number of a codec; "none" is one. Raises PipelineError."""
-    names = {"none": 0, **{known: number for number, known in enumerate(NAMES)}}
+    names = {"none": 0, **{known: number for number, known in enumerate(CODEC_NAMES)}}
     if name not in names:
-        raise PipelineError(f"--compression is one of none, {', '.join(NAMES[1:])}, not {name!r}")
+        raise PipelineError(f"--compression is one of none, {', '.join(CODEC_NAMES[1:])}, not {name!r}")
     return names[name]
 
 

@@ -27,7 +27,7 @@ from protocol.records.batch import (
     parse_header,
     patch_max_timestamp,
 )
-from protocol.records.compression import NAMES, ZSTD
+from protocol.records.compression import CODEC_NAMES, ZSTD
 from protocol.records.crc import crc32c
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def validate(
     batch: Batch = records if not records.readonly else bytearray(records)
     target = config.compression_type
     if (
-        (target != "producer" and target != NAMES[codec])
+        (target != "producer" and target != CODEC_NAMES[codec])
         or "compact" in config.cleanup_policy
         or config.kbroker_record_validation == "full"
     ):

@@ -11,7 +11,7 @@ from kbroker.storage.log.control_batches import MarkerBatch
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import parse_header
-from protocol.records.control import EndMarker, build_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker
 
 if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
@@ -62,7 +62,7 @@ class MarkerBatcher:
             except KafkaError as error:
                 done(error.code)
                 continue
-            end = EndMarker(marker.committed, marker.coordinator_epoch)
+            end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
             batch = build_end_marker(end, marker.producer_id, marker.producer_epoch, now_ms)
             batches.append((batch, parse_header(batch), end))
             waiting.append(done)

@@ -21,15 +21,15 @@ from protocol.records.batch import (
     patch_max_timestamp,
 )
 from protocol.records.compression import (
+    CODEC_NAMES,
     GZIP,
-    NAMES,
     NONE,
     TooLargeError,
     compress,
     decompress,
-    decompress_untouched,
+    decompress_mapped,
 )
-from protocol.records.record import MAX_HEADERS, SMALLEST_RECORD, take_varint
+from protocol.records.record import MAX_HEADERS, MIN_RECORD_BYTES, decode_varint
 
 if TYPE_CHECKING:
     from kbroker.config import TopicConfig
@@ -127,8 +127,8 @@ def _work(batch: Batch, header: BatchHeader, config: "TopicConfig", now_ms: int)
         attributes |= LOG_APPEND_TIME
         append_time = latest = now_ms
     target = config.compression_type
-    if target != "producer" and target != NAMES[header.codec]:
-        codec = NAMES.index(target)
+    if target != "producer" and target != CODEC_NAMES[header.codec]:
+        codec = CODEC_NAMES.index(target)
         packed = yield from _compressed(codec, body, config)
         batch = _rebuilt(packed, header, attributes & ~CODEC_MASK | codec, latest)
         if len(batch) > config.max_message_bytes:
@@ -152,7 +152,7 @@ def _decompressed(codec: int, data: memoryview, limit: int) -> Generator[Demand 
             pass
     for most, large in ((MEDIUM_DECOMPRESSED, False), (limit, True)):
         try:
-            body = yield Demand(large, decompress_untouched, (codec, data, most))
+            body = yield Demand(large, decompress_mapped, (codec, data, most))
         except TooLargeError:
             if large:
                 raise
@@ -193,7 +193,7 @@ def _walk(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int)
     """Check every record; gives the latest timestamp. Raises InvalidRecordsError, MalformedError."""
     rules = Rules(header, config, now_ms)
     count, end = header.count, len(body)
-    if not 0 <= count <= end // SMALLEST_RECORD:
+    if not 0 <= count <= end // MIN_RECORD_BYTES:
         raise MalformedError(f"{count} records in {end} bytes")
     judge = rules.judge
     pos, left = 0, SLICE
@@ -203,16 +203,16 @@ def _walk(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int)
             if left <= 0:
                 yield
                 left = SLICE
-            size, start = take_varint(body, pos)
+            size, start = decode_varint(body, pos)
             pos = start + size
-            if size < SMALLEST_RECORD - 1 or pos > end:
+            if size < MIN_RECORD_BYTES - 1 or pos > end:
                 raise MalformedError(f"record of {size} bytes in {end - start} bytes")
-            timestamp_delta, at = take_varint(body, start + 1, 10)
-            offset_delta, at = take_varint(body, at)
-            key, at = take_varint(body, at)
+            timestamp_delta, at = decode_varint(body, start + 1, 10)
+            offset_delta, at = decode_varint(body, at)
+            key, at = decode_varint(body, at)
             if key > 0:
                 at += key
-            value, at = take_varint(body, at)
+            value, at = decode_varint(body, at)
             if value > 0:
                 at += value
             # A count of headers is the last byte of most records.
@@ -230,7 +230,7 @@ def _walk(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int)
 
 def _walk_headers(body: Buffer, pos: int, end: int, left: int) -> Generator[None, None, tuple[int, int]]:
     """Gives (where the record's headers end, what is left of the slice)."""
-    count, pos = take_varint(body, pos)
+    count, pos = decode_varint(body, pos)
     if not 0 <= count <= min((end - pos) // 2, MAX_HEADERS):
         raise MalformedError(f"{count} record headers in {end - pos} bytes")
     for _ in range(count):
@@ -238,10 +238,10 @@ def _walk_headers(body: Buffer, pos: int, end: int, left: int) -> Generator[None
         if left <= 0:
             yield
             left = SLICE
-        size, pos = take_varint(body, pos)
+        size, pos = decode_varint(body, pos)
         if size < 0 or pos + size > end:
             raise MalformedError(f"record header key of {size} bytes")
-        size, pos = take_varint(body, pos + size)
+        size, pos = decode_varint(body, pos + size)
         if size > 0:
             pos += size
         if pos > end:

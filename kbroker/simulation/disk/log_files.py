@@ -14,7 +14,7 @@ from kbroker.storage.file_names import LOG, SWAP, parse_partition_dir, parse_seg
 from protocol.errors import MalformedError
 from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of, parse_header
 from protocol.records.compression import decompress
-from protocol.records.control import COMMIT, control_type
+from protocol.records.control import COMMIT, parse_control_type
 from protocol.records.crc import crc32c
 from protocol.records.record import Record, iter_records
 
@@ -157,7 +157,7 @@ def _batches_of(
 def _take_commits(header: BatchHeader, records: list[Record], commits: Commits, pending: _Pending) -> None:
     if header.is_control:
         written = pending.pop(header.producer_id, {})
-        if records and control_type(records[0].key) == COMMIT:
+        if records and parse_control_type(records[0].key) == COMMIT:
             commits.update(written)
     elif header.is_transactional:
         pending.setdefault(header.producer_id, {}).update(_committed_by(records))

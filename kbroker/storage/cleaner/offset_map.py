@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from protocol.errors import MalformedError
-from protocol.records.record import put_varint
+from protocol.records.record import encode_varint
 
 # A key, or the digest of a long key as an integer, which equals no key.
 Key = bytes | int
@@ -187,8 +187,8 @@ def rebase_timestamps(body: bytes, slices: list[tuple[int, int]], shift_ms: int)
             following = pos + (size >> 1)
             time, at = _read_long_varint(body, pos + 1)
             timestamp = ((time >> 1) ^ -(time & 1)) + shift_ms
-            encoded = put_varint(timestamp)
-            parts.append(put_varint(1 + len(encoded) + following - at))
+            encoded = encode_varint(timestamp)
+            parts.append(encode_varint(1 + len(encoded) + following - at))
             parts.append(body[pos : pos + 1])
             parts.append(encoded)
             parts.append(body[at:following])

@@ -1,1 +1,1 @@
-"""A partition's log: segments, appends, reads, rolling, retention and leader epochs."""
+"""A partition's log: its segments, appends, rolling, retention, checkpoints and leader epochs."""

@@ -3,14 +3,18 @@
 from kbroker.storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import BatchHeader
-from protocol.records.control import EndMarker
+from protocol.records.control import EndTransactionMarker
 
 # An encoded control batch with one record, its header, and its content.
-MarkerBatch = tuple[bytearray, BatchHeader, EndMarker]
+MarkerBatch = tuple[bytearray, BatchHeader, EndTransactionMarker]
 
 
 def apply_control_batch(
-    producers: ProducerStateManager, index: TransactionIndex, header: BatchHeader, offset: int, marker: EndMarker | None
+    producers: ProducerStateManager,
+    index: TransactionIndex,
+    header: BatchHeader,
+    offset: int,
+    marker: EndTransactionMarker | None,
 ) -> None:
     """A control batch was appended at `offset`, to the segment with this transaction index.
 

@@ -71,7 +71,3 @@ class LeaderEpochCache:
         if slot:
             del self._epochs[: slot - 1], self._starts[: slot - 1]
             self._starts[0] = offset
-
-    def clear(self) -> None:
-        self._epochs.clear()
-        self._starts.clear()

@@ -24,7 +24,7 @@ from kbroker.storage.log.task_queue import BackgroundRunner, SerialTaskQueue
 from kbroker.storage.recovery import truncation
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, PREFIX, BatchHeader
-from protocol.records.control import EndMarker, find_end_marker
+from protocol.records.control import EndTransactionMarker, find_end_marker
 
 if TYPE_CHECKING:
     from random import Random
@@ -194,7 +194,7 @@ class Log(LogReads):
             self._background(start_writeback, _ignore)
 
     def _apply_control_batch(
-        self, segment: LogSegment, header: BatchHeader, offset: int, marker: EndMarker | None
+        self, segment: LogSegment, header: BatchHeader, offset: int, marker: EndTransactionMarker | None
     ) -> None:
         index = segment.indexes.transaction
         apply_control_batch(self.producers, index, header, offset, marker)

@@ -1,1 +1,1 @@
-"""Producer state of a partition (KIP-98): sequences, open transactions, verification (KIP-890), snapshots."""
+"""The producer state of a partition (KIP-98): sequences, open transactions, verification (KIP-890), snapshots."""

@@ -1,1 +1,1 @@
-"""Opening a log: loads segments, repairs what an unclean stop left, rebuilds lost state."""
+"""Opens a log: loads segments, repairs what an unclean shutdown has left, rebuilds lost state."""

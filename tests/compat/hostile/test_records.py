@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from protocol.errors import ErrorCode
 from protocol.records.batch import assemble_batch, build_batch
-from protocol.records.compression import NAMES, compress
+from protocol.records.compression import CODEC_NAMES, compress
 from protocol.records.record import encode_record
 from tests.compat.hostile.peer import PRODUCE_VERSION, Peer, create_topic, framed, produce_request, produced
 from tests.compat.hostile.target import MIB, Target, pace
@@ -88,9 +88,9 @@ def refused(target: Target, topic: str, batch: bytes) -> None:
         assert produced(peer, topic, batch) in REFUSALS
 
 
-@pytest.mark.parametrize("codec", NAMES[1:])
+@pytest.mark.parametrize("codec", CODEC_NAMES[1:])
 def test_bombs(target: Target, codec: str) -> None:
-    found = [packed(number, body) for number, body in BOMBS.values() if NAMES[number] == codec]
+    found = [packed(number, body) for number, body in BOMBS.values() if CODEC_NAMES[number] == codec]
 
     def attack() -> None:
         for number, batch in enumerate(found):

@@ -24,7 +24,7 @@ from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.inspect.partition_check import CheckpointedState, PartitionCheck
 from protocol.records.batch import NewRecord, build_batch
-from protocol.records.control import EndMarker, build_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot, text_spots
 from tests.unit.fuzz.file_targets import empty_disk
@@ -124,7 +124,7 @@ def _dump_internal(rng: Random) -> Case:
     ]
     new: list[NewRecord] = [(NOW, *encode_record(record), ()) for record in kept]
     # Its CRC is made right after the damage, so that what is within is met.
-    data = bytes(build_batch(new)) + bytes(build_end_marker(EndMarker(True, 2), 7, 1, NOW))
+    data = bytes(build_batch(new)) + bytes(build_end_marker(EndTransactionMarker(True, 2), 7, 1, NOW))
     spots = [*HEADER_SPOTS, *(Spot(pos, 2, "i16") for pos in range(61, len(data) - 1, 2))]
 
     def seal(data: bytearray) -> None:

@@ -20,10 +20,10 @@ from protocol.records.batch import (
     iter_headers,
     parse_header,
 )
-from protocol.records.compression import NAMES, compress, decompress
-from protocol.records.control import EndMarker, build_end_marker, control_type, parse_end_marker
+from protocol.records.compression import CODEC_NAMES, compress, decompress
+from protocol.records.control import EndTransactionMarker, build_end_marker, parse_control_type, parse_end_marker
 from protocol.records.crc import crc32c
-from protocol.records.record import encode_record, iter_records, take_varint
+from protocol.records.record import decode_varint, encode_record, iter_records
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.protocol.records import java_batches
@@ -56,7 +56,7 @@ def targets() -> list[Target]:
         Target("batch.produced", _produced, sealed, constant=4 * MAX_OUTPUT, a_byte=A_BYTE_OF_RECORDS, weight=3),
         *(
             Target(f"codec.{name}", partial(_codec, number), (MalformedError,), constant=3 * MAX_OUTPUT, weight=2)
-            for number, name in enumerate(NAMES)
+            for number, name in enumerate(CODEC_NAMES)
             if number
         ),
     ]
@@ -124,7 +124,7 @@ def _body(records: list[NewRecord]) -> tuple[bytes, list[Spot]]:
         pos, places = start, []
         # Length, and after the attributes timestamp, offset and the key's size; the key; the value's size.
         for after in (1, 0, 0, len(key or b""), 0):
-            size = take_varint(memoryview(body), pos, 10)[1] - pos
+            size = decode_varint(memoryview(body), pos, 10)[1] - pos
             places.append(Spot(pos, size, "varint"))
             pos += size + after
         pos += len(value or b"")
@@ -153,12 +153,12 @@ def _records(rng: Random) -> Case:
 
 
 def _control(rng: Random) -> Case:
-    batch = build_end_marker(EndMarker(rng.random() < 0.5, rng.randint(0, 99)), 7, 1, NOW)
+    batch = build_end_marker(EndTransactionMarker(rng.random() < 0.5, rng.randint(0, 99)), 7, 1, NOW)
     record = next(iter_records(memoryview(batch)[HEADER_SIZE:], 1, NOW))
     key, value = record.key or b"", record.value or b""
 
     def run(data: bytes) -> None:
-        assert isinstance(control_type(data[: len(key)]), int)
+        assert isinstance(parse_control_type(data[: len(key)]), int)
         assert parse_end_marker(data[: len(key)], data[len(key) :]).coordinator_epoch is not None
 
     return Case(key + value, run, (Spot(0, 2, "i16"), Spot(2, 2, "i16"), Spot(4, 2, "i16"), Spot(6, 4, "i32")))
@@ -249,8 +249,8 @@ def _codec(number: int, rng: Random) -> Case:
     else:
         body = b"".join(encode_record(n, n, b"key", b"value %d" % n, ()) for n in range(rng.choice((1, 50, 2000))))
     if kind == 2:
-        data = memoryview(getattr(java_batches, NAMES[number].upper()))[HEADER_SIZE:].tobytes()
-    elif kind == 3 and NAMES[number] == "snappy":
+        data = memoryview(getattr(java_batches, CODEC_NAMES[number].upper()))[HEADER_SIZE:].tobytes()
+    elif kind == 3 and CODEC_NAMES[number] == "snappy":
         from cramjam import snappy
 
         data = bytes(snappy.compress_raw(body))

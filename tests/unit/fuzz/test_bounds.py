@@ -16,8 +16,8 @@ from protocol.errors import MalformedError
 from protocol.limits import MAX_REQUEST_ELEMENTS
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.records.batch import HEADER_SIZE, build_batch
-from protocol.records.compression import NAMES, TooLargeError, compress, decompress
-from protocol.records.record import MAX_HEADERS, encode_record, iter_records, put_varint
+from protocol.records.compression import CODEC_NAMES, TooLargeError, compress, decompress
+from protocol.records.record import MAX_HEADERS, encode_record, encode_varint, iter_records
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message, StructType, message_info
 from protocol.schema.primitives import DEFAULTS
@@ -121,9 +121,9 @@ def test_what_a_frame_claims_beyond_the_bound_is_refused_early() -> None:
 
 def test_a_record_of_headers_alone_is_bounded() -> None:
     """A header of two bytes takes fifty times as much, and a batch of a few KB holds millions of them."""
-    head = b"\0\0\0\1\1" + put_varint(1_000_000)
+    head = b"\0\0\0\1\1" + encode_varint(1_000_000)
     body = head + b"\0\1" * 1_000_000
-    body = put_varint(len(body)) + body
+    body = encode_varint(len(body)) + body
 
     def refused() -> None:
         with pytest.raises(MalformedError, match="1000000 record headers"):
@@ -139,7 +139,7 @@ def test_a_record_of_headers_alone_is_bounded() -> None:
     finished(lambda: validate(memoryview(fine), config(kbroker_record_validation="full"), NOW, produce_version=13))
 
 
-@pytest.mark.parametrize("codec", range(1, 5), ids=NAMES[1:])
+@pytest.mark.parametrize("codec", range(1, 5), ids=CODEC_NAMES[1:])
 def test_a_bomb_is_given_up_at_the_bound(codec: int) -> None:
     bomb = compress(codec, bytes(64 * MIB))
     limit = 2 * MIB

@@ -16,7 +16,7 @@ from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header, patch_base_offset
-from protocol.records.control import EndMarker, build_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker
 
 T = TypeVar("T")
 START_MS = 1_700_000_000_000
@@ -113,7 +113,7 @@ class MemoryLog:
     def append_marker(
         self, tp: TopicPartition, marker: TransactionMarker, on_committed: Callable[[ErrorCode], None]
     ) -> None:
-        end = EndMarker(marker.committed, marker.coordinator_epoch)
+        end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
         batch = build_end_marker(end, marker.producer_id, marker.producer_epoch, 1)
         base_offset = self.end_offset(tp)
         try:

@@ -8,7 +8,7 @@ from kbroker.simulation.checker.history import Place
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader, Buffer, NewRecord, body_of, crc_of, iter_headers
 from protocol.records.compression import decompress
-from protocol.records.control import ABORT, control_type
+from protocol.records.control import ABORT, parse_control_type
 from protocol.records.record import Record, iter_records
 
 # What a client is willing to make of one compressed batch, in bytes.
@@ -100,7 +100,7 @@ def _read_into(given: Given, data: Buffer, position: int, aborted: Sequence[tupl
                 continue
             skip = header.is_control or (header.is_transactional and header.producer_id in open_aborts)
             found = _decoded(data, pos, header)
-            if header.is_control and found and control_type(found[0].key) == ABORT:
+            if header.is_control and found and parse_control_type(found[0].key) == ABORT:
                 open_aborts.pop(header.producer_id, None)
             given.epoch = header.leader_epoch
             for record in () if skip else found:

@@ -24,7 +24,7 @@ from protocol.errors import MalformedError
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from protocol.records.batch import TRANSACTIONAL, build_batch
 from protocol.records.compression import GZIP
-from protocol.records.control import EndMarker, build_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker
 from protocol.schema.codec import encode
 from tests.unit.support.log_lab import NOW, Lab, append, batch
 
@@ -104,7 +104,7 @@ def test_batches_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_control_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "t-0" / f"{0:020d}.log", build_end_marker(EndMarker(False, 4), 9, 1, NOW))
+    path = write(tmp_path / "t-0" / f"{0:020d}.log", build_end_marker(EndTransactionMarker(False, 4), 9, 1, NOW))
     batch_item, _, control = as_json(capsys, path, "--records")
     assert (batch_item["transactional"], batch_item["control"]) == (True, True)
     assert (control["type"], control["coordinator_epoch"]) == ("ABORT", 4)

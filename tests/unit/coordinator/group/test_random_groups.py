@@ -36,7 +36,7 @@ from protocol.messages.k28_txn_offset_commit import (
 )
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from protocol.records.batch import body_of, iter_headers
-from protocol.records.control import COMMIT, control_type
+from protocol.records.control import COMMIT, parse_control_type
 from protocol.records.record import iter_records
 from tests.unit.support.group_coordinator import Harness
 
@@ -275,7 +275,7 @@ def offsets_by_the_log(broker: Harness) -> list[Any]:
         for raw in iter_records(body_of(data, pos, header.size), header.count, header.base_timestamp):
             if header.is_control:
                 for key, offset in pending.pop(header.producer_id, {}).items():
-                    if control_type(raw.key) == COMMIT and offset[1] > offsets.get(key, (0, -1))[1]:
+                    if parse_control_type(raw.key) == COMMIT and offset[1] > offsets.get(key, (0, -1))[1]:
                         offsets[key] = offset
                 continue
             record = decode_record(raw.key, raw.value)

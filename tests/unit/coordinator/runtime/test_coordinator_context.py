@@ -23,7 +23,7 @@ from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from protocol.records.compression import ZSTD
-from protocol.records.control import EndMarker, build_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
 
 TP = TopicPartition("__toy", 0)
@@ -417,8 +417,8 @@ def test_loading_replays_every_batch_and_ignores_unknown_record_types() -> None:
     append = story.log.append_internal
     append(TP, build_batch([(1, b"a", b"v", ()), (1, b"?", b"v", ())], codec=ZSTD))
     append(TP, build_batch([(1, b"b", None, ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0))
-    append(TP, build_end_marker(EndMarker(True, 0), 7, 0, 1))
-    append(TP, build_end_marker(EndMarker(False, 0), 8, 0, 1))
+    append(TP, build_end_marker(EndTransactionMarker(True, 0), 7, 0, 1))
+    append(TP, build_end_marker(EndTransactionMarker(False, 0), 8, 0, 1))
     append(TP, build_batch([(1, b"c", b"v", ())]))
     story.load()
     assert story.shard.replayed == [("a", 0, -1), ("b", 2, 7), (7, True), (8, False), ("c", 5, -1)]

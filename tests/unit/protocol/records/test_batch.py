@@ -19,7 +19,7 @@ from protocol.records.batch import (
     patch_max_timestamp,
 )
 from protocol.records.compression import decompress
-from protocol.records.control import EndMarker, build_end_marker, control_type, parse_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker, parse_control_type, parse_end_marker
 from protocol.records.record import iter_records
 from tests.unit.protocol.records import java_batches
 
@@ -65,7 +65,7 @@ def built(codec: int = 0, **fields: int) -> bytearray:
 def test_a_batch_is_written_byte_for_byte_as_by_the_java_client():
     ours = built(base_offset=77, leader_epoch=5, producer_id=4242, producer_epoch=3, base_sequence=9)
     assert ours == java_batches.NONE
-    assert build_end_marker(EndMarker(True, 12), 4242, 3, 1700000000000)[16:] == java_batches.MARKER[16:]
+    assert build_end_marker(EndTransactionMarker(True, 12), 4242, 3, 1700000000000)[16:] == java_batches.MARKER[16:]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -141,10 +141,10 @@ def test_end_markers():
     assert header.is_transactional
     assert header.base_sequence == batches.NO_SEQUENCE
     [(_, key, value, _)] = records_of(java_batches.MARKER)
-    assert parse_end_marker(key, value) == EndMarker(True, 12)
-    [(_, key, value, _)] = records_of(build_end_marker(EndMarker(False, 3), 1, 0, 5))
-    assert parse_end_marker(key, value) == EndMarker(False, 3)
-    assert control_type(b"\0\0\0\x05") == 5
+    assert parse_end_marker(key, value) == EndTransactionMarker(True, 12)
+    [(_, key, value, _)] = records_of(build_end_marker(EndTransactionMarker(False, 3), 1, 0, 5))
+    assert parse_end_marker(key, value) == EndTransactionMarker(False, 3)
+    assert parse_control_type(b"\0\0\0\x05") == 5
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from protocol.errors import MalformedError
 from protocol.records.compression import (
+    CODEC_NAMES,
     GZIP,
     LZ4,
-    NAMES,
     NONE,
     SNAPPY,
     ZSTD,
@@ -31,7 +31,7 @@ def prose(size: int) -> bytes:
     return bytes(rnd.choice(b"the quick brown fox ") for _ in range(size))
 
 
-@pytest.mark.parametrize("codec", range(5), ids=NAMES)
+@pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES)
 @pytest.mark.parametrize("size", [0, 1, 100, 32 * 1024, 200_000])
 def test_round_trip(codec, size):
     data = prose(size)
@@ -82,7 +82,7 @@ def test_lz4_blocks_are_independent():
     assert flags & 0x20
 
 
-@pytest.mark.parametrize("codec", range(5), ids=NAMES)
+@pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES)
 def test_one_byte_more_than_allowed_is_too_large(codec):
     packed = compress(codec, prose(10_000))
     assert len(decompress(codec, packed, 10_000)) == 10_000
@@ -92,7 +92,7 @@ def test_one_byte_more_than_allowed_is_too_large(codec):
         decompress(codec, packed, 0)
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=NAMES[1:])
+@pytest.mark.parametrize("codec", CODECS, ids=CODEC_NAMES[1:])
 def test_a_bomb_reserves_no_more_than_is_allowed(codec):
     bomb = compress(codec, bytes(64 * MIB))
     tracemalloc.start()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import MalformedError
 from protocol.records.batch import HEADER_SIZE, build_batch
-from protocol.records.record import Record, encode_record, iter_records, put_varint, take_varint
+from protocol.records.record import Record, decode_varint, encode_record, encode_varint, iter_records
 
 content = st.none() | st.binary(max_size=200)
 headers = st.lists(st.tuples(st.text(max_size=10).map(str.encode), content), max_size=3).map(tuple)
@@ -25,24 +25,24 @@ new_records = st.lists(st.tuples(timestamps, content, content, headers), min_siz
     ],
 )  # fmt: skip
 def test_varints(value, encoded):
-    assert put_varint(value) == encoded
-    assert take_varint(b"x" + encoded, 1, 10) == (value, 1 + len(encoded))
+    assert encode_varint(value) == encoded
+    assert decode_varint(b"x" + encoded, 1, 10) == (value, 1 + len(encoded))
 
 
 @given(st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1))
 def test_varints_round_trip(value):
-    encoded = put_varint(value)
-    assert take_varint(encoded, 0, 10) == (value, len(encoded))
+    encoded = encode_varint(value)
+    assert decode_varint(encoded, 0, 10) == (value, len(encoded))
 
 
 def test_varints_that_are_too_long():
-    assert take_varint(b"\x80\x80\x80\x80\x00", 0) == (0, 5)
+    assert decode_varint(b"\x80\x80\x80\x80\x00", 0) == (0, 5)
     with pytest.raises(MalformedError):
-        take_varint(b"\x80\x80\x80\x80\x80\x00", 0)
+        decode_varint(b"\x80\x80\x80\x80\x80\x00", 0)
     with pytest.raises(MalformedError):
-        take_varint(b"\x80" * 10 + b"\x00", 0, 10)
+        decode_varint(b"\x80" * 10 + b"\x00", 0, 10)
     with pytest.raises(IndexError):
-        take_varint(b"\x80\x80", 0)
+        decode_varint(b"\x80\x80", 0)
 
 
 @given(new_records)
@@ -78,7 +78,7 @@ def test_an_empty_body_has_no_records():
 
 def record(*parts: bytes) -> bytes:
     body = b"".join(parts)
-    return put_varint(len(body)) + body
+    return encode_varint(len(body)) + body
 
 
 HEAD = b"\0\0\0"
@@ -87,17 +87,17 @@ HEAD = b"\0\0\0"
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(put_varint(-1) + bytes(6), id="negative length"),
-        pytest.param(put_varint(1 << 20) + bytes(6), id="length beyond the body"),
-        pytest.param(put_varint(5) + bytes(6), id="length below the smallest record's"),
+        pytest.param(encode_varint(-1) + bytes(6), id="negative length"),
+        pytest.param(encode_varint(1 << 20) + bytes(6), id="length beyond the body"),
+        pytest.param(encode_varint(5) + bytes(6), id="length below the smallest record's"),
         pytest.param(record(HEAD, b"\x01\x01\0", b"\0"), id="a byte too many"),
-        pytest.param(record(HEAD, put_varint(1 << 30), b"\x01\0"), id="key beyond the record"),
-        pytest.param(record(HEAD, b"\x01", put_varint(1 << 30), b"\0"), id="value beyond the record"),
-        pytest.param(record(HEAD, b"\x01\x01", put_varint(-1)), id="negative header count"),
-        pytest.param(record(HEAD, b"\x01\x01", put_varint(1 << 30)), id="more headers than bytes"),
+        pytest.param(record(HEAD, encode_varint(1 << 30), b"\x01\0"), id="key beyond the record"),
+        pytest.param(record(HEAD, b"\x01", encode_varint(1 << 30), b"\0"), id="value beyond the record"),
+        pytest.param(record(HEAD, b"\x01\x01", encode_varint(-1)), id="negative header count"),
+        pytest.param(record(HEAD, b"\x01\x01", encode_varint(1 << 30)), id="more headers than bytes"),
         pytest.param(record(HEAD, b"\x01\x01", b"\x02", b"\x01", b"\x01"), id="null header key"),
-        pytest.param(record(HEAD, b"\x01\x01", b"\x02", put_varint(100), b"\x01"), id="header key beyond"),
-        pytest.param(record(HEAD, b"\x01\x01", b"\x02", b"\0", put_varint(100)), id="header value beyond"),
+        pytest.param(record(HEAD, b"\x01\x01", b"\x02", encode_varint(100), b"\x01"), id="header key beyond"),
+        pytest.param(record(HEAD, b"\x01\x01", b"\x02", b"\0", encode_varint(100)), id="header value beyond"),
         pytest.param(record(HEAD, b"\x80" * 6), id="overlong key length"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from protocol.errors import ErrorCode
 from protocol.records.batch import CRC_POS, assemble_batch, build_batch, crc_of
 from protocol.records.compression import compress
-from protocol.records.record import encode_record, put_varint
+from protocol.records.record import encode_record, encode_varint
 
 NOW = 1_795_000_000_000
 HOUR = 3_600_000
@@ -121,7 +121,7 @@ LENGTH, EPOCH, MAGIC, ATTRIBUTES, LAST_DELTA = 8, 12, 16, 21, 23
 BASE_TIMESTAMP, MAX_TIMESTAMP, COUNT = 27, 35, 57
 
 THREE = [encode_record(i, 0, b"k", b"v") for i in range(3)]
-NEGATIVE_HEADERS = put_varint(7) + b"\0\0\0\1\1\1\0"
+NEGATIVE_HEADERS = encode_varint(7) + b"\0\0\0\1\1\1\0"
 FUTURE = NOW + 20 * HOUR
 
 FRAMING = [

@@ -14,7 +14,7 @@ from protocol.records.batch import (
     crc_of,
     parse_header,
 )
-from protocol.records.compression import LZ4, NAMES, compress, decompress
+from protocol.records.compression import CODEC_NAMES, LZ4, compress, decompress
 from protocol.records.record import Record, encode_record, iter_records
 from tests.unit.replica.produce.kafka_responses import CASES, HOUR, NOW, TOPICS, Case, good, keyed, stamped
 from tests.unit.support.record_validation import finished
@@ -86,7 +86,7 @@ def test_a_buffer_that_cannot_be_written_is_copied():
 
 
 @pytest.mark.parametrize("validation", ["header", "full"])
-@pytest.mark.parametrize("codec", range(5), ids=NAMES)
+@pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES)
 def test_append_time_is_stamped_on_the_header_only(codec, validation):
     config = config_of("append-time", kbroker_record_validation=validation)
     sent = build_batch([(5, b"k", b"v", ())], codec=codec)
@@ -115,10 +115,10 @@ def test_an_append_time_bit_from_a_client_is_cleared():
     assert bytes(batch) == build_batch([(NOW, b"k", b"v", ())])
 
 
-@pytest.mark.parametrize("source", range(5), ids=NAMES)
-@pytest.mark.parametrize("target", range(5), ids=NAMES)
+@pytest.mark.parametrize("source", range(5), ids=CODEC_NAMES)
+@pytest.mark.parametrize("target", range(5), ids=CODEC_NAMES)
 def test_compression_type_converts(source, target):
-    config = config_of("plain", compression_type=NAMES[target])
+    config = config_of("plain", compression_type=CODEC_NAMES[target])
     fields = {"producer_id": 9, "producer_epoch": 1, "base_sequence": 40}
     sent = build_batch([(NOW + i, b"key", b"value" * 50, ((b"h", None),)) for i in range(9)], codec=source, **fields)
     batch, header, _ = check(sent, config)
@@ -176,7 +176,7 @@ def test_offsets_out_of_order_in_a_compressed_batch():
         check(batch, config_of("compact"))
 
 
-@pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=NAMES[1:])
+@pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=CODEC_NAMES[1:])
 def test_a_bomb_is_too_large(codec):
     bomb = assemble_batch(
         compress(codec, bytes(MAX_DECOMPRESSED + 1)),

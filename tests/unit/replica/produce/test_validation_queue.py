@@ -11,7 +11,7 @@ from kbroker.replica.produce.record_validation import MAX_DECOMPRESSED, MEDIUM_D
 from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records.batch import assemble_batch, body_of, parse_header
-from protocol.records.compression import LZ4, NAMES, ZSTD, compress, decompress, decompress_untouched
+from protocol.records.compression import CODEC_NAMES, LZ4, ZSTD, compress, decompress, decompress_mapped
 from protocol.records.record import encode_record, iter_records
 from tests.unit.support.client import EPOCH_MS, batch
 from tests.unit.support.log_lab import NOW, config
@@ -58,7 +58,7 @@ def test_an_ordinary_topic_asks_for_nothing() -> None:
     assert asked_for(many(at_ms=NOW), cleanup_policy="delete") == []
 
 
-@pytest.mark.parametrize("codec", range(1, 5), ids=NAMES[1:])
+@pytest.mark.parametrize("codec", range(1, 5), ids=CODEC_NAMES[1:])
 def test_what_decompresses_to_much_is_done_in_a_thread(codec: int) -> None:
     full = {"kbroker_record_validation": "full", "max_message_bytes": 8 << 20}
 
@@ -80,19 +80,19 @@ def test_many_members_of_nothing_are_read_in_a_thread() -> None:
     assert asked_for(made, kbroker_record_validation="full") == ["medium"]
 
 
-@pytest.mark.parametrize("codec", range(1, 5), ids=NAMES[1:])
+@pytest.mark.parametrize("codec", range(1, 5), ids=CODEC_NAMES[1:])
 def test_decompressing_in_a_thread_is_the_same(codec: int) -> None:
     random = Random(codec)
     for size in (0, 1, 100, 70_000):
         data = random.randbytes(size)
         packed = bytearray(compress(codec, data))
-        assert bytes(decompress_untouched(codec, packed, size + 1)) == data
+        assert bytes(decompress_mapped(codec, packed, size + 1)) == data
         for _ in range(50):
             damaged = bytearray(packed)
             if damaged:
                 damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
-            assert result(decompress, codec, damaged) == result(decompress_untouched, codec, damaged)
-    assert result(decompress_untouched, 7, b"") is MalformedError
+            assert result(decompress, codec, damaged) == result(decompress_mapped, codec, damaged)
+    assert result(decompress_mapped, 7, b"") is MalformedError
 
 
 def result(function: object, codec: int, data: bytes) -> object:
@@ -137,14 +137,14 @@ def test_records_are_walked_as_they_are_read() -> None:
 async def test_a_connections_batches_keep_their_order(m: Machine) -> None:
     one, other = await m.client(), await m.client()
     await one.create_topic("t", cleanup_policy="compact")
-    m.threads.held.add("decompress_untouched")
+    m.threads.held.add("decompress_mapped")
     long = one.post_produce("t", many(codec=ZSTD))
     after = one.post_produce("t", batch(b"after"))
     unanswered = one.post_produce("t", batch(b"last"), acks=1)
     await m.until(lambda: in_lane(m))
     assert (await other.produce("t", batch(b"others"))).base_offset == 0
     assert not long.done()
-    m.threads.release("decompress_untouched")
+    m.threads.release("decompress_mapped")
     assert (await long).base_offset == 1
     assert (await after).base_offset == 1 + MANY
     assert (await unanswered).base_offset == 2 + MANY
@@ -194,7 +194,7 @@ async def test_one_that_is_not_answered(m: Machine) -> None:
 async def test_batches_of_clients_that_are_gone_are_appended_and_their_memory_is_counted(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
-    m.threads.held.add("decompress_untouched")
+    m.threads.held.add("decompress_mapped")
     memory = m.broker._server.context.memory
     large = batch(b"v" * 2 * MEDIUM_DECOMPRESSED, codec=ZSTD)
     for count in range(1, 5):
@@ -204,7 +204,7 @@ async def test_batches_of_clients_that_are_gone_are_appended_and_their_memory_is
         gone.close()
     await asyncio.sleep(1)
     assert memory.held_bytes == memory.in_progress_bytes == 4 * len(large)
-    m.threads.release("decompress_untouched")
+    m.threads.release("decompress_mapped")
     await m.until(lambda: memory.held_bytes == 0)
     assert holds_nothing(m)
     assert m.partition("t").log.log_end_offset == 4
@@ -232,12 +232,12 @@ async def test_large_ones_are_held_one_at_a_time(m: Machine) -> None:
 async def test_a_topic_that_is_gone_when_it_is_through(m: Machine) -> None:
     client, admin = await m.client(), await m.client()
     await admin.create_topic("t", cleanup_policy="compact")
-    m.threads.held.add("decompress_untouched")
+    m.threads.held.add("decompress_mapped")
     asked = client.post_produce("t", batch(b"v" * MEDIUM_DECOMPRESSED, codec=ZSTD))
     await m.until(lambda: in_lane(m))
     await admin.delete_topic("t")
     await admin.create_topic("t")
-    m.threads.release("decompress_untouched")
+    m.threads.release("decompress_mapped")
     assert (await asked).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert m.partition("t").log.log_end_offset == 0
 
@@ -256,11 +256,11 @@ async def test_a_producers_retry_on_another_connection_is_stored_once(m: Machine
 async def test_the_broker_stops_meanwhile(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact")
-    m.threads.held.add("decompress_untouched")
+    m.threads.held.add("decompress_mapped")
     client.post_produce("t", many(codec=ZSTD)).add_done_callback(lambda asked: asked.exception())
     await m.until(lambda: in_lane(m))
     await m.restart()
-    m.threads.release("decompress_untouched")
+    m.threads.release("decompress_mapped")
     assert m.partition("t").log.log_end_offset == 0
 
 

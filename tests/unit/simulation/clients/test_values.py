@@ -13,7 +13,7 @@ from kbroker.simulation.clients.workloads.values import (
     value_of,
 )
 from protocol.records.batch import TRANSACTIONAL, assemble_batch, build_batch
-from protocol.records.control import EndMarker, build_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker
 
 
 def batch(base_offset: int, *values: int, epoch: int = 3, **options: int) -> bytes:
@@ -22,7 +22,7 @@ def batch(base_offset: int, *values: int, epoch: int = 3, **options: int) -> byt
 
 
 def marker(base_offset: int, producer_id: int, *, committed: bool) -> bytes:
-    built = build_end_marker(EndMarker(committed, 0), producer_id, 0, 1_000)
+    built = build_end_marker(EndTransactionMarker(committed, 0), producer_id, 0, 1_000)
     return base_offset.to_bytes(8, "big") + bytes(built[8:])
 
 

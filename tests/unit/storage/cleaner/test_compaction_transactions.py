@@ -13,7 +13,7 @@ from kbroker.storage import file_names
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
 from protocol.records.batch import DELETE_HORIZON, TRANSACTIONAL, build_batch, iter_batch_records, iter_headers
-from protocol.records.control import EndMarker, build_end_marker, find_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker
 from tests.unit.storage.cleaner.test_compaction import COMPACT, DAY, compact
 from tests.unit.support.crashing_disk import Crash, CrashingDisk
 from tests.unit.support.log_lab import NOW, Lab, append, content
@@ -90,7 +90,7 @@ class Producer:
     def end(self, log: Log, committed: bool, bump: bool = False) -> None:
         if bump:
             self.epoch, self.sequence = self.epoch + 1, 0
-        append(log, build_end_marker(EndMarker(committed, 0), self.producer_id, self.epoch, NOW))
+        append(log, build_end_marker(EndTransactionMarker(committed, 0), self.producer_id, self.epoch, NOW))
         self.open = False
 
 

@@ -15,7 +15,7 @@ from kbroker.storage.indexes.transaction_index import (
 )
 from kbroker.storage.log.log import Log
 from protocol.records.batch import TRANSACTIONAL, build_batch
-from protocol.records.control import EndMarker, build_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.support.log_lab import NOW, Lab, append
 
 
@@ -82,7 +82,7 @@ def transaction(log: Log, pid: int, *, committed: bool = False, records: int = 2
     epoch = log.log_end_offset
     at = {"producer_id": pid, "producer_epoch": epoch, "base_sequence": 0}
     first = append(log, build_batch([(NOW, None, b"v", ())] * records, attributes=TRANSACTIONAL, **at))
-    return first, append(log, build_end_marker(EndMarker(committed, 0), pid, epoch, NOW))
+    return first, append(log, build_end_marker(EndTransactionMarker(committed, 0), pid, epoch, NOW))
 
 
 def aborted(log: Log) -> list[tuple[int, int, int]]:
@@ -166,7 +166,7 @@ def test_readers_are_told_of_markers_in_later_segments(lab: Lab) -> None:
     append(log, build_batch([(NOW, None, b"v", ())], attributes=TRANSACTIONAL, **at))
     for n in range(20):
         transaction(log, n % 2, committed=True)
-    marker = append(log, build_end_marker(EndMarker(False, 0), 9, 0, NOW))
+    marker = append(log, build_end_marker(EndTransactionMarker(False, 0), 9, 0, NOW))
     assert len(log.segments) > 3
     size = len(log.read_blocking(0, 100, log.log_end_offset))
     told = log.aborted_transactions(0, size, True)

@@ -12,7 +12,7 @@ from kbroker.storage.inspect.partition_check import CheckpointedState, LogFindin
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.snapshot import encode_snapshot
 from protocol.records.batch import TRANSACTIONAL, parse_header, patch_leader_epoch
-from protocol.records.control import EndMarker, build_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.support.damaged_log import edit, write_sound_log
 from tests.unit.support.log_lab import NOW, Lab, append, batch
 
@@ -197,7 +197,7 @@ def transacted(tmp_path: Path) -> Lab:
             )
             append(log, data)
         for producer in (2, 1, 3):
-            marker = EndMarker(committed=(n + producer) % 3 == 0, coordinator_epoch=4)
+            marker = EndTransactionMarker(committed=(n + producer) % 3 == 0, coordinator_epoch=4)
             data = build_end_marker(marker, producer, n, NOW + n)
             log.append_markers([(data, parse_header(data), marker)], 0, NOW)
     assert lab.close(log)

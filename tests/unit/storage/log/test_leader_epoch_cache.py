@@ -89,8 +89,3 @@ def test_truncation_from_the_start(cache):
     cache.truncate_from_start(20)
     assert cache.entries == [(5, 50)]
     assert cache.epoch_for(49) == -1
-
-
-def test_clear(cache):
-    cache.clear()
-    assert cache.entries == []

@@ -16,7 +16,7 @@ from kbroker.storage.log.log import Log
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
 from protocol.records.batch import TRANSACTIONAL, build_batch, iter_batch_records, iter_headers, parse_header
-from protocol.records.control import EndMarker, build_end_marker, find_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker
 from tests.unit.storage.log.test_lives import Story
 from tests.unit.support.log_lab import NOW, append
 
@@ -101,13 +101,13 @@ class TransactionStory(Story):
         self.events.append(event)
         self.life.batches[event.last] = 0
 
-    def _new_marker(self, producer_id: int, at: int) -> tuple[bytearray, EndMarker]:
+    def _new_marker(self, producer_id: int, at: int) -> tuple[bytearray, EndTransactionMarker]:
         epoch, sequence = self.producers.get(producer_id, (0, 0))
         if self.random.random() < 0.5:
             # As with transactions of version 2.
             epoch, sequence = epoch + 1, 0
         self.producers[producer_id] = (epoch, sequence)
-        marker = EndMarker(self.random.random() < 0.4, self.random.randrange(3))
+        marker = EndTransactionMarker(self.random.random() < 0.4, self.random.randrange(3))
         self._expect(Event(at, at, COMMIT if marker.committed else ABORT, producer_id, epoch))
         return build_end_marker(marker, producer_id, epoch, NOW + at), marker
 

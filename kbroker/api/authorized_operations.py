@@ -1,11 +1,10 @@
-"""What a client may do, as bits of Kafka's AclOperation numbers. Without an authorizer everybody may do
-everything.
+"""The operations that a client may do, as bits of Kafka's AclOperation numbers.
 
-The bits are those that Apache Kafka 4.3.1 answers without an authorizer: only operations that make sense
-for the kind of resource.
+Without an authorizer a client may do every operation. The bits are those that Apache Kafka 4.3.1 returns then: all
+operations that apply to the kind of resource.
 """
 
-NOT_ASKED = -(2**31)
+NOT_REQUESTED = -(2**31)
 
 # Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, AlterConfigs.
 TOPIC_OPERATIONS = 3576

@@ -112,7 +112,7 @@ def _unsupported_api_versions() -> ApiHandler:
     """ApiVersions in an unknown version: the response has version 0 whatever was requested (KIP-511)."""
 
     def handle(services: Services, context: RequestContext, request: None) -> Message:
-        response: Message = import_module("kbroker.api.k18_api_versions").unsupported()
+        response: Message = import_module("kbroker.api.k18_api_versions").unsupported_version_response()
         return response
 
     fields = error_fields(message_classes(ApiKey.API_VERSIONS)[1])

@@ -1,13 +1,16 @@
-"""ListOffsets (key 2), versions 1 to 11: the offset of a timestamp, or of one of these.
+"""ListOffsets (key 2), versions 1 to 11: the offset for a timestamp, or for one of these special timestamps:
 
-    -1 latest: the high watermark, or the last stable offset for read-committed consumers
+    -1 latest: the high watermark, or the last stable offset for read_committed consumers
     -2 earliest: the log start offset
     -3 the record with the largest timestamp (version 7, KIP-734)
-    -4 earliest on local disk (8, KIP-405): the log start offset, for nothing is elsewhere
-    -5 latest in tiered storage (9, KIP-1005), -6 earliest not yet there (11): none
+    -4 earliest on local disk (version 8, KIP-405): the log start offset
+    -5 latest in tiered storage (version 9, KIP-1005): -1, since there is no tiered storage
+    -6 earliest not yet in tiered storage (version 11, KIP-1023): -1 likewise
 
-A timestamp finds the first record that is not earlier, if consumers may see it; -1 for both when there is
-none. Lookups that read the log run in a thread, all of a request together.
+- A timestamp returns the first record that is not older, if consumers may read it, else offset and timestamp -1.
+- Version 4 adds the leader epoch.
+- The lookups of a request that read logs run together in one thread.
+- timeout_ms (version 10) is ignored: it applies to remote storage only.
 """
 
 from collections import Counter
@@ -44,6 +47,7 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CONSUMER = NO_EPOCH = -1
 FIRST_WITH_EPOCH = 4
 
+# Reads a log and fills in a partition's result.
 Lookup = Callable[[], None]
 
 
@@ -53,31 +57,25 @@ def handle(
     lookups: list[Lookup] = []
     response = ListOffsetsResponse()
     for topic in request.topics:
-        times = Counter(partition.partition_index for partition in topic.partitions)
+        times_named = Counter(partition.partition_index for partition in topic.partitions)
         unique = {partition.partition_index: partition for partition in topic.partitions}
-        answers = [
-            _repeated(index) if times[index] > 1 else _answer(services, context, request, topic.name, wanted, lookups)
-            for index, wanted in unique.items()
+        results = [
+            _duplicate(index)
+            if times_named[index] > 1
+            else _result(services, context, request, topic.name, partition, lookups)
+            for index, partition in unique.items()
         ]
-        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     if lookups:
-        return _look_up(services, context, lookups, response)
+        return _run_lookups(services, context, lookups, response)
     return _in_version(context, response)
 
 
-async def _look_up(
+async def _run_lookups(
     services: Services, context: RequestContext, lookups: list[Lookup], response: ListOffsetsResponse
 ) -> ListOffsetsResponse:
     await services.environment.offload(_run_blocking, lookups)
     return _in_version(context, response)
-
-
-def _in_version(context: RequestContext, response: ListOffsetsResponse) -> ListOffsetsResponse:
-    if context.version < FIRST_WITH_EPOCH:
-        for topic in response.topics:
-            for answer in topic.partitions:
-                answer.leader_epoch = NO_EPOCH
-    return response
 
 
 def _run_blocking(lookups: list[Lookup]) -> None:
@@ -85,66 +83,80 @@ def _run_blocking(lookups: list[Lookup]) -> None:
         lookup()
 
 
-def _repeated(index: int) -> ListOffsetsPartitionResponse:
+def _in_version(context: RequestContext, response: ListOffsetsResponse) -> ListOffsetsResponse:
+    if context.version < FIRST_WITH_EPOCH:
+        for topic in response.topics:
+            for result in topic.partitions:
+                result.leader_epoch = NO_EPOCH
+    return response
+
+
+def _duplicate(index: int) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
 
 
-def _answer(
+def _result(
     services: Services,
     context: RequestContext,
     request: ListOffsetsRequest,
     topic: str,
-    wanted: ListOffsetsPartition,
+    requested: ListOffsetsPartition,
     lookups: list[Lookup],
 ) -> ListOffsetsPartitionResponse:
-    """What can be told at once; what takes a look into the log is left to `lookups`."""
-    answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+    """Return a partition's result. If it depends on the contents of the log, add a lookup that completes it."""
+    result = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
     try:
-        _check(request.isolation_level, wanted.timestamp, context.version)
-        partition = services.replicas.leader(topic, wanted.partition_index)
-        partition.check_leader(wanted.current_leader_epoch)
+        _validate(request.isolation_level, requested.timestamp, context.version)
+        partition = services.replicas.leader(topic, requested.partition_index)
+        partition.check_leader(requested.current_leader_epoch)
         if partition.log.offline is not None and partition.log.readable_end <= partition.log.log_start_offset:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
-    except KafkaError as refusal:
-        answer.error_code = refusal.code
-        return answer
-    time, end = wanted.timestamp, _visible_end(partition, request)
-    if time >= 0 or time == MAX_TIMESTAMP:
-        lookups.append(lambda: _find_blocking(partition, time, end, answer))
-    elif time == LATEST:
-        answer.offset, answer.leader_epoch = end, partition.leader_epoch
-    elif time in (EARLIEST, EARLIEST_LOCAL):
-        answer.offset = partition.log.log_start_offset
-        answer.leader_epoch = _epoch_at(partition, answer.offset)
-    return answer
+    except KafkaError as error:
+        result.error_code = error.code
+        return result
+    timestamp, end_offset = requested.timestamp, _visible_end(partition, request)
+    if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
+        lookups.append(lambda: _look_up_blocking(partition, timestamp, end_offset, result))
+    elif timestamp == LATEST:
+        result.offset, result.leader_epoch = end_offset, partition.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        result.offset = partition.log.log_start_offset
+        result.leader_epoch = _epoch_of(partition, result.offset)
+    return result
 
 
-def _check(isolation_level: int, timestamp: int, version: int) -> None:
+def _validate(isolation_level: int, timestamp: int, version: int) -> None:
     if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-        # Kafka fails on it unforeseen, and says so.
+        # Kafka does not expect this, and its response is an unknown error.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     if timestamp < 0 and version < FIRST_VERSION.get(timestamp, version + 1):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _visible_end(partition: Partition, request: ListOffsetsRequest) -> int:
+    """Return the offset before which the client may read records. An offline log may be readable up to an offset."""
     if request.replica_id != CONSUMER:
         return partition.log.log_end_offset
     end = partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
     return end if partition.log.offline is None else min(end, partition.log.readable_end)
 
 
-def _epoch_at(partition: Partition, offset: int) -> int:
+def _epoch_of(partition: Partition, offset: int) -> int:
     epoch = partition.log.epochs.epoch_for(offset)
     return partition.leader_epoch if epoch == NO_EPOCH else epoch
 
 
-def _find_blocking(partition: Partition, time: int, end: int, answer: ListOffsetsPartitionResponse) -> None:
+def _look_up_blocking(
+    partition: Partition, timestamp: int, end_offset: int, result: ListOffsetsPartitionResponse
+) -> None:
     log = partition.log
     try:
-        found = log.max_timestamp_blocking() if time == MAX_TIMESTAMP else log.offset_for_timestamp_blocking(time, end)
-    except KafkaError as refusal:
-        answer.error_code = refusal.code
+        if timestamp == MAX_TIMESTAMP:
+            found = log.max_timestamp_blocking()
+        else:
+            found = log.offset_for_timestamp_blocking(timestamp, end_offset)
+    except KafkaError as error:
+        result.error_code = error.code
         return
-    if found is not None and found[0] < end:
-        answer.offset, answer.timestamp, answer.leader_epoch = found
+    if found is not None and found[0] < end_offset:
+        result.offset, result.timestamp, result.leader_epoch = found

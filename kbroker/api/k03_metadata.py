@@ -1,18 +1,17 @@
-"""Metadata (key 3), versions 0 to 13.
+"""Metadata (key 3), versions 0 to 13: the brokers, the controller, and topics with their partitions.
 
-- Topics: null means all and an empty list none, but in version 0 an empty list means all.
-- A name that is absent is created with the broker's defaults if the request and auto.create.topics.enable
-allow it.
-  Kafka answers UNKNOWN_TOPIC_OR_PARTITION meanwhile and the client asks again; here the creation is awaited
-  and the new topic is answered at once. A creation that is refused gets the answer that Kafka gives for it.
-- Versions 12 and later look topics up by id; names beside ids are then not looked at, as in Kafka.
-- Racks, offline replicas and leaders follow from which brokers are registered.
+- Topics: null means all. An empty list means none, but in version 0 it means all.
+- A name that does not exist is created with the broker's defaults if the request (version 4) and
+  auto.create.topics.enable allow it. Kafka returns UNKNOWN_TOPIC_OR_PARTITION in the meantime, and the client retries;
+  kbroker waits for the creation and returns the new topic. If the creation fails, the error is Kafka's.
+- Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
+- Racks, offline replicas and available leaders follow from the registered brokers.
 """
 
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 
-from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
@@ -28,59 +27,57 @@ from protocol.messages.k03_metadata import (
     MetadataResponseTopic,
 )
 
-# From here on a topic may be asked for by its id.
-FIRST_BY_ID = 12
+FIRST_WITH_TOPIC_IDS = 12
 
 
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    wanted = request.topics
-    teller = Teller(services.metadata, context.version, request)
-    if wanted is None or (context.version == 0 and not wanted):
-        return teller.answer(map(teller.found, services.metadata.topics.values()))
-    fault = _request_fault(wanted, context.version)
-    if fault is not None:
-        return _refuse_all(wanted, fault)
-    ids = [topic.topic_id for topic in wanted if topic.topic_id != ZERO_UUID]
+    requested = request.topics
+    builder = ResponseBuilder(services.metadata, context.version, request)
+    if requested is None or (context.version == 0 and not requested):
+        return builder.response(map(builder.existing_topic, services.metadata.topics.values()))
+    error_code = _validate(requested, context.version)
+    if error_code is not None:
+        return _error_response(requested, error_code)
+    ids = [topic.topic_id for topic in requested if topic.topic_id != ZERO_UUID]
     if ids:
-        return teller.answer(map(teller.by_id, dict.fromkeys(ids)))
-    names = [name for name in dict.fromkeys(topic.name for topic in wanted) if name is not None]
-    absent = [name for name in names if name not in services.metadata.topics and topic_name_error(name) is None]
-    if absent and request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
-        return _create_and_answer(services, teller, absent, names)
-    return teller.answer(map(teller.by_name, names))
+        return builder.response(map(builder.topic_by_id, dict.fromkeys(ids)))
+    names = [name for name in dict.fromkeys(topic.name for topic in requested) if name is not None]
+    missing = [name for name in names if name not in services.metadata.topics and topic_name_error(name) is None]
+    if missing and request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
+        return _create_missing_topics(services, builder, missing, names)
+    return builder.response(map(builder.topic_by_name, names))
 
 
-async def _create_and_answer(
-    services: Services, teller: "Teller", absent: list[str], names: list[str]
+async def _create_missing_topics(
+    services: Services, builder: "ResponseBuilder", missing: list[str], names: list[str]
 ) -> MetadataResponse:
-    for name in absent:
-        # What is refused stays unknown, which clients retry: so does Kafka, whose brokers only log the
-        # refusal.
+    for name in missing:
+        # A topic that cannot be created stays unknown, which clients retry. Kafka's brokers only log the error, too.
         with suppress(KafkaError):
             await services.controller.auto_create_topic(name)
-    return teller.answer(map(teller.by_name, names))
+    return builder.response(map(builder.topic_by_name, names))
 
 
-def _request_fault(wanted: Iterable[MetadataRequestTopic], version: int) -> ErrorCode | None:
-    for topic in wanted:
-        if topic.name is None and (version < FIRST_BY_ID or topic.topic_id == ZERO_UUID):
+def _validate(requested: Iterable[MetadataRequestTopic], version: int) -> ErrorCode | None:
+    for topic in requested:
+        if topic.name is None and (version < FIRST_WITH_TOPIC_IDS or topic.topic_id == ZERO_UUID):
             return ErrorCode.INVALID_REQUEST
-        if topic.topic_id != ZERO_UUID and version < FIRST_BY_ID:
+        if topic.topic_id != ZERO_UUID and version < FIRST_WITH_TOPIC_IDS:
             return ErrorCode.INVALID_REQUEST
     return None
 
 
-def _refuse_all(wanted: Iterable[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
+def _error_response(requested: Iterable[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
     topics = [
-        MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id) for topic in wanted
+        MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id) for topic in requested
     ]
     return MetadataResponse(topics=topics, error_code=code)
 
 
-class Teller:
-    """Tells what the image holds, in the terms of one request."""
+class ResponseBuilder:
+    """Builds the response to one request from the image."""
 
     __slots__ = ("image", "request", "version")
 
@@ -89,63 +86,63 @@ class Teller:
         self.version = version
         self.request = request
 
-    def answer(self, topics: Iterable[MetadataResponseTopic]) -> MetadataResponse:
+    def response(self, topics: Iterable[MetadataResponseTopic]) -> MetadataResponse:
         image = self.image
-        asked = self.request.include_cluster_authorized_operations
+        with_operations = self.request.include_cluster_authorized_operations
         return MetadataResponse(
             brokers=[
-                MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-                for node in image.brokers.values()
+                MetadataResponseBroker(node_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)
+                for broker in image.brokers.values()
             ],
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
             topics=list(topics),
-            cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_REQUESTED,
         )
 
-    def by_name(self, name: str) -> MetadataResponseTopic:
+    def topic_by_name(self, name: str) -> MetadataResponseTopic:
         topic = self.image.topics.get(name)
         if topic is not None:
-            return self.found(topic)
-        legal = topic_name_error(name) is None
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+            return self.existing_topic(topic)
+        is_valid = topic_name_error(name) is None
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
         return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
-    def by_id(self, topic_id: bytes) -> MetadataResponseTopic:
+    def topic_by_id(self, topic_id: bytes) -> MetadataResponseTopic:
         topic = self.image.topics_by_id.get(topic_id)
         if topic is not None:
-            return self.found(topic)
+            return self.existing_topic(topic)
         return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
 
-    def found(self, topic: TopicImage) -> MetadataResponseTopic:
-        asked = self.request.include_topic_authorized_operations
-        tell = self._partition if self.version else self._partition_v0
+    def existing_topic(self, topic: TopicImage) -> MetadataResponseTopic:
+        with_operations = self.request.include_topic_authorized_operations
+        build_partition = self._partition if self.version else self._partition_v0
         return MetadataResponseTopic(
             error_code=ErrorCode.NONE,
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.internal,
-            partitions=[tell(index, state) for index, state in enumerate(topic.partitions)],
-            topic_authorized_operations=TOPIC_OPERATIONS if asked else NOT_ASKED,
+            partitions=[build_partition(index, partition) for index, partition in enumerate(topic.partitions)],
+            topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_REQUESTED,
         )
 
-    def _partition(self, index: int, state: PartitionRegistration) -> MetadataResponsePartition:
-        led = state.leader in self.image.brokers
+    def _partition(self, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:
+        has_leader = partition.leader in self.image.brokers
         return MetadataResponsePartition(
-            error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,
+            error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
-            leader_id=state.leader if led else NO_LEADER,
-            leader_epoch=state.leader_epoch,
-            replica_nodes=state.replicas,
-            isr_nodes=state.isr,
-            offline_replicas=self.image.offline_replicas(state),
+            leader_id=partition.leader if has_leader else NO_LEADER,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=partition.replicas,
+            isr_nodes=partition.isr,
+            offline_replicas=self.image.offline_replicas(partition),
         )
 
-    def _partition_v0(self, index: int, state: PartitionRegistration) -> MetadataResponsePartition:
-        """Version 0 has no offline replicas: they are left out of the lists and make an error."""
-        answer = self._partition(index, state)
-        answer.replica_nodes = self.image.registered_brokers(state.replicas)
-        answer.isr_nodes = self.image.registered_brokers(state.isr)
-        if answer.error_code == ErrorCode.NONE and len(answer.replica_nodes) < len(state.replicas):
-            answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
-        return answer
+    def _partition_v0(self, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:
+        """Version 0 has no field for offline replicas: they are missing in the lists, and the result is an error."""
+        result = self._partition(index, partition)
+        result.replica_nodes = self.image.registered_brokers(partition.replicas)
+        result.isr_nodes = self.image.registered_brokers(partition.isr)
+        if result.error_code == ErrorCode.NONE and len(result.replica_nodes) < len(partition.replicas):
+            result.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+        return result

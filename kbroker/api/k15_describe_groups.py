@@ -4,7 +4,7 @@
 - Protocol and member metadata are returned in state Stable only: during a rebalance they may not match.
 """
 
-from kbroker.api.authorized_operations import NOT_ASKED
+from kbroker.api.authorized_operations import NOT_REQUESTED
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
@@ -26,7 +26,7 @@ def handle(services: Services, context: RequestContext, request: DescribeGroupsR
     groups = [_describe(services, context.version, group_id) for group_id in request.groups]
     if request.include_authorized_operations:
         for group in groups:
-            group.authorized_operations = GROUP_OPERATIONS if group.error_code == ErrorCode.NONE else NOT_ASKED
+            group.authorized_operations = GROUP_OPERATIONS if group.error_code == ErrorCode.NONE else NOT_REQUESTED
     return DescribeGroupsResponse(groups=groups)
 
 

@@ -1,13 +1,12 @@
-"""ApiVersions (key 18), versions 0 to 4: what this broker speaks, from the table in protocol/apis.py.
+"""ApiVersions (key 18), versions 0 to 4: the APIs and versions of protocol/apis.py, and the features of the cluster.
 
-- From version 3 on a client names itself; a name that is not of Kafka's form is INVALID_REQUEST (KIP-511).
-- A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the versions of
-ApiVersions,
-  so that the client can ask again.
-- Features (KIP-584): transaction.version, supported and finalized. Kafka's other ones (metadata.version, group.version,
-  ...) promise what this broker does not do, and clients take their absence for "not supported". A supported feature
-  whose lowest level is 0 is not told before version 4, which earlier clients could not read; one that is finalized at
-  level 0 is not told at all.
+- From version 3 the client sends its software name and version; an invalid one gets INVALID_REQUEST (KIP-511).
+- The response to an unsupported version has version 0, UNSUPPORTED_VERSION and the versions of ApiVersions, so that
+  the client can retry (KIP-511).
+- Features (version 3, KIP-584): transaction.version, supported and finalized. kbroker does not have Kafka's other
+  features (metadata.version, group.version, ...), and clients treat a missing feature as not supported. A supported
+  feature with the lowest level 0 is omitted before version 4, since older clients cannot parse it. A feature that is
+  finalized at level 0 is always omitted.
 """
 
 import re
@@ -24,19 +23,19 @@ from protocol.messages.k18_api_versions import (
     SupportedFeatureKey,
 )
 
-FIRST_WITH_SOFTWARE = 3
+FIRST_WITH_CLIENT_SOFTWARE = 3
 FIRST_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
 
 def handle(services: Services, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    if context.version >= FIRST_WITH_SOFTWARE and not (
+    if context.version >= FIRST_WITH_CLIENT_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     features = services.metadata.features
     return ApiVersionsResponse(
-        api_keys=[_versions(api) for api in APIS.values()],
+        api_keys=[_version_range(api) for api in APIS.values()],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=supported.lowest, max_version=supported.highest)
             for name, supported in SUPPORTED_FEATURES.items()
@@ -51,11 +50,12 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
     )
 
 
-def unsupported() -> ApiVersionsResponse:
-    """The answer, in version 0, to a version that is not served."""
-    own = _versions(APIS[ApiKey.API_VERSIONS])
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+def unsupported_version_response() -> ApiVersionsResponse:
+    """Return the response, in version 0, to an unsupported version."""
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_version_range(APIS[ApiKey.API_VERSIONS])]
+    )
 
 
-def _versions(api: Api) -> ApiVersion:
+def _version_range(api: Api) -> ApiVersion:
     return ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)

@@ -1,11 +1,10 @@
 """CreateTopics (key 19), versions 2 to 7.
 
-- Each topic stands alone: one that is refused does not keep the others from being created.
-- From version 5 on the answer tells the effective configs, and the partitions and replicas that were chosen;
-  from version 7 on the topic id. With `validate_only` everything is told and nothing is made.
-- The answer comes when the topics have their logs on this broker; `timeout_ms` is not looked at, for that
-takes no
-  longer than a write to the coordination service.
+- Each topic is created on its own: an invalid one does not prevent the others.
+- Version 5 adds the effective configs and the numbers of partitions and replicas to the response, version 7 the topic
+  id. With validate_only the response is the same, and no topic is created.
+- The response is sent when this broker has opened the logs. timeout_ms is ignored: this takes no longer than a write to
+  the coordination service.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -25,12 +24,12 @@ FIRST_WITH_CONFIGS = 5
 
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    specs = [_spec(topic) for topic in request.topics]
-    results = await services.controller.create_topics(specs, request.validate_only)
+    topics = [_new_topic(topic) for topic in request.topics]
+    results = await services.controller.create_topics(topics, request.validate_only)
     return CreateTopicsResponse(topics=[_result(services, context.version, result) for result in results])
 
 
-def _spec(topic: CreatableTopic) -> NewTopic:
+def _new_topic(topic: CreatableTopic) -> NewTopic:
     return NewTopic(
         topic.name,
         topic.num_partitions,
@@ -59,7 +58,7 @@ def _configs(services: Services, result: CreateTopicResult) -> list[CreatableTop
     return [
         CreatableTopicConfigs(
             name=entry.key.name,
-            # An override as it was given; DescribeConfigs has it as it was understood. So has Kafka.
+            # An override has its text from the request here, and its parsed value in DescribeConfigs, as in Kafka.
             value=result.configs.get(entry.key.name, entry.value),
             read_only=entry.read_only,
             config_source=entry.source,

@@ -1,10 +1,9 @@
 """DeleteTopics (key 20), versions 1 to 6.
 
-- Version 6 names topics by name or by id, and answers with both.
-- A topic that is named twice in any way is refused and kept.
-- The answer comes when the topics are gone from the metadata and their logs from this broker; `timeout_ms`
-is not
-  looked at, for that takes no longer than a write to the coordination service.
+- Version 6 identifies topics by name or by id; its response has both.
+- A topic that is named more than once is not deleted.
+- The response is sent when the topics are deleted from the metadata, and from this broker's data directory. timeout_ms
+  is ignored: this takes no longer than a write to the coordination service.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -17,27 +16,27 @@ from protocol.messages.k20_delete_topics import (
     DeleteTopicsResponse,
 )
 
-FIRST_BY_ID = 6
+FIRST_WITH_TOPIC_IDS = 6
 
 
 async def handle(services: Services, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    if context.version >= FIRST_BY_ID:
-        refs = [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
+    if context.version >= FIRST_WITH_TOPIC_IDS:
+        requested = [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
     else:
-        refs = [TopicNameOrId(name) for name in request.topic_names]
+        requested = [TopicNameOrId(name) for name in request.topic_names]
     if services.config.delete_topic_enable:
-        answers = await services.controller.delete_topics(refs)
+        deletions = await services.controller.delete_topics(requested)
     else:
         disabled = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-        answers = [TopicDeletion(ref.name, ref.topic_id, disabled) for ref in refs]
-    return DeleteTopicsResponse(responses=[_result(answer) for answer in answers])
+        deletions = [TopicDeletion(topic.name, topic.topic_id, disabled) for topic in requested]
+    return DeleteTopicsResponse(responses=[_result(deletion) for deletion in deletions])
 
 
-def _result(answer: TopicDeletion) -> DeletableTopicResult:
-    error = answer.error
+def _result(deletion: TopicDeletion) -> DeletableTopicResult:
+    error = deletion.error
     return DeletableTopicResult(
-        name=answer.name,
-        topic_id=answer.topic_id,
+        name=deletion.name,
+        topic_id=deletion.topic_id,
         error_code=error.code if error else ErrorCode.NONE,
         error_message=error.message if error else None,
     )

@@ -1,8 +1,9 @@
-"""DeleteRecords (key 21), versions 0 to 2: everything below an offset goes; -1 stands for the high watermark.
+"""DeleteRecords (key 21), versions 0 to 2: delete the records before an offset; -1 stands for the high watermark.
 
-- Only where cleanup.policy deletes: POLICY_VIOLATION on a topic that is only compacted.
-- Internal topics are their coordinators': INVALID_TOPIC_EXCEPTION.
-- `low_watermark` is the log start offset after it; asking for less than that changes nothing.
+- A topic whose cleanup.policy does not contain delete gets POLICY_VIOLATION.
+- Internal topics get INVALID_TOPIC_EXCEPTION: only their coordinators delete records there.
+- low_watermark in the response is the new log start offset. An offset before the log start offset changes nothing.
+- timeout_ms is ignored: there are no followers to wait for.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -20,31 +21,32 @@ NO_LOW_WATERMARK = -1
 
 
 async def handle(services: Services, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """A partition that is named twice counts once, with its last offset, as in Kafka."""
-    wanted: dict[str, dict[int, int]] = {}
+    # Of a partition that is named more than once, the last offset applies, as in Kafka.
+    requested: dict[str, dict[int, int]] = {}
     for topic in request.topics:
-        offsets = wanted.setdefault(topic.name, {})
+        offsets = requested.setdefault(topic.name, {})
         for partition in topic.partitions:
             offsets[partition.partition_index] = partition.offset
     results = [
         DeleteRecordsTopicResult(
             name=name,
-            partitions=[await _delete(services, name, index, offset) for index, offset in offsets.items()],
+            partitions=[await _result(services, name, index, offset) for index, offset in offsets.items()],
         )
-        for name, offsets in wanted.items()
+        for name, offsets in requested.items()
     ]
     return DeleteRecordsResponse(topics=results)
 
 
-async def _delete(services: Services, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+async def _result(services: Services, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
     try:
-        low_watermark, code = await _delete_checked(services, topic, index, offset), ErrorCode.NONE
-    except KafkaError as refusal:
-        low_watermark, code = NO_LOW_WATERMARK, refusal.code
+        low_watermark, code = await _delete_records(services, topic, index, offset), ErrorCode.NONE
+    except KafkaError as error:
+        low_watermark, code = NO_LOW_WATERMARK, error.code
     return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=code)
 
 
-async def _delete_checked(services: Services, topic: str, index: int, offset: int) -> int:
+async def _delete_records(services: Services, topic: str, index: int, offset: int) -> int:
+    """Return the new log start offset. Raises KafkaError."""
     partition = services.replicas.leader(topic, index)
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)

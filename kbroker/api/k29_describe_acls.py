@@ -1,17 +1,19 @@
 """DescribeAcls (key 29), versions 1 to 3: SECURITY_DISABLED, since there is no authorizer.
 
-This is the response of an Apache Kafka without an authorizer. Clients such as MirrorMaker 2 recognise it and skip
-ACLs; a closed connection would be a failure to them.
+An Apache Kafka without an authorizer returns the same. Clients such as MirrorMaker 2 then skip ACLs; a closed
+connection would be an error to them.
 """
 
-from kbroker.api.acl_requests import check_known
+from kbroker.api.acl_requests import reject_unknown
 from kbroker.api.context import RequestContext, Services
 from protocol.errors import ErrorCode
 from protocol.messages.k29_describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 
 def handle(services: Services, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    check_known(request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type)
+    reject_unknown(
+        request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
+    )
     return DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
     )

@@ -1,12 +1,9 @@
-"""DescribeLogDirs (key 35), versions 1 to 5: how much each partition takes on disk, and how much room there
-is.
+"""DescribeLogDirs (key 35), versions 1 to 5: the sizes of partitions, and the space of the data directory.
 
-Null topics means all; partitions that are not here are left out. `offset_lag` is how far a log is behind
-the high watermark, which a leader's never is. Total and usable bytes are those of the file system
-(KIP-827).
+- Null topics means all partitions. Partitions that this broker does not have are omitted.
+- offset_lag is the distance of the log end offset to the high watermark, which is 0 on a leader.
+- Version 4 adds the total and usable bytes of the file system (KIP-827). Version 5 adds is_cordoned (KIP-1066).
 """
-
-from collections.abc import Mapping
 
 from kbroker.api.context import RequestContext, Services
 from protocol.errors import ErrorCode
@@ -24,7 +21,12 @@ async def handle(
     services: Services, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     directory = services.replicas.logs.path
-    result = DescribeLogDirsResult(log_dir=directory, topics=_topics(services, request.topics))
+    result = DescribeLogDirsResult(
+        log_dir=directory,
+        topics=_topics(services, request.topics),
+        # kbroker has one directory, so the config has this one or none.
+        is_cordoned=bool(services.config.get("cordoned.log.dirs")),
+    )
     try:
         result.total_bytes, result.usable_bytes = await services.environment.offload(
             services.environment.disk.usage, directory
@@ -34,22 +36,20 @@ async def handle(
     return DescribeLogDirsResponse(results=[result])
 
 
-def _topics(services: Services, wanted: list[DescribableLogDirTopic] | None) -> list[DescribeLogDirsTopic]:
-    found: dict[str, list[DescribeLogDirsPartition]] = {}
-    for topic, index in _addresses(services, wanted):
+def _topics(services: Services, requested: list[DescribableLogDirTopic] | None) -> list[DescribeLogDirsTopic]:
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    for topic, index in _partitions(services, requested):
         partition = services.replicas.get(topic, index)
         if partition is not None:
             lag = max(partition.high_watermark - partition.log.log_end_offset, 0)
-            found.setdefault(topic, []).append(
+            topics.setdefault(topic, []).append(
                 DescribeLogDirsPartition(partition_index=index, partition_size=partition.log.size_bytes, offset_lag=lag)
             )
-    return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in found.items()]
+    return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
 
 
-def _addresses(services: Services, wanted: list[DescribableLogDirTopic] | None) -> list[tuple[str, int]]:
-    if wanted is None:
+def _partitions(services: Services, requested: list[DescribableLogDirTopic] | None) -> list[tuple[str, int]]:
+    """The requested partitions, without repeats."""
+    if requested is None:
         return [(tp.topic, tp.partition) for tp in services.replicas.partitions]
-    asked: Mapping[tuple[str, int], None] = dict.fromkeys(
-        (topic.topic, index) for topic in wanted for index in topic.partitions
-    )
-    return list(asked)
+    return list(dict.fromkeys((topic.topic, index) for topic in requested for index in topic.partitions))

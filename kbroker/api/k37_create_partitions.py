@@ -1,6 +1,8 @@
-"""CreatePartitions (key 37), versions 0 to 3: a topic grows to `count` partitions; it never shrinks here.
+"""CreatePartitions (key 37), versions 0 to 3: add partitions to topics, up to `count`.
 
-The answer comes when the new partitions have their logs; `timeout_ms` is not looked at.
+- Each topic is handled on its own. With validate_only no partition is added.
+- The response is sent when this broker has opened the logs. timeout_ms is ignored: this takes no longer than a write to
+  the coordination service.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -17,8 +19,8 @@ from protocol.messages.k37_create_partitions import (
 async def handle(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    specs = [_spec(topic) for topic in request.topics]
-    results = await services.controller.create_partitions(specs, request.validate_only)
+    topics = [_new_partitions(topic) for topic in request.topics]
+    results = await services.controller.create_partitions(topics, request.validate_only)
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(
@@ -31,6 +33,6 @@ async def handle(
     )
 
 
-def _spec(topic: CreatePartitionsTopic) -> NewPartitions:
-    given = topic.assignments
-    return NewPartitions(topic.name, topic.count, None if given is None else [row.broker_ids for row in given])
+def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:
+    assignments = None if topic.assignments is None else [row.broker_ids for row in topic.assignments]
+    return NewPartitions(topic.name, topic.count, assignments)

@@ -1,6 +1,6 @@
 """ListPartitionReassignments (key 46), version 0: an empty list, since kbroker never moves replicas.
 
-Topics and partitions that do not exist are not errors: Apache Kafka leaves them out of the response too.
+Topics and partitions that do not exist are not errors, as in Apache Kafka. timeout_ms is ignored.
 """
 
 from kbroker.api.context import RequestContext, Services

@@ -1,7 +1,8 @@
 """DescribeClientQuotas (key 48), versions 0 and 1: no quotas, since kbroker has none.
 
-A filter is checked as Apache Kafka checks it, component by component. The response to an invalid filter has null
-instead of a list of entries; the response to a valid filter has an empty list, and "" as its error message.
+- A filter is validated as in Apache Kafka, component by component.
+- The response to an invalid filter has null entries. The response to a valid one has an empty list of entries, and ""
+  as its error message.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from protocol.messages.k48_describe_client_quotas import (
 )
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
-# Match types: a given name, the default entity, any entity for which a quota is specified.
+# Match types: one name, the default entity, any entity that has a quota.
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 
 
@@ -24,17 +25,17 @@ def handle(
     services: Services, context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
     try:
-        check_filter(request.components)
-    except KafkaError as refusal:
-        return DescribeClientQuotasResponse(error_code=refusal.code, error_message=refusal.message, entries=None)
+        validate_filter(request.components)
+    except KafkaError as error:
+        return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
     return DescribeClientQuotasResponse()
 
 
-def check_filter(components: Sequence[ComponentData]) -> None:
+def validate_filter(components: Sequence[ComponentData]) -> None:
     """Raise KafkaError for the first invalid component, or for a combination that no quota can have."""
     types: set[str] = set()
     for component in components:
-        _check_component(component, types)
+        _validate_component(component, types)
         types.add(component.entity_type)
     if IP in types and len(types) > 1:
         raise KafkaError(
@@ -44,7 +45,7 @@ def check_filter(components: Sequence[ComponentData]) -> None:
         )
 
 
-def _check_component(component: ComponentData, types: set[str]) -> None:
+def _validate_component(component: ComponentData, types: set[str]) -> None:
     if not component.entity_type:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
     if component.entity_type in types:
@@ -54,13 +55,13 @@ def _check_component(component: ComponentData, types: set[str]) -> None:
         )
     if component.entity_type not in (USER, CLIENT_ID, IP):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {component.entity_type}")
-    fault = _match_fault(component.match_type, component.match)
-    if fault is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
+    message = _match_error(component.match_type, component.match)
+    if message is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _match_fault(match_type: int, match: str | None) -> str | None:
-    """What is wrong with a component's match type and match string, or None."""
+def _match_error(match_type: int, match: str | None) -> str | None:
+    """Return why a component's match type and match string are invalid, None if they are valid."""
     if match_type == EXACT:
         return "Request specified MATCH_TYPE_EXACT, but set match string to null." if match is None else None
     if match_type not in (DEFAULT, SPECIFIED):

@@ -1,8 +1,8 @@
 """DescribeUserScramCredentials (key 50), version 0: no user has SCRAM credentials, since kbroker has no SASL.
 
 - A request for all users (null or an empty list) returns an empty list.
-- Each user that is named gets RESOURCE_NOT_FOUND; one that is named twice gets DUPLICATE_RESOURCE, once. The error code
-of the whole response is NONE.
+- Each named user gets RESOURCE_NOT_FOUND, or DUPLICATE_RESOURCE if it is named more than once. The error code of the
+  whole response is NONE.
 """
 
 from collections import Counter

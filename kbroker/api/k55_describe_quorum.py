@@ -1,20 +1,19 @@
 """DescribeQuorum (key 55), versions 0 to 2: the controller, as the leader and only voter of the metadata quorum.
 
 kbroker has no metadata log (partition 0 of __cluster_metadata): its controller writes numbered changes to the
-coordination service. The fields of a Raft quorum are these:
+coordination service. They fill the fields of a Raft quorum:
 
 - Leader and only voter: the controller. There are no observers.
-- Leader epoch: the number of the controller's election, which grows with each start of a single broker.
-- High watermark and log end offset: the number of metadata changes in the cluster's life. They are equal, since no
-change is visible before it is durable. Topics, partitions, configs and features are metadata changes; registrations of
-brokers and blocks of producer ids are not.
-- Time of the last fetch, and time when last caught up (version 1): now, as Kafka reports it for the leader.
+- Leader epoch: the controller epoch, which grows with each start of a single broker.
+- High watermark and log end offset: the number of the last metadata change. They are equal, since no change is visible
+  before it is durable. Changes of topics, partitions, configs and features count; broker registrations and blocks of
+  producer ids do not.
+- Time of the last fetch, and time when last caught up (version 1): now, as for the leader in Kafka.
 - Directory id (version 2): zero, as in Kafka with a fixed set of voters (kraft.version 0).
-- Endpoint of the voter (version 2): the advertised listener of the broker, at which its controller is reached too. In
-Kafka it is the controller's listener.
+- Endpoint of the voter (version 2): the broker's advertised listener. In Kafka it is a controller listener.
 
-A request must name this one partition and no other; else each partition that it names gets UNKNOWN_TOPIC_OR_PARTITION.
-A broker that is not the controller responds with NOT_LEADER_OR_FOLLOWER, and the client asks another broker.
+A request must name this partition and no other; otherwise each partition in it gets UNKNOWN_TOPIC_OR_PARTITION. A
+broker that is not the controller responds with NOT_LEADER_OR_FOLLOWER, and the client tries another broker.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -31,23 +30,25 @@ from protocol.messages.k55_describe_quorum import (
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_PARTITION = 0
-FIRST_WITH_NODES = 2
+FIRST_WITH_VOTER_ENDPOINTS = 2
 
 
 def handle(services: Services, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     if not _names_metadata_partition(request):
-        return _unknown(request)
+        return _unknown_partitions(request)
     if not services.controller.is_elected:
         return _response([_not_leader()])
-    return _response([_quorum(services)], _nodes(services) if context.version >= FIRST_WITH_NODES else [])
+    return _response(
+        [_quorum(services)], _voter_endpoints(services) if context.version >= FIRST_WITH_VOTER_ENDPOINTS else []
+    )
 
 
 def _names_metadata_partition(request: DescribeQuorumRequest) -> bool:
-    named = [(topic.topic_name, [row.partition_index for row in topic.partitions]) for topic in request.topics]
-    return named == [(METADATA_TOPIC, [METADATA_PARTITION])]
+    partitions = [(topic.topic_name, [row.partition_index for row in topic.partitions]) for topic in request.topics]
+    return partitions == [(METADATA_TOPIC, [METADATA_PARTITION])]
 
 
-def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+def _unknown_partitions(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     return DescribeQuorumResponse(
         topics=[
             TopicData(
@@ -97,10 +98,10 @@ def _quorum(services: Services) -> PartitionData:
     )
 
 
-def _nodes(services: Services) -> list[Node]:
+def _voter_endpoints(services: Services) -> list[Node]:
     name = services.config.advertised_listeners[0].name
     return [
-        Node(node_id=node.id, listeners=[Listener(name=name, host=node.host, port=node.port)])
-        for node in services.metadata.brokers.values()
-        if node.id == services.controller.node_id
+        Node(node_id=broker.id, listeners=[Listener(name=name, host=broker.host, port=broker.port)])
+        for broker in services.metadata.brokers.values()
+        if broker.id == services.controller.node_id
     ]

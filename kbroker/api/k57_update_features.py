@@ -1,9 +1,8 @@
-"""UpdateFeatures (key 57), versions 0 to 2: other levels of finalized features (KIP-584).
+"""UpdateFeatures (key 57), versions 0 to 2: change the levels of finalized features (KIP-584).
 
-- All updates are made or none; the first that cannot be is told for the whole request.
-- Version 0 has no upgrade type and Kafka takes every update for an upgrade; its permission to downgrade has no effect
-there.
-- From version 2 on an answer names no feature.
+- Either all updates are made or none. The first invalid update determines the error of the whole request.
+- Version 0 has allow_downgrade instead of upgrade_type. Kafka ignores it: every update in version 0 is an upgrade.
+- Version 1 adds upgrade_type and validate_only. Version 2 has no results per feature in the response.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -12,23 +11,23 @@ from kbroker.metadata.features import FeatureUpdate
 from protocol.errors import ErrorCode
 from protocol.messages.k57_update_features import UpdatableFeatureResult, UpdateFeaturesRequest, UpdateFeaturesResponse
 
-FIRST_WITHOUT_RESULTS = 2
+FIRST_WITHOUT_FEATURE_RESULTS = 2
 
 
 async def handle(services: Services, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     updates = [FeatureUpdate(row.feature, row.max_version_level, row.upgrade_type) for row in request.feature_updates]
     try:
         await services.controller.update_features(updates, request.validate_only)
-    except KafkaError as refusal:
-        return UpdateFeaturesResponse(error_code=refusal.code, error_message=_told(refusal))
-    if context.version >= FIRST_WITHOUT_RESULTS:
+    except KafkaError as error:
+        return UpdateFeaturesResponse(error_code=error.code, error_message=_message(error))
+    if context.version >= FIRST_WITHOUT_FEATURE_RESULTS:
         return UpdateFeaturesResponse(error_message=None)
-    # Kafka's text for no error is the name of the code.
+    # Kafka's message without an error is the name of the code.
     results = [UpdatableFeatureResult(feature=update.name, error_message=ErrorCode.NONE.name) for update in updates]
     return UpdateFeaturesResponse(error_message=None, results=results)
 
 
-def _told(refusal: KafkaError) -> str | None:
-    if refusal.code is not ErrorCode.INVALID_UPDATE_VERSION:
-        return refusal.message
-    return f"The update failed for all features since the following feature had an error: {refusal.message}"
+def _message(error: KafkaError) -> str | None:
+    if error.code is not ErrorCode.INVALID_UPDATE_VERSION:
+        return error.message
+    return f"The update failed for all features since the following feature had an error: {error.message}"

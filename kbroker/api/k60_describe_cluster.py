@@ -1,10 +1,11 @@
-"""DescribeCluster (key 60), versions 0 to 2: the brokers, the controller, the cluster id.
+"""DescribeCluster (key 60), versions 0 to 2: the brokers, the controller and the cluster id.
 
-Version 1 asks for an endpoint type: only brokers (1) can be asked here. Version 2 may ask for fenced brokers:
-there are none, for a broker that is not registered is not known.
+- Version 1 adds endpoint_type (KIP-919): 1 (brokers) is supported, 2 (controllers) gets MISMATCHED_ENDPOINT_TYPE.
+- Version 2 adds include_fenced_brokers (KIP-1073). It has no effect: kbroker has no fenced brokers, since a broker that
+  is not registered is unknown.
 """
 
-from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from kbroker.api.context import RequestContext, Services
 from protocol.errors import ErrorCode
 from protocol.messages.k60_describe_cluster import (
@@ -27,15 +28,15 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    image = services.metadata
+    metadata = services.metadata
     return DescribeClusterResponse(
-        cluster_id=image.cluster_id,
-        controller_id=image.controller_id,
+        cluster_id=metadata.cluster_id,
+        controller_id=metadata.controller_id,
         brokers=[
-            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in image.brokers.values()
+            DescribeClusterBroker(broker_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)
+            for broker in metadata.brokers.values()
         ],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )

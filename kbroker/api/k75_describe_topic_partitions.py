@@ -1,9 +1,10 @@
-"""DescribeTopicPartitions (key 75), version 0 (KIP-966): topics in order of their names, a page at a time.
+"""DescribeTopicPartitions (key 75), version 0 (KIP-966): topics with their partitions, in the order of their names.
 
-- No topics named means all. `cursor` is where a page begins; with named topics it must be at one of them.
-- A page has at most `response_partition_limit` partitions, at least 1, and no more than
-  max.request.partition.size.limit. Topics that are not found do not count.
-- Eligible leader replicas are always empty until there are clusters.
+- A request without topics returns all topics.
+- cursor is the topic and partition with which a page starts. If the request names topics, it must be one of them.
+- A page has at most response_partition_limit partitions, at least 1 and at most max.request.partition.size.limit.
+  Topics that do not exist do not count.
+- The eligible leader replicas are always empty, since kbroker has no replication.
 """
 
 from kbroker.api.authorized_operations import TOPIC_OPERATIONS
@@ -26,53 +27,55 @@ def handle(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     cursor = request.cursor
-    named = {topic.name for topic in request.topics}
-    if cursor is not None and (cursor.partition_index < 0 or (named and cursor.topic_name not in named)):
+    requested = {topic.name for topic in request.topics}
+    if cursor is not None and (cursor.partition_index < 0 or (requested and cursor.topic_name not in requested)):
         return DescribeTopicPartitionsResponse(
-            topics=[_unknown(name, ErrorCode.INVALID_REQUEST) for name in sorted(named)]
+            topics=[_missing_topic(name, ErrorCode.INVALID_REQUEST) for name in sorted(requested)]
         )
-    names = sorted(named or services.metadata.topics)
-    first = 0
+    names = sorted(requested or services.metadata.topics)
+    first_partition = 0
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
-        first = cursor.partition_index if names and names[0] == cursor.topic_name else 0
+        first_partition = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = min(request.response_partition_limit, services.config.max_request_partition_size_limit)
-    return _page(services.metadata, names, first, max(limit, 1))
+    return _page(services.metadata, names, first_partition, max(limit, 1))
 
 
-def _page(image: MetadataImage, names: list[str], first: int, room: int) -> DescribeTopicPartitionsResponse:
+def _page(image: MetadataImage, names: list[str], first_partition: int, limit: int) -> DescribeTopicPartitionsResponse:
+    """Return the topics `names`, the first of them from `first_partition` on, up to `limit` partitions."""
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         topic = image.topics.get(name)
         if topic is None:
-            known = topic_name_error(name) is None
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.INVALID_TOPIC_EXCEPTION
-            topics.append(_unknown(name, code))
-            first = 0
+            is_valid = topic_name_error(name) is None
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
+            topics.append(_missing_topic(name, code))
+            first_partition = 0
             continue
-        if room == 0:
+        if limit == 0:
             return DescribeTopicPartitionsResponse(
                 topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
             )
-        end = min(first + room, len(topic.partitions))
-        topics.append(_found(image, topic, first, end))
+        end = min(first_partition + limit, len(topic.partitions))
+        topics.append(_topic(image, topic, first_partition, end))
         if end < len(topic.partitions):
             return DescribeTopicPartitionsResponse(
                 topics=topics, next_cursor=Cursor(topic_name=name, partition_index=end)
             )
-        room -= max(end - first, 0)
-        first = 0
+        limit -= max(end - first_partition, 0)
+        first_partition = 0
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
-def _unknown(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
-    answer = DescribeTopicPartitionsResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
+def _missing_topic(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    topic = DescribeTopicPartitionsResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
     if code != ErrorCode.INVALID_REQUEST:
-        answer.topic_authorized_operations = TOPIC_OPERATIONS
-    return answer
+        topic.topic_authorized_operations = TOPIC_OPERATIONS
+    return topic
 
 
-def _found(image: MetadataImage, topic: TopicImage, first: int, end: int) -> DescribeTopicPartitionsResponseTopic:
+def _topic(image: MetadataImage, topic: TopicImage, first: int, end: int) -> DescribeTopicPartitionsResponseTopic:
+    """Return a topic with the partitions from `first` to `end`, exclusive."""
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -83,17 +86,17 @@ def _found(image: MetadataImage, topic: TopicImage, first: int, end: int) -> Des
 
 
 def _partition(
-    image: MetadataImage, index: int, state: PartitionRegistration
+    image: MetadataImage, index: int, partition: PartitionRegistration
 ) -> DescribeTopicPartitionsResponsePartition:
-    led = state.leader in image.brokers
+    has_leader = partition.leader in image.brokers
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
-        leader_id=state.leader if led else NO_LEADER,
-        leader_epoch=state.leader_epoch,
-        replica_nodes=state.replicas,
-        isr_nodes=state.isr,
-        eligible_leader_replicas=state.elr,
-        last_known_elr=state.last_known_elr,
-        offline_replicas=image.offline_replicas(state),
+        leader_id=partition.leader if has_leader else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        eligible_leader_replicas=partition.elr,
+        last_known_elr=partition.last_known_elr,
+        offline_replicas=image.offline_replicas(partition),
     )

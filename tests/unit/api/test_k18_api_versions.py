@@ -1,58 +1,55 @@
-"""ApiVersions: the table, the client's name, versions that are not served."""
+"""ApiVersions: the supported APIs, the client's software name, unsupported versions."""
 
 import re
 
 import pytest
 
-from kbroker.api.k18_api_versions import unsupported
+from kbroker.api.k18_api_versions import unsupported_version_response
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k18_api_versions import ApiVersion
-from tests.unit.support.handlers import run, start_handlers
+from tests.unit.support.async_test import async_test
+from tests.unit.support.handlers import start_handlers
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_the_table_is_told(version: int):
-    async def story():
-        fields = {"client_software_name": "a.b-c", "client_software_version": "1.0"} if version >= 3 else {}
-        answer = await (await start_handlers()).request(ApiKey.API_VERSIONS, version, **fields)
-        assert answer.error_code == 0
-        assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [
-            (api.key, api.min_version, api.max_version) for api in APIS.values()
-        ]
-        supported = [(row.name, row.min_version, row.max_version) for row in answer.supported_features]
-        finalized = [(row.name, row.min_version_level, row.max_version_level) for row in answer.finalized_features]
-        # A lowest level of 0 cannot be read by clients of version 3.
-        assert supported == ([("transaction.version", 0, 2)] if version == 4 else [])
-        assert finalized == ([("transaction.version", 2, 2)] if version >= 3 else [])
-        assert answer.finalized_features_epoch == (0 if version >= 3 else -1)
-
-    run(story)
+@async_test
+async def test_the_supported_apis_and_features(version: int):
+    fields = {"client_software_name": "a.b-c", "client_software_version": "1.0"} if version >= 3 else {}
+    response = await (await start_handlers()).request(ApiKey.API_VERSIONS, version, **fields)
+    assert response.error_code == 0
+    assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [
+        (api.key, api.min_version, api.max_version) for api in APIS.values()
+    ]
+    supported = [(row.name, row.min_version, row.max_version) for row in response.supported_features]
+    finalized = [(row.name, row.min_version_level, row.max_version_level) for row in response.finalized_features]
+    # Clients of version 3 cannot parse a lowest level of 0.
+    assert supported == ([("transaction.version", 0, 2)] if version == 4 else [])
+    assert finalized == ([("transaction.version", 2, 2)] if version >= 3 else [])
+    assert response.finalized_features_epoch == (0 if version >= 3 else -1)
 
 
 @pytest.mark.parametrize(
     ("name", "software", "code"),
     [("", "", 42), ("a b", "1", 42), ("-a", "1", 42), ("a", "1-", 42), ("a\n", "1", 42), ("é", "1", 42), ("a", "1", 0)],
 )
-def test_the_clients_name_is_checked(name: str, software: str, code: int):
-    async def story():
-        handlers = await start_handlers()
-        answer = await handlers.request(
-            ApiKey.API_VERSIONS, 3, client_software_name=name, client_software_version=software
-        )
-        assert answer.error_code == code
-        assert bool(answer.api_keys) == (code == 0)
-
-    run(story)
+@async_test
+async def test_the_client_software_name_is_validated(name: str, software: str, code: int):
+    handlers = await start_handlers()
+    response = await handlers.request(
+        ApiKey.API_VERSIONS, 3, client_software_name=name, client_software_version=software
+    )
+    assert response.error_code == code
+    assert bool(response.api_keys) == (code == 0)
 
 
-def test_a_version_that_is_not_served_learns_which_are():
-    answer = unsupported()
-    assert answer.error_code == 35
-    assert answer.api_keys == [ApiVersion(api_key=18, min_version=0, max_version=4)]
+def test_the_response_to_an_unsupported_version_has_the_supported_ones():
+    response = unsupported_version_response()
+    assert response.error_code == 35
+    assert response.api_keys == [ApiVersion(api_key=18, min_version=0, max_version=4)]
 
 
-def test_what_is_not_there_is_not_advertised():
-    """Only what works: their absence is how clients know."""
+def test_unsupported_apis_are_not_advertised():
+    """Clients take an API that is missing for unsupported."""
     names = {api.name for api in APIS.values()}
     assert not [
         name

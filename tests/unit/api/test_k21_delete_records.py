@@ -1,4 +1,4 @@
-"""DeleteRecords: what a single-node Apache Kafka 4.3.1 answered."""
+"""DeleteRecords, against the responses of a single-node Apache Kafka 4.3.1."""
 
 from typing import Any
 
@@ -6,26 +6,27 @@ import pytest
 
 from protocol.apis import ApiKey
 from protocol.messages.k21_delete_records import DeleteRecordsPartition, DeleteRecordsTopic
-from tests.unit.support.handlers import Handlers, run, start_handlers
+from tests.unit.support.async_test import async_test
+from tests.unit.support.handlers import Handlers, start_handlers
 
-FIVE = dict.fromkeys(range(5), 0)
+FIVE_RECORDS = dict.fromkeys(range(5), 0)
 
 
 async def with_records() -> Handlers:
     handlers = await start_handlers()
-    handlers.replicas.add("t", 0, FIVE, log_start_offset=2)
+    handlers.replicas.add("t", 0, FIVE_RECORDS, log_start_offset=2)
     handlers.replicas.add("empty", 0)
-    handlers.replicas.add("compacted", 0, FIVE, {"cleanup.policy": "compact"})
-    handlers.replicas.add("both", 0, FIVE, {"cleanup.policy": "compact,delete"})
-    handlers.replicas.add("__consumer_offsets", 0, FIVE, {"cleanup.policy": "compact"})
+    handlers.replicas.add("compacted", 0, FIVE_RECORDS, {"cleanup.policy": "compact"})
+    handlers.replicas.add("both", 0, FIVE_RECORDS, {"cleanup.policy": "compact,delete"})
+    handlers.replicas.add("__consumer_offsets", 0, FIVE_RECORDS, {"cleanup.policy": "compact"})
     return handlers
 
 
 async def delete(handlers: Handlers, topic: str, *offsets: int, index: int = 0, version: int = 2) -> Any:
     partitions = [DeleteRecordsPartition(partition_index=index, offset=offset) for offset in offsets]
     topics = [DeleteRecordsTopic(name=topic, partitions=partitions)]
-    answer = await handlers.request(ApiKey.DELETE_RECORDS, version, topics=topics, timeout_ms=1000)
-    (row,) = answer.topics[0].partitions
+    response = await handlers.request(ApiKey.DELETE_RECORDS, version, topics=topics, timeout_ms=1000)
+    (row,) = response.topics[0].partitions
     assert row.partition_index == index
     return (row.error_code, row.low_watermark)
 
@@ -39,20 +40,16 @@ async def delete(handlers: Handlers, topic: str, *offsets: int, index: int = 0, 
         ("nope", 1, (3, -1)), ("__consumer_offsets", 1, (17, -1)),
     ],
 )  # fmt: skip
-def test_offsets(topic: str, offset: int, expected: tuple[int, int]):
-    async def story():
-        assert await delete(await with_records(), topic, offset) == expected
-
-    run(story)
+@async_test
+async def test_offsets(topic: str, offset: int, expected: tuple[int, int]):
+    assert await delete(await with_records(), topic, offset) == expected
 
 
-def test_every_version_and_what_is_not_here():
-    async def story():
-        handlers = await with_records()
-        for version in range(3):
-            assert await delete(handlers, "t", 3 + version, version=version) == (0, 3 + version)
-        assert await delete(handlers, "t", 1, index=9) == (3, -1)
-        assert await delete(handlers, "t", 1, index=-1) == (3, -1)
-        assert await delete(await with_records(), "t", 5, 3) == (0, 3)
-
-    run(story)
+@async_test
+async def test_every_version_and_missing_partitions():
+    handlers = await with_records()
+    for version in range(3):
+        assert await delete(handlers, "t", 3 + version, version=version) == (0, 3 + version)
+    assert await delete(handlers, "t", 1, index=9) == (3, -1)
+    assert await delete(handlers, "t", 1, index=-1) == (3, -1)
+    assert await delete(await with_records(), "t", 5, 3) == (0, 3)

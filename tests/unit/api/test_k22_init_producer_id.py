@@ -9,23 +9,22 @@ from kbroker.metadata.producer_id_manager import RETRY_BACKOFF_S
 from kbroker.simulation.runtime.loop import SimLoop
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from tests.unit.support.handlers import run, start_handlers
+from tests.unit.support.async_test import async_test
+from tests.unit.support.handlers import start_handlers
 from tests.unit.support.memory_disk import MemoryDisk
 from tests.unit.support.simulated_broker import Machine, story
 from tests.unit.support.transactional_producer import Producer, producer
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_each_producer_gets_another_id(version: int):
-    async def story():
-        handlers = await start_handlers()
-        for expected in range(3):
-            answer = await handlers.request(
-                ApiKey.INIT_PRODUCER_ID, version, transactional_id=None, transaction_timeout_ms=-1
-            )
-            assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, expected, 0)
-
-    run(story)
+@async_test
+async def test_each_producer_gets_another_id(version: int):
+    handlers = await start_handlers()
+    for expected in range(3):
+        answer = await handlers.request(
+            ApiKey.INIT_PRODUCER_ID, version, transactional_id=None, transaction_timeout_ms=-1
+        )
+        assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, expected, 0)
 
 
 @pytest.mark.parametrize(
@@ -37,13 +36,11 @@ def test_each_producer_gets_another_id(version: int):
         ({"producer_id": 3, "producer_epoch": -1}, (42, -1, -1)),
     ],
 )
-def test_what_a_producer_may_name(fields: dict[str, Any], expected: tuple[int, int, int]):
-    async def story():
-        fields.setdefault("transactional_id", None)
-        answer = await (await start_handlers()).request(ApiKey.INIT_PRODUCER_ID, 5, **fields)
-        assert (answer.error_code, answer.producer_id, answer.producer_epoch) == expected
-
-    run(story)
+@async_test
+async def test_what_a_producer_may_name(fields: dict[str, Any], expected: tuple[int, int, int]):
+    fields.setdefault("transactional_id", None)
+    answer = await (await start_handlers()).request(ApiKey.INIT_PRODUCER_ID, 5, **fields)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == expected
 
 
 def test_no_block_to_be_had():

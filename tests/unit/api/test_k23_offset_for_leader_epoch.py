@@ -7,7 +7,8 @@ import pytest
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from protocol.apis import ApiKey
 from protocol.messages.k23_offset_for_leader_epoch import OffsetForLeaderPartition, OffsetForLeaderTopic
-from tests.unit.support.handlers import Handlers, run, start_handlers
+from tests.unit.support.async_test import async_test
+from tests.unit.support.handlers import Handlers, start_handlers
 
 
 async def with_epochs() -> Handlers:
@@ -29,25 +30,21 @@ async def ask(
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_ends_of_epochs(version: int):
-    async def story():
-        handlers = await with_epochs()
-        assert await ask(handlers, 0, version=version) == (0, 0, 3)
-        assert await ask(handlers, 2, version=version) == (0, 2, 5)
-        assert await ask(handlers, 3, version=version) == (0, -1, -1)
-
-    run(story)
+@async_test
+async def test_ends_of_epochs(version: int):
+    handlers = await with_epochs()
+    assert await ask(handlers, 0, version=version) == (0, 0, 3)
+    assert await ask(handlers, 2, version=version) == (0, 2, 5)
+    assert await ask(handlers, 3, version=version) == (0, -1, -1)
 
 
-def test_refusals():
-    async def story():
-        handlers = await with_epochs()
-        assert await ask(handlers, 0, 2) == (0, 0, 3)
-        assert await ask(handlers, 0, 3) == (75, -1, -1)
-        assert await ask(handlers, 0, 1) == (74, -1, -1)
-        assert await ask(handlers, 0, topic="nope") == (3, -1, -1)
-        assert await ask(handlers, 0, index=9) == (3, -1, -1)
-        handlers.replicas.leader("t", 0).is_leader = False
-        assert await ask(handlers, 0) == (6, -1, -1)
-
-    run(story)
+@async_test
+async def test_refusals():
+    handlers = await with_epochs()
+    assert await ask(handlers, 0, 2) == (0, 0, 3)
+    assert await ask(handlers, 0, 3) == (75, -1, -1)
+    assert await ask(handlers, 0, 1) == (74, -1, -1)
+    assert await ask(handlers, 0, topic="nope") == (3, -1, -1)
+    assert await ask(handlers, 0, index=9) == (3, -1, -1)
+    handlers.replicas.leader("t", 0).is_leader = False
+    assert await ask(handlers, 0) == (6, -1, -1)

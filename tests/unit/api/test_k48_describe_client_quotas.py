@@ -6,7 +6,8 @@ import pytest
 
 from protocol.apis import ApiKey
 from protocol.messages.k48_describe_client_quotas import ComponentData
-from tests.unit.support.handlers import run, start_handlers
+from tests.unit.support.async_test import async_test
+from tests.unit.support.handlers import start_handlers
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 INVALID_REQUEST, UNSUPPORTED_VERSION = 42, 35
@@ -18,8 +19,11 @@ COMBINATION = (
 Component = tuple[str, int, str | None]
 
 
-async def ask(version: int, strict: bool, *components: Component) -> Any:
-    rows = [ComponentData(entity_type=kind, match_type=how, match=match) for kind, how, match in components]
+async def describe(version: int, strict: bool, *components: Component) -> Any:
+    rows = [
+        ComponentData(entity_type=entity_type, match_type=match_type, match=match)
+        for entity_type, match_type, match in components
+    ]
     response = await (await start_handlers()).request(
         ApiKey.DESCRIBE_CLIENT_QUOTAS, version, components=rows, strict=strict
     )
@@ -40,11 +44,9 @@ async def ask(version: int, strict: bool, *components: Component) -> Any:
         [("user", SPECIFIED, None), ("client-id", SPECIFIED, None)],
     ],
 )
-def test_nothing_is_found(version: int, strict: bool, components: list[Component]):
-    async def story():
-        assert await ask(version, strict, *components) == (0, "", [])
-
-    run(story)
+@async_test
+async def test_a_valid_filter_matches_no_quotas(version: int, strict: bool, components: list[Component]):
+    assert await describe(version, strict, *components) == (0, "", [])
 
 
 @pytest.mark.parametrize("version", range(2))
@@ -77,13 +79,11 @@ def test_nothing_is_found(version: int, strict: bool, components: list[Component
         ),
         ([("ip", EXACT, "a"), ("client-id", DEFAULT, None)], INVALID_REQUEST, COMBINATION),
         ([("user", EXACT, "a"), ("ip", DEFAULT, None)], INVALID_REQUEST, COMBINATION),
-        # The first invalid component decides.
+        # The first invalid component determines the error.
         ([("foo", EXACT, "a"), ("user", 7, None)], UNSUPPORTED_VERSION, "Unsupported entity type foo"),
         ([("user", 7, None), ("foo", EXACT, "a")], INVALID_REQUEST, "Unknown match type 7"),
     ],
 )
-def test_an_invalid_filter(version: int, components: list[Component], code: int, message: str):
-    async def story():
-        assert await ask(version, False, *components) == (code, message, None)
-
-    run(story)
+@async_test
+async def test_an_invalid_filter_is_rejected(version: int, components: list[Component], code: int, message: str):
+    assert await describe(version, False, *components) == (code, message, None)

@@ -1,4 +1,4 @@
-"""DescribeQuorum: the controller as leader and only voter, and partitions that are not of the quorum."""
+"""DescribeQuorum: the controller as leader and only voter, and unknown partitions."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,16 +15,17 @@ from protocol.messages.k55_describe_quorum import (
     ReplicaState,
     TopicRequest,
 )
-from tests.unit.support.handlers import Handlers, run, start_handlers
+from tests.unit.support.async_test import async_test
+from tests.unit.support.handlers import Handlers, start_handlers
 from tests.unit.support.memory_disk import MemoryDisk
 
 METADATA = ("__cluster_metadata", [0])
 UNKNOWN = 3
 
-Wanted = tuple[str, list[int]]
+RequestedTopic = tuple[str, list[int]]
 
 
-async def ask(handlers: Handlers, version: int, *topics: Wanted) -> Any:
+async def describe(handlers: Handlers, version: int, *topics: RequestedTopic) -> Any:
     rows = [
         TopicRequest(topic_name=name, partitions=[PartitionRequest(partition_index=index) for index in indexes])
         for name, indexes in topics
@@ -35,53 +36,45 @@ async def ask(handlers: Handlers, version: int, *topics: Wanted) -> Any:
 
 
 async def quorum(handlers: Handlers, version: int = 2) -> PartitionData:
-    (topic,) = (await ask(handlers, version, METADATA)).topics
+    (topic,) = (await describe(handlers, version, METADATA)).topics
     assert topic.topic_name == "__cluster_metadata"
     (partition,) = topic.partitions
     return partition  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_the_controller_leads(version: int):
-    async def story():
-        handlers = await start_handlers()
-        await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
-        now_ms = handlers.services.environment.clock.now_ms() if version >= 1 else -1
-        leader = ReplicaState(
-            replica_id=1, log_end_offset=1, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
-        )
-        assert await quorum(handlers, version) == PartitionData(
-            leader_id=1, leader_epoch=1, high_watermark=1, current_voters=[leader]
-        )
-
-    run(story)
+@async_test
+async def test_the_controller_is_the_leader_and_only_voter(version: int):
+    handlers = await start_handlers()
+    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    now_ms = handlers.services.environment.clock.now_ms() if version >= 1 else -1
+    leader = ReplicaState(replica_id=1, log_end_offset=1, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms)
+    assert await quorum(handlers, version) == PartitionData(
+        leader_id=1, leader_epoch=1, high_watermark=1, current_voters=[leader]
+    )
 
 
-def test_the_node_has_the_advertised_listener():
-    async def story():
-        handlers = await start_handlers()
-        assert (await ask(handlers, 2, METADATA)).nodes == [
-            Node(node_id=1, listeners=[Listener(name="PLAINTEXT", host="127.0.0.1", port=9092)])
-        ]
-        assert (await ask(handlers, 1, METADATA)).nodes == []
-
-    run(story)
+@async_test
+async def test_the_node_has_the_advertised_listener():
+    handlers = await start_handlers()
+    assert (await describe(handlers, 2, METADATA)).nodes == [
+        Node(node_id=1, listeners=[Listener(name="PLAINTEXT", host="127.0.0.1", port=9092)])
+    ]
+    assert (await describe(handlers, 1, METADATA)).nodes == []
 
 
-def test_each_change_and_each_start_is_counted():
-    async def story():
-        disk = MemoryDisk()
-        handlers = await start_handlers(disk)
-        assert (await quorum(handlers)).high_watermark == 0
-        await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
-        await handlers.member.controller.create_topics([NewTopic("u", 1)], True)
-        assert (await quorum(handlers)).high_watermark == 1
-        await handlers.store.close()
-        again = await quorum(await start_handlers(disk))
-        # The restart gave the topic's partition a new leader epoch, which is a change too.
-        assert (again.leader_epoch, again.high_watermark, again.current_voters[0].log_end_offset) == (2, 2, 2)
-
-    run(story)
+@async_test
+async def test_the_offsets_count_changes_and_the_epoch_counts_starts():
+    disk = MemoryDisk()
+    handlers = await start_handlers(disk)
+    assert (await quorum(handlers)).high_watermark == 0
+    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    await handlers.member.controller.create_topics([NewTopic("u", 1)], True)
+    assert (await quorum(handlers)).high_watermark == 1
+    await handlers.store.close()
+    restarted = await quorum(await start_handlers(disk))
+    # At the restart the topic's partition got a new leader epoch, which is a change, too.
+    assert (restarted.leader_epoch, restarted.high_watermark, restarted.current_voters[0].log_end_offset) == (2, 2, 2)
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -98,28 +91,24 @@ def test_each_change_and_each_start_is_counted():
         [("t", []), ("", [0, -1])],
     ],
 )
-def test_any_other_partitions_are_unknown(version: int, topics: list[Wanted]):
-    async def story():
-        response = await ask(await start_handlers(), version, *topics)
-        assert response.nodes == []
-        text = "This server does not host this topic-partition." if version >= 2 else ""
-        assert [(topic.topic_name, topic.partitions) for topic in response.topics] == [
-            (
-                name,
-                [PartitionData(partition_index=index, error_code=UNKNOWN, error_message=text) for index in indexes],
-            )
-            for name, indexes in topics
-        ]
-
-    run(story)
+@async_test
+async def test_other_partitions_are_unknown(version: int, topics: list[RequestedTopic]):
+    response = await describe(await start_handlers(), version, *topics)
+    assert response.nodes == []
+    text = "This server does not host this topic-partition." if version >= 2 else ""
+    assert [(topic.topic_name, topic.partitions) for topic in response.topics] == [
+        (
+            name,
+            [PartitionData(partition_index=index, error_code=UNKNOWN, error_message=text) for index in indexes],
+        )
+        for name, indexes in topics
+    ]
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_another_broker_is_the_controller(version: int):
-    async def story():
-        handlers = await start_handlers()
-        handlers.services.controller = SimpleNamespace(is_elected=False)
-        partition = await quorum(handlers, version)
-        assert (partition.partition_index, partition.error_code, partition.current_voters) == (0, 6, [])
-
-    run(story)
+@async_test
+async def test_a_broker_that_is_not_the_controller_is_not_the_leader(version: int):
+    handlers = await start_handlers()
+    handlers.services.controller = SimpleNamespace(is_elected=False)
+    partition = await quorum(handlers, version)
+    assert (partition.partition_index, partition.error_code, partition.current_voters) == (0, 6, [])

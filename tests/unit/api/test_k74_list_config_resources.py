@@ -1,22 +1,22 @@
-"""ListConfigResources as Apache Kafka 4.3.1 answers it."""
+"""ListConfigResources, against recorded responses of Apache Kafka 4.3.1."""
 
 from protocol.apis import ApiKey
-from tests.unit.support.config_recording import play
-from tests.unit.support.handlers import run, start_handlers
+from tests.unit.support.async_test import async_test
+from tests.unit.support.config_recording import replay
+from tests.unit.support.handlers import start_handlers
 
 
-def test_every_step_of_kafkas_story_is_answered_as_kafka_does():
-    async def story():
-        steps, differences = await play("list")
-        assert steps == 10
-        assert differences == []
-
-    run(story)
+@async_test
+async def test_the_responses_are_those_of_kafka():
+    steps, differences = await replay("list")
+    assert steps == 10
+    assert differences == []
 
 
-def test_brokers_are_listed_with_nothing_set():
-    async def story():
-        answer = await (await start_handlers()).request(ApiKey.LIST_CONFIG_RESOURCES, 1)
-        assert [(one.resource_type, one.resource_name) for one in answer.config_resources] == [(8, "1"), (4, "1")]
-
-    run(story)
+@async_test
+async def test_brokers_without_overrides_are_listed():
+    response = await (await start_handlers()).request(ApiKey.LIST_CONFIG_RESOURCES, 1)
+    assert [(resource.resource_type, resource.resource_name) for resource in response.config_resources] == [
+        (8, "1"),
+        (4, "1"),
+    ]

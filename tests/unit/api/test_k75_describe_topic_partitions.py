@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: pages as a single-node Apache Kafka 4.3.1 cuts them."""
+"""DescribeTopicPartitions, against the pages of a single-node Apache Kafka 4.3.1."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ import pytest
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k75_describe_topic_partitions import Cursor, TopicRequest
-from tests.unit.support.handlers import Handlers, run, start_handlers
+from tests.unit.support.async_test import async_test
+from tests.unit.support.handlers import Handlers, start_handlers
 
 # Topic t1 has two partitions, t2 one.
 PAGES: list[tuple[list[str], dict[str, Any], tuple[str, int] | None, list[tuple[str, int, list[int]]], Any]] = [
@@ -38,7 +39,7 @@ async def with_topics(**configs: str) -> Handlers:
     return handlers
 
 
-async def ask(handlers: Handlers, names: list[str], cursor: tuple[str, int] | None, limit: int = 2000) -> Any:
+async def describe(handlers: Handlers, names: list[str], cursor: tuple[str, int] | None, limit: int = 2000) -> Any:
     return await handlers.request(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         0,
@@ -48,35 +49,29 @@ async def ask(handlers: Handlers, names: list[str], cursor: tuple[str, int] | No
     )
 
 
-@pytest.mark.parametrize(("names", "limits", "cursor", "page", "rest"), PAGES)
-def test_pages(names: list[str], limits: dict[str, int], cursor: Any, page: Any, rest: Any):
-    async def story():
-        answer = await ask(await with_topics(), names, cursor, **limits)
-        shown = [(t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in answer.topics]
-        assert shown == page
-        following = answer.next_cursor
-        assert (following and (following.topic_name, following.partition_index)) == rest
-
-    run(story)
+@pytest.mark.parametrize(("names", "limits", "cursor", "page", "next_cursor"), PAGES)
+@async_test
+async def test_pages(names: list[str], limits: dict[str, int], cursor: Any, page: Any, next_cursor: Any):
+    response = await describe(await with_topics(), names, cursor, **limits)
+    topics = [(t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in response.topics]
+    assert topics == page
+    cursor = response.next_cursor
+    assert (cursor and (cursor.topic_name, cursor.partition_index)) == next_cursor
 
 
-def test_the_broker_bounds_a_page():
-    async def story():
-        answer = await ask(await with_topics(max_request_partition_size_limit="1"), [], None, 2000)
-        assert answer.next_cursor == Cursor(topic_name="t1", partition_index=1)
-
-    run(story)
+@async_test
+async def test_the_broker_limits_the_size_of_a_page():
+    response = await describe(await with_topics(max_request_partition_size_limit="1"), [], None, 2000)
+    assert response.next_cursor == Cursor(topic_name="t1", partition_index=1)
 
 
-def test_a_partition_and_its_topic():
-    async def story():
-        handlers = await with_topics()
-        (topic,) = (await ask(handlers, ["t2"], None)).topics
-        assert topic.topic_id == handlers.member.image.topics["t2"].topic_id
-        assert topic.topic_authorized_operations == 3576
-        (partition,) = topic.partitions
-        assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 1, 0)
-        assert (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas) == ([1], [1], [])
-        assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])
-
-    run(story)
+@async_test
+async def test_the_fields_of_a_topic_and_its_partitions():
+    handlers = await with_topics()
+    (topic,) = (await describe(handlers, ["t2"], None)).topics
+    assert topic.topic_id == handlers.member.image.topics["t2"].topic_id
+    assert topic.topic_authorized_operations == 3576
+    (partition,) = topic.partitions
+    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 1, 0)
+    assert (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas) == ([1], [1], [])
+    assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])

@@ -1,7 +1,6 @@
 """Brokers join a cluster, change topics and configs through the controller, and load each other's changes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -18,16 +17,10 @@ from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from protocol.errors import ErrorCode
+from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
 
 CONFIG = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092", "num.partitions": "3"})
-
-
-def run(story: Callable[[], Awaitable[Any]]) -> None:
-    async def main() -> None:
-        await story()
-
-    asyncio.run(main())
 
 
 class JoinedBroker:
@@ -70,320 +63,278 @@ async def create(broker: JoinedBroker, *topics: NewTopic, validate_only: bool = 
     return await broker.controller.create_topics(topics, validate_only)  # type: ignore[no-any-return]
 
 
-def test_a_single_broker_is_the_controller_of_a_new_cluster():
-    async def story():
-        disk = MemoryDisk()
-        broker = await start(disk)
-        assert broker.controller.is_elected
-        assert broker.image.controller_id == 1
-        assert len(broker.image.cluster_id) == 22
-        assert broker.image.brokers == {1: BrokerRegistration(1, "127.0.0.1", 9092, None, 1)}
-        restarted = await start(disk)
-        assert restarted.image.cluster_id == broker.image.cluster_id
-        assert restarted.image.brokers[1].epoch == 2
-
-    run(story)
+@async_test
+async def test_a_single_broker_is_the_controller_of_a_new_cluster():
+    disk = MemoryDisk()
+    broker = await start(disk)
+    assert broker.controller.is_elected
+    assert broker.image.controller_id == 1
+    assert len(broker.image.cluster_id) == 22
+    assert broker.image.brokers == {1: BrokerRegistration(1, "127.0.0.1", 9092, None, 1)}
+    restarted = await start(disk)
+    assert restarted.image.cluster_id == broker.image.cluster_id
+    assert restarted.image.brokers[1].epoch == 2
 
 
-def test_create_topics_returns_when_the_image_and_the_listeners_have_the_topic():
-    async def story():
-        broker = await start(MemoryDisk())
-        (result,) = await create(broker, NewTopic("a", configs=[("retention.ms", "5")]))
-        assert (result.error, result.partitions, result.replication_factor) == (None, 3, 1)
-        topic = broker.image.topics["a"]
-        assert topic is broker.image.topics_by_id[result.topic_id]
-        assert topic.configs == broker.image.overrides(ConfigResourceType.TOPIC, "a") == {"retention.ms": "5"}
-        assert [partition.leader for partition in topic.partitions] == [1, 1, 1]
-        (delta,) = broker.deltas
-        assert delta.created == [topic]
-        assert [str(change.tp) for change in delta.partitions] == ["a-0", "a-1", "a-2"]
-        assert all(change.old is None for change in delta.partitions)
-
-    run(story)
+@async_test
+async def test_create_topics_returns_when_the_image_and_the_listeners_have_the_topic():
+    broker = await start(MemoryDisk())
+    (result,) = await create(broker, NewTopic("a", configs=[("retention.ms", "5")]))
+    assert (result.error, result.partitions, result.replication_factor) == (None, 3, 1)
+    topic = broker.image.topics["a"]
+    assert topic is broker.image.topics_by_id[result.topic_id]
+    assert topic.configs == broker.image.overrides(ConfigResourceType.TOPIC, "a") == {"retention.ms": "5"}
+    assert [partition.leader for partition in topic.partitions] == [1, 1, 1]
+    (delta,) = broker.deltas
+    assert delta.created == [topic]
+    assert [str(change.tp) for change in delta.partitions] == ["a-0", "a-1", "a-2"]
+    assert all(change.old is None for change in delta.partitions)
 
 
-def test_validate_only_writes_nothing():
-    async def story():
-        broker = await start(MemoryDisk())
-        (result,) = await create(broker, NewTopic("a"), validate_only=True)
-        assert result.error is None
-        assert result.topic_id != bytes(16)
-        assert broker.image.topics == {}
-        assert broker.deltas == []
-
-    run(story)
+@async_test
+async def test_validate_only_writes_nothing():
+    broker = await start(MemoryDisk())
+    (result,) = await create(broker, NewTopic("a"), validate_only=True)
+    assert result.error is None
+    assert result.topic_id != bytes(16)
+    assert broker.image.topics == {}
+    assert broker.deltas == []
 
 
-def test_an_invalid_topic_does_not_prevent_the_others_of_a_request():
-    async def story():
-        broker = await start(MemoryDisk())
-        results = await create(broker, NewTopic("a"), NewTopic("dup"), NewTopic("a b"), NewTopic("dup"), NewTopic("b"))
-        codes = [(result.name, result.error and result.error.code) for result in results]
-        assert codes == [("a", None), ("dup", 42), ("a b", 17), ("b", None)]
-        assert set(broker.image.topics) == {"a", "b"}
-        assert len(broker.deltas) == 1
-
-    run(story)
+@async_test
+async def test_an_invalid_topic_does_not_prevent_the_others_of_a_request():
+    broker = await start(MemoryDisk())
+    results = await create(broker, NewTopic("a"), NewTopic("dup"), NewTopic("a b"), NewTopic("dup"), NewTopic("b"))
+    codes = [(result.name, result.error and result.error.code) for result in results]
+    assert codes == [("a", None), ("dup", 42), ("a b", 17), ("b", None)]
+    assert set(broker.image.topics) == {"a", "b"}
+    assert len(broker.deltas) == 1
 
 
-def test_everything_survives_a_restart_with_new_leader_epochs():
-    async def story():
-        disk = MemoryDisk()
-        broker = await start(disk)
-        (result,) = await create(broker, NewTopic("a", 130, configs=[("retention.ms", "5")]))
-        await broker.controller.create_partitions([NewPartitions("a", 260)], False)
-        await broker.controller.alter_configs(ConfigResourceType.BROKER, "", {"log.retention.ms": "7"})
-        await broker.controller.alter_configs(ConfigResourceType.BROKER, "1", {"background.threads": "3"})
-        await broker.controller.alter_configs(ConfigResourceType.GROUP, "g/. ..%", {"consumer.session.timeout.ms": "9"})
-        disk.power_loss()
-        restarted = await start(disk)
-        topic = restarted.image.topics["a"]
-        assert topic.topic_id == result.topic_id
-        assert len(topic.partitions) == 260
-        assert topic.configs == {"retention.ms": "5"}
-        assert {partition.leader_epoch for partition in topic.partitions} == {1}
-        assert restarted.image.overrides(ConfigResourceType.BROKER, "") == {"log.retention.ms": "7"}
-        assert restarted.image.overrides(ConfigResourceType.BROKER, "1") == {"background.threads": "3"}
-        assert restarted.image.resources_with_overrides(ConfigResourceType.GROUP) == ["g/. ..%"]
-
-    run(story)
+@async_test
+async def test_everything_survives_a_restart_with_new_leader_epochs():
+    disk = MemoryDisk()
+    broker = await start(disk)
+    (result,) = await create(broker, NewTopic("a", 130, configs=[("retention.ms", "5")]))
+    await broker.controller.create_partitions([NewPartitions("a", 260)], False)
+    await broker.controller.alter_configs(ConfigResourceType.BROKER, "", {"log.retention.ms": "7"})
+    await broker.controller.alter_configs(ConfigResourceType.BROKER, "1", {"background.threads": "3"})
+    await broker.controller.alter_configs(ConfigResourceType.GROUP, "g/. ..%", {"consumer.session.timeout.ms": "9"})
+    disk.power_loss()
+    restarted = await start(disk)
+    topic = restarted.image.topics["a"]
+    assert topic.topic_id == result.topic_id
+    assert len(topic.partitions) == 260
+    assert topic.configs == {"retention.ms": "5"}
+    assert {partition.leader_epoch for partition in topic.partitions} == {1}
+    assert restarted.image.overrides(ConfigResourceType.BROKER, "") == {"log.retention.ms": "7"}
+    assert restarted.image.overrides(ConfigResourceType.BROKER, "1") == {"background.threads": "3"}
+    assert restarted.image.resources_with_overrides(ConfigResourceType.GROUP) == ["g/. ..%"]
 
 
-def test_create_partitions():
-    async def story():
-        broker = await start(MemoryDisk())
-        await create(broker, NewTopic("a", 1), NewTopic("b", 1))
-        topics = [NewPartitions("a", 3), NewPartitions("b", 1), NewPartitions("nope", 2)]
-        results = await broker.controller.create_partitions(topics, True)
-        assert [result.error and result.error.code for result in results] == [None, 37, 3]
-        assert len(broker.image.topics["a"].partitions) == 1
-        await broker.controller.create_partitions(topics, False)
-        assert len(broker.image.topics["a"].partitions) == 3
-        assert broker.deltas[-1].updated == [broker.image.topics["a"]]
-        assert [str(change.tp) for change in broker.deltas[-1].partitions] == ["a-1", "a-2"]
-
-    run(story)
+@async_test
+async def test_create_partitions():
+    broker = await start(MemoryDisk())
+    await create(broker, NewTopic("a", 1), NewTopic("b", 1))
+    topics = [NewPartitions("a", 3), NewPartitions("b", 1), NewPartitions("nope", 2)]
+    results = await broker.controller.create_partitions(topics, True)
+    assert [result.error and result.error.code for result in results] == [None, 37, 3]
+    assert len(broker.image.topics["a"].partitions) == 1
+    await broker.controller.create_partitions(topics, False)
+    assert len(broker.image.topics["a"].partitions) == 3
+    assert broker.deltas[-1].updated == [broker.image.topics["a"]]
+    assert [str(change.tp) for change in broker.deltas[-1].partitions] == ["a-1", "a-2"]
 
 
-def test_one_request_adds_at_most_ten_thousand_partitions():
-    async def story():
-        broker = await start(MemoryDisk())
-        await create(broker, NewTopic("a", 1), NewTopic("b", 1))
-        results = await broker.controller.create_partitions([NewPartitions("a", 6001), NewPartitions("b", 6001)], True)
-        assert [result.error and result.error.code for result in results] == [None, 44]
-
-    run(story)
+@async_test
+async def test_one_request_adds_at_most_ten_thousand_partitions():
+    broker = await start(MemoryDisk())
+    await create(broker, NewTopic("a", 1), NewTopic("b", 1))
+    results = await broker.controller.create_partitions([NewPartitions("a", 6001), NewPartitions("b", 6001)], True)
+    assert [result.error and result.error.code for result in results] == [None, 44]
 
 
-def test_a_topic_that_is_created_again_after_its_deletion_has_another_id():
-    async def story():
-        broker = await start(MemoryDisk())
-        await create(broker, NewTopic("a", configs=[("retention.ms", "5")]))
-        first = broker.image.topics["a"]
-        deletions = await broker.controller.delete_topics([TopicNameOrId(None, first.topic_id), TopicNameOrId("nope")])
-        assert [(deletion.name, deletion.error and deletion.error.code) for deletion in deletions] == [
-            ("nope", 3),
-            ("a", None),
-        ]
-        assert broker.image.topics == {}
-        assert broker.image.topics_by_id == {}
-        assert broker.deltas[-1].deleted == [first]
-        assert [change.new for change in broker.deltas[-1].partitions] == [None] * 3
-        await create(broker, NewTopic("a", 1))
-        assert broker.image.topics["a"].topic_id != first.topic_id
-        assert broker.image.topics["a"].configs == {}
-
-    run(story)
+@async_test
+async def test_a_topic_that_is_created_again_after_its_deletion_has_another_id():
+    broker = await start(MemoryDisk())
+    await create(broker, NewTopic("a", configs=[("retention.ms", "5")]))
+    first = broker.image.topics["a"]
+    deletions = await broker.controller.delete_topics([TopicNameOrId(None, first.topic_id), TopicNameOrId("nope")])
+    assert [(deletion.name, deletion.error and deletion.error.code) for deletion in deletions] == [
+        ("nope", 3),
+        ("a", None),
+    ]
+    assert broker.image.topics == {}
+    assert broker.image.topics_by_id == {}
+    assert broker.deltas[-1].deleted == [first]
+    assert [change.new for change in broker.deltas[-1].partitions] == [None] * 3
+    await create(broker, NewTopic("a", 1))
+    assert broker.image.topics["a"].topic_id != first.topic_id
+    assert broker.image.topics["a"].configs == {}
 
 
-def test_chunks_of_deleted_partitions_are_reused():
-    async def story():
-        broker = await start(MemoryDisk())
-        for _ in range(5):
-            await create(broker, NewTopic("a", 200))
-            await broker.controller.delete_topics([TopicNameOrId("a")])
-        assert len(await broker.session.children(znodes.PARTITIONS)) == 2
-
-    run(story)
+@async_test
+async def test_chunks_of_deleted_partitions_are_reused():
+    broker = await start(MemoryDisk())
+    for _ in range(5):
+        await create(broker, NewTopic("a", 200))
+        await broker.controller.delete_topics([TopicNameOrId("a")])
+    assert len(await broker.session.children(znodes.PARTITIONS)) == 2
 
 
-def test_alter_configs():
-    async def story():
-        broker = await start(MemoryDisk())
-        await create(broker, NewTopic("a"))
-        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", {"retention.ms": "1"})
+@async_test
+async def test_alter_configs():
+    broker = await start(MemoryDisk())
+    await create(broker, NewTopic("a"))
+    await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", {"retention.ms": "1"})
+    await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", lambda current: {**current, "segment.ms": "2"})
+    assert broker.image.topics["a"].configs == {"retention.ms": "1", "segment.ms": "2"}
+    assert list(broker.deltas[-1].configs.values()) == [{"retention.ms": "1", "segment.ms": "2"}]
+    await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", None)
+    assert broker.image.topics["a"].configs == {}
+    assert broker.image.resources_with_overrides(ConfigResourceType.TOPIC) == []
+    count = len(broker.deltas)
+    await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", {})
+    assert len(broker.deltas) == count
+    with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "nope", {})
+
+
+@async_test
+async def test_a_name_that_is_too_long_for_a_path_is_rejected():
+    broker = await start(MemoryDisk())
+    with pytest.raises(KafkaError, match="the path is too long"):
         await broker.controller.alter_configs(
-            ConfigResourceType.TOPIC, "a", lambda current: {**current, "segment.ms": "2"}
+            ConfigResourceType.GROUP, "\u20ac" * 30_000, {"consumer.session.timeout.ms": "9"}
         )
-        assert broker.image.topics["a"].configs == {"retention.ms": "1", "segment.ms": "2"}
-        assert list(broker.deltas[-1].configs.values()) == [{"retention.ms": "1", "segment.ms": "2"}]
-        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", None)
-        assert broker.image.topics["a"].configs == {}
-        assert broker.image.resources_with_overrides(ConfigResourceType.TOPIC) == []
-        count = len(broker.deltas)
-        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "a", {})
-        assert len(broker.deltas) == count
-        with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-            await broker.controller.alter_configs(ConfigResourceType.TOPIC, "nope", {})
-
-    run(story)
+    await create(broker, NewTopic("a"))
+    assert set(broker.image.topics) == {"a"}
 
 
-def test_a_name_that_is_too_long_for_a_path_is_rejected():
-    async def story():
-        broker = await start(MemoryDisk())
-        with pytest.raises(KafkaError, match="the path is too long"):
-            await broker.controller.alter_configs(
-                ConfigResourceType.GROUP, "\u20ac" * 30_000, {"consumer.session.timeout.ms": "9"}
-            )
-        await create(broker, NewTopic("a"))
-        assert set(broker.image.topics) == {"a"}
-
-    run(story)
-
-
-def test_concurrent_requests_for_one_topic_create_it_once():
-    async def story():
-        broker = await start(MemoryDisk())
-        topics = await asyncio.gather(*(broker.controller.auto_create_topic("a") for _ in range(20)))
-        assert {id(topic) for topic in topics} == {id(broker.image.topics["a"])}
-        offsets = await asyncio.gather(
-            *(broker.controller.ensure_internal_topic("__consumer_offsets") for _ in range(5))
-        )
-        assert offsets[0].internal
-        assert len(offsets[0].partitions) == 50
-        assert (await broker.controller.auto_create_topic("__consumer_offsets")) is offsets[0]
-        with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
-            await broker.controller.auto_create_topic("a b")
-
-    run(story)
+@async_test
+async def test_concurrent_requests_for_one_topic_create_it_once():
+    broker = await start(MemoryDisk())
+    topics = await asyncio.gather(*(broker.controller.auto_create_topic("a") for _ in range(20)))
+    assert {id(topic) for topic in topics} == {id(broker.image.topics["a"])}
+    offsets = await asyncio.gather(*(broker.controller.ensure_internal_topic("__consumer_offsets") for _ in range(5)))
+    assert offsets[0].internal
+    assert len(offsets[0].partitions) == 50
+    assert (await broker.controller.auto_create_topic("__consumer_offsets")) is offsets[0]
+    with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
+        await broker.controller.auto_create_topic("a b")
 
 
-def test_producer_ids_are_never_allocated_twice():
-    async def story():
-        disk = MemoryDisk()
-        ids: list[int] = []
-        for _ in range(3):
-            broker = await start(disk)
-            ids += await asyncio.gather(*(broker.member.producer_ids.generate_producer_id() for _ in range(1500)))
-            disk.power_loss()
-        assert len(set(ids)) == len(ids)
-        assert ids[:3] == [0, 1, 2]
-        assert ids[1500] == 2000
-
-    run(story)
-
-
-def test_brokers_of_one_process_share_the_metadata():
-    async def story():
-        FAILURES.clear()
-        disk = MemoryDisk()
+@async_test
+async def test_producer_ids_are_never_allocated_twice():
+    disk = MemoryDisk()
+    ids: list[int] = []
+    for _ in range(3):
         broker = await start(disk)
-        other = await start(disk, broker.store, 2)
-        assert broker.controller.is_elected
-        assert not other.controller.is_elected
-        assert other.image.controller_id == 1
-        await settle()
-        assert set(broker.image.brokers) == set(other.image.brokers) == {1, 2}
-        await create(broker, NewTopic("a", 4, 2))
-        await settle()
-        assert other.image.topics == broker.image.topics
-        (result,) = await create(other, NewTopic("b"))
-        assert result.error.code == ErrorCode.NOT_CONTROLLER
-        with pytest.raises(NodeExists):
-            await start(disk, broker.store, 2)
-        await other.member.leave()
-        await settle()
-        assert set(broker.image.brokers) == {1}
-        assert broker.image.offline_replicas(broker.image.topics["a"].partitions[0]) == [2]
-        assert FAILURES == []
-
-    run(story)
+        ids += await asyncio.gather(*(broker.member.producer_ids.generate_producer_id() for _ in range(1500)))
+        disk.power_loss()
+    assert len(set(ids)) == len(ids)
+    assert ids[:3] == [0, 1, 2]
+    assert ids[1500] == 2000
 
 
-def test_a_controller_that_lost_its_session_writes_nothing():
-    async def story():
-        disk = MemoryDisk()
-        broker = await start(disk)
-        other = await start(disk, broker.store, 2)
-        old_controller = broker.controller
-        # Delete the old controller's node, as when its session expires before it is notified.
-        await other.session.delete(znodes.CONTROLLER)
-        assert await other.controller.campaign()
-        await create(other, NewTopic("a"))
-        (result,) = await old_controller.create_topics([NewTopic("b")], False)
-        assert result.error.code == ErrorCode.NOT_CONTROLLER
-        assert not old_controller.is_elected
-        await settle()
-        assert set(broker.image.topics) == set(other.image.topics) == {"a"}
-
-    run(story)
-
-
-def test_a_controller_with_a_stale_image_catches_up():
-    async def story():
-        broker = await start(MemoryDisk())
-        await create(broker, NewTopic("a"))
-        node = await broker.session.get(znodes.CHANGES)
-        await broker.session.set(znodes.CHANGES, node.data)
-        broker.member.loader.change_log_version = node.version
-        (result,) = await create(broker, NewTopic("b"))
-        assert result.error.code == ErrorCode.REQUEST_TIMED_OUT
-        assert broker.controller.is_elected
-        (result,) = await create(broker, NewTopic("b"))
-        assert result.error is None
-        assert set(broker.image.topics) == {"a", "b"}
-
-    run(story)
+@async_test
+async def test_brokers_of_one_process_share_the_metadata():
+    FAILURES.clear()
+    disk = MemoryDisk()
+    broker = await start(disk)
+    other = await start(disk, broker.store, 2)
+    assert broker.controller.is_elected
+    assert not other.controller.is_elected
+    assert other.image.controller_id == 1
+    await settle()
+    assert set(broker.image.brokers) == set(other.image.brokers) == {1, 2}
+    await create(broker, NewTopic("a", 4, 2))
+    await settle()
+    assert other.image.topics == broker.image.topics
+    (result,) = await create(other, NewTopic("b"))
+    assert result.error.code == ErrorCode.NOT_CONTROLLER
+    with pytest.raises(NodeExists):
+        await start(disk, broker.store, 2)
+    await other.member.leave()
+    await settle()
+    assert set(broker.image.brokers) == {1}
+    assert broker.image.offline_replicas(broker.image.topics["a"].partitions[0]) == [2]
+    assert FAILURES == []
 
 
-def test_a_loader_that_has_missed_too_many_changes_reads_all_nodes():
-    async def story():
-        disk = MemoryDisk()
-        broker = await start(disk)
-        other = await start(disk, broker.store, 2)
-        await create(broker, NewTopic("old"), NewTopic("kept", configs=[("retention.ms", "1")]))
-        await settle()
-        loader = other.member.loader
-        await loader._lock.__aenter__()
-        await broker.controller.delete_topics([TopicNameOrId("old")])
-        for number in range(znodes.RECENT_CHANGES + 3):
-            await create(broker, NewTopic(f"t{number}", 1))
-        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
-        await loader._lock.__aexit__()
-        await loader.catch_up()
-        assert other.image.topics == broker.image.topics
-        assert other.image.topics["kept"].configs == {}
-        assert [topic.name for topic in other.deltas[-1].deleted] == ["old"]
-
-    run(story)
+@async_test
+async def test_a_controller_that_lost_its_session_writes_nothing():
+    disk = MemoryDisk()
+    broker = await start(disk)
+    other = await start(disk, broker.store, 2)
+    old_controller = broker.controller
+    # Delete the old controller's node, as when its session expires before it is notified.
+    await other.session.delete(znodes.CONTROLLER)
+    assert await other.controller.campaign()
+    await create(other, NewTopic("a"))
+    (result,) = await old_controller.create_topics([NewTopic("b")], False)
+    assert result.error.code == ErrorCode.NOT_CONTROLLER
+    assert not old_controller.is_elected
+    await settle()
+    assert set(broker.image.topics) == set(other.image.topics) == {"a"}
 
 
-def test_ten_thousand_partitions_in_one_request():
-    async def story():
-        disk = MemoryDisk()
-        broker = await start(disk)
-        (result,) = await create(broker, NewTopic("big", 10_000))
-        assert result.error is None
-        assert len(await broker.session.children(znodes.PARTITIONS)) == 79
-        restarted = await start(disk)
-        assert len(restarted.image.topics["big"].partitions) == 10_000
+@async_test
+async def test_a_controller_with_a_stale_image_catches_up():
+    broker = await start(MemoryDisk())
+    await create(broker, NewTopic("a"))
+    node = await broker.session.get(znodes.CHANGES)
+    await broker.session.set(znodes.CHANGES, node.data)
+    broker.member.loader.change_log_version = node.version
+    (result,) = await create(broker, NewTopic("b"))
+    assert result.error.code == ErrorCode.REQUEST_TIMED_OUT
+    assert broker.controller.is_elected
+    (result,) = await create(broker, NewTopic("b"))
+    assert result.error is None
+    assert set(broker.image.topics) == {"a", "b"}
 
-    run(story)
+
+@async_test
+async def test_a_loader_that_has_missed_too_many_changes_reads_all_nodes():
+    disk = MemoryDisk()
+    broker = await start(disk)
+    other = await start(disk, broker.store, 2)
+    await create(broker, NewTopic("old"), NewTopic("kept", configs=[("retention.ms", "1")]))
+    await settle()
+    loader = other.member.loader
+    await loader._lock.__aenter__()
+    await broker.controller.delete_topics([TopicNameOrId("old")])
+    for number in range(znodes.RECENT_CHANGES + 3):
+        await create(broker, NewTopic(f"t{number}", 1))
+    await broker.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
+    await loader._lock.__aexit__()
+    await loader.catch_up()
+    assert other.image.topics == broker.image.topics
+    assert other.image.topics["kept"].configs == {}
+    assert [topic.name for topic in other.deltas[-1].deleted] == ["old"]
 
 
-def test_a_change_that_a_full_disk_rejects_leaves_the_rest_unchanged():
-    async def story():
-        disk = MemoryDisk()
-        broker = await start(disk)
-        await create(broker, NewTopic("a"))
-        disk.room = 20
-        (result,) = await create(broker, NewTopic("b"))
-        assert result.error.code == ErrorCode.REQUEST_TIMED_OUT
-        assert set(broker.image.topics) == {"a"}
-        disk.room = None
-        (result,) = await create(broker, NewTopic("b"))
-        assert result.error is None
-        assert set((await start(disk)).image.topics) == {"a", "b"}
+@async_test
+async def test_ten_thousand_partitions_in_one_request():
+    disk = MemoryDisk()
+    broker = await start(disk)
+    (result,) = await create(broker, NewTopic("big", 10_000))
+    assert result.error is None
+    assert len(await broker.session.children(znodes.PARTITIONS)) == 79
+    restarted = await start(disk)
+    assert len(restarted.image.topics["big"].partitions) == 10_000
 
-    run(story)
+
+@async_test
+async def test_a_change_that_a_full_disk_rejects_leaves_the_rest_unchanged():
+    disk = MemoryDisk()
+    broker = await start(disk)
+    await create(broker, NewTopic("a"))
+    disk.room = 20
+    (result,) = await create(broker, NewTopic("b"))
+    assert result.error.code == ErrorCode.REQUEST_TIMED_OUT
+    assert set(broker.image.topics) == {"a"}
+    disk.room = None
+    (result,) = await create(broker, NewTopic("b"))
+    assert result.error is None
+    assert set((await start(disk)).image.topics) == {"a", "b"}

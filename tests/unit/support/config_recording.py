@@ -1,7 +1,7 @@
-"""The config APIs against what Apache Kafka 4.3.1 answered to the same steps.
+"""Replays recorded requests of the config APIs and compares the responses with those of Apache Kafka 4.3.1.
 
-kafka_4_3_config_answers.jsonl has one step a line, in order, with the answer of a single node that had PROPERTIES
-(configs that tell of its machine are left out). Where kbroker means to answer otherwise, `expected` says how.
+kafka_4_3_config_answers.jsonl has one step per line, in order, with the response of a single node that was started with
+PROPERTIES. Configs that depend on its machine are omitted. `expected` has the intended differences.
 """
 
 import json
@@ -29,9 +29,9 @@ PROPERTIES = {
     "listener.name.plaintext.max.connections": "77",
 }
 
-# kbroker's own, which Kafka does not have.
+# Configs that Kafka does not have.
 OWN = {"flush.before.ack", *(name for name in BROKER_CONFIGS if name.startswith("kbroker."))}
-# Defaults of one's own, and what the recorded node had set besides PROPERTIES.
+# Configs whose defaults differ, and those that the recorded node had set besides PROPERTIES.
 OTHER_VALUES = {
     "broker.id",
     "controller.listener.names",
@@ -49,33 +49,33 @@ MACHINE = {"advertised.listeners", "controller.quorum.voters", "listeners", "log
 
 
 def expected(config: list[Any]) -> list[Any]:
-    """What kbroker answers where Kafka has `config`: name, value, read_only, source, sensitive, synonyms, type."""
-    name, value, read_only, source, sensitive, synonyms, kind = config
+    """Return kbroker's form of a recorded config: name, value, read_only, source, sensitive, synonyms, type."""
+    name, value, read_only, source, sensitive, synonyms, config_type = config
     if name == "min.insync.replicas":
-        # Kafka pins it for all brokers when the eligible leader replicas feature is on, which is not here.
+        # With the eligible leader replicas feature, Kafka sets it for all brokers. kbroker does not have the feature.
         synonyms = [synonym for synonym in synonyms if synonym[2] != 3]
         source = synonyms[0][2]
     if name in ("log.cleanup.policy", "cleanup.policy") and ["log.cleanup.policy", "", 3] in synonyms:
-        # Kafka subtracts from the config's default, kbroker from what is in effect.
+        # Kafka subtracts from the config's default, kbroker from the value in effect.
         value = "compact"
         synonyms[synonyms.index(["log.cleanup.policy", "", 3])][1] = value
     two_weeks = [
         ["log.retention.hours", "336", 5] if synonym == ["log.retention.hours", "168", 5] else synonym
         for synonym in synonyms
     ]
-    return [name, value, read_only, source, sensitive, two_weeks, kind]
+    return [name, value, read_only, source, sensitive, two_weeks, config_type]
 
 
 def expected_message(message: str | None) -> str | None:
     return message and message.removeprefix("requirement failed: ")
 
 
-async def play(api: str) -> tuple[int, list[str]]:
-    """Plays all steps; gives how many are of this API, and what came out otherwise in these."""
+async def replay(api: str) -> tuple[int, list[str]]:
+    """Replay all steps. Return the number of steps of one API, and the differences in their responses."""
     handlers = await start_handlers(**{name.replace(".", "_"): value for name, value in PROPERTIES.items()})
     await handlers.member.controller.create_topics([NewTopic("t", 1), NewTopic("u", 1)], False)
 
-    async def follow(_: object) -> None:
+    async def use_dynamic_configs(_: object) -> None:
         metadata = handlers.services.metadata
         common, own = (
             metadata.overrides(ConfigResourceType.BROKER, ""),
@@ -83,71 +83,73 @@ async def play(api: str) -> tuple[int, list[str]]:
         )
         handlers.services.config = handlers.services.config.with_dynamic(common, own)
 
-    handlers.member.add_listener(follow)
-    found: list[str] = []
+    handlers.member.add_listener(use_dynamic_configs)
+    api_differences: list[str] = []
     steps = 0
     for line in Path(__file__).with_name("kafka_4_3_config_answers.jsonl").open():
         step = json.loads(line)
         differences = await globals()[f"_{step['api']}"](handlers, step)
         if step["api"] == api:
             steps += 1
-            found += [f"{step['step']}: {difference}" for difference in differences]
-    return steps, found
+            api_differences += [f"{step['step']}: {difference}" for difference in differences]
+    return steps, api_differences
 
 
 async def _incremental(handlers: Handlers, step: dict[str, Any]) -> list[str]:
     resources = [
         k44.AlterConfigsResource(
-            resource_type=kind,
+            resource_type=resource_type,
             resource_name=name,
             configs=[k44.AlterableConfig(name=n, config_operation=op, value=v) for n, op, v in configs],
         )
-        for kind, name, configs in step["resources"]
+        for resource_type, name, configs in step["resources"]
     ]
-    answer = await handlers.request(
+    response = await handlers.request(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=resources, validate_only=step["validate_only"]
     )
-    return _altered(answer, step)
+    return _compare_errors(response, step)
 
 
 async def _replace(handlers: Handlers, step: dict[str, Any]) -> list[str]:
     resources = [
         k33.AlterConfigsResource(
-            resource_type=kind,
+            resource_type=resource_type,
             resource_name=name,
             configs=[k33.AlterableConfig(name=n, value=v) for n, v in configs],
         )
-        for kind, name, configs in step["resources"]
+        for resource_type, name, configs in step["resources"]
     ]
-    answer = await handlers.request(ApiKey.ALTER_CONFIGS, 2, resources=resources, validate_only=step["validate_only"])
-    return _altered(answer, step)
+    response = await handlers.request(ApiKey.ALTER_CONFIGS, 2, resources=resources, validate_only=step["validate_only"])
+    return _compare_errors(response, step)
 
 
-def _altered(answer: Any, step: dict[str, Any]) -> list[str]:
-    got = [[one.error_code, one.error_message] for one in answer.responses]
-    named = [[one.resource_type, one.resource_name] for one in answer.responses]
-    assert named == [resource[:2] for resource in step["resources"]]
-    wanted = [[code, expected_message(message)] for code, message in step["answers"]]
-    return [] if got == wanted else [f"{got}, not {wanted}"]
+def _compare_errors(response: Any, step: dict[str, Any]) -> list[str]:
+    errors = [[result.error_code, result.error_message] for result in response.responses]
+    resources = [[result.resource_type, result.resource_name] for result in response.responses]
+    assert resources == [resource[:2] for resource in step["resources"]]
+    recorded = [[code, expected_message(message)] for code, message in step["answers"]]
+    return [] if errors == recorded else [f"{errors}, not {recorded}"]
 
 
 async def _describe(handlers: Handlers, step: dict[str, Any]) -> list[str]:
-    kind, name = step["resource"]
-    resource = k32.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=step["keys"])
-    answer = await handlers.request(
+    resource_type, name = step["resource"]
+    resource = k32.DescribeConfigsResource(
+        resource_type=resource_type, resource_name=name, configuration_keys=step["keys"]
+    )
+    response = await handlers.request(
         ApiKey.DESCRIBE_CONFIGS, step["version"], resources=[resource], include_synonyms=step["synonyms"]
     )
-    (result,) = answer.results
+    (result,) = response.results
     code, message, configs = step["answer"]
     if [result.error_code, result.error_message] != [code, message]:
         return [f"{result.error_code} {result.error_message}, not {code} {message}"]
-    got = {config.name: _fields(config) for config in result.configs}
-    wanted = {config[0]: expected(config) for config in configs}
-    left_out = OWN | OTHER_VALUES | MACHINE
+    described = {config.name: _fields(config) for config in result.configs}
+    recorded = {config[0]: expected(config) for config in configs}
+    ignored = OWN | OTHER_VALUES | MACHINE
     return [
-        f"{got.get(key)}, not {wanted.get(key)}"
-        for key in sorted((got.keys() | wanted.keys()) - left_out)
-        if got.get(key) != wanted.get(key)
+        f"{described.get(name)}, not {recorded.get(name)}"
+        for name in sorted((described.keys() | recorded.keys()) - ignored)
+        if described.get(name) != recorded.get(name)
     ]
 
 
@@ -165,8 +167,9 @@ def _fields(config: Any) -> list[Any]:
 
 async def _list(handlers: Handlers, step: dict[str, Any]) -> list[str]:
     fields = {"resource_types": step["types"]} if step["version"] else {}
-    answer = await handlers.request(ApiKey.LIST_CONFIG_RESOURCES, step["version"], **fields)
-    got = [answer.error_code, [[one.resource_type, one.resource_name] for one in answer.config_resources]]
-    # Kafka names them in no order.
-    wanted = [step["error"], sorted(step["answer"], key=lambda one: (-one[0], one[1]))]
-    return [] if got == wanted else [f"{got}, not {wanted}"]
+    response = await handlers.request(ApiKey.LIST_CONFIG_RESOURCES, step["version"], **fields)
+    resources = [[resource.resource_type, resource.resource_name] for resource in response.config_resources]
+    listed = [response.error_code, resources]
+    # Kafka's order is arbitrary.
+    recorded = [step["error"], sorted(step["answer"], key=lambda resource: (-resource[0], resource[1]))]
+    return [] if listed == recorded else [f"{listed}, not {recorded}"]

@@ -1,9 +1,6 @@
-"""Handlers at work without a broker: real metadata on a coordination service in memory, replicas that are
-made up.
-"""
+"""API handlers without a broker: real metadata in an embedded store on a memory disk, and fake replicas."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import isawaitable
@@ -27,16 +24,9 @@ from tests.unit.support.memory_disk import MemoryDisk, make_environment
 LISTENER = {"listeners": "PLAINTEXT://127.0.0.1:9092", "num.partitions": "4"}
 
 
-def run(story: Callable[[], Awaitable[Any]]) -> None:
-    async def main() -> None:
-        await story()
-
-    asyncio.run(main())
-
-
 @dataclass
 class FakeLog:
-    """`records` are (offset, timestamp), in order of offset."""
+    """`records` are (offset, timestamp), in the order of their offsets."""
 
     config: TopicConfig
     records: list[tuple[int, int]] = field(default_factory=list)
@@ -100,10 +90,10 @@ class FakeReplicas:
         index: int,
         times: Mapping[int, int] | None = None,
         configs: Mapping[str, str] | None = None,
-        **of_log: Any,
+        **log_fields: Any,
     ) -> FakePartition:
-        """`times` are the timestamps by offset."""
-        log = FakeLog(TopicConfig.of(configs or {}), sorted((times or {}).items()), **of_log)
+        """Add a partition. `times` are its timestamps by offset."""
+        log = FakeLog(TopicConfig.of(configs or {}), sorted((times or {}).items()), **log_fields)
         partition = FakePartition(log)
         self.partitions[TopicPartition(topic, index)] = partition
         return partition
@@ -128,7 +118,7 @@ class FakeReplicas:
 
 
 class Handlers:
-    """One broker's handlers. `ask` sends a request through the codec to its handler and back."""
+    """The handlers of one broker."""
 
     def __init__(self, member: ClusterMember, config: BrokerConfig, environment: Any, store: EmbeddedStore) -> None:
         self.member = member
@@ -145,6 +135,7 @@ class Handlers:
         )
 
     async def request(self, key: ApiKey, version: int, **fields: Any) -> Any:
+        """Encode and decode a request, handle it, and return the response, encoded and decoded too."""
         request_class, response_class = message_classes(key)
         request = decode(request_class, encode(request_class(**fields), version), version)
         handler = import_module(f"kbroker.api.{APIS[key].module}")
@@ -154,15 +145,16 @@ class Handlers:
         return decode(response_class, encode(response, version), version)
 
 
-def no_fault(reason: BaseException) -> None:
-    raise AssertionError(reason)
+def raise_failure(error: BaseException) -> None:
+    raise AssertionError(error)
 
 
 async def start_handlers(disk: MemoryDisk | None = None, **configs: str) -> Handlers:
-    named = {name.replace("_", "."): value for name, value in configs.items()}
-    config = BrokerConfig.load(LISTENER | named)
+    """Start the handlers of broker 1, with configs whose names have underscores instead of dots."""
+    dotted = {name.replace("_", "."): value for name, value in configs.items()}
+    config = BrokerConfig.load(LISTENER | dotted)
     environment = make_environment(disk)
     store = await EmbeddedStore.open(environment, "/data/coordination")
-    node = BrokerRegistration(1, "127.0.0.1", 9092)
-    member = await join_cluster(environment, store.session(), node, lambda: config, no_fault)
+    broker = BrokerRegistration(1, "127.0.0.1", 9092)
+    member = await join_cluster(environment, store.session(), broker, lambda: config, raise_failure)
     return Handlers(member, config, environment, store)

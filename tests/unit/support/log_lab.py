@@ -1,4 +1,4 @@
-"""A log on a real directory, with background work that runs when the test says so."""
+"""A log in a real directory, with background work that runs when the test wants it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,12 +20,12 @@ DEFAULTS = TopicConfig.of()
 
 
 def config(**values: Any) -> TopicConfig:
-    """The defaults with other values; without the limits that a topic's configs have."""
+    """The defaults with other values, which are not validated."""
     return replace(DEFAULTS, **values)
 
 
 class Background:
-    """Runs jobs at once; delayed ones when `run_delayed` is called, or all only then while `hold` is set."""
+    """Runs jobs at once, or when `run` is called while `hold` is set; delayed ones when `run_delayed` is called."""
 
     def __init__(self) -> None:
         self.hold = False
@@ -52,7 +52,7 @@ class Background:
 
 
 class Lab:
-    """One partition's directory, opened as often as a test likes."""
+    """The directory of a partition. `open` opens its log, as often as a test needs."""
 
     def __init__(self, tmp_path: Path, disk: Disk | None = None, **values: Any) -> None:
         self.path = tmp_path / "data" / str(TP)
@@ -60,7 +60,14 @@ class Lab:
         self.config = config(**values)
         self.background = Background()
 
-    def open(self, recovery_point: int = 0, clean: bool = False, log_start: int = 0, now_ms: int = NOW) -> Log:
+    def open(
+        self,
+        recovery_point: int = 0,
+        clean: bool = False,
+        log_start: int = 0,
+        now_ms: int = NOW,
+        cleaned_to: int = 0,
+    ) -> Log:
         return open_log(
             self.disk,
             str(self.path),
@@ -73,13 +80,15 @@ class Lab:
             background=self.background,
             random=Random(1),
             log_start_offset=log_start,
+            cleaned_to=cleaned_to,
         )
 
     def close(self, log: Log) -> bool:
-        answers: list[bool] = []
-        log.close(True, answers.append)
+        """Close the log; whether that worked."""
+        results: list[bool] = []
+        log.close(True, results.append)
         self.background.run()
-        return answers == [True]
+        return results == [True]
 
     def files(self, suffix: str = "") -> list[str]:
         return sorted(path.name for path in self.path.iterdir() if path.name.endswith(suffix))
@@ -96,7 +105,7 @@ def append(log: Log, data: bytearray, epoch: int = 0, now_ms: int = NOW) -> int:
 
 
 def fill(log: Log, count: int, **kinds: Any) -> list[int]:
-    """Append batches whose record counts and sizes vary; gives their base offsets."""
+    """Append batches with varying record counts and sizes; returns their base offsets."""
     offsets = []
     for n in range(count):
         offsets.append(append(log, batch(1 + n % 3, 10 + 37 * n % 200, NOW + 10 * n, **kinds)))
@@ -104,7 +113,7 @@ def fill(log: Log, count: int, **kinds: Any) -> list[int]:
 
 
 def content(log: Log) -> bytes:
-    """All batches from the log start on."""
+    """All batches from the log start on, as bytes."""
     parts = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:

@@ -1,4 +1,4 @@
-"""Compaction against a model, over many rounds of writing, time passing, restarts and crashes; and the work itself."""
+"""Compaction compared with a model, over many rounds of appends, time passing, restarts and crashes; and the cleaner."""
 
 import sys
 import tracemalloc
@@ -23,16 +23,17 @@ from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
 from protocol.records.batch import DELETE_HORIZON, assemble_batch, build_batch, iter_headers, parse_header
 from protocol.records.record import encode_record
-from tests.unit.storage.cleaner.test_compaction import (
+from tests.unit.support.compaction import (
     COMPACT,
     DAY,
     Records,
-    Still,
+    StoppedClock,
     compact,
     install,
-    planned,
+    make_plan_for,
+    never_sleep,
     records,
-    work,
+    run_plan,
 )
 from tests.unit.support.crashing_disk import Crash, CrashingDisk
 from tests.unit.support.log_lab import NOW, Lab, append, content
@@ -42,24 +43,24 @@ HOUR = 3600 * 1000
 
 @dataclass
 class Model:
-    """What was written, and what may be missing of it."""
+    """What was appended, and which of it may be missing."""
 
     written: Records = field(default_factory=dict)
     # (base, last) offset of each batch.
     batches: set[tuple[int, int]] = field(default_factory=set)
-    # Of each producer: epoch and last sequence.
+    # Epoch and last sequence by producer id.
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
-    # Of each tombstone: from when it may go, told by the first compaction that keeps it.
+    # The delete horizon of each tombstone, set by the first compaction that keeps it.
     horizons: dict[int, int] = field(default_factory=dict)
 
     def check(self, log: Log) -> None:
         found = records(log)
-        assert found.items() <= self.written.items(), "no record has changed or moved"
+        assert found.items() <= self.written.items(), "a record has changed or moved"
         for offset in self.latest(log.log_end_offset).values():
             if offset not in found:
                 _, _, value = self.written[offset]
                 assert value is None, f"the last value at {offset} is lost"
-                assert offset in self.horizons, f"the tombstone at {offset} was lost in the round that first saw it"
+                assert offset in self.horizons, f"the tombstone at {offset} was removed by the first compaction"
         headers = [header for _, header in iter_headers(content(log))]
         assert {(header.base_offset, header.last_offset) for header in headers} <= self.batches
         assert log.log_end_offset == max(last for _, last in self.batches) + 1
@@ -68,11 +69,11 @@ class Model:
         return {key: offset for offset, (_, key, _) in self.written.items() if offset < end}
 
     def check_compacted(self, log: Log, now_ms: int) -> None:
-        """Just after a compaction: nothing is there that should not be, and nothing has gone before its time."""
+        """After a compaction: each key is there once, and no tombstone was removed before its delete horizon."""
         found = records(log)
         below = {offset: record for offset, record in found.items() if offset < log.cleaned_to}
         keys = [key for _, key, _ in below.values()]
-        assert len(set(keys)) == len(keys), "each key is there once"
+        assert len(set(keys)) == len(keys), "a key is there twice"
         for offset in self.latest(log.log_end_offset).values():
             if self.written[offset][2] is not None or offset >= log.cleaned_to:
                 continue
@@ -117,7 +118,7 @@ def write_some(log: Log, model: Model, random: Random, now_ms: int, batches: int
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_many_rounds(tmp_path: Path, seed: int) -> None:
+def test_many_rounds_agree_with_the_model(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     lab = Lab(tmp_path, **COMPACT, index_interval_bytes=random.choice((100, 4096)))
     log = lab.open()
@@ -138,12 +139,11 @@ def test_many_rounds(tmp_path: Path, seed: int) -> None:
             if clean:
                 lab.close(log)
             if random.random() < 0.5:
-                # What a lost snapshot said is known from the batches, of which each producer's last was kept.
+                # Lost snapshots are rebuilt from the log, which has the last batch of each producer.
                 for path in lab.path.glob("*.snapshot"):
                     path.unlink()
             lab.background.run_delayed()
-            log = lab.open(end if clean else 0, clean=clean)
-            log.cleaned_to = min(cleaned_to, log.active.base_offset)
+            log = lab.open(end if clean else 0, clean=clean, cleaned_to=cleaned_to)
             assert log.log_end_offset == end
             active = {one.producer_id: (one.producer_epoch, one.last_sequence) for one in log.producers.active()}
             assert active == model.producers
@@ -153,7 +153,7 @@ def test_many_rounds(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("group", [1000, 100_000])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: int) -> None:
-    """The process that compacts, or the broker, or both, end at any time; a second round may be under way."""
+    """The cleaner's process or the broker may end at any time, also during a second compaction."""
     stop = 0
     while True:
         disk = CrashingDisk()
@@ -166,7 +166,7 @@ def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: in
         model.check_compacted(log, NOW)
         write_some(log, model, random, NOW, 16)
         log.roll(NOW)
-        # Segments of which some, or all, are put together.
+        # Some or all segments are merged.
         log.set_config(replace(log.config, segment_bytes=group))
         disk.left = stop
         try:
@@ -191,10 +191,10 @@ def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: in
     assert stop > 15
 
 
-# The work.
+# The cleaner.
 
 
-def test_what_is_told_arrives(tmp_path: Path) -> None:
+def test_plans_and_results_survive_encoding(tmp_path: Path) -> None:
     plan = CompactionPlan(
         "/d",
         (SourceSegment(0, 5, 99),),
@@ -217,9 +217,9 @@ def test_what_is_told_arrives(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     write_some(log, Model(), Random(1), NOW)
     log.roll(NOW)
-    found = planned(log)
+    found = make_plan_for(log)
     assert found is not None
-    result = work(log, found)
+    result = run_plan(log, found)
     assert len(result.cleaned) > 0
     assert decode_result(encode_result(result)) == result
 
@@ -236,7 +236,7 @@ def test_a_producers_last_batch_is_known_by_its_last_sequence_also_beyond_the_la
     assert compact(log)
     headers = [header for _, header in iter_headers(content(log))]
     assert [(header.base_offset, header.last_offset, header.count) for header in headers] == [(2, 3, 0), (4, 4, 1)]
-    # And when the producer is forgotten, the next compaction takes the empty batch.
+    # When the producer has expired, the next compaction removes the empty batch.
     log.producers.remove_expired(NOW + 100 * DAY, 1)
     append(log, build_batch([(NOW, b"k", b"v", ())]))
     log.roll(NOW)
@@ -245,7 +245,7 @@ def test_a_producers_last_batch_is_known_by_its_last_sequence_also_beyond_the_la
 
 
 def test_the_last_batch_of_all_stays_without_its_records(tmp_path: Path) -> None:
-    """So that a log says by itself how far it has come."""
+    """Otherwise the log would not tell its end offset."""
     log = Lab(tmp_path, **COMPACT).open()
     for value in (b"1", b"2", None):
         append(log, build_batch([(NOW + 5, b"k", value, ())]))
@@ -289,12 +289,12 @@ def test_what_stays_before_the_first_change_is_copied_as_it_is(tmp_path: Path) -
         assert log.offset_for_timestamp_blocking(NOW + offset, 301)[0] == offset if offset < 250 else True
 
 
-def test_damage_is_told_with_its_place_and_leaves_nothing(tmp_path: Path) -> None:
+def test_damage_is_reported_with_its_position_and_leaves_no_files(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()
     write_some(log, Model(), Random(2), NOW)
     log.roll(NOW)
-    plan = planned(log)
+    plan = make_plan_for(log)
     assert plan is not None
     path = lab.path / f"{plan.sources[-1].base_offset:020d}.log"
     good = path.read_bytes()
@@ -302,21 +302,21 @@ def test_damage_is_told_with_its_place_and_leaves_nothing(tmp_path: Path) -> Non
         data = bytearray(good)
         data[at] ^= 0x40
         path.write_bytes(data)
-        result = decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan)))
+        result = decode_result(run(log.disk, StoppedClock(), lambda _: None, encode_plan(plan)))
         assert result.damaged
         assert result.failure is not None
         assert f"{path} has at position" in result.failure
         assert not list(lab.path.glob("*.cleaned"))
     path.write_bytes(good[:-10])
-    result = decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan)))
+    result = decode_result(run(log.disk, StoppedClock(), lambda _: None, encode_plan(plan)))
     assert result.damaged
     path.unlink()
-    result = decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan)))
+    result = decode_result(run(log.disk, StoppedClock(), lambda _: None, encode_plan(plan)))
     assert (result.failure is None, result.damaged) == (False, False)
 
 
-def test_damage_that_is_met_late_leaves_nothing_either(tmp_path: Path) -> None:
-    """In what is clean already, which only the second pass reads, when other segments have been written."""
+def test_damage_in_the_second_pass_leaves_no_files(tmp_path: Path) -> None:
+    """Damage in the clean part, which only the second pass reads, when other segments were written."""
     lab = Lab(tmp_path, **{**COMPACT, "segment_bytes": 3000})
     log = lab.open()
     for n in range(100):
@@ -326,33 +326,33 @@ def test_damage_that_is_met_late_leaves_nothing_either(tmp_path: Path) -> None:
     for n in range(5):
         append(log, build_batch([(NOW, b"key-%d" % n, b"new", ())]))
     log.roll(NOW)
-    plan = planned(log)
+    plan = make_plan_for(log)
     assert plan is not None
     path = lab.path / f"{plan.sources[2].base_offset:020d}.log"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     files = lab.files()
-    assert decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan))).damaged
+    assert decode_result(run(log.disk, StoppedClock(), lambda _: None, encode_plan(plan))).damaged
     assert lab.files() == files
 
 
-def test_a_body_that_is_no_records_is_damage(tmp_path: Path) -> None:
-    """Header validation lets it in while the topic is not compacted."""
+def test_a_body_that_is_not_records_is_damage(tmp_path: Path) -> None:
+    """Header validation accepts it while the topic is not compacted."""
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()
     body = encode_record(0, 0, b"k", b"v") + b"more"
     append(log, assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=NOW, max_timestamp=NOW))
     log.roll(NOW)
-    plan = planned(log)
+    plan = make_plan_for(log)
     assert plan is not None
-    result = decode_result(run(log.disk, Still(), lambda _: None, encode_plan(plan)))
+    result = decode_result(run(log.disk, StoppedClock(), lambda _: None, encode_plan(plan)))
     assert result.damaged
     assert result.failure is not None
     assert "4 bytes remain" in result.failure
 
 
-def test_a_batch_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
+def test_a_batch_larger_than_a_chunk_is_compacted(tmp_path: Path) -> None:
     log = Lab(tmp_path, **{**COMPACT, "segment_bytes": 1 << 20}).open()
     for n in range(4):
         append(log, build_batch([(NOW, b"a", bytes([n]) * 50_000, ()), (NOW, b"%d" % n, bytes(50_000), ())]))
@@ -361,8 +361,8 @@ def test_a_batch_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
     assert list(records(log)) == [1, 3, 5, 6, 7]
 
 
-def test_the_pace_is_kept(tmp_path: Path) -> None:
-    class Clock(Still):
+def test_the_rate_limit_is_respected(tmp_path: Path) -> None:
+    class Clock(StoppedClock):
         ms = 0
 
         def mono_ms(self) -> int:
@@ -377,44 +377,40 @@ def test_the_pace_is_kept(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     write_some(log, Model(), Random(3), NOW)
     log.roll(NOW)
-    plan = planned(log)
+    plan = make_plan_for(log)
     assert plan is not None
     size = sum(source.size for source in plan.sources)
     result = decode_result(run(log.disk, clock, sleep, encode_plan(replace(plan, rate=1000.0))))
-    moved = 2 * size + sum(one.size for one in result.cleaned)
-    assert moved <= clock.ms < 1.5 * moved + 10
+    transferred = 2 * size + sum(cleaned.size for cleaned in result.cleaned)
+    assert transferred <= clock.ms < 1.5 * transferred + 10
 
 
 def test_memory_for_keys_is_bounded(tmp_path: Path) -> None:
-    """By what an entry is reckoned to take, whatever the keys are."""
+    """ENTRY_BYTES is the bound of an entry, whatever the keys are."""
     log = Lab(tmp_path, **{**COMPACT, "segment_bytes": 1 << 24}).open()
     keys = 20_000
     for n in range(0, keys, 200):
         new = [(NOW, (b"%031d" if k % 2 else b"%0200d") % (n + k), b"", ()) for k in range(200)]
         append(log, build_batch(new))
     log.roll(NOW)
-    plan = planned(log)
+    plan = make_plan_for(log)
     assert plan is not None
     for share in (1.0, 0.7, 0.4):
         limit = int(keys * ENTRY_BYTES * share)
         tracemalloc.start()
         offsets, cleaned_to = build_offset_map(
-            log.disk, replace(plan, map_bytes=limit), Throttler(None, Still(), sleep)
+            log.disk, replace(plan, map_bytes=limit), Throttler(None, StoppedClock(), never_sleep)
         )
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert abs(len(offsets) - keys * share) <= 200
         assert cleaned_to == len(offsets)
-        assert peak < limit + (1 << 18), "the map, a batch, and what is read at once"
+        assert peak < limit + (1 << 18), "the map, a batch and a chunk"
     assert sys.getsizeof(b"x" * 31) <= 64
 
 
-def sleep(seconds: float) -> None:
-    raise AssertionError("nothing was said of a limit")
-
-
-def test_retention_takes_what_compaction_left(tmp_path: Path) -> None:
-    """compact,delete: time and size count for compacted segments as for others."""
+def test_retention_deletes_compacted_segments(tmp_path: Path) -> None:
+    """With cleanup.policy=compact,delete compacted segments expire as others do."""
     lab = Lab(tmp_path, **{**COMPACT, "cleanup_policy": ("compact", "delete"), "retention_ms": DAY})
     log = lab.open()
     model = Model()
@@ -444,7 +440,7 @@ def test_a_log_start_in_the_middle_of_a_batch(tmp_path: Path) -> None:
     assert [offset for (offset,) in [(o,) for o in records(log)] if offset >= 3] == [3, 4, 6]
 
 
-def test_horizons_are_set_once(tmp_path: Path) -> None:
+def test_delete_horizons_are_set_once(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     append(log, build_batch([(NOW, b"k", None, ()), (NOW, b"l", b"v", ())]))
     append(log, build_batch([(NOW, b"m", b"v", ())]))

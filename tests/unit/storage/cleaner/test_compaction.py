@@ -1,120 +1,40 @@
-"""Compaction against a dictionary, and against crashes at every step."""
+"""Compaction compared with a dictionary, and with crashes at every step."""
 
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
-from kbroker.storage.cleaner.cleaner import run
-from kbroker.storage.cleaner.compaction_plan import CompactionPlan, CompactionResult, decode_result, encode_plan
-from kbroker.storage.cleaner.log_to_clean import find_aborted_later_blocking, find_log_to_clean, make_plan
-from kbroker.storage.cleaner.segment_replacement import install_result
-from kbroker.storage.log.log import Log
 from protocol.records.batch import DELETE_HORIZON, build_batch, iter_batch_records, iter_headers, parse_header
+from tests.unit.support.compaction import (
+    COMPACT,
+    DAY,
+    CompactionFailed,
+    Records,
+    compact,
+    install,
+    make_plan_for,
+    records,
+    run_plan,
+    write,
+)
 from tests.unit.support.crashing_disk import Crash, CrashingDisk
 from tests.unit.support.log_lab import NOW, Lab, append, content
 
-DAY = 24 * 3600 * 1000
-COMPACT: dict[str, Any] = {"cleanup_policy": ("compact",), "segment_bytes": 4000, "delete_retention_ms": DAY}
-MAP_BYTES = 1 << 20
-
-# offset -> (timestamp, key, value)
-Records = dict[int, tuple[int, bytes | None, bytes | None]]
-
-
-def records(log: Log) -> Records:
-    found: Records = {}
-    data = content(log)
-    for position, header in iter_headers(data):
-        for record in iter_batch_records(data[position : position + header.size], header):
-            offset = header.base_offset + record.offset_delta
-            assert offset not in found
-            found[offset] = (record.timestamp, record.key, record.value)
-    assert list(found) == sorted(found)
-    return found
-
-
-def write(log: Log, random: Random, count: int, keys: int = 20, codec: int = 0) -> None:
-    for n in range(count):
-        new = [
-            (
-                NOW + n,
-                b"key-%d" % random.randrange(keys),
-                None if random.random() < 0.2 else random.randbytes(random.randrange(30)),
-                ((b"h", b"v"),) if random.random() < 0.2 else (),
-            )
-            for _ in range(random.randrange(1, 6))
-        ]
-        append(log, build_batch(new, codec=codec))
-
-
-class Still:
-    """A clock that stands."""
-
-    def now_ms(self) -> int:
-        return NOW
-
-    def mono_ms(self) -> int:
-        return 0
-
-    def mono_ns(self) -> int:
-        return 0
-
-
-class Failed(Exception):
-    pass
-
-
-def planned(log: Log, now_ms: int = NOW, limit: int | None = None, map_bytes: int = MAP_BYTES) -> CompactionPlan | None:
-    found = find_log_to_clean(log, now_ms, log.log_end_offset if limit is None else limit)
-    if found is None:
-        return None
-    later = find_aborted_later_blocking(log, found)
-    return make_plan(log, found, later, now_ms, map_bytes=map_bytes, io_bytes=1 << 12)
-
-
-def work(log: Log, plan: CompactionPlan) -> CompactionResult:
-    """As another process does it."""
-    result = decode_result(run(log.disk, Still(), sleep, encode_plan(plan)))
-    if result.failure is not None:
-        raise Failed(result.failure)
-    return result
-
-
-def sleep(seconds: float) -> None:
-    raise AssertionError("nothing was said of a limit")
-
-
-def compact(
-    log: Log, now_ms: int = NOW, ratio: float = 0.0, map_bytes: int = MAP_BYTES, limit: int | None = None
-) -> bool:
-    found = find_log_to_clean(log, now_ms, log.log_end_offset if limit is None else limit)
-    if found is None or not found.needs_cleaning(ratio):
-        return False
-    plan = planned(log, now_ms, limit, map_bytes=map_bytes)
-    assert plan is not None
-    install(log, work(log, plan))
-    return True
-
-
-def install(log: Log, result: CompactionResult) -> None:
-    install_result(log, result, lambda: None)
-
 
 def expected(before: Records, end: int) -> Records:
-    """Of each key its latest record below `end`, and all from `end` on."""
+    """The latest record of each key below `end`, and all records from `end` on."""
     latest = {key: offset for offset, (_, key, _) in before.items() if offset < end}
     return {offset: record for offset, record in before.items() if offset >= end or latest[record[1]] == offset}
 
 
-def partly(found: Records, before: Records, end: int) -> bool:
-    """Some segments are compacted and some are not."""
+def is_partly_compacted(found: Records, before: Records, end: int) -> bool:
+    """Some segments may be compacted and some not."""
     return expected(before, end).items() <= found.items() <= before.items()
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_of_each_key_the_latest_record_is_kept_at_its_offset(tmp_path: Path, codec: int) -> None:
+def test_the_latest_record_of_each_key_stays_at_its_offset(tmp_path: Path, codec: int) -> None:
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()
     random = Random(codec)
@@ -126,12 +46,12 @@ def test_of_each_key_the_latest_record_is_kept_at_its_offset(tmp_path: Path, cod
     assert records(log) == expected(before, end)
     assert (log.log_end_offset, log.cleaned_to) == (max(before) + 1, end)
     assert log.size_bytes < size / 2
-    # And again, with what came since.
+    # Again, with new records.
     write(log, random, 150, codec=codec)
     before, end = records(log), log.active.base_offset
     assert compact(log)
     assert records(log) == expected(before, end)
-    # The small ones of the first time are put together.
+    # Small segments of the first compaction were merged.
     assert len(log.segments) < segments + 3
     # A restart finds the same.
     kept = records(log)
@@ -142,7 +62,7 @@ def test_of_each_key_the_latest_record_is_kept_at_its_offset(tmp_path: Path, cod
     assert (records(log), log.repairs) == (kept, [])
 
 
-def test_reads_step_over_what_was_removed(tmp_path: Path) -> None:
+def test_reads_skip_removed_offsets(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT, index_interval_bytes=200).open()
     write(log, Random(1), 300)
     assert compact(log)
@@ -154,7 +74,7 @@ def test_reads_step_over_what_was_removed(tmp_path: Path) -> None:
         assert header == next(one for one in headers if one.last_offset >= offset)
 
 
-def test_tombstones_stay_for_delete_retention_and_then_go(tmp_path: Path) -> None:
+def test_tombstones_are_removed_after_delete_retention(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     random = Random(2)
     write(log, random, 150)
@@ -187,7 +107,7 @@ def test_timestamps_and_headers_survive(tmp_path: Path) -> None:
     assert log.offset_for_timestamp_blocking(NOW + 6, 3) == (2, NOW + 9, 0)
 
 
-def test_records_without_a_key_go(tmp_path: Path) -> None:
+def test_records_without_a_key_are_removed(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     append(log, build_batch([(NOW, None, b"1", ()), (NOW, b"k", b"2", ())]))
     log.roll(NOW)
@@ -211,7 +131,7 @@ def test_a_producers_last_batch_stays_without_its_records(tmp_path: Path) -> Non
     assert [one.last_sequence for one in log.producers.active()] == [2]
 
 
-def test_little_memory_compacts_a_part_at_a_time(tmp_path: Path) -> None:
+def test_with_little_memory_a_log_is_compacted_in_parts(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     write(log, Random(3), 300, keys=200)
     before, end = records(log), log.active.base_offset
@@ -225,7 +145,7 @@ def test_little_memory_compacts_a_part_at_a_time(tmp_path: Path) -> None:
     assert records(log) == expected(before, end)
 
 
-def test_it_is_done_when_enough_is_dirty(tmp_path: Path) -> None:
+def test_a_log_is_compacted_when_enough_is_dirty(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     random = Random(4)
     write(log, random, 200, keys=1000)
@@ -237,17 +157,17 @@ def test_it_is_done_when_enough_is_dirty(tmp_path: Path) -> None:
     assert compact(log, ratio=0.5)
 
 
-def test_what_is_not_committed_or_too_young_waits(tmp_path: Path) -> None:
+def test_unstable_and_young_segments_are_not_compacted(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     write(log, Random(5), 100)
     second = log.segments[1].base_offset
-    assert planned(log, NOW, second - 1) is None
-    task = planned(log, NOW, second)
+    assert make_plan_for(log, NOW, second - 1) is None
+    task = make_plan_for(log, NOW, second)
     assert task is not None
     assert len(task.sources) == 1
     log.set_config(Lab(tmp_path, **COMPACT, min_compaction_lag_ms=1000).config)
-    assert planned(log, NOW) is None
-    assert planned(log, NOW + 2000) is not None
+    assert make_plan_for(log, NOW) is None
+    assert make_plan_for(log, NOW + 2000) is not None
 
 
 def test_a_damaged_source_changes_nothing(tmp_path: Path) -> None:
@@ -259,24 +179,24 @@ def test_a_damaged_source_changes_nothing(tmp_path: Path) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     files = lab.files()
-    with pytest.raises(Failed):
+    with pytest.raises(CompactionFailed):
         compact(log)
     assert lab.files() == files
 
 
-def test_retention_may_take_a_source_meanwhile(tmp_path: Path) -> None:
+def test_retention_may_delete_a_source_meanwhile(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()
     write(log, Random(7), 150)
-    task = planned(log)
+    task = make_plan_for(log)
     assert task is not None
-    result = work(log, task)
+    result = run_plan(log, task)
     log.delete_records(log.segments[2].base_offset)
     log.enforce_retention(NOW, log.log_end_offset)
     before = records(log)
     install(log, result)
     assert log.segments[0].base_offset == log.log_start_offset
-    assert partly(records(log), before, task.sources[-1].end_offset)
+    assert is_partly_compacted(records(log), before, task.sources[-1].end_offset)
     assert [name for name in lab.files() if name.endswith((".swap", ".cleaned"))] == []
 
 
@@ -290,19 +210,19 @@ def test_readers_of_the_old_segments_are_not_disturbed(tmp_path: Path) -> None:
     old.open_blocking()
     lab.background.hold = True
     compact(log)
-    # Between the steps everything can be read, from the old or from the new.
+    # Between the steps everything can be read, from the old or the new segments.
     for _ in range(3):
         log.clear_position_cache()
         log.close_idle_files()
         log.close_idle_files()
-        assert partly(records(log), before, end)
+        assert is_partly_compacted(records(log), before, end)
         job, then = lab.background.held.pop(0)
         then(job())
     lab.background.run()
     assert records(log) == expected(before, end)
 
 
-def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+def test_a_crash_at_any_step_leaves_the_old_or_the_new_segments(tmp_path: Path) -> None:
     outcomes = set()
     for stop in range(1000):
         disk = CrashingDisk()
@@ -328,6 +248,6 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path) -> None:
         compact(log)
         assert records(log) == after
     else:
-        raise AssertionError("it never ended")
+        raise AssertionError("compaction did not end")
     assert stop > 10
     assert len(outcomes) == 2

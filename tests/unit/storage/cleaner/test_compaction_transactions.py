@@ -1,5 +1,7 @@
-"""Compaction of what transactions have written: what was aborted goes, and a marker when nothing of its transaction is
-left, not before delete.retention.ms; who reads committed records sees the same before and after.
+"""Compaction of transactions.
+
+Aborted records are removed, and so is a marker when nothing of its transaction is left and delete.retention.ms has
+passed. A consumer of committed records reads the same before and after.
 """
 
 import shutil
@@ -14,7 +16,7 @@ from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
 from protocol.records.batch import DELETE_HORIZON, TRANSACTIONAL, build_batch, iter_batch_records, iter_headers
 from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker
-from tests.unit.storage.cleaner.test_compaction import COMPACT, DAY, compact
+from tests.unit.support.compaction import COMPACT, DAY, compact
 from tests.unit.support.crashing_disk import Crash, CrashingDisk
 from tests.unit.support.log_lab import NOW, Lab, append, content
 
@@ -22,7 +24,7 @@ Values = dict[bytes, tuple[int, bytes | None]]
 
 
 def aborted_of(log: Log, start: int, end: int) -> list[AbortedTransaction]:
-    """What a fetch of these offsets tells of aborted transactions."""
+    """The aborted transactions in the response to a fetch of these offsets."""
     found: list[AbortedTransaction] = []
     for segment in log.segments:
         if (segment.end_offset is None or segment.end_offset > start) and segment.collect_aborted(
@@ -33,8 +35,10 @@ def aborted_of(log: Log, start: int, end: int) -> list[AbortedTransaction]:
 
 
 def committed(log: Log, start: int | None = None) -> list[tuple[int, bytes | None, bytes | None]]:
-    """What a client that reads committed records gets (offset, key, value): it leaves out batches of producers from the
-    first offset of an aborted transaction up to its marker, as all clients do."""
+    """(offset, key, value) of the records that a client with read_committed returns.
+
+    As all clients do, it skips the batches of a producer from the first offset of an aborted transaction to its marker.
+    """
     start = log.log_start_offset if start is None else start
     upper = stable(log)
     ahead = sorted(aborted_of(log, start, upper), key=lambda one: one.first_offset)
@@ -95,8 +99,8 @@ class Producer:
 
 
 def stable(log: Log) -> int:
-    """All of it is on every replica; the last stable offset is that of the first open transaction."""
-    log.producers.transactions.on_high_watermark_updated(log.log_end_offset)
+    """The last stable offset when the high watermark is the log end offset."""
+    log.update_high_watermark(log.log_end_offset)
     return min(log.producers.transactions.first_unstable_offset, log.log_end_offset)
 
 
@@ -105,13 +109,13 @@ def markers(log: Log) -> list[int]:
 
 
 def roll(log: Log) -> None:
-    """What was written is in closed segments; the last one has a key that nobody else writes."""
+    """Close and sync the active segment. Its last record has a key of its own."""
     append(log, build_batch([(NOW, b"end", b"", ())]))
     log.roll(NOW)
     log.complete_flush(log.flush_blocking(log.log_end_offset))
 
 
-def test_what_was_aborted_goes_and_does_not_count(tmp_path: Path) -> None:
+def test_aborted_records_are_removed_and_replace_no_others(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     one = Producer(1)
     one.write(log, [(b"k", b"committed")])
@@ -124,7 +128,7 @@ def test_what_was_aborted_goes_and_does_not_count(tmp_path: Path) -> None:
     assert compact(log, limit=stable(log))
     assert latest(committed(log)) == {b"k": (0, b"committed"), b"x": (5, b"last"), b"end": (7, b"")}
     assert b"aborted" not in content(log)
-    # The round that takes the records finds the marker still needed: somebody may be in the middle of reading them.
+    # The compaction that removes the records keeps the marker: a consumer may be in the middle of the transaction.
     assert markers(log) == [1, 4, 6]
     assert [one.last_offset for one in aborted_of(log, 0, 8)] == [4]
 
@@ -140,7 +144,7 @@ def test_a_spent_marker_waits_for_delete_retention(tmp_path: Path) -> None:
     for producer in (one, two):
         producer.write(log, [(b"k", b"3")])
         producer.end(log, committed=True)
-    # In each round one more thing becomes known: the records go, the markers are marked, the markers go.
+    # One after the other the records are removed, the markers get a delete horizon, the markers are removed.
     seen = []
     for now_ms in (NOW, NOW, NOW + DAY - 1, NOW + DAY):
         roll(log)
@@ -153,13 +157,13 @@ def test_a_spent_marker_waits_for_delete_retention(tmp_path: Path) -> None:
     )
 
 
-def test_a_marker_in_a_later_segment_decides_what_is_compacted(tmp_path: Path) -> None:
+def test_a_marker_in_a_later_segment_aborts_records_in_an_earlier_one(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     one = Producer(1)
     append(log, build_batch([(NOW, b"k", b"kept", ())]))
     one.write(log, [(b"k", b"aborted")])
     roll(log)
-    assert not compact(log, limit=stable(log)), "it is not decided yet"
+    assert not compact(log, limit=stable(log)), "the transaction is still open"
     one.end(log, committed=False)
     assert compact(log, limit=stable(log))
     assert latest(committed(log))[b"k"] == (0, b"kept")
@@ -186,13 +190,13 @@ def test_the_last_marker_of_a_producer_stays_to_fence_it(tmp_path: Path) -> None
 
 
 @dataclass
-class Life:
-    """Random transactions of several producers, and what of them counts."""
+class Workload:
+    """Random transactions of several producers."""
 
     random: Random
     producers: list[Producer] = field(default_factory=lambda: [Producer(number) for number in range(4)])
 
-    def go_on(self, log: Log, steps: int) -> None:
+    def run(self, log: Log, steps: int) -> None:
         random = self.random
         for _ in range(steps):
             producer = random.choice(self.producers)
@@ -219,16 +223,16 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_who_reads_committed_records_sees_the_same(tmp_path: Path, seed: int) -> None:
+def test_consumers_of_committed_records_read_the_same(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     lab = Lab(tmp_path, CrashingDisk(), **{**COMPACT, "segment_bytes": random.choice([800, 2500])})
     log = lab.open()
-    life = Life(random)
+    workload = Workload(random)
     now_ms = NOW
     for round_ in range(6):
-        life.go_on(log, 80)
+        workload.run(log, 80)
         if round_ == 5:
-            life.end_all(log)
+            workload.end_all(log)
         log.roll(NOW)
         log.complete_flush(log.flush_blocking(log.log_end_offset))
         limit = stable(log)
@@ -237,9 +241,9 @@ def test_who_reads_committed_records_sees_the_same(tmp_path: Path, seed: int) ->
         compact(log, now_ms, limit=limit, map_bytes=random.choice([2_000, 1 << 20]))
         after = committed(log)
         assert set(after) <= set(before)
-        assert living(latest(after)) == living(latest(before)), "of each key the last committed value"
+        assert living(latest(after)) == living(latest(before)), "the last committed value of each key"
         for start in random.sample(range(log.log_start_offset, limit), min(5, limit)):
-            assert committed(log, start) == [one for one in after if one[0] >= start], "wherever one begins"
+            assert committed(log, start) == [one for one in after if one[0] >= start], "from any start offset"
         states = sorted(log.producers.active())
         if random.random() < 0.5:
             assert lab.close(log)
@@ -250,11 +254,11 @@ def test_who_reads_committed_records_sees_the_same(tmp_path: Path, seed: int) ->
         assert sorted(log.producers.active()) == states
 
 
-def test_all_that_was_aborted_goes_in_the_end(tmp_path: Path) -> None:
+def test_all_aborted_records_are_removed_in_the_end(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
-    life = Life(Random(99))
-    life.go_on(log, 400)
-    life.end_all(log)
+    workload = Workload(Random(99))
+    workload.run(log, 400)
+    workload.end_all(log)
     before = latest(committed(log))
     for days in range(4):
         roll(log)
@@ -267,17 +271,17 @@ def test_all_that_was_aborted_goes_in_the_end(tmp_path: Path) -> None:
         left = [one for one in headers if one.producer_id == entry.producer_id and not one.is_control]
         assert any(one.last_sequence == last[entry.producer_id] and not one.count for one in left)
     spent = [one for one in headers if one.is_control and one.attributes & DELETE_HORIZON]
-    assert spent == [], "markers whose time had come have gone"
+    assert spent == [], "markers are removed after their delete horizon"
 
 
-def test_a_crash_at_any_step_loses_nothing_that_was_committed(tmp_path: Path) -> None:
+def test_a_crash_at_any_step_loses_no_committed_record(tmp_path: Path) -> None:
     values = {**COMPACT, "segment_bytes": 1500}
     lab = Lab(tmp_path / "before", CrashingDisk(), **values)
     log = lab.open()
-    life = Life(Random(7))
+    workload = Workload(Random(7))
     for _ in range(2):
-        life.go_on(log, 50)
-        life.end_all(log)
+        workload.run(log, 50)
+        workload.end_all(log)
         roll(log)
         before, limit = latest(committed(log)), stable(log)
         if log.cleaned_to == 0:
@@ -298,5 +302,5 @@ def test_a_crash_at_any_step_loses_nothing_that_was_committed(tmp_path: Path) ->
         log = lab.open(log.recovery_point)
         assert living(latest(committed(log))) == living(before), stop
         for entry in aborted_of(log, 0, log.log_end_offset):
-            assert entry.last_offset in markers(log), "an aborted transaction whose marker is gone would swallow others"
+            assert entry.last_offset in markers(log), "an index entry without its marker would hide other transactions"
     assert stop > 10

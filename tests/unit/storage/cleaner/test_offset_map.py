@@ -49,7 +49,7 @@ def known(key: bytes) -> bytes | int:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_keys_get_their_latest_offsets(seed: int) -> None:
+def test_add_keys_sets_the_latest_offset_of_each_key(seed: int) -> None:
     records = any_records(Random(seed), seed)
     offsets: OffsetMap = {b"other": 7}
     add_keys(encoded(records), len(records), BASE, records[-1].offset_delta if records else 0, offsets)
@@ -59,7 +59,7 @@ def test_keys_get_their_latest_offsets(seed: int) -> None:
 
 @pytest.mark.parametrize("tombstones_go", [False, True])
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_superseded_goes(seed: int, tombstones_go: bool) -> None:
+def test_select_retained_drops_superseded_records(seed: int, tombstones_go: bool) -> None:
     random = Random(seed)
     records = any_records(random, seed)
     body = encoded(records)
@@ -93,7 +93,7 @@ def test_what_is_superseded_goes(seed: int, tombstones_go: bool) -> None:
         assert rebase_timestamps(body, runs, shift) == encoded(stay, -shift)
 
 
-def test_every_cut_and_every_wrong_count_is_noticed() -> None:
+def test_every_cut_and_every_wrong_count_is_rejected() -> None:
     records = any_records(Random(5), 12)
     body = encoded(records)
     last = records[-1].offset_delta
@@ -112,7 +112,7 @@ def test_every_cut_and_every_wrong_count_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_any_bytes_are_records_or_malformed(seed: int) -> None:
+def test_damaged_bodies_are_rejected_or_agree_with_decoding(seed: int) -> None:
     """Of a damaged body nothing is believed that decoding would not believe; and nothing else is raised."""
     random = Random(seed)
     records = any_records(random, 10)

@@ -22,7 +22,7 @@ from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file, wri
 from kbroker.storage.log.log import Log
 from kbroker.storage.recovery.open_log import open_log
 from protocol.records.batch import build_batch, iter_batch_records, iter_headers
-from tests.unit.storage.cleaner.test_compaction import DAY, MAP_BYTES, Still, compact
+from tests.unit.support.compaction import DAY, MAP_BYTES, StoppedClock, compact
 from tests.unit.support.log_lab import NOW, TOPIC_ID, TP, Background, Lab, append
 
 LIVES = 12
@@ -57,7 +57,7 @@ class Life:
 class Story:
     def __init__(self, path: Path, seed: int, *, compacted: bool) -> None:
         self.random = random = Random(seed)
-        self.disk = SimDisk(Still(), Random(f"{seed}/disk"))
+        self.disk = SimDisk(StoppedClock(), Random(f"{seed}/disk"))
         policy = {"cleanup_policy": ("compact",), "delete_retention_ms": DAY} if compacted else {}
         self.compacted = compacted
         self.lab = Lab(

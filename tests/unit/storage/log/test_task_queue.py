@@ -1,0 +1,26 @@
+from kbroker.storage.log.task_queue import SerialTaskQueue
+from tests.unit.support.log_lab import Background
+
+
+def test_tasks_run_one_at_a_time_in_order() -> None:
+    background = Background()
+    background.hold = True
+    failures: list[OSError] = []
+    tasks = SerialTaskQueue(background, failures.append)
+    called: list[object] = []
+
+    def fail() -> int:
+        raise OSError("no")
+
+    tasks.when_idle(lambda: called.append("idle at once"))
+    tasks.add(lambda: 1, called.append)
+    tasks.add(fail, called.append)
+    tasks.add(lambda: 2, called.append)
+    tasks.when_idle(lambda: called.append("idle"))
+    assert len(background.held) == 1
+    background.run()
+    assert called == ["idle at once", 1, 2, "idle"]
+    assert [str(failure) for failure in failures] == ["no"]
+    tasks.add(lambda: 3, called.append)
+    background.run()
+    assert called[-1] == 3

@@ -1,4 +1,4 @@
-"""Compaction compared with a model, over many rounds of appends, time passing, restarts and crashes; and the cleaner."""
+"""Compaction compared with a model, over many rounds of appends, restarts and crashes; and the cleaner itself."""
 
 import sys
 import tracemalloc

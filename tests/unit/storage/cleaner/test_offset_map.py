@@ -1,4 +1,4 @@
-"""Walking over encoded records gives what decoding them one by one gives."""
+"""The inner loops of compaction agree with decoding the records one by one."""
 
 from itertools import pairwise
 from random import Random
@@ -17,12 +17,12 @@ from protocol.errors import MalformedError
 from protocol.records.record import Record, encode_record, iter_records
 
 BASE = 1_000_000
-# Sizes and deltas on both sides of where varints get longer.
+# Sizes and deltas at which varints get longer.
 EDGES = (0, 1, 62, 63, 64, 65, 127, 128, 8191, 8192, 20_000)
 TIMES = (0, 1, 63, 64, 8191, 8192, 1 << 20, 1 << 40, -1, -64, -65, -(1 << 33))
 
 
-def any_records(random: Random, count: int) -> list[Record]:
+def random_records(random: Random, count: int) -> list[Record]:
     records = []
     delta = 0
     for _ in range(count):
@@ -44,29 +44,29 @@ def encoded(records: list[Record], base_timestamp: int = 0) -> bytes:
     )
 
 
-def known(key: bytes) -> bytes | int:
+def map_key(key: bytes) -> bytes | int:
     return digest(key) if len(key) > MAX_KEY_BYTES else key
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_add_keys_sets_the_latest_offset_of_each_key(seed: int) -> None:
-    records = any_records(Random(seed), seed)
+    records = random_records(Random(seed), seed)
     offsets: OffsetMap = {b"other": 7}
     add_keys(encoded(records), len(records), BASE, records[-1].offset_delta if records else 0, offsets)
-    expected = {known(one.key): BASE + one.offset_delta for one in records if one.key is not None}
+    expected = {map_key(one.key): BASE + one.offset_delta for one in records if one.key is not None}
     assert offsets == {b"other": 7, **expected}
 
 
-@pytest.mark.parametrize("tombstones_go", [False, True])
+@pytest.mark.parametrize("drop_tombstones", [False, True])
 @pytest.mark.parametrize("seed", range(60))
-def test_select_retained_drops_superseded_records(seed: int, tombstones_go: bool) -> None:
+def test_select_retained_drops_superseded_records(seed: int, drop_tombstones: bool) -> None:
     random = Random(seed)
-    records = any_records(random, seed)
+    records = random_records(random, seed)
     body = encoded(records)
     last = max([one.offset_delta for one in records], default=0)
-    offsets: OffsetMap = {known(one.key): BASE + one.offset_delta for one in records if one.key is not None}
+    offsets: OffsetMap = {map_key(one.key): BASE + one.offset_delta for one in records if one.key is not None}
     for key in list(offsets):
-        # Of some keys there is a later record elsewhere, of some the latest known is an earlier one, or none.
+        # A later record elsewhere; or the latest known record is an earlier one; or none is known.
         draw = random.random()
         if draw < 0.2:
             offsets[key] = BASE + last + 1
@@ -74,27 +74,27 @@ def test_select_retained_drops_superseded_records(seed: int, tombstones_go: bool
             offsets[key] = BASE - 1
         elif draw < 0.6:
             del offsets[key]
-    stay = [
+    kept_records = [
         one
         for one in records
         if one.key is not None
-        and offsets.get(known(one.key), -1) <= BASE + one.offset_delta
-        and (one.value is not None or not tombstones_go)
+        and offsets.get(map_key(one.key), -1) <= BASE + one.offset_delta
+        and (one.value is not None or not drop_tombstones)
     ]
-    runs, kept, tombstones, newest = select_retained(body, len(records), BASE, offsets, tombstones_go)
-    assert kept == len(stay)
-    assert b"".join(body[start:end] for start, end in runs) == encoded(stay)
-    assert len(runs) == len({end for _, end in runs}) <= len(stay)
-    assert all(end < start for (_, end), (start, _) in pairwise(runs)), "neighbours are one slice"
-    assert tombstones == any(one.value is None for one in stay)
-    if stay:
-        assert newest == max(one.timestamp for one in stay)
+    slices, kept, has_tombstones, max_timestamp = select_retained(body, len(records), BASE, offsets, drop_tombstones)
+    assert kept == len(kept_records)
+    assert b"".join(body[start:end] for start, end in slices) == encoded(kept_records)
+    assert len(slices) == len({end for _, end in slices}) <= len(kept_records)
+    assert all(end < start for (_, end), (start, _) in pairwise(slices)), "neighbours must be one slice"
+    assert has_tombstones == any(one.value is None for one in kept_records)
+    if kept_records:
+        assert max_timestamp == max(one.timestamp for one in kept_records)
     for shift in (0, 5, -(1 << 41)):
-        assert rebase_timestamps(body, runs, shift) == encoded(stay, -shift)
+        assert rebase_timestamps(body, slices, shift) == encoded(kept_records, -shift)
 
 
 def test_every_cut_and_every_wrong_count_is_rejected() -> None:
-    records = any_records(Random(5), 12)
+    records = random_records(Random(5), 12)
     body = encoded(records)
     last = records[-1].offset_delta
     for end in range(len(body)):
@@ -113,9 +113,9 @@ def test_every_cut_and_every_wrong_count_is_rejected() -> None:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_damaged_bodies_are_rejected_or_agree_with_decoding(seed: int) -> None:
-    """Of a damaged body nothing is believed that decoding would not believe; and nothing else is raised."""
+    """Nothing is accepted that decoding would reject, and only MalformedError is raised."""
     random = Random(seed)
-    records = any_records(random, 10)
+    records = random_records(random, 10)
     body = bytearray(encoded(records))
     for _ in range(random.randrange(1, 4)):
         body[random.randrange(len(body))] = random.choice((0, 1, 127, 128, 255, random.randrange(256)))
@@ -127,9 +127,11 @@ def test_damaged_bodies_are_rejected_or_agree_with_decoding(seed: int) -> None:
         return
     assert all(0 <= offset <= last for offset in offsets.values())
     try:
-        expected = {known(one.key): one.offset_delta for one in iter_records(bytes(body), 10, 0) if one.key is not None}
+        expected = {
+            map_key(one.key): one.offset_delta for one in iter_records(bytes(body), 10, 0) if one.key is not None
+        }
     except MalformedError:
-        # What comes after the key is not looked at.
+        # The part after the key is not decoded by add_keys.
         return
     assert offsets == expected
 
@@ -142,7 +144,7 @@ def test_long_keys_take_the_memory_of_short_ones() -> None:
     assert sorted(offsets.values()) == [1, 2]
     assert all(isinstance(key, int) and key < 1 << 128 for key in offsets)
     assert [body[start:end][-2:-1] for start, end in select_retained(body, 3, 0, offsets, False).slices] == [b"3"]
-    # A key that looks like another's digest is not taken for it.
+    # A short key that equals the digest of a long one is another key.
     short = digest(first).to_bytes(16, "big")
     add_keys(encoded([Record(0, 0, 0, short, b"4")]), 1, 9, 0, offsets)
     assert len(offsets) == 3

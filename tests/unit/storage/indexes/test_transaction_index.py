@@ -29,7 +29,7 @@ def entries(count: int, random: Random) -> list[AbortedTransaction]:
 
 
 @pytest.mark.parametrize("in_file", [0, 1, 63, 64, 65, 200])
-def test_what_overlaps_is_found_in_file_and_memory(in_file: int) -> None:
+def test_overlapping_transactions_are_found_in_file_and_memory(in_file: int) -> None:
     random = Random(in_file)
     known = entries(200, random)
     data = encode_entries(known[:in_file])
@@ -69,7 +69,7 @@ def test_entries_move_to_the_file_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("damage", [(1, 1), (10, 0x80), (18, 0x80), (26, 0x80), (33, 0xFF)])
-def test_what_is_no_entry_is_refused(damage: tuple[int, int]) -> None:
+def test_damaged_entries_are_rejected(damage: tuple[int, int]) -> None:
     data = bytearray(encode_entries([AbortedTransaction(1, 5, 9, 10)]))
     data[damage[0]] ^= damage[1]
     with pytest.raises(ValueError, match=r"version|ascend|beyond"):
@@ -125,7 +125,7 @@ def test_a_damaged_index_is_rebuilt(lab: Lab, clean: bool, change: str) -> None:
         change = "none"
 
 
-def test_a_lost_index_beyond_the_snapshot_is_made_anew(lab: Lab) -> None:
+def test_a_lost_index_beyond_the_snapshot_is_rebuilt(lab: Lab) -> None:
     log = lab.open()
     expected = [(1, *transaction(log, 1)) for _ in range(3)]
     lab.close(log)
@@ -134,7 +134,7 @@ def test_a_lost_index_beyond_the_snapshot_is_made_anew(lab: Lab) -> None:
     assert aborted(lab.open()) == expected
 
 
-def test_entries_of_what_was_cut_off_are_gone_for_good(lab: Lab) -> None:
+def test_entries_of_truncated_transactions_are_removed_durably(lab: Lab) -> None:
     """Else the next clean stop would make them believed: they hide what is appended at their offsets."""
     log = lab.open()
     expected = [(1, *transaction(log, 1))]
@@ -149,7 +149,7 @@ def test_entries_of_what_was_cut_off_are_gone_for_good(lab: Lab) -> None:
     assert aborted(lab.open(recovery_point=log.log_end_offset, clean=True)) == expected
 
 
-def test_removed_with_its_segment(lab: Lab) -> None:
+def test_an_index_is_removed_with_its_segment(lab: Lab) -> None:
     log = lab.open()
     for n in range(20):
         transaction(log, n)
@@ -160,7 +160,7 @@ def test_removed_with_its_segment(lab: Lab) -> None:
     assert lab.files(file_names.TXN_INDEX) == before[2:]
 
 
-def test_readers_are_told_of_markers_in_later_segments(lab: Lab) -> None:
+def test_a_read_finds_aborted_transactions_with_markers_in_later_segments(lab: Lab) -> None:
     log = lab.open()
     at = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
     append(log, build_batch([(NOW, None, b"v", ())], attributes=TRANSACTIONAL, **at))

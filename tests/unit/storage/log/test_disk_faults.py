@@ -1,4 +1,4 @@
-"""Disks that are full, that fail, that lie."""
+"""Disks that are full, fail, or become read-only."""
 
 import errno
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill
 
 
 class FaultyFile(RealFile):
-    """Asks its disk before each operation."""
+    """Fails when its disk says so."""
 
     disk: "FaultyDisk"
     path: str
@@ -57,7 +57,8 @@ class FaultyFile(RealFile):
 
 
 class FaultyDisk(RealDisk):
-    """`room`: bytes that can still be appended; `broken`: operations that fail; `cold`: nothing is in memory."""
+    """`room`: bytes that can still be appended; `broken`: errno of the operations that fail; `cold`: nothing is in
+    memory; `short`: only the first bytes of a read are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,9 +99,9 @@ def lab(tmp_path: Path, disk: FaultyDisk) -> Lab:
 
 
 def refused(action: Callable[[], object]) -> ErrorCode:
-    with pytest.raises(KafkaError) as refusal:
+    with pytest.raises(KafkaError) as error:
         action()
-    return refusal.value.code
+    return error.value.code
 
 
 @pytest.mark.parametrize("room", [0, 1, 60, 61, 100])
@@ -218,7 +219,7 @@ def test_a_full_disk_that_cannot_be_cut_back_takes_the_log_offline(lab: Lab, dis
 def test_a_read_only_file_system_refuses_appends_and_cuts_until_it_is_writable(
     lab: Lab, disk: FaultyDisk, room: int | None
 ) -> None:
-    """`room`: part of a batch was written before."""
+    """`room`: a part of the batch is written before the error."""
     log = lab.open()
     fill(log, 5)
     before, end = content(log), log.log_end_offset
@@ -238,7 +239,7 @@ def test_a_read_only_file_system_refuses_appends_and_cuts_until_it_is_writable(
 
 
 @pytest.mark.parametrize("operation", ["append", "sync"])
-def test_what_was_synced_of_a_log_that_is_offline_can_be_read(lab: Lab, disk: FaultyDisk, operation: str) -> None:
+def test_the_synced_part_of_an_offline_log_can_be_read(lab: Lab, disk: FaultyDisk, operation: str) -> None:
     log = lab.open()
     fill(log, 5)
     synced = log.log_end_offset
@@ -253,7 +254,7 @@ def test_what_was_synced_of_a_log_that_is_offline_can_be_read(lab: Lab, disk: Fa
     assert (log.offline is not None, log.readable_end) == (True, synced)
 
 
-def test_nothing_of_a_log_that_could_not_be_read_can_be_read(lab: Lab, disk: FaultyDisk) -> None:
+def test_after_a_failed_read_nothing_can_be_read(lab: Lab, disk: FaultyDisk) -> None:
     log = lab.open()
     fill(log, 5)
     log.complete_flush(log.flush_blocking(log.log_end_offset))
@@ -274,9 +275,9 @@ def test_a_failed_sync_is_not_repeated_and_moves_no_recovery_point(lab: Lab, dis
     disk.syncs = 0
     log.complete_flush(log.log_end_offset)
     log.checkpoint()
-    answers: list[bool] = []
-    log.close(True, answers.append)
-    assert (log.recovery_point, disk.syncs, answers) == (0, 0, [False])
+    results: list[bool] = []
+    log.close(True, results.append)
+    assert (log.recovery_point, disk.syncs, results) == (0, 0, [False])
 
 
 def test_a_failed_sync_in_the_background_takes_the_log_offline(lab: Lab, disk: FaultyDisk) -> None:
@@ -292,9 +293,9 @@ def test_a_failed_sync_at_closing_is_no_clean_close(lab: Lab, disk: FaultyDisk) 
     log = lab.open()
     fill(log, 5)
     disk.broken["sync"] = errno.EIO
-    answers: list[bool] = []
-    log.close(True, answers.append)
-    assert answers == [False]
+    results: list[bool] = []
+    log.close(True, results.append)
+    assert results == [False]
 
 
 @pytest.mark.parametrize("read", [Log.read, Log.read_blocking])
@@ -306,7 +307,7 @@ def test_a_failed_read_takes_the_log_offline(lab: Lab, disk: FaultyDisk, read: C
     assert log.offline is not None
 
 
-def test_a_cold_read_is_left_to_a_thread(lab: Lab, disk: FaultyDisk) -> None:
+def test_a_cold_read_needs_a_thread(lab: Lab, disk: FaultyDisk) -> None:
     log = lab.open()
     fill(log, 100)
     disk.cold = True
@@ -316,7 +317,7 @@ def test_a_cold_read_is_left_to_a_thread(lab: Lab, disk: FaultyDisk) -> None:
 
 
 @pytest.mark.parametrize("short", [1, 50, 61, 200, 1000])
-def test_what_is_in_memory_is_served(lab: Lab, disk: FaultyDisk, short: int) -> None:
+def test_the_part_in_memory_is_served(lab: Lab, disk: FaultyDisk, short: int) -> None:
     log = lab.open()
     fill(log, 20)
     whole = content(log)

@@ -1,4 +1,4 @@
-"""Appending, rolling and reading, held against a plain list of batches."""
+"""Appends, rolling and reads, compared with a plain list of batches."""
 
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ SMALL = {"segment_bytes": 3000, "index_interval_bytes": 256}
 
 
 class Oracle:
-    """What a read must give, from all batches in order and the segments' base offsets."""
+    """Computes the result of a read from all batches in order and the base offsets of the segments."""
 
     def __init__(self, log: Log) -> None:
         data = content(log)
@@ -43,7 +43,7 @@ class Oracle:
         return b"".join(out)
 
 
-def test_append_gives_offsets_and_patches_the_batch_in_place(tmp_path: Path) -> None:
+def test_append_assigns_offsets_and_patches_the_batch_in_place(tmp_path: Path) -> None:
     log = Lab(tmp_path).open()
     assert append(log, batch(3), epoch=7) == 0
     data = batch(2)
@@ -134,14 +134,14 @@ def test_a_closed_segment_is_opened_in_a_thread_only_and_closed_when_idle(tmp_pa
     assert log.segments[0].file is None
 
 
-def test_offsets_outside_the_log_are_refused(tmp_path: Path) -> None:
+def test_offsets_outside_the_log_are_out_of_range(tmp_path: Path) -> None:
     log = Lab(tmp_path).open()
     fill(log, 5)
     log.delete_records(2)
     for offset in (-1, 1, log.log_end_offset + 1):
-        with pytest.raises(KafkaError) as refusal:
+        with pytest.raises(KafkaError) as error:
             log.read(offset, 100, log.log_end_offset)
-        assert refusal.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert log.read(log.log_end_offset, 100, log.log_end_offset) == b""
 
 
@@ -155,11 +155,11 @@ def test_segments_roll_by_size(tmp_path: Path) -> None:
     assert all(segment.size <= 1000 for segment in log.segments)
 
 
-def test_a_batch_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
+def test_a_batch_larger_than_a_segment_is_rejected(tmp_path: Path) -> None:
     log = Lab(tmp_path, segment_bytes=1000).open()
-    with pytest.raises(KafkaError) as refusal:
+    with pytest.raises(KafkaError) as error:
         append(log, batch(1, 1000))
-    assert refusal.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
+    assert error.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
     assert log.log_end_offset == 0
 
 
@@ -191,7 +191,7 @@ def test_segments_roll_when_an_index_is_full(tmp_path: Path) -> None:
     log = Lab(tmp_path, segment_index_bytes=40, index_interval_bytes=0).open()
     for n in range(20):
         append(log, batch(1, timestamp=NOW + n))
-    # Two entries of 12 bytes fill a time index that may have three, as in Kafka; the first batch has none.
+    # As in Kafka, two entries of 12 bytes fill a time index with room for three; the first batch has no entry.
     assert [segment.base_offset for segment in log.segments][:3] == [0, 3, 6]
     log = Lab(tmp_path / "b", segment_index_bytes=40, index_interval_bytes=0).open()
     for _ in range(20):
@@ -219,7 +219,7 @@ def test_maybe_roll_follows_the_clock(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 1]
 
 
-def test_a_change_of_config_counts_at_once(tmp_path: Path) -> None:
+def test_a_config_change_takes_effect_at_once(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     log = lab.open()
     data = batch(1, 200)
@@ -252,7 +252,7 @@ def test_index_files_are_kafkas(tmp_path: Path) -> None:
         start += segment.size
 
 
-def test_a_damaged_index_of_a_closed_segment_is_rebuilt_when_it_is_used(tmp_path: Path) -> None:
+def test_a_damaged_index_of_a_closed_segment_is_rebuilt_on_use(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **SMALL)
     log = lab.open()
     fill(log, 100)
@@ -331,7 +331,7 @@ def test_flush_moves_the_recovery_point(tmp_path: Path) -> None:
     assert log.recovery_point == log.active.base_offset, "a closed segment is synced"
 
 
-def test_a_read_in_a_thread_finds_the_segments_that_took_the_place_of_its_own(tmp_path: Path) -> None:
+def test_a_read_in_a_thread_finds_the_new_segments(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **SMALL, retention_bytes=5000)
     log = lab.open()
     fill(log, 100)
@@ -340,8 +340,8 @@ def test_a_read_in_a_thread_finds_the_segments_that_took_the_place_of_its_own(tm
     first = log.segments[0]
     log.enforce_retention(NOW, log.log_end_offset)
     assert first.retired
-    with pytest.raises(KafkaError) as refusal:
+    with pytest.raises(KafkaError) as error:
         log.read_blocking(0, 100, log.log_end_offset)
-    assert refusal.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     offset = log.log_start_offset
     assert log.read_blocking(offset, 100, log.log_end_offset)

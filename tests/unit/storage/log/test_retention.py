@@ -1,4 +1,4 @@
-"""Which segments go when, and what becomes of their files."""
+"""Which segments expire when, and what happens to their files."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ DAY = 24 * 3600 * 1000
 
 
 def log_of_days(lab: Lab, days: int) -> Log:
-    """A segment a day, the oldest `days` old at NOW."""
+    """A log with a segment per day, the oldest of them `days` old at NOW."""
     log = lab.open(now_ms=NOW - days * DAY)
     for day in range(days, 0, -1):
         append(log, batch(2, 100, NOW - day * DAY))
@@ -22,15 +22,15 @@ def log_of_days(lab: Lab, days: int) -> Log:
     return log
 
 
-def bases(log: Log) -> list[int]:
+def base_offsets(log: Log) -> list[int]:
     return [segment.base_offset for segment in log.segments]
 
 
-def test_segments_go_when_their_newest_record_is_too_old(tmp_path: Path) -> None:
+def test_segments_expire_when_their_newest_record_is_too_old(tmp_path: Path) -> None:
     lab = Lab(tmp_path, retention_ms=3 * DAY)
     log = log_of_days(lab, 6)
     assert log.enforce_retention(NOW - DAY, log.log_end_offset) == 2
-    assert bases(log) == [4, 6, 8, 10]
+    assert base_offsets(log) == [4, 6, 8, 10]
     assert log.log_start_offset == 4
     assert log.enforce_retention(NOW - DAY, log.log_end_offset) == 0
 
@@ -41,16 +41,16 @@ def test_time_retention_keeps_what_is_not_committed(tmp_path: Path) -> None:
     assert log.log_start_offset == 2
 
 
-def test_when_all_is_too_old_an_empty_segment_remains(tmp_path: Path) -> None:
+def test_when_all_segments_expire_an_empty_one_remains(tmp_path: Path) -> None:
     lab = Lab(tmp_path, retention_ms=DAY // 2)
     log = log_of_days(lab, 3)
     assert log.enforce_retention(NOW, 6) == 3
-    assert (bases(log), log.log_start_offset, log.log_end_offset, log.size_bytes) == ([6], 6, 6, 0)
+    assert (base_offsets(log), log.log_start_offset, log.log_end_offset, log.size_bytes) == ([6], 6, 6, 0)
     assert log.enforce_retention(NOW + 9 * DAY, 6) == 0
     assert append(log, batch(1)) == 6
 
 
-def test_time_without_limit(tmp_path: Path) -> None:
+def test_retention_ms_of_minus_one_is_no_limit(tmp_path: Path) -> None:
     log = log_of_days(Lab(tmp_path, retention_ms=-1), 5)
     assert log.enforce_retention(NOW + 1000 * DAY, log.log_end_offset) == 0
 
@@ -64,7 +64,7 @@ def test_records_without_timestamps_age_with_their_file(tmp_path: Path) -> None:
     assert log.enforce_retention(written_ms + DAY + 1, 1) == 1
 
 
-def test_segments_go_while_the_log_without_them_is_large_enough(tmp_path: Path) -> None:
+def test_segments_expire_while_the_rest_of_the_log_is_large_enough(tmp_path: Path) -> None:
     size = len(batch(2, 100))
     for limit, left in ((0, 0), (1, 1), (size, 1), (size + 1, 2), (3 * size, 3), (99 * size, 5), (-1, 5)):
         log = log_of_days(Lab(tmp_path / str(limit), retention_ms=-1, retention_bytes=limit), 5)
@@ -79,7 +79,7 @@ def test_deleted_records_free_whole_segments_even_of_compacted_topics(tmp_path: 
     log.delete_records(5)
     assert log.log_start_offset == 5
     assert log.enforce_retention(NOW, 10) == 2
-    assert (bases(log), log.log_start_offset) == ([4, 6, 8], 5)
+    assert (base_offsets(log), log.log_start_offset) == ([4, 6, 8], 5)
     log.delete_records(3)
     assert log.log_start_offset == 5
 
@@ -98,18 +98,18 @@ def test_files_are_renamed_at_once_and_unlinked_later(tmp_path: Path) -> None:
     lab = Lab(tmp_path, retention_ms=DAY, file_delete_delay_ms=60_000)
     log = log_of_days(lab, 3)
     log.checkpoint()
-    gone = {f"{base:020d}{suffix}" for base in (0, 2) for suffix in (".log", ".index", ".timeindex")}
-    assert gone < set(lab.files())
+    deleted = {f"{base:020d}{suffix}" for base in (0, 2) for suffix in (".log", ".index", ".timeindex")}
+    assert deleted < set(lab.files())
     log.enforce_retention(NOW + 1, log.log_end_offset)
-    assert not gone & set(lab.files())
-    assert {name + ".deleted" for name in gone} < set(lab.files())
+    assert not deleted & set(lab.files())
+    assert {name + ".deleted" for name in deleted} < set(lab.files())
     assert [delay for delay, _, _ in lab.background.delayed] == [60_000]
     lab.background.run_delayed()
     assert lab.files(".deleted") == []
     assert f"{2:020d}.snapshot" not in lab.files()
 
 
-def test_a_restart_before_they_are_unlinked_removes_them(tmp_path: Path) -> None:
+def test_a_restart_unlinks_renamed_files(tmp_path: Path) -> None:
     lab = Lab(tmp_path, retention_ms=DAY)
     log = log_of_days(lab, 3)
     log.enforce_retention(NOW + 1, log.log_end_offset)
@@ -119,7 +119,7 @@ def test_a_restart_before_they_are_unlinked_removes_them(tmp_path: Path) -> None
     assert (log.log_start_offset, log.log_end_offset) == (4, 6)
 
 
-def test_a_reader_keeps_the_file_it_has(tmp_path: Path) -> None:
+def test_a_reader_may_finish_with_a_deleted_file(tmp_path: Path) -> None:
     lab = Lab(tmp_path, retention_ms=DAY)
     log = log_of_days(lab, 3)
     first = log.segments[0]
@@ -127,6 +127,6 @@ def test_a_reader_keeps_the_file_it_has(tmp_path: Path) -> None:
     log.enforce_retention(NOW + 1, log.log_end_offset)
     lab.background.run_delayed()
     assert len(file.pread(100, 0)) == 100
-    with pytest.raises(KafkaError) as refusal:
+    with pytest.raises(KafkaError) as error:
         log.read(0, 100, log.log_end_offset)
-    assert refusal.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -59,7 +59,7 @@ def logged(clean: bool, point: int = 0) -> tuple[LogCopy, Written]:
 
 
 @pytest.mark.parametrize("number", [FIRST, MIDDLE, LAST], ids=["first", "middle", "last"])
-def test_above_the_recovery_point_each_bit_of_a_header(number: int) -> None:
+def test_each_bit_of_a_header_above_the_recovery_point(number: int) -> None:
     copy, written = logged(False)
     position, header = written.at[number]
     for bit in range(BITS):
@@ -79,7 +79,7 @@ def test_above_the_recovery_point_each_bit_of_a_header(number: int) -> None:
             assert (content(log), log.epochs.entries) == (written.data, [(0, 0), (1, 12), (2, 24)])
 
 
-def test_above_the_recovery_point_bits_of_bodies() -> None:
+def test_bits_of_bodies_above_the_recovery_point() -> None:
     copy, written = logged(False, 4)
     random = Random(1)
     for _ in range(200):
@@ -94,7 +94,7 @@ def test_above_the_recovery_point_bits_of_bodies() -> None:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("number", [FIRST, MIDDLE], ids=["first", "middle"])
-def test_where_nobody_looks_for_damage_what_is_around_it_is_served(number: int, clean: bool) -> None:
+def test_unchecked_damage_does_not_affect_the_batches_around_it(number: int, clean: bool) -> None:
     copy, written = logged(clean, BATCHES)
     starts = [position for position, _ in written.at]
     hole_at, hole = written.at[number]
@@ -135,7 +135,7 @@ def check_times(log: Log, written: Written, number: int, bit: int) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"\x7f", b"\xff" * HEADER_SIZE], ids=["its length", "its header"])
-def test_an_index_that_is_made_anew_leads_past_the_damage(damage: bytes) -> None:
+def test_a_rebuilt_index_leads_past_the_damage(damage: bytes) -> None:
     """Also after the next start: it used to end at the damage, for good."""
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
@@ -158,7 +158,7 @@ def test_an_index_that_is_made_anew_leads_past_the_damage(damage: bytes) -> None
 
 
 @pytest.mark.parametrize("what", ["index", "log"])
-def test_damage_that_is_noticed_when_it_is_read_is_told_once(what: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_noticed_by_a_read_is_logged_once(what: str, caplog: pytest.LogCaptureFixture) -> None:
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, 2 * BATCHES, roll_at=(BATCHES - 1,))
@@ -186,7 +186,7 @@ def test_damage_that_is_noticed_when_it_is_read_is_told_once(what: str, caplog: 
     assert told.startswith("log damaged" if what == "log" else "index did not fit the log, rebuilt")
 
 
-def test_what_only_looks_like_batches_is_not_searched_for_ever() -> None:
+def test_the_search_among_bytes_that_look_like_batches_ends() -> None:
     """A record of headers that claim all that follows, behind damage: CRCs of 25,000 times 1.4 MB take long."""
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()

@@ -60,7 +60,7 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
 
 @pytest.mark.parametrize("in_last", [0, 1, 2, 4])
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_what_was_on_its_way_is_known_again_across_segments(in_last: int, checkpoint: bool) -> None:
+def test_batches_in_flight_are_recognized_across_segments(in_last: int, checkpoint: bool) -> None:
     """A snapshot at, or shortly after, the beginning of a segment: it has each producer's last batch only."""
     lab = memory_lab(index_interval_bytes=256)
     log = lab.open()

@@ -137,7 +137,7 @@ def check_goes_on(log: Log, name: str) -> None:
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("segment", [0, 1, 2], ids=["first", "second", "last"])
 @pytest.mark.parametrize(("suffix", "damages"), [("index", INDEX), ("timeindex", TIMES), ("snapshot", SNAPSHOT)])
-def test_of_a_segment(suffix: str, damages: dict[str, Damage], segment: int, stop: str) -> None:
+def test_a_damaged_file_of_a_segment(suffix: str, damages: dict[str, Damage], segment: int, stop: str) -> None:
     copy, written = stopped() if stop == "stopped" else recorded()
     names = sorted(name for name in copy.files if name.endswith(f".{suffix}"))
     # Each time in the order of offsets; snapshots lie at the ends of segments.
@@ -153,7 +153,7 @@ def test_of_a_segment(suffix: str, damages: dict[str, Damage], segment: int, sto
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize(("name", "damages"), [("leader-epoch-checkpoint", EPOCHS), ("partition.metadata", METADATA)])
-def test_of_a_partition(name: str, damages: dict[str, Damage], stop: str) -> None:
+def test_a_damaged_file_of_a_partition(name: str, damages: dict[str, Damage], stop: str) -> None:
     copy, written = stopped() if stop == "stopped" else recorded()
     for what, damage in {**ANY, **damages}.items():
         try:
@@ -165,7 +165,7 @@ def test_of_a_partition(name: str, damages: dict[str, Damage], stop: str) -> Non
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_all_of_them_gone(stop: str) -> None:
+def test_only_the_log_files_are_left(stop: str) -> None:
     copy, written = stopped() if stop == "stopped" else recorded()
     copy.files = {name: data for name, data in copy.files.items() if name.endswith(".log")}
     copy.files["partition.metadata"] = b""

@@ -74,7 +74,7 @@ def test_the_log_is_cut_before_a_damaged_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [bytes(100), bytes(5000), b"\xff" * 300, b"garbage" * 50])
-def test_what_a_power_loss_left_behind_the_data_is_cut_off(tmp_path: Path, tail: bytes) -> None:
+def test_bytes_that_a_power_loss_left_after_the_data_are_cut_off(tmp_path: Path, tail: bytes) -> None:
     lab = Lab(tmp_path)
     log = lab.open()
     fill(log, 20)
@@ -175,7 +175,7 @@ DAMAGES = [damage_delete, damage_empty, damage_grow, damage_cut, damage_zero, da
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 @pytest.mark.parametrize("which", [0, -1])
 @pytest.mark.parametrize("clean", [True, False])
-def test_damaged_indexes_are_made_anew(
+def test_damaged_indexes_are_rebuilt(
     tmp_path: Path, damage: Callable[[Path], None], suffix: str, which: int, clean: bool
 ) -> None:
     lab = Lab(tmp_path, index_interval_bytes=100)
@@ -231,7 +231,7 @@ def test_a_damaged_snapshot_is_replaced_by_the_log(tmp_path: Path, damage: Calla
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_was_in_flight_at_the_stop_is_known_again(tmp_path: Path, clean: bool) -> None:
+def test_batches_in_flight_at_the_shutdown_are_recognized_as_duplicates(tmp_path: Path, clean: bool) -> None:
     lab = Lab(tmp_path)
     log = lab.open()
     sent = produce(log, 60)
@@ -262,7 +262,7 @@ def test_an_unclean_stop_after_a_checkpoint_keeps_producers(tmp_path: Path) -> N
     append(log, batch(1, producer_id=7, producer_epoch=0, base_sequence=100))
 
 
-def test_a_snapshot_beyond_the_end_of_the_log_is_not_believed(tmp_path: Path) -> None:
+def test_a_snapshot_beyond_the_end_of_the_log_is_ignored(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     log = lab.open()
     produce(log, 10)
@@ -338,7 +338,7 @@ def test_segments_after_a_damaged_one_are_removed(tmp_path: Path) -> None:
     assert append(log, batch(1)) == log.log_end_offset - 1
 
 
-def test_damage_below_the_recovery_point_is_not_looked_for(tmp_path: Path) -> None:
+def test_nothing_below_the_recovery_point_is_checked(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **SEGMENTS)
     log = lab.open()
     fill(log, 100)
@@ -363,7 +363,7 @@ def test_leftovers_are_removed(tmp_path: Path) -> None:
     assert lab.files() == before
 
 
-def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
+def test_a_log_that_ends_before_its_start_offset_is_replaced_by_an_empty_one(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     log = lab.open()
     produce(log, 10)
@@ -383,7 +383,7 @@ def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
         log.read(4, 100, log.log_end_offset)
 
 
-def test_another_topics_directory_is_refused(tmp_path: Path) -> None:
+def test_the_directory_of_another_topic_is_rejected(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.open()
     path = lab.path / "partition.metadata"
@@ -415,7 +415,7 @@ def test_a_batch_larger_than_a_chunk_is_checked_piece_by_piece(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_truncation_removes_the_tail_and_what_was_learnt_from_it(tmp_path: Path, closed: bool) -> None:
+def test_truncation_removes_batches_and_the_state_of_them(tmp_path: Path, closed: bool) -> None:
     lab = Lab(tmp_path, **SEGMENTS)
     states = {}
     contents = {}

@@ -1,8 +1,8 @@
-"""A log's many lives on a simulated disk: at any change of it the process is killed or the power lost, again and again.
+"""Random operations on a log on a simulated disk; at any change of the disk the process is killed or the power is lost.
 
-What must hold of each next life: of what was appended there is a prefix, whole after a kill and at least up to the
-recovery point after a power loss; each batch as it was; the producers as those batches say; and compaction has taken
-nothing but what a later record of the same key replaces.
+After each recovery there is a prefix of what was appended: all of it after a kill, and at least everything below the
+recovery point after a power loss. Each batch is as it was, the producer state agrees with the batches, and compaction
+has removed only records that were replaced by later ones of the same key.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from kbroker.common import TopicPartition
 from kbroker.runtime.disk import Disk
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.runtime.death import MachineDied
@@ -25,12 +24,11 @@ from protocol.records.batch import build_batch, iter_batch_records, iter_headers
 from tests.unit.support.compaction import DAY, MAP_BYTES, StoppedClock, compact
 from tests.unit.support.log_lab import NOW, TOPIC_ID, TP, Background, Lab, append
 
-LIVES = 12
-Marks = dict[TopicPartition, int]
+CRASHES = 12
 
 
-class Shuffled(Background):
-    """Runs a job at once, or some time later, in order."""
+class RandomlyDelayed(Background):
+    """Runs a job at once or later, in order."""
 
     def __init__(self, random: Random) -> None:
         super().__init__()
@@ -42,9 +40,12 @@ class Shuffled(Background):
 
 
 @dataclass
-class Life:
-    """`written`: (key, value) by offset; `batches`: last sequences by last offset.
-    `safe`: no power loss may take what lies below. `start`: the log start, which a checkpoint has seen."""
+class LogState:
+    """What the log must have.
+
+    `written`: (key, value) by offset; `batches`: last sequence by last offset; `safe`: no power loss may remove what is
+    below this offset; `start`: the log start offset in the checkpoint.
+    """
 
     written: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
     batches: dict[int, int] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class Life:
     sequence: int = -1
 
 
-class Story:
+class CrashTest:
     def __init__(self, path: Path, seed: int, *, compacted: bool) -> None:
         self.random = random = Random(seed)
         self.disk = SimDisk(StoppedClock(), Random(f"{seed}/disk"))
@@ -71,19 +72,19 @@ class Story:
         )
         self.data_dir = str(self.lab.path.parent)
         self.disk.makedirs(self.data_dir)
-        # There from the broker's first start on.
+        # The broker writes it at its first start.
         checkpoint_files.write_offsets(self.disk, self.data_dir, file_names.RECOVERY_POINTS, {})
         self.disk.sync_dir("/")
-        self.life = Life()
+        self.state = LogState()
         self.clean = False
         self.log = self.open()
 
     def open(self) -> Log:
         disk = self.disk
         self.lab.disk = disk
-        self.lab.background = Shuffled(self.random)
+        self.lab.background = RandomlyDelayed(self.random)
         clean = consume_clean_shutdown_file(disk, self.data_dir)
-        point, start, cleaned = (self._mark(disk, name) for name in FILES)
+        point, start, cleaned = (self._read_checkpoint(disk, name) for name in FILES)
         log = open_log(
             disk,
             str(self.lab.path),
@@ -101,42 +102,42 @@ class Story:
         log.cleaned_to = min(cleaned, log.active.base_offset)
         return log
 
-    def _mark(self, disk: Disk, name: str) -> int:
+    def _read_checkpoint(self, disk: Disk, name: str) -> int:
         return checkpoint_files.read_offsets(disk, self.data_dir, name).get(TP, 0)
 
-    # What is done.
+    # Operations.
 
-    def live(self) -> None:
+    def run_operations(self) -> None:
         for _ in range(self.random.randrange(60)):
             name, weight = self.random.choice(ACTIONS)
             if self.random.random() < weight:
                 getattr(self, name)()
-            self.life.safe = max(self.life.safe, self.log.recovery_point)
+            self.state.safe = max(self.state.safe, self.log.recovery_point)
             if self.log.offline is not None:
                 raise AssertionError(self.log.offline)
 
     def append(self) -> None:
-        random, life, log = self.random, self.life, self.log
+        random, state, log = self.random, self.state, self.log
         for _ in range(random.randrange(1, 6)):
             count = random.randrange(1, 5)
             new = [
                 (
-                    NOW + life.end + n,
+                    NOW + state.end + n,
                     b"key-%d" % random.randrange(9) if self.compacted or random.random() < 0.5 else None,
                     None if random.random() < 0.1 else random.randbytes(random.choice((3, 30, 300, 5000 // count))),
                     (),
                 )
                 for n in range(count)
             ]
-            batch = build_batch(new, producer_id=7, producer_epoch=0, base_sequence=life.sequence + 1)
+            batch = build_batch(new, producer_id=7, producer_epoch=0, base_sequence=state.sequence + 1)
             if len(batch) > log.config.segment_bytes:
                 continue
-            # It may be there, whole, if the machine dies meanwhile.
-            life.written.update({life.end + n: one[1:3] for n, one in enumerate(new)})
-            life.batches[life.end + count - 1] = life.sequence + count
-            assert append(log, batch) == life.end
-            life.end += count
-            life.sequence += count
+            # The log may have it after a crash during the append.
+            state.written.update({state.end + n: one[1:3] for n, one in enumerate(new)})
+            state.batches[state.end + count - 1] = state.sequence + count
+            assert append(log, batch) == state.end
+            state.end += count
+            state.sequence += count
 
     def flush(self) -> None:
         end = self.log.log_end_offset
@@ -145,18 +146,18 @@ class Story:
     def checkpoint(self) -> None:
         self.log.checkpoint()
 
-    def mark(self) -> None:
+    def write_checkpoints(self) -> None:
         disk, log = self.disk, self.log
         start = log.log_start_offset
         checkpoint_files.write_offsets(disk, self.data_dir, file_names.RECOVERY_POINTS, {TP: log.recovery_point})
         checkpoint_files.write_offsets(disk, self.data_dir, file_names.LOG_START_OFFSETS, {TP: start})
         checkpoint_files.write_offsets(disk, self.data_dir, file_names.CLEANER_OFFSETS, {TP: log.cleaned_to})
-        self.life.start = max(self.life.start, start)
+        self.state.start = max(self.state.start, start)
 
-    def work(self) -> None:
+    def run_background(self) -> None:
         self.lab.background.run()
 
-    def settle(self) -> None:
+    def run_all_background(self) -> None:
         self.lab.background.run()
         self.lab.background.run_delayed()
 
@@ -171,27 +172,27 @@ class Story:
 
     def compact(self) -> None:
         if self.compacted and self.log.offline is None:
-            # As the cleaner does it: what is there is known to the checkpoint before.
-            self.settle()
-            self.mark()
+            # As the broker does: a checkpoint is written before segments are replaced.
+            self.run_all_background()
+            self.write_checkpoints()
             compact(self.log, map_bytes=MAP_BYTES)
 
-    # Its end, and what is left.
+    # Crashes, and checks after recovery.
 
-    def die(self) -> None:
-        """In the middle of something, or between two things, or in good order."""
+    def crash(self) -> None:
+        """Crash during or between operations, or shut down cleanly; then recover, perhaps with more crashes."""
         random = self.random
         states: list[SimDisk] = []
         power = random.random() < 0.6
         if random.random() < 0.7:
-            states = self._let_die(random.randrange(60), power)
+            states = self._crash_after(random.randrange(60), power)
         try:
-            self.live()
+            self.run_operations()
             if random.random() < 0.2:
-                self.settle()
+                self.run_all_background()
                 if self.lab.close(self.log):
-                    self.life.safe = self.life.end
-                    self.mark()
+                    self.state.safe = self.state.end
+                    self.write_checkpoints()
                     write_clean_shutdown_file(self.disk, self.data_dir, 0)
         except MachineDied:
             pass
@@ -199,12 +200,12 @@ class Story:
             states.append(self.disk.after_crash(power))
         (self.disk,) = states
         while True:
-            # Nothing keeps it from dying again while it comes back.
+            # Recovery may crash too.
             again = random.random() < 0.3
             if again:
                 power_again = random.random() < 0.6
                 power = power or power_again
-                states = self._let_die(random.randrange(20), power_again)
+                states = self._crash_after(random.randrange(20), power_again)
             try:
                 self.log = self.open()
                 self.disk.disarm()
@@ -213,28 +214,28 @@ class Story:
                 (self.disk,) = states
         self.check(power)
 
-    def _let_die(self, changes: int, power: bool) -> list[SimDisk]:
-        """Some changes from now; what is left is in the list then."""
+    def _crash_after(self, changes: int, power: bool) -> list[SimDisk]:
+        """Crash after some changes of the disk. The list gets the disk as it is after the crash."""
         states: list[SimDisk] = []
         disk = self.disk
         disk.die_after(changes, lambda: states.append(disk.after_crash(power)))
         return states
 
     def check(self, power: bool) -> None:
-        life, log = self.life, self.log
+        state, log = self.state, self.log
         end = log.log_end_offset
         if power:
-            assert end >= life.safe, f"synced up to {life.safe}, left up to {end}"
+            assert end >= state.safe, f"synced up to {state.safe}, left up to {end}"
         else:
-            assert end >= life.end, f"appended up to {life.end}, left up to {end}"
-        assert self.compacted or end - 1 in life.batches or end <= log.log_start_offset, "the end of a batch"
-        assert life.start <= log.log_start_offset <= max(end, life.start)
+            assert end >= state.end, f"appended up to {state.end}, left up to {end}"
+        assert self.compacted or end - 1 in state.batches or end <= log.log_start_offset, "the end of a batch"
+        assert state.start <= log.log_start_offset <= max(end, state.start)
         found = self._read_all()
-        expected = {offset: one for offset, one in life.written.items() if log.log_start_offset <= offset < end}
+        expected = {offset: one for offset, one in state.written.items() if log.log_start_offset <= offset < end}
         if self.compacted:
             assert found.items() <= expected.items()
-            # Not noticed: a hole between two segments that were not synced. Compaction makes such, too.
-            latest = {key: offset for offset, (key, _) in expected.items() if offset < (life.safe if power else end)}
+            # A gap between two unsynced segments is not noticed, since compaction leaves gaps as well.
+            latest = {key: offset for offset, (key, _) in expected.items() if offset < (state.safe if power else end)}
             later = {key: offset for offset, (key, _) in found.items()}
             missing = [offset for key, offset in latest.items() if later.get(key, -1) < offset]
             assert all(expected[offset][1] is None for offset in missing), f"lost: {missing}"
@@ -244,10 +245,10 @@ class Story:
         self._check_files()
         for offset in (log.log_start_offset, end // 2, end - 1):
             self._check_read(offset)
-        # What is gone is as if it had never been.
-        life.written = found | {offset: one for offset, one in life.written.items() if offset < log.log_start_offset}
-        life.batches = {last: one for last, one in life.batches.items() if last < end}
-        life.end, life.safe, life.start = end, max(log.recovery_point, min(life.safe, end)), life.start
+        # Continue with what is left.
+        state.written = found | {offset: one for offset, one in state.written.items() if offset < log.log_start_offset}
+        state.batches = {last: one for last, one in state.batches.items() if last < end}
+        state.end, state.safe, state.start = end, max(log.recovery_point, min(state.safe, end)), state.start
 
     def _read_all(self) -> dict[int, tuple[bytes | None, bytes | None]]:
         log = self.log
@@ -262,25 +263,25 @@ class Story:
                         found[header.base_offset + record.offset_delta] = (record.key, record.value)
                 offset = header.next_offset
             if not data:
-                # Compaction has left nothing there.
+                # Compaction has removed everything there.
                 offset = min(one.base_offset for one in log.segments if one.base_offset > before)
             assert offset > before, f"nothing can be read at {offset}"
         return found
 
     def _check_producer(self, end: int, power: bool) -> None:
-        """It goes on after the last batch that is left."""
-        life = self.life
+        """The producer continues after its last batch in the log."""
+        state = self.state
         known = {one.producer_id: one.last_sequence for one in self.log.producers.active()}
-        last = life.batches.get(end - 1)
+        last = state.batches.get(end - 1)
         if last is not None and end > self.log.log_start_offset:
-            # A hole may be at the end.
+            # There may be a gap at the end.
             assert known == {7: last} or (self.compacted and power and known.get(7, -1) < last)
-        life.sequence = known.get(7, -1)
+        state.sequence = known.get(7, -1)
         if self.compacted and power:
-            life.batches = {last: sequence for last, sequence in life.batches.items() if sequence <= life.sequence}
+            state.batches = {last: sequence for last, sequence in state.batches.items() if sequence <= state.sequence}
 
     def _check_files(self) -> None:
-        """They hold whole batches and nothing else."""
+        """They have complete batches and nothing else."""
         for segment in self.log.segments:
             data = self.disk.read(segment.path())
             assert sum(header.size for _, header in iter_headers(data)) == len(data) == segment.size
@@ -303,9 +304,9 @@ ACTIONS = [
     *[("append", 1.0)] * 6,
     ("flush", 1.0),
     ("checkpoint", 1.0),
-    ("mark", 0.7),
-    *[("work", 1.0)] * 3,
-    ("settle", 0.5),
+    ("write_checkpoints", 0.7),
+    *[("run_background", 1.0)] * 3,
+    ("run_all_background", 0.5),
     ("roll", 0.3),
     ("delete", 0.15),
     ("retain", 0.5),
@@ -315,7 +316,7 @@ ACTIONS = [
 
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("seed", [*range(30), 67, 1001, 1136, 1165, 1308])
-def test_lives(seed: int, compacted: bool) -> None:
-    story = Story(Path("/"), seed, compacted=compacted)
-    for _ in range(LIVES):
-        story.die()
+def test_random_operations_and_crashes(seed: int, compacted: bool) -> None:
+    test = CrashTest(Path("/"), seed, compacted=compacted)
+    for _ in range(CRASHES):
+        test.crash()

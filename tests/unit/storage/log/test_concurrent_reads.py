@@ -1,4 +1,4 @@
-"""Reading in threads while the loop appends, rolls and removes."""
+"""Reads in threads while the event loop appends, rolls and deletes."""
 
 import sys
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ def _switch_often() -> Iterator[None]:
 
 
 class Reader(Thread):
-    """Follows the log as a consumer does, and notes what should not be."""
+    """Reads the log as a consumer does, and collects errors."""
 
     def __init__(self, log: Log, committed: list[int], done: Event) -> None:
         super().__init__(daemon=True)
         self.log, self.committed, self.done = log, committed, done
         self.offset = 0
         self.skipped = 0
-        self.wrong: list[str] = []
+        self.errors: list[str] = []
 
     def run(self) -> None:
-        while not self.wrong:
+        while not self.errors:
             finished = self.done.is_set()
             limit = self.committed[0]
             if self.offset >= limit:
@@ -44,9 +44,9 @@ class Reader(Thread):
                 continue
             try:
                 data = self.log.read_blocking(self.offset, 2000, limit)
-            except KafkaError as refusal:
-                if refusal.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-                    self.wrong.append(str(refusal))
+            except KafkaError as error:
+                if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self.errors.append(str(error))
                 self.offset = self.log.log_start_offset
                 self.skipped += 1
                 continue
@@ -54,10 +54,10 @@ class Reader(Thread):
 
     def check(self, data: bytes, limit: int) -> None:
         if not data:
-            self.wrong.append(f"nothing at {self.offset} of {limit}")
+            self.errors.append(f"nothing at {self.offset} of {limit}")
         for _, header in iter_headers(data):
             if not header.base_offset <= self.offset <= header.last_offset < limit:
-                self.wrong.append(f"{header.base_offset} to {header.last_offset} at {self.offset} of {limit}")
+                self.errors.append(f"{header.base_offset} to {header.last_offset} at {self.offset} of {limit}")
             self.offset = header.next_offset
 
 
@@ -81,6 +81,6 @@ def test_readers_see_every_batch_once_in_order(tmp_path: Path, retained: int) ->
     for reader in readers:
         reader.join(60)
         assert not reader.is_alive()
-        assert reader.wrong == []
+        assert reader.errors == []
         assert reader.offset == log.log_end_offset
         assert retained > 0 or reader.skipped == 0

@@ -61,7 +61,7 @@ def after_kafkas_steps() -> Partition:
     return partition
 
 
-def test_answers_are_those_of_kafka():
+def test_responses_are_those_of_kafka():
     after_kafkas_steps()
 
 
@@ -164,13 +164,13 @@ def test_a_snapshot_keeps_the_last_batch_and_goes_on_from_it(partition):
     assert partition.produce(batch(1)) == (0, 11, -1)
 
 
-def test_a_snapshot_of_nobody():
+def test_a_snapshot_without_producers():
     data = ProducerStateManager().to_snapshot()
     assert len(data) == 10
     assert len(ProducerStateManager.from_snapshot(data)) == 0
 
 
-def test_damaged_snapshots_are_refused():
+def test_damaged_snapshots_are_rejected():
     for cut in (0, 5, 9, 10, len(SNAPSHOT) - 1):
         with pytest.raises(ValueError, match="producer snapshot"):
             ProducerStateManager.from_snapshot(SNAPSHOT[:cut])

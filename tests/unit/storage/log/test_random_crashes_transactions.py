@@ -1,8 +1,7 @@
-"""A log's many lives, as in test_lives.py, with transactions of several producers in it.
+"""Random operations and crashes as in test_random_crashes.py, with transactions of several producers.
 
-What must hold of each next life: which transactions are open is what the batches that are left say, and so is what was
-aborted; who reads committed records, from wherever and in whatever portions, sees exactly those of committed
-transactions and those outside of any.
+After each recovery the open and the aborted transactions agree with the batches. A consumer of committed records, from
+any offset and with any fetch size, reads exactly the records of committed transactions and those without a transaction.
 """
 
 from pathlib import Path
@@ -17,7 +16,7 @@ from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
 from protocol.records.batch import TRANSACTIONAL, build_batch, iter_batch_records, iter_headers, parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker
-from tests.unit.storage.log.test_lives import Story
+from tests.unit.storage.log.test_random_crashes import CrashTest
 from tests.unit.support.log_lab import NOW, append
 
 PRODUCERS = 4
@@ -25,7 +24,7 @@ COMMIT, ABORT, DATA, PLAIN = "commit", "abort", "data", "plain"
 
 
 class Event(NamedTuple):
-    """A batch of the log, [base, last]; `kind` says what."""
+    """A batch of the log with offsets [base, last]."""
 
     base: int
     last: int
@@ -35,7 +34,7 @@ class Event(NamedTuple):
 
 
 class Model:
-    """What follows from the batches of a log, told in order."""
+    """The state of transactions after the batches of a log."""
 
     def __init__(self, events: list[Event]) -> None:
         self.open: dict[int, int] = {}
@@ -61,7 +60,7 @@ class Model:
             self.aborted.append((event.producer_id, first, event.base))
 
 
-class TransactionStory(Story):
+class TransactionCrashTest(CrashTest):
     def __init__(self, path: Path, seed: int) -> None:
         self.events: list[Event] = []
         # Epoch and next sequence by producer id.
@@ -73,13 +72,13 @@ class TransactionStory(Story):
             getattr(self, self.random.choice(("_data", "_data", "_data", "_marker", "_markers")))()
 
     def _data(self) -> None:
-        random, life = self.random, self.life
+        random, state = self.random, self.state
         producer_id = random.randrange(PRODUCERS)
         epoch, sequence = self.producers.get(producer_id, (0, 0))
         open_here = producer_id in Model(self.events).open
         transactional = open_here or random.random() < 0.8
         count = random.randrange(1, 4)
-        new = [(NOW + life.end + n, None, random.randbytes(random.choice((3, 30, 100))), ()) for n in range(count)]
+        new = [(NOW + state.end + n, None, random.randbytes(random.choice((3, 30, 100))), ()) for n in range(count)]
         batch = build_batch(
             new,
             attributes=TRANSACTIONAL if transactional else 0,
@@ -91,20 +90,20 @@ class TransactionStory(Story):
             return
         assert self.log.producers.check(parse_header(batch)) is None
         kind = DATA if transactional else PLAIN
-        life.written.update({life.end + n: one[1:3] for n, one in enumerate(new)})
-        self._expect(Event(life.end, life.end + count - 1, kind, producer_id, epoch))
+        state.written.update({state.end + n: one[1:3] for n, one in enumerate(new)})
+        self._expect(Event(state.end, state.end + count - 1, kind, producer_id, epoch))
         self.producers[producer_id] = (epoch, sequence + count)
-        assert append(self.log, batch) == life.end
-        life.end += count
+        assert append(self.log, batch) == state.end
+        state.end += count
 
     def _expect(self, event: Event) -> None:
         self.events.append(event)
-        self.life.batches[event.last] = 0
+        self.state.batches[event.last] = 0
 
     def _new_marker(self, producer_id: int, at: int) -> tuple[bytearray, EndTransactionMarker]:
         epoch, sequence = self.producers.get(producer_id, (0, 0))
         if self.random.random() < 0.5:
-            # As with transactions of version 2.
+            # A marker of transactions of version 2.
             epoch, sequence = epoch + 1, 0
         self.producers[producer_id] = (epoch, sequence)
         marker = EndTransactionMarker(self.random.random() < 0.4, self.random.randrange(3))
@@ -112,34 +111,34 @@ class TransactionStory(Story):
         return build_end_marker(marker, producer_id, epoch, NOW + at), marker
 
     def _marker(self) -> None:
-        batch, _ = self._new_marker(self.random.randrange(PRODUCERS), self.life.end)
-        assert append(self.log, batch) == self.life.end
-        self.life.end += 1
+        batch, _ = self._new_marker(self.random.randrange(PRODUCERS), self.state.end)
+        assert append(self.log, batch) == self.state.end
+        self.state.end += 1
 
     def _markers(self) -> None:
         producers = self.random.sample(range(PRODUCERS), self.random.randrange(1, PRODUCERS + 1))
         batches = []
         for producer_id in producers:
-            batch, marker = self._new_marker(producer_id, self.life.end + len(batches))
+            batch, marker = self._new_marker(producer_id, self.state.end + len(batches))
             batches.append((batch, parse_header(batch), marker))
-        assert self.log.append_markers(batches, 0, NOW) == self.life.end
-        self.life.end += len(batches)
+        assert self.log.append_markers(batches, 0, NOW) == self.state.end
+        self.state.end += len(batches)
 
-    # What is left.
+    # Checks after recovery.
 
     def check(self, power: bool) -> None:
         log = self.log
         end = log.log_end_offset
         self.events = [event for event in self.events if event.last < end]
-        # Markers are records, too.
+        # Markers are records too.
         for event in self.events:
             if event.kind in (COMMIT, ABORT):
-                self.life.written[event.base] = self._control(log, event)
-        self.life.written = {offset: one for offset, one in self.life.written.items() if one is not None}
+                self.state.written[event.base] = self._control(log, event)
+        self.state.written = {offset: one for offset, one in self.state.written.items() if one is not None}
         super().check(power)
-        log.producers.transactions.on_high_watermark_updated(end)
+        log.update_high_watermark(end)
         self._check_transactions(Model(self.events))
-        # Of a producer whose data was deleted, and the snapshot lost, nothing is known: it may begin anywhere.
+        # A producer whose batches were deleted and whose snapshot was lost is unknown and may begin anywhere.
         self.producers = {event.producer_id: (event.epoch, 0) for event in self.events}
         for one in log.producers.active():
             assert one.producer_epoch == self.producers[one.producer_id][0]
@@ -166,7 +165,7 @@ class TransactionStory(Story):
             for one in log.producers.active()
             if one.current_txn_start_offset >= 0
         }
-        # Of what begins before the oldest segment only as much is known as a snapshot remembers.
+        # Transactions that begin before the oldest segment are known only from a snapshot.
         assert {p: first for p, first in found.items() if first >= oldest and model.open.get(p, -1) >= oldest} == {
             p: first for p, first in model.open.items() if first >= oldest
         }
@@ -196,35 +195,35 @@ class TransactionStory(Story):
             if stable <= log.log_start_offset:
                 break
             start = self.random.randrange(log.log_start_offset, stable)
-            seen = set(read_committed(log, start, stable, self.random.choice((1, 300, 1000, 1 << 20))))
-            assert seen == {offset for offset in model.visible if start <= offset < stable}
+            offsets_read = set(read_committed(log, start, stable, self.random.choice((1, 300, 1000, 1 << 20))))
+            assert offsets_read == {offset for offset in model.visible if start <= offset < stable}
 
 
 def read_committed(log: Log, offset: int, stable: int, max_bytes: int) -> list[int]:
-    """The offsets of the records that a consumer keeps, told of aborted transactions with each portion (KIP-98)."""
-    seen = []
+    """The offsets that a consumer of committed records returns; each fetch has its aborted transactions (KIP-98)."""
+    offsets_read = []
     wanted = offset
     while offset < stable:
         data = bytes(log.read_blocking(offset, max_bytes, stable))
-        told = log.aborted_transactions(offset, len(data), True)
-        assert told is not None
-        due = sorted(told, key=lambda one: one.first_offset)
+        aborted_transactions = log.aborted_transactions(offset, len(data), True)
+        assert aborted_transactions is not None
+        upcoming = sorted(aborted_transactions, key=lambda one: one.first_offset)
         aborted: set[int] = set()
         for position, header in iter_headers(data):
-            while due and due[0].first_offset <= header.last_offset:
-                aborted.add(due.pop(0).producer_id)
+            while upcoming and upcoming[0].first_offset <= header.last_offset:
+                aborted.add(upcoming.pop(0).producer_id)
             if header.is_control:
                 marker = find_end_marker(data[position : position + header.size])
                 if marker is not None and not marker.committed:
                     aborted.discard(header.producer_id)
             elif not header.is_transactional or header.producer_id not in aborted:
-                seen.extend(range(max(header.base_offset, wanted), header.last_offset + 1))
+                offsets_read.extend(range(max(header.base_offset, wanted), header.last_offset + 1))
             offset = header.next_offset
-    return seen
+    return offsets_read
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_transaction_lives(seed: int) -> None:
-    story = TransactionStory(Path("/"), seed)
+def test_random_transactions_and_crashes(seed: int) -> None:
+    test = TransactionCrashTest(Path("/"), seed)
     for _ in range(12):
-        story.die()
+        test.crash()

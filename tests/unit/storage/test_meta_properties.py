@@ -14,9 +14,9 @@ version=1
 
 
 def test_kafkas_own_file() -> None:
-    identity = MetaProperties("4L6g3nShT-eMCtK--X86sw", 1, "j8qNTVLCQNOZ8k6BXeQlFA")
-    assert decode_meta_properties(KAFKA_4_3) == identity
-    assert encode_meta_properties(identity) == b"".join(KAFKA_4_3.splitlines(keepends=True)[2:])
+    properties = MetaProperties("4L6g3nShT-eMCtK--X86sw", 1, "j8qNTVLCQNOZ8k6BXeQlFA")
+    assert decode_meta_properties(KAFKA_4_3) == properties
+    assert encode_meta_properties(properties) == b"".join(KAFKA_4_3.splitlines(keepends=True)[2:])
 
 
 @pytest.mark.parametrize(

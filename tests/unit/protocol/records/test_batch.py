@@ -69,7 +69,7 @@ def test_a_batch_is_written_byte_for_byte_as_by_the_java_client():
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_foreign_clients_read_what_is_built(codec):
+def test_other_clients_read_built_batches(codec):
     raw = bytes(built(codec, base_offset=1000))
     expected = [(1000 + i, *record[:3]) for i, record in enumerate(java_batches.RECORDS)]
     readers = [AioBatch(bytearray(raw))]
@@ -109,7 +109,7 @@ def test_append_time_is_stamped_with_a_new_crc():
     assert header.crc == crc_of(batch, 3, len(batch) - 3)
 
 
-def test_whole_batches_are_iterated_and_a_tail_is_left_out():
+def test_complete_batches_are_iterated_and_an_incomplete_one_is_left_out():
     one, two = built(), built(codec=4, base_offset=4)
     stream = one + two + one[:-1]
     assert [(pos, h.base_offset, h.size) for pos, h in iter_headers(stream)] == [
@@ -121,7 +121,7 @@ def test_whole_batches_are_iterated_and_a_tail_is_left_out():
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, -(1 << 31)])
-def test_a_length_that_no_batch_has_is_malformed(length):
+def test_an_impossible_batch_length_is_malformed(length):
     batch = built()
     batch[8:12] = length.to_bytes(4, "big", signed=True)
     with pytest.raises(MalformedError):
@@ -158,6 +158,6 @@ def test_end_markers():
         (b"\0\0\0\0", b"\xff\xff\0\0\0\0"),
     ],
 )
-def test_end_markers_that_are_none(key, value):
+def test_malformed_end_markers(key, value):
     with pytest.raises(MalformedError):
         parse_end_marker(key, value)

@@ -48,12 +48,12 @@ def test_any_bytes_round_trip(codec, data):
     ("codec", "reader"),
     [(GZIP, gzip_decode), (SNAPPY, snappy_decode), (LZ4, lz4_decode), (ZSTD, zstd_decode)],
 )
-def test_a_foreign_client_reads_what_is_compressed(codec, reader):
+def test_other_clients_read_compressed_data(codec, reader):
     data = prose(150_000)
     assert bytes(reader(compress(codec, data))) == data
 
 
-def test_what_foreign_clients_compress_is_read():
+def test_data_compressed_by_other_clients_is_read():
     data = prose(150_000)
     assert decompress(GZIP, gzip.compress(data), MIB) == data
     assert decompress(SNAPPY, snappy_encode(data), MIB) == data
@@ -93,7 +93,7 @@ def test_one_byte_more_than_allowed_is_too_large(codec):
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODEC_NAMES[1:])
-def test_a_bomb_reserves_no_more_than_is_allowed(codec):
+def test_a_decompression_bomb_reserves_no_more_than_the_limit(codec):
     bomb = compress(codec, bytes(64 * MIB))
     tracemalloc.start()
     try:
@@ -104,7 +104,7 @@ def test_a_bomb_reserves_no_more_than_is_allowed(codec):
         tracemalloc.stop()
 
 
-def test_a_snappy_claim_reserves_nothing():
+def test_a_claimed_snappy_size_reserves_no_memory():
     claim = b"\xff\xff\xff\xff\x0f" + bytes(20)
     tracemalloc.start()
     try:
@@ -122,7 +122,7 @@ def test_snappy_blocks_that_are_cut_off(tail):
         decompress(SNAPPY, compress(SNAPPY, b"data") + tail, MIB)
 
 
-def test_unknown_codecs():
+def test_unknown_codecs_are_malformed():
     for codec in (5, 6, 7, -1):
         with pytest.raises(MalformedError):
             decompress(codec, b"", MIB)
@@ -132,7 +132,7 @@ def test_unknown_codecs():
 
 
 @given(st.sampled_from(CODECS), st.data())
-def test_damage_is_malformed_or_other_bytes_but_nothing_else(codec, data):
+def test_damaged_data_is_malformed_or_decompresses_to_other_bytes(codec, data):
     packed = bytearray(compress(codec, prose(500)))
     for _ in range(data.draw(st.integers(min_value=1, max_value=4))):
         packed[data.draw(st.integers(min_value=0, max_value=len(packed) - 1))] = data.draw(st.integers(0, 255))

@@ -46,7 +46,7 @@ def test_varints_that_are_too_long():
 
 
 @given(new_records)
-def test_records_round_trip_and_equal_a_foreign_encoding(records):
+def test_records_round_trip_and_equal_the_encoding_of_kafka_python(records):
     batch = build_batch(records)
     builder = AioBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
     for i, (timestamp, key, value, extra) in enumerate(records):
@@ -67,7 +67,7 @@ def test_offset_deltas_may_have_gaps():
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 4, 1 << 31, -(1 << 31)])
-def test_a_count_that_the_bytes_do_not_bear_out(count):
+def test_a_record_count_that_contradicts_the_body_is_malformed(count):
     with pytest.raises(MalformedError):
         list(iter_records(body_of_three(), count, 0))
 
@@ -118,7 +118,7 @@ def test_a_field_may_not_reach_into_the_next_record():
 
 
 @given(st.data())
-def test_damage_is_malformed_or_other_records_but_nothing_else(data):
+def test_damaged_bodies_are_malformed_or_other_records(data):
     body = bytearray(body_of_three())
     for _ in range(data.draw(st.integers(min_value=1, max_value=4))):
         body[data.draw(st.integers(min_value=0, max_value=len(body) - 1))] = data.draw(st.integers(0, 255))

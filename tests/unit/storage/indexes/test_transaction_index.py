@@ -1,4 +1,4 @@
-"""The index of aborted transactions: looked up in file and memory, damaged, as Kafka writes it."""
+"""The transaction index: lookups in file and memory, damage, recovery."""
 
 from pathlib import Path
 from random import Random
@@ -135,7 +135,7 @@ def test_a_lost_index_beyond_the_snapshot_is_rebuilt(lab: Lab) -> None:
 
 
 def test_entries_of_truncated_transactions_are_removed_durably(lab: Lab) -> None:
-    """Else the next clean stop would make them believed: they hide what is appended at their offsets."""
+    """Otherwise the next start after a clean shutdown would use them, and hide records at their offsets."""
     log = lab.open()
     expected = [(1, *transaction(log, 1))]
     transaction(log, 2)
@@ -169,6 +169,6 @@ def test_a_read_finds_aborted_transactions_with_markers_in_later_segments(lab: L
     marker = append(log, build_end_marker(EndTransactionMarker(False, 0), 9, 0, NOW))
     assert len(log.segments) > 3
     size = len(log.read_blocking(0, 100, log.log_end_offset))
-    told = log.aborted_transactions(0, size, True)
-    assert told is not None
-    assert [one[:3] for one in told] == [(9, 0, marker)]
+    found = log.aborted_transactions(0, size, True)
+    assert found is not None
+    assert [one[:3] for one in found] == [(9, 0, marker)]

@@ -1,10 +1,10 @@
-"""Answers of Apache Kafka 4.3.1 to batches of idempotent producers in one partition, recorded from a socket.
+"""Responses of Apache Kafka 4.3.1 to batches of idempotent producers in one partition, recorded from a socket.
 
 Step i of a producer has timestamp 1000 * producer id + i. A row: (epoch, base sequence, count, error code,
-base offset, timestamp of the answer, which is -1 unless the batch is a duplicate).
+base offset, timestamp of the response, which is -1 unless the batch is a duplicate).
 """
 
-ANSWERS = {
+RESPONSES = {
     1: [
         (0, 0, 2, 0, 0, -1),
         (0, 0, 2, 0, 0, 1000),

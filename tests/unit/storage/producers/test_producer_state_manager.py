@@ -7,7 +7,7 @@ from kbroker.storage.producers.ongoing_transactions import CompletedTransaction
 from kbroker.storage.producers.producer_state_manager import MAX_SEQUENCE, ActiveProducer, ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, build_batch, parse_header
-from tests.unit.storage.producers.kafka_responses import ANSWERS, SNAPSHOT
+from tests.unit.storage.producers.kafka_responses import RESPONSES, SNAPSHOT
 
 DAY = 86_400_000
 
@@ -25,14 +25,14 @@ def marker(*, epoch: int = 0, pid: int = 7, timestamp: int = 1000) -> BatchHeade
 
 
 class Partition:
-    """A log that keeps nothing but its end."""
+    """A partition with its producer state and log end offset, without a log."""
 
     def __init__(self) -> None:
         self.states = ProducerStateManager()
         self.end = 0
 
     def produce(self, header: BatchHeader) -> tuple[int, int, int]:
-        """Give (error code, base offset, timestamp), as Kafka's answer does."""
+        """Return (error code, base offset, timestamp), as in Kafka's response."""
         try:
             duplicate = self.states.check(header)
         except KafkaError as error:
@@ -54,10 +54,10 @@ def partition() -> Partition:
 
 def after_kafkas_steps() -> Partition:
     partition = Partition()
-    for pid, steps in ANSWERS.items():
-        for i, (epoch, sequence, count, *answer) in enumerate(steps):
+    for pid, steps in RESPONSES.items():
+        for i, (epoch, sequence, count, *response) in enumerate(steps):
             header = batch(sequence, count, epoch=epoch, pid=pid, timestamp=1000 * pid + i)
-            assert list(partition.produce(header)) == answer, (pid, i)
+            assert list(partition.produce(header)) == response, (pid, i)
     return partition
 
 

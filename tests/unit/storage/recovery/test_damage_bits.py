@@ -1,7 +1,7 @@
-"""Each bit of batch headers, and bits of bodies, flip_bit.
+"""Each bit of batch headers, and some bits of bodies, flipped.
 
-Above the recovery point the log is cut before the damaged batch. Below it, or after a clean stop, nobody looks for
-damage, as in Kafka: what is served still begins where a batch begins, and what follows the damage can be read.
+Above the recovery point the log is truncated before the damaged batch. Below it, and after a clean shutdown, batches
+are not checked, as in Kafka: a read still begins at a batch, and the batches after the damage can be read.
 """
 
 import time
@@ -31,14 +31,14 @@ from tests.unit.support.log_lab import NOW, append, batch, content
 BATCHES = 12
 FIRST, MIDDLE, LAST = 0, 8, BATCHES - 1
 BITS = 8 * HEADER_SIZE
-# Neither a CRC covers it nor does anything contradict it: Kafka takes the batch, too.
+# Not covered by the CRC, and contradicted by nothing: Kafka accepts the batch too.
 LEADER_EPOCH = range(8 * 12, 8 * 16)
 TIMESTAMPS = range(8 * 27, 8 * 43)
 
 
 @contextmanager
 def corrupt_if(possible: bool) -> Iterator[None]:
-    """Nothing but CORRUPT_MESSAGE may be answered, and only where damage is."""
+    """Only CORRUPT_MESSAGE may be raised, and only where there is damage."""
     try:
         yield
     except KafkaError as error:
@@ -46,7 +46,7 @@ def corrupt_if(possible: bool) -> Iterator[None]:
             raise
 
 
-def logged(clean: bool, point: int = 0) -> tuple[LogCopy, Written]:
+def write_log(clean: bool, point: int = 0) -> tuple[LogCopy, Written]:
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, BATCHES, checkpoint_at=point - 1)
@@ -60,7 +60,7 @@ def logged(clean: bool, point: int = 0) -> tuple[LogCopy, Written]:
 
 @pytest.mark.parametrize("number", [FIRST, MIDDLE, LAST], ids=["first", "middle", "last"])
 def test_each_bit_of_a_header_above_the_recovery_point(number: int) -> None:
-    copy, written = logged(False)
+    copy, written = write_log(False)
     position, header = written.at[number]
     for bit in range(BITS):
         damaged = flip_bit(written.data, 8 * position + bit)
@@ -75,12 +75,12 @@ def test_each_bit_of_a_header_above_the_recovery_point(number: int) -> None:
         if bit % 16 == 0 and number:
             assert is_out_of_order(log, number + 1)
             send_again(log, written, max(0, number - 2))
-            # Epochs are those of the log, too.
+            # The leader epochs are those of the log.
             assert (content(log), log.epochs.entries) == (written.data, [(0, 0), (1, 12), (2, 24)])
 
 
 def test_bits_of_bodies_above_the_recovery_point() -> None:
-    copy, written = logged(False, 4)
+    copy, written = write_log(False, 4)
     random = Random(1)
     for _ in range(200):
         number = random.randrange(4, BATCHES)
@@ -95,7 +95,7 @@ def test_bits_of_bodies_above_the_recovery_point() -> None:
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("number", [FIRST, MIDDLE], ids=["first", "middle"])
 def test_unchecked_damage_does_not_affect_the_batches_around_it(number: int, clean: bool) -> None:
-    copy, written = logged(clean, BATCHES)
+    copy, written = write_log(clean, BATCHES)
     starts = [position for position, _ in written.at]
     hole_at, hole = written.at[number]
     for bit in range(BITS):
@@ -103,7 +103,7 @@ def test_unchecked_damage_does_not_affect_the_batches_around_it(number: int, cle
         lab = copy.make(log=damaged)
         log = lab.open(RECORDS * BATCHES, clean)
         assert log.log_end_offset == RECORDS * BATCHES
-        # The snapshot knows the producer; no damaged header is believed instead.
+        # The producer state is that of the snapshot, not of a damaged header.
         assert log.producers.check(written.at[-1][1]) is not None, bit
         assert is_out_of_order(log, BATCHES + 1)
         for offset in range(max(0, hole.base_offset - 2 * RECORDS), hole.next_offset + 3 * RECORDS):
@@ -113,20 +113,20 @@ def test_unchecked_damage_does_not_affect_the_batches_around_it(number: int, cle
                 found = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
             at = len(damaged) - len(found)
             assert found == damaged[at:]
-            assert at in starts, "what is served begins with a batch"
-            # A base offset that has become lower makes the batch one of the past, and what follows is served, as Kafka
-            # does it: after a compaction that is right.
-            assert at <= starts[offset // RECORDS + in_hole], "and with nothing after the one that is asked for"
+            assert at in starts, "a read must begin at a batch"
+            # With a base offset that is too low the batch seems to be before the offset, and the next one is returned.
+            # Kafka does the same: after a compaction this is right.
+            assert at <= starts[offset // RECORDS + in_hole], "a read must not begin after the batch of its offset"
         check_times(log, written, number, bit)
         assert log_data(lab) == damaged
 
 
 def check_times(log: Log, written: Written, number: int, bit: int) -> None:
-    """What lies around the damaged batch is found by its timestamp."""
+    """The batches around the damaged one are found by their timestamps."""
     for other, (_, header) in enumerate(written.at):
         if other in (number - 1, number, number + 1):
             continue
-        # A damaged largest timestamp makes its batch look as if it had what is sought.
+        # With a damaged max timestamp the batch seems to have the timestamp of the lookup.
         misleading = bit in TIMESTAMPS
         with corrupt_if(misleading):
             found = log.offset_for_timestamp_blocking(header.base_timestamp, log.log_end_offset)
@@ -136,7 +136,7 @@ def check_times(log: Log, written: Written, number: int, bit: int) -> None:
 
 @pytest.mark.parametrize("damage", [b"\x7f", b"\xff" * HEADER_SIZE], ids=["its length", "its header"])
 def test_a_rebuilt_index_leads_past_the_damage(damage: bytes) -> None:
-    """Also after the next start: it used to end at the damage, for good."""
+    """Also after the next start."""
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, 2 * BATCHES, roll_at=(BATCHES - 1,))
@@ -170,7 +170,7 @@ def test_damage_noticed_by_a_read_is_logged_once(what: str, caplog: pytest.LogCa
         position = written.at[MIDDLE][0]
         lab = copy.make(log=data[: position + 8] + b"\x7f" + data[position + 9 :])
     else:
-        # Its middle entries lead to where no batch begins.
+        # Its middle entries lead to positions at which no batch begins.
         good = copy.files[index]
         lab = copy.make(
             **{index: good[:16] + b"".join(good[n : n + 7] + b"\x01" for n in range(16, 40, 8)) + good[40:]}
@@ -182,12 +182,12 @@ def test_damage_noticed_by_a_read_is_logged_once(what: str, caplog: pytest.LogCa
             log.clear_position_cache()
             with corrupt_if(what == "log" and offset // RECORDS == MIDDLE):
                 log.read_blocking(offset, 1, log.log_end_offset)
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith("log damaged" if what == "log" else "index did not fit the log, rebuilt")
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("log damaged" if what == "log" else "index did not fit the log, rebuilt")
 
 
 def test_the_search_among_bytes_that_look_like_batches_ends() -> None:
-    """A record of headers that claim all that follows, behind damage: CRCs of 25,000 times 1.4 MB take long."""
+    """After damage, a record that consists of batch headers: CRCs of 25,000 times 1.4 MB would take minutes."""
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     append(log, batch(1, 40))

@@ -1,7 +1,7 @@
 """The last segment cut at every byte of its last batches.
 
-What is read is the longest valid prefix, offsets go on from there, the producer's retries are stored once, and the
-log says what was repaired.
+The longest valid prefix remains, offsets continue from there, retries of the producer are stored once, and the log says
+what was repaired.
 """
 
 import pytest
@@ -19,7 +19,7 @@ from tests.unit.support.damaged_log import (
 from tests.unit.support.log_lab import append, content
 
 BATCHES = 14
-# As many as a producer may have on their way, and more than are cut.
+# As many as a producer may have in flight, and more than are cut off.
 RETRIED = 5
 STATES = ["killed", "killed after a checkpoint", "killed after all was synced", "stopped"]
 
@@ -36,7 +36,7 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
         assert lab.close(log)
     point = log.recovery_point
     copy = LogCopy(lab)
-    # All of them where most is read again; with the last byte of a batch and the first of the next one elsewhere.
+    # Every byte where most is read again; elsewhere some, with the last byte of each batch.
     step = 1 if state in ("killed", "stopped") else 3
     for cut in sorted({*range(written.ends[-4], len(written.data) + 1, step), *written.ends[-4:]}):
         lab = copy.make(log=written.data[:cut])
@@ -45,14 +45,14 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
         survive = written.ends.index(valid) + 1
         assert log.log_end_offset == 3 * survive
         assert log_data(lab) == content(log) == written.data[:valid]
-        said = any(f".log: cut from {cut} to {valid} bytes: " in line for line in log.repairs)
-        assert said == (valid < cut), log.repairs
+        is_reported = any(f".log: cut from {cut} to {valid} bytes: " in line for line in log.repairs)
+        assert is_reported == (valid < cut), log.repairs
         if cut in (valid, valid + 1, valid + 61):
             check_reads(log, written)
             assert survive == BATCHES or is_out_of_order(log, survive + 1)
         send_again(log, written, BATCHES - RETRIED)
         assert content(log) == written.data
-        # What was appended is there after another kill, and nothing is repaired twice.
+        # After another kill the new batches are there, and nothing is repaired twice.
         again = lab.open(min(point, log.recovery_point), False)
         assert (again.repairs, again.log_end_offset) == ([], 3 * BATCHES)
         assert append(again, idempotent(BATCHES, codec)) == 3 * BATCHES
@@ -61,7 +61,7 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
 @pytest.mark.parametrize("in_last", [0, 1, 2, 4])
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_batches_in_flight_are_recognized_across_segments(in_last: int, checkpoint: bool) -> None:
-    """A snapshot at, or shortly after, the beginning of a segment: it has each producer's last batch only."""
+    """A snapshot at the start of a segment or shortly after it has only the last batch of each producer."""
     lab = memory_lab(index_interval_bytes=256)
     log = lab.open()
     written = write(log, BATCHES, roll_at=(3, BATCHES - 1 - in_last))
@@ -87,7 +87,7 @@ def test_cut_at_every_byte_of_a_last_segment_of_one_batch() -> None:
         assert bool(log.repairs) == (0 < cut < len(last))
         send_again(log, written, BATCHES - RETRIED)
         assert content(log) == written.data
-    # The segment before it, as if it had never been synced: what follows a hole is no prefix.
+    # The segment before it, as if it had not been synced: the segment after a gap is removed.
     for cut in range(len(whole) - 300, len(whole)):
         lab = copy.make(log=whole[:cut])
         log = lab.open()

@@ -1,7 +1,7 @@
-"""Every file beside the log lost or damaged in turn, after each kind of stop.
+"""Each file except the log lost or damaged, after each kind of shutdown.
 
-All data is read, each offset and timestamp from its place, no retry is stored twice, and the log says what was
-repaired. A file may also be well-formed and wrong: what it says must not be believed against the log.
+All records are read, by offset and by timestamp, no retry is stored twice, and the log says what was repaired. A file
+may also be well-formed and wrong: where it contradicts the log, the log counts.
 """
 
 from collections.abc import Callable
@@ -35,12 +35,12 @@ Damage = Callable[[bytes], bytes | None]
 
 
 def entries(*rows: tuple[int, int], form: str = ">ii") -> Damage:
-    """A well-formed file of these entries, whatever was there."""
+    """Replace the file by a well-formed one with these entries."""
     return lambda _: b"".join(pack(form, *row) for row in rows)
 
 
 def snapshot(last_sequence: int, last_offset: int, *, version: int = 1, spoilt: int = 0) -> Damage:
-    """A producer snapshot with the right CRC."""
+    """Replace the file by a producer snapshot, with a valid CRC unless it is `spoilt`."""
     body = pack(">i", 1) + pack(">qhiqiqiq", PRODUCER, 0, last_sequence, last_offset, RECORDS - 1, NOW, -1, -1)
     return lambda _: pack(">hI", version, crc32c(body) ^ spoilt) + body
 
@@ -90,15 +90,15 @@ METADATA: dict[str, Damage] = {
 STOPS = ["stopped", "killed", "killed and no checkpoint left"]
 
 
-def recorded() -> tuple[LogCopy, Written]:
-    """Three segments, a checkpoint in the last one, some batches beyond it."""
+def killed_log() -> tuple[LogCopy, Written]:
+    """Three segments, with a checkpoint and some more batches in the last one."""
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, BATCHES, roll_at=ROLLS, checkpoint_at=CHECKPOINT)
     return LogCopy(lab), written
 
 
-def stopped() -> tuple[LogCopy, Written]:
+def stopped_log() -> tuple[LogCopy, Written]:
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, BATCHES, roll_at=ROLLS, checkpoint_at=CHECKPOINT)
@@ -107,7 +107,7 @@ def stopped() -> tuple[LogCopy, Written]:
 
 
 def check(copy: LogCopy, written: Written, name: str, damage: Damage, stop: str) -> list[str]:
-    """Opens the damaged directory; gives what was repaired."""
+    """Open the damaged directory and check the log; returns what was repaired."""
     point = {"stopped": LAST, "killed": RECORDS * (CHECKPOINT + 1)}.get(stop, 0)
     lab = copy.make(**{name: damage(copy.files[name])})
     log = lab.open(point, stop == "stopped")
@@ -118,7 +118,7 @@ def check(copy: LogCopy, written: Written, name: str, damage: Damage, stop: str)
     assert is_out_of_order(log, BATCHES + 1)
     send_again(log, written, BATCHES - 5)
     assert log.log_end_offset == LAST
-    check_goes_on(log, name)
+    check_append(log, name)
     log.checkpoint()
     assert lab.close(log)
     again = lab.open(log.log_end_offset, True)
@@ -127,7 +127,7 @@ def check(copy: LogCopy, written: Written, name: str, damage: Damage, stop: str)
     return repairs
 
 
-def check_goes_on(log: Log, name: str) -> None:
+def check_append(log: Log, name: str) -> None:
     assert append(log, idempotent(BATCHES), epoch=BATCHES // 4) == LAST
     if name != "leader-epoch-checkpoint":
         assert log.epochs.entries == [(epoch, 12 * epoch) for epoch in range(BATCHES // 4 + 1)]
@@ -138,9 +138,9 @@ def check_goes_on(log: Log, name: str) -> None:
 @pytest.mark.parametrize("segment", [0, 1, 2], ids=["first", "second", "last"])
 @pytest.mark.parametrize(("suffix", "damages"), [("index", INDEX), ("timeindex", TIMES), ("snapshot", SNAPSHOT)])
 def test_a_damaged_file_of_a_segment(suffix: str, damages: dict[str, Damage], segment: int, stop: str) -> None:
-    copy, written = stopped() if stop == "stopped" else recorded()
+    copy, written = stopped_log() if stop == "stopped" else killed_log()
     names = sorted(name for name in copy.files if name.endswith(f".{suffix}"))
-    # Each time in the order of offsets; snapshots lie at the ends of segments.
+    # By offset. A snapshot is at the end of its segment.
     name = names[segment]
     for what, damage in {**ANY, **damages}.items():
         try:
@@ -154,7 +154,7 @@ def test_a_damaged_file_of_a_segment(suffix: str, damages: dict[str, Damage], se
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize(("name", "damages"), [("leader-epoch-checkpoint", EPOCHS), ("partition.metadata", METADATA)])
 def test_a_damaged_file_of_a_partition(name: str, damages: dict[str, Damage], stop: str) -> None:
-    copy, written = stopped() if stop == "stopped" else recorded()
+    copy, written = stopped_log() if stop == "stopped" else killed_log()
     for what, damage in {**ANY, **damages}.items():
         try:
             repairs = check(copy, written, name, damage, stop)
@@ -166,7 +166,7 @@ def test_a_damaged_file_of_a_partition(name: str, damages: dict[str, Damage], st
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_only_the_log_files_are_left(stop: str) -> None:
-    copy, written = stopped() if stop == "stopped" else recorded()
+    copy, written = stopped_log() if stop == "stopped" else killed_log()
     copy.files = {name: data for name, data in copy.files.items() if name.endswith(".log")}
     copy.files["partition.metadata"] = b""
     check(copy, written, "partition.metadata", lambda _: None, stop)

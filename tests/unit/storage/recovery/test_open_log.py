@@ -1,4 +1,4 @@
-"""Opening what a clean or an unclean stop left, with files lost or damaged."""
+"""Opening a log after a clean or an unclean shutdown, with files lost or damaged."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ SEGMENTS = {"segment_bytes": 3000, "index_interval_bytes": 256}
 
 
 def produce(log: Log, count: int, producer_id: int = 7, start: int = 0) -> list[bytes]:
-    """Batches of one idempotent producer; gives them as they were sent."""
+    """Append batches of an idempotent producer; returns them as they were sent."""
     sent = []
     for n in range(start, start + count):
         data = batch(1, 30, NOW + n, producer_id=producer_id, producer_epoch=0, base_sequence=n)
@@ -192,7 +192,7 @@ def test_damaged_indexes_are_rebuilt(
     damage(path)
     point = log.log_end_offset
     log = lab.open(point, clean=clean)
-    # The middle of a closed segment's index is only looked at when it is used.
+    # The middle of the index of a closed segment is checked only when it is used.
     silent = damage is damage_swap and which == 0
     # An active segment may have no index files yet, or empty ones.
     assert log.repairs or silent or (damage in (damage_delete, damage_empty) and which == -1)
@@ -303,7 +303,7 @@ def test_an_epoch_without_appends_is_written_at_the_next_checkpoint(tmp_path: Pa
     log.checkpoint()
     log.epochs.assign(4, 1)
     log.checkpoint()
-    assert lab.open(1).epochs.entries == [(3, 0)], "nothing was written in it"
+    assert lab.open(1).epochs.entries == [(3, 0)], "an epoch without batches"
     assert (lab.path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n3 0\n4 1\n"
 
 
@@ -389,9 +389,9 @@ def test_the_directory_of_another_topic_is_rejected(tmp_path: Path) -> None:
     path = lab.path / "partition.metadata"
     assert path.read_bytes() == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
     path.write_bytes(b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODg")
-    with pytest.raises(KafkaError) as refusal:
+    with pytest.raises(KafkaError) as error:
         lab.open()
-    assert refusal.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert error.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
     path.write_bytes(b"")
     assert lab.open().topic_id == TOPIC_ID
     assert path.read_bytes() == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"

@@ -4,8 +4,8 @@ The caller owns the socket and the clock. With a blocking socket:
 
     connection = ClientConnection("my-client")
 
-    def exchange(request: bytes) -> Response:
-        sock.sendall(request)
+    def exchange(request: EncodedRequest) -> Response:
+        sock.sendall(request.frame)
         while (response := connection.next_response()) is None:
             connection.receive(sock.recv(65536))
         return response
@@ -13,7 +13,7 @@ The caller owns the socket and the clock. With a blocking socket:
     request = connection.start_negotiation()
     while request is not None:
         request = connection.continue_negotiation(exchange(request))
-    metadata = exchange(connection.send(MetadataRequest(topics=None)).frame).decode(MetadataResponse)
+    metadata = exchange(connection.send(MetadataRequest(topics=None))).decode(MetadataResponse)
 
 A response says which request it belongs to only by its correlation id, and nothing about its API and version, without
 which it cannot be decoded. Brokers respond to the requests of one connection in order. So the connection keeps a queue
@@ -187,11 +187,11 @@ class ClientConnection:
 
     # Versions.
 
-    def start_negotiation(self) -> bytes:
+    def start_negotiation(self) -> EncodedRequest:
         """Return an ApiVersions request to send before any other request."""
         return self._api_versions_request(self._max_version(ApiKey.API_VERSIONS))
 
-    def continue_negotiation(self, response: Response) -> bytes | None:
+    def continue_negotiation(self, response: Response) -> EncodedRequest | None:
         """Process an ApiVersions response. Returns another request to send, or None when the versions are known.
 
         Raises MalformedError; NegotiationError if the broker returns another error than UNSUPPORTED_VERSION.
@@ -235,11 +235,11 @@ class ClientConnection:
         implemented = APIS[api_key].max_version
         return min(implemented, self._max_versions.get(api_key, implemented))
 
-    def _api_versions_request(self, version: int) -> bytes:
+    def _api_versions_request(self, version: int) -> EncodedRequest:
         self._last_api_versions = version
         name, software_version = self._software
         request = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
-        return self.send(request, version).frame
+        return self.send(request, version)
 
 
 def _is_unsupported_version(frame: bytes, body_pos: int) -> bool:

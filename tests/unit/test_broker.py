@@ -39,7 +39,7 @@ class Member:
             group_id="g", generation_id=self.generation, member_id=self.id, assignments=[mine],
             protocol_type="consumer", protocol_name="range",
         )  # fmt: skip
-        assert (await client.ask(request, 5, SyncGroupResponse)).assignment == b"everything"
+        assert (await client.request(request, 5, SyncGroupResponse)).assignment == b"everything"
 
     async def _join(self, client: Client) -> JoinGroupResponse:
         request = JoinGroupRequest(
@@ -50,15 +50,15 @@ class Member:
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         )
-        return await client.ask(request, 5, JoinGroupResponse)
+        return await client.request(request, 5, JoinGroupResponse)
 
     async def heartbeat(self, client: Client) -> ErrorCode:
         request = HeartbeatRequest(group_id="g", generation_id=self.generation, member_id=self.id)
-        return ErrorCode((await client.ask(request, 4, HeartbeatResponse)).error_code)
+        return ErrorCode((await client.request(request, 4, HeartbeatResponse)).error_code)
 
 
 async def coordinator(m: Machine, client: Client) -> None:
-    found = await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    found = await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
     assert found.coordinators[0].error_code == 0
     await m.broker.services.groups.runtime.wait_until_loaded("g")
 
@@ -155,7 +155,7 @@ async def test_crash_after_crash(m: Machine) -> None:
             answer = await client.produce("t", batch(b"%d" % sequence, producer=(7, 0, sequence)))
             assert (answer.error_code, answer.base_offset) == (0, sequence)
         in_flight = batch(b"%d" % (4 * n + 3), producer=(7, 0, 4 * n + 3))
-        client.post_produce("t", in_flight)
+        client.send_produce("t", in_flight)
         await asyncio.sleep(0.0002 * n)
         await m.crash(power=n % 2 == 0)
         await m.start()
@@ -177,14 +177,14 @@ async def test_a_failed_sync_of_the_journal_stops_the_broker(m: Machine) -> None
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000
     )
-    answer = await client.ask(request, 7, CreateTopicsResponse)
+    answer = await client.request(request, 7, CreateTopicsResponse)
     assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     reason = await m.broker.stopped
     assert isinstance(reason, Unavailable)
     await m.stop()
     await m.start()
     client = await m.client()
-    topics = (await client.ask(MetadataRequest(topics=None), 9, MetadataResponse)).topics
+    topics = (await client.request(MetadataRequest(topics=None), 9, MetadataResponse)).topics
     assert [topic.name for topic in topics][:1] == ["before"]
 
 
@@ -205,7 +205,7 @@ async def test_it_stops_quickly_whoever_waits(m: Machine) -> None:
     await member.join(client)
     others = [await m.client() for _ in range(5)]
     waiting = [
-        others[0].post_fetch({("t", 0): 0}, max_wait_ms=1_000_000),
+        others[0].send_fetch({("t", 0): 0}, max_wait_ms=1_000_000),
         asyncio.ensure_future(Member().join(others[1])),
         asyncio.ensure_future(Member().join(others[2])),
     ]

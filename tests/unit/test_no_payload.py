@@ -133,13 +133,13 @@ produces("record_offset", damaged_record, "walked")
 
 @way
 async def acks_0(m: Machine, client: Client) -> None:
-    client.produce_unanswered("nothing", records())
+    client.produce_acks_0("nothing", records())
     await client.closed
 
 
 @way
 async def wrong_acks(m: Machine, client: Client) -> None:
-    await client.ask(client.produce_request("t", {0: records()}, acks=9), 9, ProduceResponse)
+    await client.request(client.produce_request("t", {0: records()}, acks=9), 9, ProduceResponse)
 
 
 @way
@@ -150,7 +150,7 @@ async def transactional(m: Machine, client: Client) -> None:
         for version in (9, 12):
             request = client.produce_request("t", {0: batch})
             request.transactional_id = transactional_id
-            answer = await client.ask(request, version, ProduceResponse)
+            answer = await client.request(request, version, ProduceResponse)
             assert answer.responses[0].partition_responses[0].error_code != 0
 
 
@@ -167,7 +167,7 @@ async def mistake_of_ours(m: Machine, client: Client) -> None:
         raise KeyError(bytes(args[2]) if isinstance(args[2], memoryview) else PAYLOAD, MARK)
 
     m.broker.services.replicas.append = fail  # type: ignore[method-assign, assignment]
-    client.post_produce("t", records())
+    client.send_produce("t", records())
     await client.closed
     del m.broker.services.replicas.append
 
@@ -180,7 +180,7 @@ async def commits(m: Machine, client: Client) -> None:
             group_id="g", generation_id_or_member_epoch=-1 if not member else 5, member_id=member,
             topics=[OffsetCommitRequestTopic(name="t", partitions=[part])],
         )  # fmt: skip
-        answer = await client.ask(request, 8, OffsetCommitResponse)
+        answer = await client.request(request, 8, OffsetCommitResponse)
         assert answer.topics[0].partitions[0].error_code
 
 
@@ -191,12 +191,12 @@ async def members(m: Machine, client: Client) -> None:
             group_id="g", session_timeout_ms=session_ms, rebalance_timeout_ms=10_000, protocol_type=protocol_type,
             protocols=[JoinGroupRequestProtocol(name="range", metadata=PAYLOAD)],
         )  # fmt: skip
-        assert (await client.ask(join, 7, JoinGroupResponse)).error_code
+        assert (await client.request(join, 7, JoinGroupResponse)).error_code
     sync = SyncGroupRequest(
         group_id="g", generation_id=1, member_id="nobody", protocol_type="consumer", protocol_name="range",
         assignments=[SyncGroupRequestAssignment(member_id="nobody", assignment=PAYLOAD)],
     )  # fmt: skip
-    assert (await client.ask(sync, 5, SyncGroupResponse)).error_code
+    assert (await client.request(sync, 5, SyncGroupResponse)).error_code
 
 
 @way
@@ -208,9 +208,9 @@ async def secrets(m: Machine, client: Client) -> None:
                 changes = [AlterableConfig(name=config, config_operation=operation, value=MARK)]
                 asked = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
                 request = IncrementalAlterConfigsRequest(resources=[asked])
-                await client.ask(request, 1, IncrementalAlterConfigsResponse)
+                await client.request(request, 1, IncrementalAlterConfigsResponse)
             whole = FullResource(resource_type=kind, resource_name=name, configs=[FullConfig(name=config, value=MARK)])
-            await client.ask(AlterConfigsRequest(resources=[whole]), 2, AlterConfigsResponse)
+            await client.request(AlterConfigsRequest(resources=[whole]), 2, AlterConfigsResponse)
 
 
 @way
@@ -236,7 +236,7 @@ async def prepared(m: Machine) -> Client:
     await client.create_topic("compacted", cleanup_policy="compact")
     await client.create_topic("dated", message_timestamp_before_max_ms=1000)
     await client.create_topic("walked", kbroker_record_validation="full")
-    await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
     await asyncio.sleep(1)
     return client
 

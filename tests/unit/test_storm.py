@@ -8,11 +8,11 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
-from tests.unit.support.client import Client, Place, batch, by_place, records_of, values_of
+from tests.unit.support.client import Client, TopicPartition, batch, by_partition, records_of, values_of
 from tests.unit.support.simulated_broker import Machine, story
 
 TOPICS = {"flushed": {"flush_before_ack": True}, "small": {"flush_before_ack": True, "segment_bytes": 1 << 20}}
-PLACES: list[Place] = [(topic, index) for topic in TOPICS for index in range(2)]
+PLACES: list[TopicPartition] = [(topic, index) for topic in TOPICS for index in range(2)]
 RETRIED = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -28,7 +28,7 @@ class Storm:
     def __init__(self, m: Machine, seed: int) -> None:
         self.m = m
         self.random = Random(seed)
-        self.acknowledged: dict[Place, dict[int, bytes]] = {place: {} for place in PLACES}
+        self.acknowledged: dict[TopicPartition, dict[int, bytes]] = {place: {} for place in PLACES}
         self.over = False
 
     async def connected(self, client: Client | None) -> Client:
@@ -53,11 +53,13 @@ class Storm:
             self.acknowledged[place][offset] = value
             await asyncio.sleep(random.random() * 0.02)
 
-    async def _until_acknowledged(self, client: Client | None, place: Place, data: bytearray) -> tuple[Client, int]:
+    async def _until_acknowledged(
+        self, client: Client | None, place: TopicPartition, data: bytearray
+    ) -> tuple[Client, int]:
         for _ in range(500):
             client = await self.connected(client)
             try:
-                sent = client.post_produce(*_addressed(place, data), acks=self.random.choice([1, -1]), timeout_ms=2000)
+                sent = client.send_produce(*_addressed(place, data), acks=self.random.choice([1, -1]), timeout_ms=2000)
                 if self.random.random() < 0.05:
                     await asyncio.sleep(self.random.random() * 0.003)
                     client.close()
@@ -70,7 +72,7 @@ class Storm:
             await asyncio.sleep(self.random.random() * 0.1)
         raise AssertionError("never acknowledged")
 
-    async def consume(self) -> dict[Place, list[bytes]]:
+    async def consume(self) -> dict[TopicPartition, list[bytes]]:
         """Everything, once the storm is over."""
         reader = Reader(self)
         while not (self.over and reader.has(self.acknowledged)):
@@ -103,8 +105,8 @@ class Storm:
     async def _topic_comes_and_goes(self) -> None:
         client, other = await self.m.client(), await self.m.client()
         await client.create_topic("passing", 2)
-        client.post_produce("passing", batch(b"x"))
-        client.post_fetch({("passing", 1): 0}, session=(0, 0), max_wait_ms=100_000)
+        client.send_produce("passing", batch(b"x"))
+        client.send_fetch({("passing", 1): 0}, session=(0, 0), max_wait_ms=100_000)
         await asyncio.sleep(self.random.random() * 0.05)
         await other.delete_topic("passing")
         client.close()
@@ -117,20 +119,20 @@ class Reader:
         self.storm = storm
         self.client: Client | None = None
         self.positions = dict.fromkeys(PLACES, 0)
-        self.values: dict[Place, list[bytes]] = {place: [] for place in PLACES}
+        self.values: dict[TopicPartition, list[bytes]] = {place: [] for place in PLACES}
         self.begin_anew()
 
     def begin_anew(self) -> None:
         self.session, self.epoch = 0, 0
         self.moved = dict(self.positions)
 
-    def has(self, acknowledged: dict[Place, dict[int, bytes]]) -> bool:
+    def has(self, acknowledged: dict[TopicPartition, dict[int, bytes]]) -> bool:
         return all(self.positions[place] > max(found, default=-1) for place, found in acknowledged.items())
 
     async def poll(self) -> None:
         random = self.storm.random
         self.client = await self.storm.connected(self.client)
-        asked = self.client.post_fetch(
+        asked = self.client.send_fetch(
             self.moved,
             session=(self.session, self.epoch),
             max_wait_ms=random.choice([0, 50, 500]),
@@ -147,7 +149,7 @@ class Reader:
             self.begin_anew()
             return
         self.session, self.epoch, self.moved = answer.session_id, self.epoch + 1, {}
-        for place, part in by_place(answer).items():
+        for place, part in by_partition(answer).items():
             assert part.error_code == ErrorCode.NONE
             self._take(place, part)
 
@@ -163,7 +165,7 @@ class Reader:
             del self.moved[place]
 
 
-def _addressed(place: Place, data: bytearray) -> tuple[str, bytearray, int]:
+def _addressed(place: TopicPartition, data: bytearray) -> tuple[str, bytearray, int]:
     return place[0], bytearray(data), place[1]
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kbroker.simulation.checker.history import History, Outcome, Place, Trim
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import LostError
+from kbroker.simulation.clients.connections.connection import ConnectionLostError
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -83,7 +83,7 @@ class Admin:
 
         async def attempt() -> int:
             connection = await self.cluster.any()
-            return (await connection.ask(request, CreateTopicsResponse)).topics[0].error_code
+            return (await connection.request(request, CreateTopicsResponse)).topics[0].error_code
 
         await self._until_done(attempt, done_before=ErrorCode.TOPIC_ALREADY_EXISTS)
         self._history.note(self._process, f"topic {name} with {partitions} partitions created")
@@ -98,7 +98,7 @@ class Admin:
                 request.topics = [DeleteTopicState(name=name)]
             else:
                 request.topic_names = [name]
-            return (await connection.ask(request, DeleteTopicsResponse)).responses[0].error_code
+            return (await connection.request(request, DeleteTopicsResponse)).responses[0].error_code
 
         await self._until_done(attempt, done_before=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._history.note(self._process, f"topic {name} deleted")
@@ -110,7 +110,7 @@ class Admin:
 
         async def attempt() -> int:
             connection = await self.cluster.any()
-            return (await connection.ask(request, CreatePartitionsResponse)).results[0].error_code
+            return (await connection.request(request, CreatePartitionsResponse)).results[0].error_code
 
         await self._until_done(attempt, done_before=ErrorCode.INVALID_PARTITIONS)
         self._history.note(self._process, f"topic {name} has {count} partitions now")
@@ -126,7 +126,7 @@ class Admin:
 
         async def attempt() -> int:
             connection = await self.cluster.any()
-            return (await connection.ask(request, IncrementalAlterConfigsResponse)).responses[0].error_code
+            return (await connection.request(request, IncrementalAlterConfigsResponse)).responses[0].error_code
 
         await self._until_done(attempt)
         self._history.note(self._process, f"configs of {name}: {dict(configs)}")
@@ -141,7 +141,7 @@ class Admin:
         try:
             connection = await self.cluster.leader(place)
             asked = True
-            answer = (await connection.ask(request, DeleteRecordsResponse)).topics[0].partitions[0]
+            answer = (await connection.request(request, DeleteRecordsResponse)).topics[0].partitions[0]
             code = ErrorCode(answer.error_code)
             low, detail = answer.low_watermark, code.name
             outcome = Outcome.FAILED if code in TRIM_REFUSED else Outcome.UNKNOWN if code else Outcome.OK
@@ -168,7 +168,7 @@ class Admin:
             while True:
                 try:
                     code = ErrorCode(await attempt())
-                except LostError:
+                except ConnectionLostError:
                     undecided = True
                 except OSError:
                     pass

@@ -43,10 +43,12 @@ async def test_each_version_is_acknowledged(m: Machine, version: int, acks: int)
 async def test_acks_0_says_nothing(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
-    client.produce_unanswered("t", batch(b"a"))
-    client.produce_unanswered("t", batch(b"b"), version=3)
+    bytes_received = client.bytes_received
+    client.produce_acks_0("t", batch(b"a"))
+    client.produce_acks_0("t", batch(b"b"), version=3)
+    await asyncio.sleep(1)
+    assert client.bytes_received == bytes_received
     assert (await client.produce("t", batch(b"c"))).base_offset == 2
-    assert client.received == b""
 
 
 @story
@@ -54,20 +56,20 @@ async def test_acks_0_says_nothing(m: Machine) -> None:
 async def test_acks_0_that_fails_closes_the_connection(m: Machine, wrong: str) -> None:
     client = await m.client()
     await client.create_topic("t")
-    asked = client.post_produce("t", batch(b"before"), acks=1)
+    asked = client.send_produce("t", batch(b"before"), acks=1)
     if wrong == "topic":
-        client.produce_unanswered("nothing", batch(b"a"))
+        client.produce_acks_0("nothing", batch(b"a"))
     elif wrong == "batch":
         damaged = batch(b"a")
         damaged[-1] ^= 1
-        client.produce_unanswered("t", damaged)
+        client.produce_acks_0("t", damaged)
     else:
         request = client.produce_request("t", {0: batch(b"a")}, acks=7)
-        answer = await client.ask(request, 9, ProduceResponse)
+        answer = await client.request(request, 9, ProduceResponse)
         code = answer.responses[0].partition_responses[0].error_code
         assert code == ErrorCode.INVALID_REQUIRED_ACKS
         return
-    later = client.post_produce("t", batch(b"after"), acks=1)
+    later = client.send_produce("t", batch(b"after"), acks=1)
     assert (await asked).base_offset == 0
     with pytest.raises(ConnectionResetError):
         await later
@@ -93,7 +95,7 @@ async def test_several_partitions_and_errors_beside_successes(m: Machine) -> Non
         ),
         TopicProduceData(name="u", partition_data=[PartitionProduceData(index=0, records=batch(b"c"))]),
     ]
-    answer = await client.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), 9, ProduceResponse)
+    answer = await client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), 9, ProduceResponse)
     found = {(topic.name, part.index): ErrorCode(part.error_code) for topic in answer.responses
              for part in topic.partition_responses}  # fmt: skip
     assert found == {
@@ -114,9 +116,9 @@ async def test_topics_by_id(m: Machine) -> None:
     await client.delete_topic("t")
     await client.create_topic("t")
     new, client.ids["t"] = client.ids["t"], old
-    assert await codes(client.post_produce("t", batch(b"a"), version=13)) == [ErrorCode.UNKNOWN_TOPIC_ID]
+    assert await codes(client.send_produce("t", batch(b"a"), version=13)) == [ErrorCode.UNKNOWN_TOPIC_ID]
     client.ids["t"] = new
-    assert await codes(client.post_produce("t", batch(b"a"), version=13)) == [ErrorCode.NONE]
+    assert await codes(client.send_produce("t", batch(b"a"), version=13)) == [ErrorCode.NONE]
 
 
 @story
@@ -133,8 +135,8 @@ async def test_internal_topics_are_their_coordinators(m: Machine) -> None:
 async def test_min_insync_replicas(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", min_insync_replicas=2)
-    assert await codes(client.post_produce("t", batch(b"a"))) == [ErrorCode.NOT_ENOUGH_REPLICAS]
-    assert await codes(client.post_produce("t", batch(b"a"), acks=1)) == [ErrorCode.NONE]
+    assert await codes(client.send_produce("t", batch(b"a"))) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert await codes(client.send_produce("t", batch(b"a"), acks=1)) == [ErrorCode.NONE]
 
 
 @story
@@ -169,7 +171,7 @@ async def test_sequences_and_epochs(m: Machine) -> None:
     await client.create_topic("t")
 
     async def produce(epoch: int, sequence: int) -> ErrorCode:
-        return (await codes(client.post_produce("t", batch(b"a", producer=(PRODUCER, epoch, sequence)))))[0]
+        return (await codes(client.send_produce("t", batch(b"a", producer=(PRODUCER, epoch, sequence)))))[0]
 
     assert await produce(0, 0) is ErrorCode.NONE
     assert await produce(0, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -186,12 +188,12 @@ async def test_what_follows_a_lost_batch_is_refused_until_it_is_sent_again(m: Ma
     client = await m.client()
     await client.create_topic("t")
     batches = [batch(b"%d" % n, producer=(PRODUCER, 0, n)) for n in range(6)]
-    assert await codes(client.post_produce("t", batches[0])) == [ErrorCode.NONE]
+    assert await codes(client.send_produce("t", batches[0])) == [ErrorCode.NONE]
     damaged = bytearray(batches[1])
     damaged[-1] ^= 1
-    first = [client.post_produce("t", data) for data in [damaged, *batches[2:]]]
+    first = [client.send_produce("t", data) for data in [damaged, *batches[2:]]]
     assert await codes(*first) == [ErrorCode.CORRUPT_MESSAGE] + [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 4
-    assert await codes(*[client.post_produce("t", data) for data in batches[1:]]) == [ErrorCode.NONE] * 5
+    assert await codes(*[client.send_produce("t", data) for data in batches[1:]]) == [ErrorCode.NONE] * 5
     assert await client.read("t") == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
@@ -227,9 +229,9 @@ async def test_pipelined_requests_are_answered_in_order(m: Machine) -> None:
     await client.create_topic("slow", flush_before_ack=True)
     await client.create_topic("fast")
     m.threads.held.add("flush_blocking")
-    waiting = [client.post_produce("slow", batch(b"%d" % n)) for n in range(3)]
-    others = [client.post_produce("fast", batch(b"%d" % n)) for n in range(3)]
-    versions = client.post(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    waiting = [client.send_produce("slow", batch(b"%d" % n)) for n in range(3)]
+    others = [client.send_produce("fast", batch(b"%d" % n)) for n in range(3)]
+    versions = client.send(ApiVersionsRequest(), 0, ApiVersionsResponse)
     await m.until(lambda: m.partition("fast").log.log_end_offset == 3)
     await asyncio.sleep(1)
     assert not any(answer.done() for answer in [*waiting, *others, versions])
@@ -243,9 +245,9 @@ async def test_a_fetch_behind_a_produce_that_waits(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
-    produced = client.post_produce("t", batch(b"a"))
-    fetched = client.post_fetch({("t", 0): 0}, max_wait_ms=10_000)
-    behind = client.post_produce("t", batch(b"b"))
+    produced = client.send_produce("t", batch(b"a"))
+    fetched = client.send_fetch({("t", 0): 0}, max_wait_ms=10_000)
+    behind = client.send_produce("t", batch(b"b"))
     await asyncio.sleep(1)
     assert not fetched.done()
     assert m.partition("t").log.log_end_offset == 1
@@ -270,13 +272,13 @@ async def flushed_topic(m: Machine, **configs: object) -> Client:
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_acknowledged_only_when_synced(m: Machine, acks: int, configs: dict[str, object]) -> None:
     client = await flushed_topic(m, **configs)
-    produced = client.post_produce("t", batch(b"a"), acks=acks)
+    produced = client.send_produce("t", batch(b"a"), acks=acks)
     other = await m.client()
     await m.until(lambda: m.partition("t").log.log_end_offset == 1)
     await asyncio.sleep(5)
     assert not produced.done()
     assert await other.read("t") == []
-    answer = await other.fetch_one("t", 1)
+    answer = await other.fetch_partition("t", 1)
     assert (answer.error_code, answer.high_watermark) == (0, 0)
     m.threads.release("flush_blocking")
     assert (await produced).error_code == 0
@@ -287,10 +289,10 @@ async def test_acknowledged_only_when_synced(m: Machine, acks: int, configs: dic
 async def test_one_sync_serves_all_that_wait(m: Machine) -> None:
     client = await flushed_topic(m)
     await client.create_topic("other")
-    first = client.post_produce("t", batch(b"first"))
+    first = client.send_produce("t", batch(b"first"))
     await m.until(lambda: m.threads.began["flush_blocking"] == 1)
     others = [await m.client() for _ in range(20)]
-    answers = [one.post_produce("t", batch(b"x")) for one in others for _ in range(3)]
+    answers = [one.send_produce("t", batch(b"x")) for one in others for _ in range(3)]
     await asyncio.sleep(1)
     m.threads.release("flush_blocking")
     assert await codes(first, *answers) == [ErrorCode.NONE] * 61
@@ -300,8 +302,8 @@ async def test_one_sync_serves_all_that_wait(m: Machine) -> None:
 @story
 async def test_acks_0_does_not_wait(m: Machine) -> None:
     client = await flushed_topic(m)
-    client.produce_unanswered("t", batch(b"a"))
-    await client.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    client.produce_acks_0("t", batch(b"a"))
+    await client.request(ApiVersionsRequest(), 0, ApiVersionsResponse)
     assert m.partition("t").log.log_end_offset == 1
 
 
@@ -309,11 +311,11 @@ async def test_acks_0_does_not_wait(m: Machine) -> None:
 async def test_a_duplicate_waits_for_the_sync_of_its_original(m: Machine) -> None:
     client, other = await flushed_topic(m), await m.client()
     data = batch(b"a", producer=(PRODUCER, 0, 0))
-    original = client.post_produce("t", data, acks=1)
+    original = client.send_produce("t", data, acks=1)
     await m.until(lambda: m.partition("t").log.log_end_offset == 1)
-    later = client.post_produce("t", batch(b"b", producer=(PRODUCER, 0, 1)), acks=1)
+    later = client.send_produce("t", batch(b"b", producer=(PRODUCER, 0, 1)), acks=1)
     await m.until(lambda: m.partition("t").log.log_end_offset == 2)
-    duplicate = other.post_produce("t", data, acks=1)
+    duplicate = other.send_produce("t", data, acks=1)
     await asyncio.sleep(1)
     assert not original.done()
     assert not duplicate.done()
@@ -343,24 +345,24 @@ async def test_a_sync_that_fails_is_never_tried_again(m: Machine) -> None:
     await client.create_topic("t", flush_before_ack=True)
     await client.create_topic("other")
     await client.produce("t", batch(b"synced"))
-    waiting = consumer.post_fetch({("t", 0): 1}, max_wait_ms=100_000)
+    waiting = consumer.send_fetch({("t", 0): 1}, max_wait_ms=100_000)
     await asyncio.sleep(1)
     path = "/data/t-0/00000000000000000000.log"
     before = m.disk.syncs[path]
     m.disk.faults.fail_next("sync")
     original = batch(b"lost", producer=(PRODUCER, 0, 0))
-    assert await codes(client.post_produce("t", original)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert await codes(client.send_produce("t", original)) == [ErrorCode.KAFKA_STORAGE_ERROR]
     # Those who wait hear of it at once.
     assert (await waiting).responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     # Neither is it acknowledged as a duplicate of what was appended and perhaps lost.
-    assert await codes(client.post_produce("t", original)) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert await codes(client.post_produce("t", batch(b"more"), acks=1)) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert await codes(client.post_produce("other", batch(b"fine"))) == [ErrorCode.NONE]
+    assert await codes(client.send_produce("t", original)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert await codes(client.send_produce("t", batch(b"more"), acks=1)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert await codes(client.send_produce("other", batch(b"fine"))) == [ErrorCode.NONE]
     await asyncio.sleep(3600)
     client = await m.client()
     # What was synced before can be read, and nothing else.
-    assert values_of(await client.fetch_one("t", 0)) == [b"synced"]
-    assert (await client.fetch_one("t", 1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert values_of(await client.fetch_partition("t", 0)) == [b"synced"]
+    assert (await client.fetch_partition("t", 1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert m.partition("t").log.recovery_point == 1
     await m.stop()
     assert m.disk.syncs[path] == before + 1
@@ -368,13 +370,13 @@ async def test_a_sync_that_fails_is_never_tried_again(m: Machine) -> None:
     await m.start()
     client = await m.client()
     assert (await client.read("t"))[:1] == [b"synced"]
-    assert await codes(client.post_produce("t", batch(b"again"))) == [ErrorCode.NONE]
+    assert await codes(client.send_produce("t", batch(b"again"))) == [ErrorCode.NONE]
 
 
 @story
 async def test_a_checkpoint_that_syncs_first_serves_those_who_wait(m: Machine) -> None:
     client = await flushed_topic(m)
-    produced = client.post_produce("t", batch(b"a"), timeout_ms=100_000)
+    produced = client.send_produce("t", batch(b"a"), timeout_ms=100_000)
     await m.until(lambda: m.threads.began["flush_blocking"] == 1)
     partition = m.partition("t")
     partition.log.checkpoint()
@@ -386,14 +388,14 @@ async def test_a_checkpoint_that_syncs_first_serves_those_who_wait(m: Machine) -
 @story
 async def test_turning_it_on_and_off(m: Machine) -> None:
     client, admin = await flushed_topic(m), await m.client()
-    produced = client.post_produce("t", batch(b"a"), timeout_ms=100_000)
+    produced = client.send_produce("t", batch(b"a"), timeout_ms=100_000)
     await asyncio.sleep(1)
     assert not produced.done()
     await admin.alter_topic("t", flush_before_ack=False)
     assert (await produced).error_code == 0
     assert (await client.produce("t", batch(b"b"))).error_code == 0
     await admin.alter_topic("t", flush_before_ack=True)
-    produced = client.post_produce("t", batch(b"c"))
+    produced = client.send_produce("t", batch(b"c"))
     await asyncio.sleep(1)
     assert not produced.done()
     assert m.partition("t").high_watermark == 2
@@ -404,10 +406,10 @@ async def test_turning_it_on_and_off(m: Machine) -> None:
 @story
 async def test_deleting_a_topic_while_a_produce_waits(m: Machine) -> None:
     client, admin = await flushed_topic(m), await m.client()
-    produced = client.post_produce("t", batch(b"a"))
+    produced = client.send_produce("t", batch(b"a"))
     await asyncio.sleep(1)
     deletion = asyncio.ensure_future(admin.delete_topic("t"))
     assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     m.threads.release("flush_blocking")
     await deletion
-    assert await codes(client.post_produce("t", batch(b"a"))) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert await codes(client.send_produce("t", batch(b"a"))) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

@@ -7,7 +7,7 @@ import pytest
 from kbroker.simulation.disk.file import SimFile
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse
-from tests.unit.support.client import Client, bases, batch, by_place, errors, records_of, values_of
+from tests.unit.support.client import Client, base_offsets, batch, by_partition, errors, records_of, values_of
 from tests.unit.support.simulated_broker import Machine, story
 
 LONG_MS = 100_000
@@ -22,11 +22,11 @@ async def test_each_version(m: Machine, version: int) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a", b"b"))
-    answer = await client.fetch_one("t", 0, version=version)
+    answer = await client.fetch_partition("t", 0, version=version)
     assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 2, 2)
     assert values_of(answer) == [b"a", b"b"]
     assert answer.aborted_transactions is None
-    answer = await client.fetch_one("t", 0, version=version, isolation_level=1)
+    answer = await client.fetch_partition("t", 0, version=version, isolation_level=1)
     assert values_of(answer) == [b"a", b"b"]
     assert answer.aborted_transactions == []
 
@@ -36,7 +36,7 @@ async def test_the_batch_that_holds_the_offset_is_given_whole(m: Machine) -> Non
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a", b"b", b"c"))
-    answer = await client.fetch_one("t", 2)
+    answer = await client.fetch_partition("t", 2)
     assert values_of(answer) == [b"a", b"b", b"c"]
 
 
@@ -44,7 +44,7 @@ async def test_the_batch_that_holds_the_offset_is_given_whole(m: Machine) -> Non
 async def test_a_fetch_wakes_when_something_is_appended(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t")
-    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
+    waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
     await asyncio.sleep(50)
     assert not waiting.done()
     began = m.elapsed_ms
@@ -60,7 +60,7 @@ async def test_a_fetch_ends_when_its_time_is_over(m: Machine) -> None:
     await client.create_topic("t")
     for wait_ms in (500, 0, 7, 3_600_000):
         began = m.elapsed_ms
-        answer = await client.fetch_one("t", 0, max_wait_ms=wait_ms)
+        answer = await client.fetch_partition("t", 0, max_wait_ms=wait_ms)
         assert (answer.error_code, records_of(answer)) == (0, b"")
         assert wait_ms <= m.elapsed_ms - began < wait_ms + 5
         await asyncio.sleep(1)
@@ -87,16 +87,16 @@ async def test_min_bytes(m: Machine) -> None:
     await client.create_topic("t")
     await producer.produce("t", batch(b"0", size=500))
     began = m.elapsed_ms
-    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=2000)
+    waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=2000)
     for n in range(1, 4):
         assert not waiting.done()
         await producer.produce("t", batch(b"%d" % n, size=500))
         await asyncio.sleep(1)
     answer = await waiting
-    assert bases(answer) == {("t", 0): [0, 1, 2, 3]}
+    assert base_offsets(answer) == {("t", 0): [0, 1, 2, 3]}
     # With less than that it waits for its time.
     began = m.elapsed_ms
-    assert bases(await client.fetch({("t", 0): 3}, max_wait_ms=700, min_bytes=2000)) == {("t", 0): [3]}
+    assert base_offsets(await client.fetch({("t", 0): 3}, max_wait_ms=700, min_bytes=2000)) == {("t", 0): [3]}
     assert 700 <= m.elapsed_ms - began < 705
 
 
@@ -104,12 +104,12 @@ async def test_min_bytes(m: Machine) -> None:
 async def test_min_bytes_of_what_is_synced(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t", flush_before_ack=True)
-    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=2000)
+    waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=2000)
     for n in range(4):
         assert not waiting.done()
         await producer.produce("t", batch(b"%d" % n, size=500))
         await asyncio.sleep(1)
-    assert bases(await waiting) == {("t", 0): [0, 1, 2, 3]}
+    assert base_offsets(await waiting) == {("t", 0): [0, 1, 2, 3]}
 
 
 @story
@@ -122,7 +122,7 @@ async def test_more_than_is_ever_given_is_not_waited_for(m: Machine) -> None:
     answer = await client.fetch(
         {("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=50 << 20, max_bytes=60 << 20, partition_max_bytes=60 << 20
     )
-    assert len(bases(answer)[("t", 0)]) == 9
+    assert len(base_offsets(answer)[("t", 0)]) == 9
     assert m.elapsed_ms - began < 1000
 
 
@@ -130,14 +130,14 @@ async def test_more_than_is_ever_given_is_not_waited_for(m: Machine) -> None:
 async def test_appends_of_one_turn_share_an_answer(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t")
-    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
+    waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
     await asyncio.sleep(1)
-    frames = [producer.encoded(producer.produce_request("t", {0: batch(b"v")}, acks=0), 9) for _ in range(5)]
+    frames = [producer.encode_produce_acks_0("t", batch(b"v"), version=9) for _ in range(5)]
     connection = next(iter(c for c in m.broker._server.connections if not c.is_waiting))
     data = b"".join(frames)
     connection.get_buffer(-1)[: len(data)] = data
     connection.buffer_updated(len(data))
-    assert bases(await waiting) == {("t", 0): [0, 1, 2, 3, 4]}
+    assert base_offsets(await waiting) == {("t", 0): [0, 1, 2, 3, 4]}
 
 
 # Limits.
@@ -152,13 +152,16 @@ async def test_sizes(m: Machine) -> None:
             await client.produce("t", batch(b"v", size=1000), index)
     both = {("t", 0): 0, ("t", 1): 0}
     # The first batch is whole, however little is asked for; the others keep to the limits (KIP-74).
-    assert bases(await client.fetch(both, partition_max_bytes=1)) == {("t", 0): [0], ("t", 1): []}
-    assert bases(await client.fetch(both, max_bytes=1)) == {("t", 0): [0], ("t", 1): []}
-    assert bases(await client.fetch(both, max_bytes=0, partition_max_bytes=0)) == {("t", 0): [0], ("t", 1): []}
+    assert base_offsets(await client.fetch(both, partition_max_bytes=1)) == {("t", 0): [0], ("t", 1): []}
+    assert base_offsets(await client.fetch(both, max_bytes=1)) == {("t", 0): [0], ("t", 1): []}
+    assert base_offsets(await client.fetch(both, max_bytes=0, partition_max_bytes=0)) == {("t", 0): [0], ("t", 1): []}
     three = 3 * (1000 + 80)
-    assert bases(await client.fetch(both, partition_max_bytes=three)) == {("t", 0): [0, 1, 2], ("t", 1): [0, 1, 2]}
-    assert bases(await client.fetch(both, max_bytes=three)) == {("t", 0): [0, 1, 2], ("t", 1): []}
-    found = bases(await client.fetch(both, max_bytes=4 * three, partition_max_bytes=3 * three))
+    assert base_offsets(await client.fetch(both, partition_max_bytes=three)) == {
+        ("t", 0): [0, 1, 2],
+        ("t", 1): [0, 1, 2],
+    }
+    assert base_offsets(await client.fetch(both, max_bytes=three)) == {("t", 0): [0, 1, 2], ("t", 1): []}
+    found = base_offsets(await client.fetch(both, max_bytes=4 * three, partition_max_bytes=3 * three))
     assert found == {("t", 0): list(range(9)), ("t", 1): [0, 1, 2]}
 
 
@@ -168,7 +171,7 @@ async def test_fetch_max_bytes_of_the_broker(m: Machine) -> None:
     await client.create_topic("t")
     for _ in range(10):
         await client.produce("t", batch(b"v", size=1000))
-    assert bases(await client.fetch({("t", 0): 0})) == {("t", 0): [0, 1, 2, 3]}
+    assert base_offsets(await client.fetch({("t", 0): 0})) == {("t", 0): [0, 1, 2, 3]}
 
 
 # What cannot be had.
@@ -179,20 +182,20 @@ async def test_errors(m: Machine) -> None:
     client = await m.client()
     topic_id = await client.create_topic("t")
     await client.produce("t", batch(b"a", b"b"))
-    assert (await client.fetch_one("u", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert (await client.fetch_one("t", 0, 1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert (await client.fetch_one("t", 3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert (await client.fetch_one("t", -1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert (await client.fetch_one("t", 2)).error_code == ErrorCode.NONE
-    assert (await client.fetch_one("t", 0, leader_epoch=0)).error_code == ErrorCode.NONE
-    assert (await client.fetch_one("t", 0, leader_epoch=1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert (await client.fetch_partition("u", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await client.fetch_partition("t", 0, 1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await client.fetch_partition("t", 3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await client.fetch_partition("t", -1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await client.fetch_partition("t", 2)).error_code == ErrorCode.NONE
+    assert (await client.fetch_partition("t", 0, leader_epoch=0)).error_code == ErrorCode.NONE
+    assert (await client.fetch_partition("t", 0, leader_epoch=1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     client.ids["t"] = bytes(15) + b"\1"
-    assert (await client.fetch_one("t", 0, version=13)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert (await client.fetch_partition("t", 0, version=13)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
     client.ids["t"] = topic_id
-    assert (await client.fetch_one("t", 0, version=13)).error_code == ErrorCode.NONE
+    assert (await client.fetch_partition("t", 0, version=13)).error_code == ErrorCode.NONE
     request = client.fetch_request({("t", 0): 0})
     request.replica_id = 2
-    answer = await client.ask(request, 12, FetchResponse)
+    answer = await client.request(request, 12, FetchResponse)
     assert errors(answer) == {("t", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
@@ -202,8 +205,8 @@ async def test_a_leader_epoch_of_before_the_restart_is_fenced(m: Machine) -> Non
     await client.create_topic("t")
     await m.restart()
     client = await m.client()
-    assert (await client.fetch_one("t", 0, leader_epoch=0)).error_code == ErrorCode.FENCED_LEADER_EPOCH
-    assert (await client.fetch_one("t", 0, leader_epoch=1)).error_code == ErrorCode.NONE
+    assert (await client.fetch_partition("t", 0, leader_epoch=0)).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert (await client.fetch_partition("t", 0, leader_epoch=1)).error_code == ErrorCode.NONE
 
 
 @story
@@ -227,7 +230,7 @@ async def test_a_topic_that_is_deleted_while_a_fetch_waits(m: Machine, version: 
     if in_session:
         answer = await client.fetch({("t", 0): 1}, session=(0, 0), version=version)
         session = (answer.session_id, 1)
-    waiting = client.post_fetch(
+    waiting = client.send_fetch(
         {} if in_session else {("t", 0): 1}, session=session, max_wait_ms=LONG_MS, version=version
     )
     await asyncio.sleep(1)
@@ -239,7 +242,7 @@ async def test_a_topic_that_is_deleted_while_a_fetch_waits(m: Machine, version: 
     await admin.produce("t", batch(b"new"))
     session = (session[0], 2) if in_session else session
     answer = await client.fetch({("t", 0): 0}, session=session, version=version)
-    (part,) = by_place(answer).values()
+    (part,) = by_partition(answer).values()
     if version < 13:
         assert values_of(part) == [b"new"]
     else:
@@ -252,14 +255,14 @@ async def test_deleted_records_wake_who_waits_below(m: Machine) -> None:
     await client.create_topic("t")
     await admin.produce("t", batch(b"a", b"b", b"c"))
     first = await client.fetch({("t", 0): 3}, session=(0, 0))
-    waiting = client.post_fetch({}, session=(first.session_id, 1), max_wait_ms=LONG_MS)
+    waiting = client.send_fetch({}, session=(first.session_id, 1), max_wait_ms=LONG_MS)
     await asyncio.sleep(1)
     assert await admin.delete_records("t", 2) == (0, 2)
     # The log start has moved, which is said.
-    (part,) = by_place(await waiting).values()
+    (part,) = by_partition(await waiting).values()
     assert (part.error_code, part.log_start_offset) == (0, 2)
-    assert (await client.fetch_one("t", 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert values_of(await client.fetch_one("t", 2), 2) == [b"c"]
+    assert (await client.fetch_partition("t", 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert values_of(await client.fetch_partition("t", 2), 2) == [b"c"]
     assert await admin.delete_records("t", -1) == (0, 3)
     assert (await admin.delete_records("t", 4))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
     assert await admin.delete_records("t", 1) == (0, 3)
@@ -277,12 +280,12 @@ async def test_cold_reads(m: Machine) -> None:
             await client.produce("t", batch(b"%d" % n), index)
     m.disk.cold = 1.0
     everything = {("t", index): 0 for index in range(3)}
-    assert bases(await client.fetch(everything)) == {place: [0, 1, 2, 3, 4] for place in everything}
+    assert base_offsets(await client.fetch(everything)) == {place: [0, 1, 2, 3, 4] for place in everything}
     assert m.threads.began["read_cold_blocking"] == 1
     answer = await client.fetch(everything, max_bytes=1)
-    assert bases(answer) == {("t", 0): [0], ("t", 1): [], ("t", 2): []}
+    assert base_offsets(answer) == {("t", 0): [0], ("t", 1): [], ("t", 2): []}
     answer = await client.fetch(everything, partition_max_bytes=200)
-    assert bases(answer) == {place: [0, 1] for place in everything}
+    assert base_offsets(answer) == {place: [0, 1] for place in everything}
     assert await client.read("t", 3) == [b"3", b"4"]
 
 
@@ -301,7 +304,7 @@ async def test_a_cold_partition_has_its_turn_beside_hot_ones(m: Machine, monkeyp
     answer = await client.fetch(offsets, session=(0, 0), max_bytes=2000)
     for epoch in range(1, 30):
         moved = {}
-        for place, batches in bases(answer).items():
+        for place, batches in base_offsets(answer).items():
             if batches:
                 offsets[place] = moved[place] = batches[-1] + 1
         answer = await client.fetch(moved, session=(answer.session_id, epoch), max_bytes=2000)
@@ -315,7 +318,7 @@ async def test_a_topic_that_is_deleted_during_a_cold_read(m: Machine) -> None:
     await admin.produce("t", batch(b"a"))
     m.disk.cold = 1.0
     m.threads.held.add("read_cold_blocking")
-    reading = client.post_fetch({("t", 0): 0})
+    reading = client.send_fetch({("t", 0): 0})
     await asyncio.sleep(1)
     await admin.delete_topic("t")
     m.threads.release("read_cold_blocking")
@@ -329,7 +332,7 @@ async def test_a_client_that_goes_away_during_a_cold_read(m: Machine) -> None:
     await admin.produce("t", batch(b"a"))
     m.disk.cold = 1.0
     m.threads.held.add("read_cold_blocking")
-    client.post_fetch({("t", 0): 0})
+    client.send_fetch({("t", 0): 0})
     await asyncio.sleep(1)
     client.close()
     await asyncio.sleep(1)

@@ -75,7 +75,7 @@ async def test_brokers_ask_for_several_transactions(m: Machine, version: int) ->
             third.transaction({"b": [0]}),
         ]
     )
-    answer = await one.client.ask(request, version, AddPartitionsToTxnResponse)
+    answer = await one.client.request(request, version, AddPartitionsToTxnResponse)
     assert answer.error_code == 0
     missing = int(ErrorCode.TRANSACTION_ABORTABLE)
     assert [(row.transactional_id, codes(row.topic_results)) for row in answer.results_by_transaction] == [
@@ -91,5 +91,5 @@ async def test_brokers_ask_for_several_transactions(m: Machine, version: int) ->
 @pytest.mark.parametrize("version", [4, 5])
 async def test_no_transactions_get_an_answer_too(m: Machine, version: int) -> None:
     client = await m.client()
-    answer = await client.ask(AddPartitionsToTxnRequest(), version, AddPartitionsToTxnResponse)
+    answer = await client.request(AddPartitionsToTxnRequest(), version, AddPartitionsToTxnResponse)
     assert (answer.error_code, answer.results_by_transaction) == (0, [])

@@ -30,13 +30,13 @@ async def test_version_5_gives_the_next_epoch(m: Machine, committed: bool) -> No
     before = one.producer_id, one.epoch
     assert (await one.send("a", b"x")).error_code == 0
     request = EndTxnRequest(transactional_id="t", producer_id=before[0], producer_epoch=before[1], committed=committed)
-    answer = await one.client.ask(request, 5, EndTxnResponse)
+    answer = await one.client.request(request, 5, EndTxnResponse)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, before[0], before[1] + 1)
     await one.completed()
-    again = await one.client.ask(request, 5, EndTxnResponse)
+    again = await one.client.request(request, 5, EndTxnResponse)
     assert (again.error_code, again.producer_id, again.producer_epoch) == (0, before[0], before[1] + 1)
     request.committed = not committed
-    other = await one.client.ask(request, 5, EndTxnResponse)
+    other = await one.client.request(request, 5, EndTxnResponse)
     assert (other.error_code, other.producer_id, other.producer_epoch) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
 
 

@@ -74,10 +74,10 @@ async def test_markers_of_a_producer_are_answered_together(m: Machine, version: 
         return WritableTxnMarker(producer_id=producer_id, producer_epoch=0, topics=topics)
 
     markers = [marker(70, "a", 0), marker(71, "a", 1), marker(70, "a", 2), marker(72, "a")]
-    answer = await one.client.ask(WriteTxnMarkersRequest(markers=markers), version, WriteTxnMarkersResponse)
+    answer = await one.client.request(WriteTxnMarkersRequest(markers=markers), version, WriteTxnMarkersResponse)
     assert [
         (row.producer_id, [(topic.name, [one.partition_index for one in topic.partitions]) for topic in row.topics])
         for row in answer.markers
     ] == [(70, [("a", [0, 2])]), (71, [("a", [1])])]
-    empty = await one.client.ask(WriteTxnMarkersRequest(), version, WriteTxnMarkersResponse)
+    empty = await one.client.request(WriteTxnMarkersRequest(), version, WriteTxnMarkersResponse)
     assert empty.markers == []

@@ -31,7 +31,7 @@ async def test_from_empty_to_complete(m: Machine) -> None:
 async def test_ids_that_are_none(m: Machine) -> None:
     one = await producer(m)
     request = DescribeTransactionsRequest(transactional_ids=["nobody", "", "t"])
-    answer = await one.client.ask(request, 0, DescribeTransactionsResponse)
+    answer = await one.client.request(request, 0, DescribeTransactionsResponse)
     assert [(row.transactional_id, row.error_code) for row in answer.transaction_states] == [
         ("nobody", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
         ("", ErrorCode.INVALID_REQUEST),

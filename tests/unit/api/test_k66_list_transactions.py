@@ -14,7 +14,7 @@ from tests.unit.support.transactional_producer import producer
 
 async def listed(client: Client, version: int = 2, **filters: Any) -> tuple[list[str], dict[str, str]]:
     """(unknown states, state by transactional id)"""
-    answer = await client.ask(ListTransactionsRequest(**filters), version, ListTransactionsResponse)
+    answer = await client.request(ListTransactionsRequest(**filters), version, ListTransactionsResponse)
     assert answer.error_code == 0
     return answer.unknown_state_filters, {
         row.transactional_id: row.transaction_state for row in answer.transaction_states
@@ -54,7 +54,7 @@ async def test_patterns(m: Machine) -> None:
     assert set((await listed(one.client, transactional_id_pattern="orders-[2-9]"))[1]) == {"orders-2"}
     assert set((await listed(one.client, transactional_id_pattern="orders"))[1]) == set()
     assert len((await listed(one.client, transactional_id_pattern=""))[1]) == 2
-    response = await one.client.ask(
+    response = await one.client.request(
         ListTransactionsRequest(transactional_id_pattern="(?=o).*"), 2, ListTransactionsResponse
     )
     assert (response.error_code, response.transaction_states) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])

@@ -132,7 +132,7 @@ async def test_requests_behind_one_another_keep_their_order_and_their_bytes(m: M
     for number in range(50):
         request = one.client.produce_request("a", {0: one.batch(b"%04d" % number * 500, sequence=number)})
         request.transactional_id = "t"
-        asked.append(one.client.post(request, 12, ProduceResponse))
+        asked.append(one.client.send(request, 12, ProduceResponse))
     answers = [await one for one in asked]
     assert [answer.responses[0].partition_responses[0].base_offset for answer in answers] == list(range(50))
     assert await one.client.read("a") == [b"%04d" % number * 500 for number in range(50)]
@@ -213,7 +213,7 @@ async def test_who_goes_while_waiting_leaves_nothing_behind(m: Machine) -> None:
     await stuck(m, one)
     request = one.client.produce_request("b", {0: one.batch(b"y")})
     request.transactional_id = "t"
-    asked = one.client.post(request, 12, ProduceResponse)
+    asked = one.client.send(request, 12, ProduceResponse)
     await asyncio.sleep(0.03)
     one.client.close()
     with pytest.raises(ConnectionResetError):

@@ -17,14 +17,13 @@ M = TypeVar("M", bound=Message)
 
 
 def arrives(
-    connection: Connection, client: Client, request: Message, version: int, answer: type[M]
+    connection: Connection, client: Client, request: Message, version: int, response_class: type[M]
 ) -> asyncio.Future[M]:
-    """The broker receives it now, in this turn of the loop."""
-    frame = client.encoded(request, version)
-    asked = client.expect(request, version, answer)
+    """The broker receives a request now, in this iteration of the event loop."""
+    frame, response = client.prepare(request, version, response_class)
     connection.get_buffer(-1)[: len(frame)] = frame
     connection.buffer_updated(len(frame))
-    return asked
+    return response
 
 
 def record(owner: Producer, partition: int, value: bytes) -> ProduceRequest:

@@ -66,7 +66,7 @@ async def unset_all(client: Client, resource: str, names: list[str]) -> None:
     changes = [AlterableConfig(name=name, config_operation=1, value=None) for name in names]
     alteration = AlterConfigsResource(resource_type=ConfigResourceType.BROKER, resource_name=resource, configs=changes)
     request = IncrementalAlterConfigsRequest(resources=[alteration])
-    (response,) = (await client.ask(request, 1, IncrementalAlterConfigsResponse)).responses
+    (response,) = (await client.request(request, 1, IncrementalAlterConfigsResponse)).responses
     assert response.error_code == 0, response.error_message
 
 
@@ -109,7 +109,7 @@ async def test_topics_use_altered_broker_configs_at_once_and_after_restarts(m: M
 
 
 async def greet(client: Client) -> None:
-    await client.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    await client.request(ApiVersionsRequest(), 0, ApiVersionsResponse)
 
 
 async def seconds_to_greet(m: Machine, connections: int) -> list[float]:
@@ -147,7 +147,7 @@ async def test_a_listener_can_have_a_lower_connection_limit(m: Machine) -> None:
 
 async def create(client: Client, name: str) -> tuple[int, str | None]:
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-    (result,) = (await client.ask(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)).topics
+    (result,) = (await client.request(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)).topics
     return result.error_code, result.error_message
 
 
@@ -161,11 +161,11 @@ async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
     assert await create(client, "t") == (38, f"Unable to replicate the partition 1 time(s): {all_cordoned}")
     two_partitions = CreatePartitionsTopic(name="before", count=2, assignments=None)
     request = CreatePartitionsRequest(topics=[two_partitions], timeout_ms=1000)
-    (result,) = (await client.ask(request, 3, CreatePartitionsResponse)).results
+    (result,) = (await client.request(request, 3, CreatePartitionsResponse)).results
     assert (result.error_code, result.error_message) == (38, all_cordoned)
     assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
     topic = CreatableTopic(name="assigned", num_partitions=-1, replication_factor=-1, assignments=[assignment])
-    (created,) = (await client.ask(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)).topics
+    (created,) = (await client.request(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)).topics
     assert created.error_code == 0
     await unset_all(client, "1", ["cordoned.log.dirs"])
     assert await create(client, "t") == (0, None)

@@ -85,7 +85,7 @@ def at(topic: str, partition: int = 0) -> Labels:
 
 async def commit(client: Client, topic: str, partition: int, offset: int) -> None:
     """Of the group g, which has no members."""
-    await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
     part = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
     request = OffsetCommitRequest(
         group_id="g",
@@ -94,7 +94,7 @@ async def commit(client: Client, topic: str, partition: int, offset: int) -> Non
     )
     code: int = ErrorCode.NOT_COORDINATOR
     while code:
-        answer = await client.ask(request, 8, OffsetCommitResponse)
+        answer = await client.request(request, 8, OffsetCommitResponse)
         code = answer.topics[0].partitions[0].error_code
         await asyncio.sleep(0.01)
 
@@ -165,8 +165,8 @@ async def test_what_waits_and_what_is_connected(m: Machine) -> None:
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
     waiting = [
-        client.post_produce("t", batch(b"a"), acks=-1),
-        (await m.client()).post_fetch({("t", 0): 0}, max_wait_ms=50_000, min_bytes=1),
+        client.send_produce("t", batch(b"a"), acks=-1),
+        (await m.client()).send_fetch({("t", 0): 0}, max_wait_ms=50_000, min_bytes=1),
     ]
     await asyncio.sleep(0.01)
     found = await scrape(m)

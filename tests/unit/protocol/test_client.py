@@ -7,6 +7,7 @@ import pytest
 from protocol.apis import APIS, ApiKey
 from protocol.client import (
     ClientConnection,
+    EncodedRequest,
     NegotiationError,
     Response,
     UnexpectedResponseError,
@@ -228,9 +229,9 @@ def api_versions_frame(correlation_id: int, version: int, rows: Ranges, error_co
     return response_frame(message, version, correlation_id)
 
 
-def requested_version(request: bytes | None) -> int:
+def requested_version(request: EncodedRequest | None) -> int:
     assert request is not None
-    header = decode_request_header(request, 4)
+    header = decode_request_header(request.frame, 4)
     assert header.api_key == ApiKey.API_VERSIONS
     return header.version
 
@@ -300,7 +301,7 @@ def test_a_broker_that_rejects_the_version_and_lists_nothing() -> None:
 
 def test_negotiation_ends_with_a_broker_that_rejects_every_version() -> None:
     connection = ClientConnection("me")
-    request: bytes | None = connection.start_negotiation()
+    request: EncodedRequest | None = connection.start_negotiation()
     rows = {ApiKey.API_VERSIONS: (0, 99)}
     for number, version in enumerate((4, 3, 2, 1, 0), start=1):
         assert requested_version(request) == version
@@ -321,7 +322,7 @@ def test_another_error_ends_the_negotiation() -> None:
 
 def test_the_software_is_named() -> None:
     """KIP-511."""
-    request = ClientConnection("me", software_name="s", software_version="1").start_negotiation()
+    request = ClientConnection("me", software_name="s", software_version="1").start_negotiation().frame
     header = decode_request_header(request, 4)
     assert decode(ApiVersionsRequest, request, 4, header.body_pos) == ApiVersionsRequest(
         client_software_name="s", client_software_version="1"

@@ -44,7 +44,7 @@ async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFi
     for name in ("waited-for", "in-the-background"):
         await admin.create_topic(name, flush_before_ack=name == "waited-for", flush_ms=1000)
         m.threads.held.add("flush_blocking")
-        produced = client.post_produce(name, batch(b"a"), acks=1)
+        produced = client.send_produce(name, batch(b"a"), acks=1)
         began = m.threads.began["flush_blocking"]
         await m.until(lambda began=began: m.threads.began["flush_blocking"] > began)  # type: ignore[misc]
         partition = m.partition(name)
@@ -69,7 +69,7 @@ async def test_requests_during_a_deletion(m: Machine) -> None:
     await asyncio.sleep(1)
     assert not deletion.done()
     assert (await client.produce("t", batch(b"b"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert (await client.fetch_one("t", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await client.fetch_partition("t", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     m.threads.release("attempt")
     await deletion
 
@@ -151,8 +151,8 @@ async def test_losing_the_leadership_fails_those_who_wait(m: Machine) -> None:
     client, other = await m.client(), await m.client()
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
-    produced = client.post_produce("t", batch(b"a"))
-    fetched = other.post_fetch({("t", 0): 0}, max_wait_ms=100_000)
+    produced = client.send_produce("t", batch(b"a"))
+    fetched = other.send_fetch({("t", 0): 0}, max_wait_ms=100_000)
     await asyncio.sleep(1)
     m.partition("t").follow(PartitionRegistration(2, 5, [1, 2], [1, 2]), node_id=1)
     assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -206,7 +206,7 @@ async def test_stopping_with_a_sync_under_way(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
-    produced = client.post_produce("t", batch(b"a"))
+    produced = client.send_produce("t", batch(b"a"))
     await m.until(lambda: m.threads.began["flush_blocking"] == 1)
     stopping = asyncio.ensure_future(m.stop())
     with pytest.raises(ConnectionResetError):

@@ -11,7 +11,7 @@ from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
-from tests.unit.support.client import EPOCH_MS, Client, bases, batch, values_of
+from tests.unit.support.client import EPOCH_MS, Client, base_offsets, batch, values_of
 from tests.unit.support.simulated_broker import Machine, story
 
 T = TopicPartition("t", 0)
@@ -71,7 +71,7 @@ async def begin(m: Machine, **configs: Any) -> tuple[Client, Writer]:
 
 async def committed(client: Client, offset: int = 0, **options: Any) -> tuple[list[bytes], int, list[tuple[int, int]]]:
     """The values that come, the last stable offset, and (producer id, first offset) of what was aborted among them."""
-    answer = await client.fetch_one("t", offset, isolation_level=1, **options)
+    answer = await client.fetch_partition("t", offset, isolation_level=1, **options)
     aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
     return values_of(answer, offset), answer.last_stable_offset, aborted
 
@@ -160,34 +160,34 @@ async def test_an_open_transaction_is_remembered_by_the_next_start(m: Machine) -
 @story
 async def test_who_waits_for_committed_records_wakes_with_their_marker(m: Machine) -> None:
     client, writer = await begin(m)
-    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=150, isolation_level=1)
+    waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=150, isolation_level=1)
     writer.write(data(0, bytes(300)))
     await asyncio.sleep(1)
     assert not waiting.done()
     began = m.elapsed_ms
     await writer.end()
-    assert bases(await waiting) == {("t", 0): [0, 1]}
+    assert base_offsets(await waiting) == {("t", 0): [0, 1]}
     assert m.elapsed_ms - began < 5
 
 
 @story
 async def test_min_bytes_of_what_has_become_stable(m: Machine) -> None:
     client, writer = await begin(m)
-    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=1200, isolation_level=1)
+    waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=1200, isolation_level=1)
     for n in range(4):
         assert not waiting.done()
         writer.write(data(0, bytes(200), epoch=n))
         await writer.end(producer_epoch=n + 1)
         await asyncio.sleep(1)
-    assert bases(await waiting) == {("t", 0): list(range(8))}
+    assert base_offsets(await waiting) == {("t", 0): list(range(8))}
 
 
 @story
 async def test_who_waits_for_any_records_does_not_wait_for_the_marker(m: Machine) -> None:
     client, writer = await begin(m)
-    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
+    waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
     writer.write(data(0))
-    assert bases(await waiting) == {("t", 0): [0]}
+    assert base_offsets(await waiting) == {("t", 0): [0]}
 
 
 # What may be appended.

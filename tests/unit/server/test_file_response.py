@@ -34,9 +34,9 @@ async def test_what_arrives_is_what_is_in_the_log(m: Machine) -> None:
     client = await m.client()
     await fill(client)
     (segment,) = m.disk.find("t-0/00000000000000000000.log")
-    whole = await client.fetch_one("t", 0, partition_max_bytes=20 * MIB)
+    whole = await client.fetch_partition("t", 0, partition_max_bytes=20 * MIB)
     assert records_of(whole) == bytes(m.disk.data(segment))
-    cut = await client.fetch_one("t", 3, partition_max_bytes=5 * SIZE + SIZE // 2)
+    cut = await client.fetch_partition("t", 3, partition_max_bytes=5 * SIZE + SIZE // 2)
     assert numbers(values_of(cut)) == VALUES[3:8], "whole batches only"
 
 
@@ -48,7 +48,7 @@ def test_pieces_that_are_not_in_memory_are_read_in_a_thread(cold: float) -> None
         await fill(client)
         m.disk.cold = cold
         for offset in range(COUNT):
-            answer = await client.fetch_one("t", offset, partition_max_bytes=20 * MIB)
+            answer = await client.fetch_partition("t", offset, partition_max_bytes=20 * MIB)
             assert numbers(values_of(answer)) == VALUES[offset:]
 
     tell()
@@ -59,9 +59,9 @@ async def test_answers_keep_their_order_and_others_are_served_between_the_pieces
     reader, other = await m.client(), await m.client()
     await fill(reader)
     order: list[str] = []
-    large = reader.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
-    after = asyncio.ensure_future(reader.ask(ApiVersionsRequest(), 0, ApiVersionsResponse))
-    beside = asyncio.ensure_future(other.ask(ApiVersionsRequest(), 0, ApiVersionsResponse))
+    large = reader.send_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
+    after = asyncio.ensure_future(reader.request(ApiVersionsRequest(), 0, ApiVersionsResponse))
+    beside = asyncio.ensure_future(other.request(ApiVersionsRequest(), 0, ApiVersionsResponse))
     for name, asked in (("large", large), ("after", after), ("beside", beside)):
         asked.add_done_callback(lambda _, name=name: order.append(name))  # type: ignore[misc]
     await asyncio.gather(large, after, beside)
@@ -73,7 +73,7 @@ async def test_a_client_that_does_not_take_it_holds_no_more_than_a_piece(m: Mach
     slow = await m.client()
     await fill(slow)
     slow.transport.pause_reading()
-    waiting = slow.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
+    waiting = slow.send_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
     server = m.broker._server.context
     await m.until(lambda: server.unsent_bytes > 0)
     await asyncio.sleep(5)
@@ -89,13 +89,13 @@ async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(m: Machine) ->
     slow, other = await m.client(), await m.client()
     await fill(slow)
     slow.transport.pause_reading()
-    slow.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB).cancel()
+    slow.send_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB).cancel()
     server = m.broker._server.context
     await m.until(lambda: server.unsent_bytes > 0)
     slow.close()
     await m.until(lambda: len(m.broker._server.connections) == 1)
     assert server.unsent_bytes == 0
-    assert numbers(values_of(await other.fetch_one("t", 0, partition_max_bytes=20 * MIB))) == VALUES
+    assert numbers(values_of(await other.fetch_partition("t", 0, partition_max_bytes=20 * MIB))) == VALUES
 
 
 @story
@@ -114,7 +114,7 @@ async def test_a_disk_that_fails_in_the_middle_ends_the_connection_and_the_log(
     monkeypatch.setattr(SimFile, "pread_nowait", fail_far_on)
     with pytest.raises(ConnectionResetError):
         await reader.fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
-    assert (await other.fetch_one("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (await other.fetch_partition("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @story
@@ -122,7 +122,7 @@ async def test_a_segment_that_goes_while_it_is_sent_arrives_whole(m: Machine) ->
     slow, other = await m.client(), await m.client()
     await fill(slow)
     slow.transport.pause_reading()
-    waiting = slow.post_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
+    waiting = slow.send_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
     await m.until(lambda: m.broker._server.context.unsent_bytes > 0)
     await other.delete_topic("t")
     await asyncio.sleep(300)

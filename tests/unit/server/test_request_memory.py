@@ -40,7 +40,7 @@ async def test_what_is_held_is_bounded(m: Machine) -> None:
     await settled(m)
     assert LIMIT // 2 < held(m) <= LIMIT + SMALL_FRAME_RESERVE + 2 * FRAME
     others = await m.client()
-    assert (await others.ask(MetadataRequest(topics=[]), 12, MetadataResponse)).brokers
+    assert (await others.request(MetadataRequest(topics=[]), 12, MetadataResponse)).brokers
     for client in crowd:
         client.close()
     await m.until(lambda: held(m) == 0)
@@ -90,7 +90,7 @@ async def test_nobody_is_hurried_while_nobody_waits(m: Machine) -> None:
 async def test_what_comes_behind_a_request_that_waits_is_counted(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
-    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=5000)
+    waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=5000)
     client.transport.write(BEGINNING + bytes(2 * MIB))
     await settled(m)
     assert 0 < held(m) < 512 * 1024

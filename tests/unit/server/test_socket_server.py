@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 async def greet(client: Client) -> None:
-    answer = await client.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    answer = await client.request(ApiVersionsRequest(), 0, ApiVersionsResponse)
     assert answer.error_code == 0
 
 
@@ -42,7 +42,7 @@ async def test_max_connections_per_ip(m: Machine) -> None:
             await greet(client)
         one_too_many = await m.client(host)
         await one_too_many.closed
-    await (await m.client("three")).ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    await (await m.client("three")).request(ApiVersionsRequest(), 0, ApiVersionsResponse)
 
 
 @story
@@ -81,7 +81,7 @@ async def test_idle_connections_are_closed(m: Machine) -> None:
 async def test_who_waits_for_an_answer_is_not_idle(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
-    waiting = client.post_fetch({("t", 0): 0}, max_wait_ms=int(HOUR * 1000))
+    waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=int(HOUR * 1000))
     await asyncio.sleep(59 * MINUTE)
     assert not client.closed.done()
     await waiting
@@ -97,9 +97,9 @@ async def test_a_client_that_does_not_read_costs_little_and_holds_nobody_up(m: M
     for _ in range(20):
         await slow.produce("t", batch(b"v", size=500_000))
     slow.transport.pause_reading()
-    answers = [slow.post_fetch({("t", 0): 0}) for _ in range(100)]
+    answers = [slow.send_fetch({("t", 0): 0}) for _ in range(100)]
     for round in range(50):
-        (value,) = values_of(await busy.fetch_one("t", round % 20, partition_max_bytes=1))
+        (value,) = values_of(await busy.fetch_partition("t", round % 20, partition_max_bytes=1))
         assert value.startswith(b"v")
     server = m.broker._server.context
     assert 0 < server.unsent_bytes < 5 * MIB
@@ -119,7 +119,7 @@ async def test_answers_shrink_as_unsent_ones_grow(m: Machine) -> None:
     fetching = m.broker.services.fetching
 
     async def answered() -> int:
-        answer = await client.fetch_one("t", 0, partition_max_bytes=20 * MIB)
+        answer = await client.fetch_partition("t", 0, partition_max_bytes=20 * MIB)
         return len(values_of(answer))
 
     assert await answered() == 9
@@ -133,7 +133,7 @@ async def test_answers_shrink_as_unsent_ones_grow(m: Machine) -> None:
 async def test_stopping_with_clients_that_wait(m: Machine) -> None:
     clients = [await m.client() for _ in range(3)]
     await clients[0].create_topic("t")
-    waiting = [client.post_fetch({("t", 0): 0}, max_wait_ms=int(HOUR * 1000)) for client in clients]
+    waiting = [client.send_fetch({("t", 0): 0}, max_wait_ms=int(HOUR * 1000)) for client in clients]
     await asyncio.sleep(1)
     began = m.loop.time()
     await m.stop()
@@ -152,7 +152,7 @@ async def test_a_client_that_goes_away_while_it_waits(m: Machine) -> None:
     replicas = m.broker.services.replicas
     for _ in range(20):
         one = await m.client()
-        one.post_fetch({("t", index): 0 for index in range(100)}, max_wait_ms=int(HOUR * 1000))
+        one.send_fetch({("t", index): 0 for index in range(100)}, max_wait_ms=int(HOUR * 1000))
         await m.until(lambda: len(replicas.purgatory) == 1)
         one.close()
         await m.until(lambda: len(replicas.purgatory) == 0)

@@ -1,14 +1,13 @@
-"""A client that says exactly what a test wants said, in the project's own codecs, and records to send and read."""
+"""A client whose requests are exactly what a test passes, and record batches to produce and to read."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from kbroker.common import Buffer
 from kbroker.simulation.runtime.clock import EPOCH_MS
+from protocol.client import ClientConnection
 from protocol.errors import ErrorCode
-from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k00_produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -46,11 +45,10 @@ from protocol.messages.k44_incremental_alter_configs import (
 from protocol.records.batch import body_of, build_batch, iter_headers
 from protocol.records.compression import decompress
 from protocol.records.record import iter_records
-from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message
 
 M = TypeVar("M", bound=Message)
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 def dotted(configs: Mapping[str, object]) -> dict[str, str]:
@@ -63,7 +61,7 @@ def _text(value: object) -> str:
 
 
 class Client(asyncio.Protocol):
-    """One connection. Answers are checked to come in the order of the requests."""
+    """One connection to a broker, on the event loop of the test."""
 
     transport: asyncio.Transport
 
@@ -71,70 +69,53 @@ class Client(asyncio.Protocol):
         self.loop = loop
         self.ids: dict[str, bytes] = {}
         self.closed: asyncio.Future[Exception | None] = loop.create_future()
-        self.received = bytearray()
-        # Of each request that is to be answered: its correlation id, and what takes the answer.
-        self._asked: deque[tuple[int, Callable[[bytes], None], asyncio.Future[Any]]] = deque()
-        self._number = 0
+        self.bytes_received = 0
+        self._connection = ClientConnection("story")
+        self._pending: dict[int, tuple[type[Message], asyncio.Future[Any]]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self.received += data
-        while len(self.received) >= 4:
-            size = int.from_bytes(self.received[:4], "big")
-            if len(self.received) < 4 + size:
-                return
-            body = bytes(self.received[4 : 4 + size])
-            del self.received[: 4 + size]
-            correlation_id, take, _ = self._asked.popleft()
-            assert int.from_bytes(body[:4], "big") == correlation_id, "answers out of order"
-            take(body)
+        self.bytes_received += len(data)
+        self._connection.receive(data)
+        while (response := self._connection.next_response()) is not None:
+            response_class, future = self._pending.pop(response.correlation_id)
+            if not future.done():
+                future.set_result(response.decode(response_class))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set_result(exc)
-        for _, _, answer in self._asked:
-            if not answer.done():
-                answer.set_exception(ConnectionResetError("the broker closed the connection"))
-                answer.exception()
-        self._asked.clear()
+        for _, future in self._pending.values():
+            if not future.done():
+                future.set_exception(ConnectionResetError("the broker closed the connection"))
+                future.exception()
+        self._pending.clear()
 
     def close(self) -> None:
         self.transport.abort()
 
     # Any request.
 
-    def encoded(self, request: Message, version: int) -> bytes:
-        """A whole frame; the next one gets another correlation id."""
-        self._number += 1
-        key = request.__options__["key"]
-        return encode_frame(encode_request_header(key, version, self._number, "story"), encode(request, version))
+    def prepare(self, request: Message, version: int, response_class: type[M]) -> "tuple[bytes, asyncio.Future[M]]":
+        """Return the frame of a request, which the caller sends, and the future of its response."""
+        encoded = self._connection.send(request, version)
+        future: asyncio.Future[M] = self.loop.create_future()
+        self._pending[encoded.correlation_id] = response_class, future
+        return encoded.frame, future
 
-    def post(self, request: Message, version: int, answer: type[M]) -> "asyncio.Future[M]":
-        """Ask without waiting."""
+    def send(self, request: Message, version: int, response_class: type[M]) -> "asyncio.Future[M]":
+        """Send a request without waiting for its response."""
         if self.closed.done():
             raise ConnectionResetError("the connection was closed before")
-        data = self.encoded(request, version)
-        asked = self.expect(request, version, answer)
-        self.transport.write(data)
-        return asked
+        frame, future = self.prepare(request, version, response_class)
+        self.transport.write(frame)
+        return future
 
-    def expect(self, request: Message, version: int, answer: type[M]) -> "asyncio.Future[M]":
-        """What the answer to the request that was encoded last will be."""
-        asked: asyncio.Future[M] = self.loop.create_future()
-        key = request.__options__["key"]
-
-        def take(body: bytes) -> None:
-            _, pos = decode_response_header(body, key, version)
-            if not asked.done():
-                asked.set_result(decode(answer, body, version, pos))
-
-        self._asked.append((self._number, take, asked))
-        return asked
-
-    async def ask(self, request: Message, version: int, answer: type[M]) -> M:
-        return await self.post(request, version, answer)
+    async def request(self, request: Message, version: int, response_class: type[M]) -> M:
+        """Send a request and wait for its response."""
+        return await self.send(request, version, response_class)
 
     # Produce.
 
@@ -145,52 +126,58 @@ class Client(asyncio.Protocol):
         data = TopicProduceData(name=topic, topic_id=self.ids.get(topic, bytes(16)), partition_data=parts)
         return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[data])
 
-    def post_produce(
+    def send_produce(
         self, topic: str, records: Buffer | None, partition: int = 0, *, version: int = 12, **options: Any
     ) -> "asyncio.Future[PartitionProduceResponse]":
-        """Produce to one partition; the future gives that partition's answer."""
-        answer: asyncio.Future[PartitionProduceResponse] = self.loop.create_future()
+        """Produce to one partition, without waiting for the response of that partition."""
+        future: asyncio.Future[PartitionProduceResponse] = self.loop.create_future()
         request = self.produce_request(topic, {partition: records}, **options)
 
-        def unpack(asked: "asyncio.Future[ProduceResponse]") -> None:
-            if answer.done():
+        def on_response(response: "asyncio.Future[ProduceResponse]") -> None:
+            if future.done():
                 return
-            if asked.exception() is not None:
-                answer.set_exception(asked.exception())  # type: ignore[arg-type]
-                answer.exception()
+            if response.exception() is not None:
+                future.set_exception(response.exception())  # type: ignore[arg-type]
+                future.exception()
             else:
-                answer.set_result(asked.result().responses[0].partition_responses[0])
+                future.set_result(response.result().responses[0].partition_responses[0])
 
-        self.post(request, version, ProduceResponse).add_done_callback(unpack)
-        return answer
+        self.send(request, version, ProduceResponse).add_done_callback(on_response)
+        return future
 
     async def produce(
         self, topic: str, records: Buffer | None, partition: int = 0, **options: Any
     ) -> PartitionProduceResponse:
-        return await self.post_produce(topic, records, partition, **options)
+        return await self.send_produce(topic, records, partition, **options)
 
-    def produce_unanswered(self, topic: str, records: Buffer | None, partition: int = 0, version: int = 12) -> None:
-        """With acks=0: nothing will be said."""
-        self.transport.write(self.encoded(self.produce_request(topic, {partition: records}, acks=0), version))
+    def encode_produce_acks_0(
+        self, topic: str, records: Buffer | None, partition: int = 0, *, version: int = 12
+    ) -> bytes:
+        """Return the frame of a Produce request that has no response."""
+        request = self.produce_request(topic, {partition: records}, acks=0)
+        return self._connection.send(request, version, expect_response=False).frame
+
+    def produce_acks_0(self, topic: str, records: Buffer | None, partition: int = 0, version: int = 12) -> None:
+        self.transport.write(self.encode_produce_acks_0(topic, records, partition, version=version))
 
     # Fetch.
 
     def fetch_request(
         self,
-        wanted: Mapping[Place, int],
+        offsets: Mapping[TopicPartition, int],
         *,
         max_wait_ms: int = 0,
         min_bytes: int = 1,
         max_bytes: int = 50 << 20,
         partition_max_bytes: int = 1 << 20,
         session: tuple[int, int] = (0, -1),
-        forgotten: Iterable[Place] = (),
+        forgotten: Iterable[TopicPartition] = (),
         isolation_level: int = 0,
         leader_epoch: int = -1,
     ) -> FetchRequest:
-        """`wanted`: fetch offsets by (topic, partition)."""
+        """`offsets`: fetch offsets by (topic, partition)."""
         topics: dict[str, list[FetchPartition]] = {}
-        for (topic, index), offset in wanted.items():
+        for (topic, index), offset in offsets.items():
             topics.setdefault(topic, []).append(
                 FetchPartition(
                     partition=index,
@@ -199,7 +186,7 @@ class Client(asyncio.Protocol):
                     current_leader_epoch=leader_epoch,
                 )
             )
-        unknown = bytes(16)
+        no_id = bytes(16)
         return FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=min_bytes,
@@ -208,45 +195,45 @@ class Client(asyncio.Protocol):
             session_id=session[0],
             session_epoch=session[1],
             topics=[
-                FetchTopic(topic=topic, topic_id=self.ids.get(topic, unknown), partitions=partitions)
+                FetchTopic(topic=topic, topic_id=self.ids.get(topic, no_id), partitions=partitions)
                 for topic, partitions in topics.items()
             ],
             forgotten_topics_data=[
-                ForgottenTopic(topic=topic, topic_id=self.ids.get(topic, unknown), partitions=[index])
+                ForgottenTopic(topic=topic, topic_id=self.ids.get(topic, no_id), partitions=[index])
                 for topic, index in forgotten
             ],
         )
 
-    def post_fetch(
-        self, wanted: Mapping[Place, int], *, version: int = 12, **options: Any
+    def send_fetch(
+        self, offsets: Mapping[TopicPartition, int], *, version: int = 12, **options: Any
     ) -> "asyncio.Future[FetchResponse]":
-        return self.post(self.fetch_request(wanted, **options), version, FetchResponse)
+        return self.send(self.fetch_request(offsets, **options), version, FetchResponse)
 
-    async def fetch(self, wanted: Mapping[Place, int], **options: Any) -> FetchResponse:
-        return await self.post_fetch(wanted, **options)
+    async def fetch(self, offsets: Mapping[TopicPartition, int], **options: Any) -> FetchResponse:
+        return await self.send_fetch(offsets, **options)
 
-    async def fetch_one(self, topic: str, offset: int, partition: int = 0, **options: Any) -> PartitionData:
-        """One partition, outside of any session."""
-        answer = await self.fetch({(topic, partition): offset}, **options)
-        assert answer.error_code == 0
-        return answer.responses[0].partitions[0]
+    async def fetch_partition(self, topic: str, offset: int, partition: int = 0, **options: Any) -> PartitionData:
+        """Fetch one partition outside of any fetch session."""
+        response = await self.fetch({(topic, partition): offset}, **options)
+        assert response.error_code == 0
+        return response.responses[0].partitions[0]
 
     async def read(self, topic: str, offset: int = 0, partition: int = 0) -> list[bytes]:
-        """The values of all that can be read from an offset on."""
+        """Return the values of all records from an offset on."""
         values: list[bytes] = []
         while True:
-            answer = await self.fetch_one(topic, offset, partition)
-            assert answer.error_code == 0
-            batches = list(iter_headers(records_of(answer)))
+            data = await self.fetch_partition(topic, offset, partition)
+            assert data.error_code == 0
+            batches = list(iter_headers(records_of(data)))
             if not batches:
                 return values
-            values += values_of(answer, offset)
+            values += values_of(data, offset)
             offset = batches[-1][1].next_offset
 
     # Administration.
 
     async def create_topic(self, name: str, partitions: int = 1, **configs: object) -> bytes:
-        """Gives the topic id."""
+        """Create a topic; returns its id."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -254,14 +241,14 @@ class Client(asyncio.Protocol):
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in dotted(configs).items()],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
-        (created,) = (await self.ask(request, 7, CreateTopicsResponse)).topics
+        (created,) = (await self.request(request, 7, CreateTopicsResponse)).topics
         assert created.error_code == 0, created.error_message
         self.ids[name] = created.topic_id
         return created.topic_id
 
     async def delete_topic(self, name: str) -> None:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=60_000)
-        (deleted,) = (await self.ask(request, 6, DeleteTopicsResponse)).responses
+        (deleted,) = (await self.request(request, 6, DeleteTopicsResponse)).responses
         assert deleted.error_code == 0, deleted.error_message
 
     async def alter_topic(self, name: str, **configs: object) -> None:
@@ -274,16 +261,16 @@ class Client(asyncio.Protocol):
         changes = [AlterableConfig(name=key, config_operation=0, value=value) for key, value in configs.items()]
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        (answer,) = (await self.ask(request, 1, IncrementalAlterConfigsResponse)).responses
-        assert answer.error_code == 0, answer.error_message
+        (altered,) = (await self.request(request, 1, IncrementalAlterConfigsResponse)).responses
+        assert altered.error_code == 0, altered.error_message
 
     async def delete_records(self, topic: str, offset: int, partition: int = 0) -> tuple[int, int]:
-        """(error code, log start offset)."""
-        wanted = DeleteRecordsPartition(partition_index=partition, offset=offset)
-        topics = [DeleteRecordsTopic(name=topic, partitions=[wanted])]
+        """Delete the records before an offset; returns (error code, log start offset)."""
+        partitions = [DeleteRecordsPartition(partition_index=partition, offset=offset)]
+        topics = [DeleteRecordsTopic(name=topic, partitions=partitions)]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=60_000)
-        (answer,) = (await self.ask(request, 2, DeleteRecordsResponse)).topics[0].partitions
-        return answer.error_code, answer.low_watermark
+        (deleted,) = (await self.request(request, 2, DeleteRecordsResponse)).topics[0].partitions
+        return deleted.error_code, deleted.low_watermark
 
 
 # Records.
@@ -297,7 +284,7 @@ def batch(
     codec: int = 0,
     size: int = 0,
 ) -> bytearray:
-    """A batch of these values. `producer` is (id, epoch, base sequence); each value gets at least `size` bytes."""
+    """Build a batch of values, each padded to `size` bytes. `producer` is (id, epoch, base sequence)."""
     records = [(at_ms, key, value.ljust(size, b"."), ()) for value in values or (b"v",)]
     if producer is None:
         return build_batch(records, codec=codec)
@@ -305,34 +292,33 @@ def batch(
     return build_batch(records, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
-def records_of(answer: PartitionData) -> bytes:
-    return bytes(answer.records or b"")
+def records_of(data: PartitionData) -> bytes:
+    return bytes(data.records or b"")
 
 
-def values_of(answer: PartitionData, offset: int = 0) -> list[bytes]:
-    """The values of a fetched partition's records from an offset on."""
-    data = records_of(answer)
-    found = []
-    for pos, header in iter_headers(data):
-        body = decompress(header.codec, body_of(data, pos, header.size), 1 << 26)
+def values_of(data: PartitionData, offset: int = 0) -> list[bytes]:
+    """Return the values of a fetched partition's records from an offset on."""
+    records = records_of(data)
+    values = []
+    for pos, header in iter_headers(records):
+        body = decompress(header.codec, body_of(records, pos, header.size), 1 << 26)
         for record in iter_records(body, header.count, header.base_timestamp):
             if header.base_offset + record.offset_delta >= offset:
-                found.append(record.value or b"")
-    return found
+                values.append(record.value or b"")
+    return values
 
 
-def by_place(answer: FetchResponse) -> dict[Place, PartitionData]:
-    """The partitions of an answer by (topic, partition)."""
-    return {(topic.topic, one.partition_index): one for topic in answer.responses for one in topic.partitions}
+def by_partition(response: FetchResponse) -> dict[TopicPartition, PartitionData]:
+    return {(topic.topic, data.partition_index): data for topic in response.responses for data in topic.partitions}
 
 
-def bases(answer: FetchResponse) -> dict[Place, list[int]]:
-    """Base offsets of the batches of each partition that is in an answer."""
+def base_offsets(response: FetchResponse) -> dict[TopicPartition, list[int]]:
+    """Return the base offsets of the fetched batches by partition."""
     return {
-        place: [header.base_offset for _, header in iter_headers(records_of(part))]
-        for place, part in by_place(answer).items()
+        partition: [header.base_offset for _, header in iter_headers(records_of(data))]
+        for partition, data in by_partition(response).items()
     }
 
 
-def errors(answer: FetchResponse) -> dict[Place, ErrorCode]:
-    return {place: ErrorCode(part.error_code) for place, part in by_place(answer).items()}
+def errors(response: FetchResponse) -> dict[TopicPartition, ErrorCode]:
+    return {partition: ErrorCode(data.error_code) for partition, data in by_partition(response).items()}

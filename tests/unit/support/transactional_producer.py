@@ -58,10 +58,10 @@ class Producer:
         """The coordinator; this makes __transaction_state."""
         if version >= 4:
             request = FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id])
-            answer = await self.client.ask(request, version, FindCoordinatorResponse)
+            answer = await self.client.request(request, version, FindCoordinatorResponse)
             assert answer.coordinators[0].error_code == 0
             return answer.coordinators[0].node_id
-        answer = await self.client.ask(
+        answer = await self.client.request(
             FindCoordinatorRequest(key_type=1, key=self.transactional_id), version, FindCoordinatorResponse
         )
         assert answer.error_code == 0
@@ -72,7 +72,7 @@ class Producer:
         request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms)
         if keep:
             request.producer_id, request.producer_epoch = self.producer_id, self.epoch
-        answer = await self.client.ask(request, version, InitProducerIdResponse)
+        answer = await self.client.request(request, version, InitProducerIdResponse)
         if answer.error_code == 0:
             self._now(answer.producer_id, answer.producer_epoch)
         return answer.error_code
@@ -116,7 +116,7 @@ class Producer:
                 request.topic_data += more.topic_data
         assert request is not None
         request.transactional_id = self.transactional_id if name_it else None
-        answer = await self.client.ask(request, version, ProduceResponse)
+        answer = await self.client.request(request, version, ProduceResponse)
         return [topic.partition_responses for topic in answer.responses]
 
     async def add(self, partitions: Partitions, version: int = 3) -> list[AddPartitionsToTxnTopicResult]:
@@ -127,7 +127,7 @@ class Producer:
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=topics,
         )
-        answer = await self.client.ask(request, version, AddPartitionsToTxnResponse)
+        answer = await self.client.request(request, version, AddPartitionsToTxnResponse)
         return answer.results_by_topic_v3_and_below
 
     def transaction(self, partitions: Partitions, *, verify_only: bool = False) -> AddPartitionsToTxnTransaction:
@@ -137,11 +137,11 @@ class Producer:
 
     async def add_offsets(self, group_id: str = "g", version: int = 4) -> int:
         request = AddOffsetsToTxnRequest(**self._who, group_id=group_id)
-        return (await self.client.ask(request, version, AddOffsetsToTxnResponse)).error_code
+        return (await self.client.request(request, version, AddOffsetsToTxnResponse)).error_code
 
     async def end(self, committed: bool, version: int | None = None) -> int:
         version = (5 if self.v2 else 4) if version is None else version
-        answer = await self.client.ask(EndTxnRequest(**self._who, committed=committed), version, EndTxnResponse)
+        answer = await self.client.request(EndTxnRequest(**self._who, committed=committed), version, EndTxnResponse)
         if answer.error_code == 0 and version >= 5:
             self._now(answer.producer_id, answer.producer_epoch)
         return answer.error_code
@@ -154,7 +154,7 @@ class Producer:
 
     async def described(self) -> TransactionState:
         request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
-        return (await self.client.ask(request, 0, DescribeTransactionsResponse)).transaction_states[0]
+        return (await self.client.request(request, 0, DescribeTransactionsResponse)).transaction_states[0]
 
     async def completed(self) -> str:
         """Waits until nothing of the last transaction is under way."""
@@ -196,7 +196,7 @@ async def write_marker(
         coordinator_epoch=coordinator_epoch,
         transaction_version=transaction_version,
     )
-    answer = await client.ask(WriteTxnMarkersRequest(markers=[marker]), version, WriteTxnMarkersResponse)
+    answer = await client.request(WriteTxnMarkersRequest(markers=[marker]), version, WriteTxnMarkersResponse)
     return {
         (topic.name, one.partition_index): one.error_code
         for row in answer.markers

@@ -113,7 +113,7 @@ class Cluster:
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=False
         )
-        answer = await connection.ask(request, MetadataResponse)
+        answer = await connection.request(request, MetadataResponse)
         self.nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         for topic in answer.topics:
             self._learn(topic)
@@ -187,7 +187,7 @@ class Cluster:
         connection = await self.any()
         several = connection.version(ApiKey.FIND_COORDINATOR) >= SEVERAL_KEYS_VERSION
         names = {"coordinator_keys": [name]} if several else {"key": name}
-        answer = await connection.ask(FindCoordinatorRequest(key_type=kind, **names), FindCoordinatorResponse)
+        answer = await connection.request(FindCoordinatorRequest(key_type=kind, **names), FindCoordinatorResponse)
         found = answer.coordinators[0] if several else answer
         if found.error_code:
             raise AbsentError(ErrorCode(found.error_code).name)

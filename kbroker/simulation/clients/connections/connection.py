@@ -1,174 +1,145 @@
-"""One connection to a broker: several requests in flight, answers in their order, a deadline for each."""
+"""One connection of a simulated client: several requests in flight, a deadline for each."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping
-from struct import Struct
 from typing import NamedTuple, TypeVar
 
-from protocol.apis import APIS, ApiKey
-from protocol.errors import ErrorCode
-from protocol.framing import decode_response_header, encode_frame, encode_request_header
-from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.schema.codec import decode, encode
+from protocol.client import ClientConnection, EncodedRequest, NegotiationError, Response
 from protocol.schema.message import Message
 
 M = TypeVar("M", bound=Message)
 Address = tuple[str, int]
-# What an answer is given to: the frame and where its body begins; None when the connection was lost before.
-Take = Callable[[bytes | None, int], None]
-
-_SIZE = Struct(">i")
-_FIRST_API_VERSIONS = 0
+# Called with the response to a request, or with None when the connection was lost before.
+ResponseCallback = Callable[[Response | None], None]
 
 
-class LostError(ConnectionError):
-    """The connection is gone: whether what was asked has had an effect is not known."""
+class ConnectionLostError(ConnectionError):
+    """The connection is closed. Whether the broker has processed the requests in flight is unknown."""
 
 
-class VersionError(Exception):
-    """Broker and client know no common version of an API."""
+class PendingRequest(NamedTuple):
+    """A request without a response, and the time on the loop's clock by which the response must arrive."""
 
-
-class _Asked(NamedTuple):
-    correlation_id: int
     deadline: float
-    key: int
-    version: int
-    take: Take
+    on_response: ResponseCallback
 
 
 class Connection(asyncio.Protocol):
-    """`timeout_s` is how long an answer may take; with the first one that is late the connection is given up."""
+    """Closes itself when a response does not arrive before the deadline of its request."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, client_id: str, caps: Mapping[int, int], timeout_s: float
     ) -> None:
+        """`caps`: the highest versions to use, by API key. `timeout_s`: for each request without one of its own."""
         self.lost = False
-        # The levels of the features that are finalized, as far as the broker tells them.
-        self.features: dict[str, int] = {}
         self._loop = loop
-        self._client_id = client_id
-        self._caps = caps
         self._timeout_s = timeout_s
-        self._ranges: dict[int, tuple[int, int]] = {}
+        self._core = ClientConnection(
+            client_id, max_versions=caps, software_name="kbroker-simulation", software_version="1"
+        )
         self._transport: asyncio.Transport | None = None
-        self._partial = b""
-        self._asked: deque[_Asked] = deque()
-        self._correlation_id = 0
+        self._pending: dict[int, PendingRequest] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    # Asking.
+    # Requests.
+
+    @property
+    def finalized_features(self) -> Mapping[str, int]:
+        """The levels of the broker's finalized features."""
+        return self._core.finalized_features
 
     def version(self, key: int) -> int:
-        """The version in which to use an API here. Raises VersionError."""
-        lowest, highest = self._ranges.get(key, (0, -1))
-        version = min(self._caps.get(key, highest), highest, APIS[key].max_version)
-        if version < lowest:
-            raise VersionError(f"{ApiKey(key).name} is known from {lowest} to {highest}")
-        return version
+        """Return the version of an API that this connection uses. Raises UnsupportedVersionError."""
+        return self._core.version(key)
 
-    def post(self, request: Message, version: int, take: Take | None, timeout_s: float | None = None) -> None:
-        """Send a request; `take` is called once, with the answer or without. None: there will be none.
+    def send(self, request: Message, version: int, on_response: ResponseCallback | None) -> None:
+        """Send a request. `on_response` is None for a request without a response (acks=0).
 
-        Raises LostError if the connection is gone already.
+        Raises ConnectionLostError if the connection is already closed.
         """
-        if self.lost or self._transport is None:
-            raise LostError("the connection is gone")
-        key: int = request.__class__.__options__["key"]
-        self._correlation_id += 1
-        header = encode_request_header(key, version, self._correlation_id, self._client_id)
-        if take is not None:
-            deadline = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
-            self._asked.append(_Asked(self._correlation_id, deadline, key, version, take))
-            if self._timer is None or deadline < self._timer.when():
-                self._watch(deadline)
-        self._transport.write(encode_frame(header, encode(request, version)))
+        encoded = self._core.send(request, version, expect_response=on_response is not None)
+        self._write(encoded, on_response, self._timeout_s)
 
-    async def ask(
-        self, request: Message, answer: type[M], *, version: int | None = None, timeout_s: float | None = None
+    async def request(
+        self, request: Message, response_class: type[M], *, version: int | None = None, timeout_s: float | None = None
     ) -> M:
-        """Send a request and wait for its answer. Raises LostError, VersionError."""
-        key: int = request.__class__.__options__["key"]
-        used = self.version(key) if version is None else version
-        asked: asyncio.Future[M] = self._loop.create_future()
+        """Send a request and wait for its response. Raises ConnectionLostError, UnsupportedVersionError."""
+        encoded = self._core.send(request, version)
+        response = await self._exchange(encoded, self._timeout_s if timeout_s is None else timeout_s)
+        return response.decode(response_class)
 
-        def take(body: bytes | None, pos: int) -> None:
-            if asked.done():
-                return
-            if body is None:
-                asked.set_exception(LostError(f"no answer to {ApiKey(key).name}"))
-            else:
-                asked.set_result(decode(answer, body, used, pos))
-
-        self.post(request, used, take, timeout_s)
-        return await asked
-
-    async def introduce(self) -> None:
-        """Ask which versions the broker knows. Raises LostError."""
-        version = min(self._caps.get(ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].max_version), 4)
-        request = ApiVersionsRequest(client_software_name="kbroker-simulation", client_software_version="1")
-        answer = await self.ask(request, ApiVersionsResponse, version=version)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            request = ApiVersionsRequest()
-            answer = await self.ask(request, ApiVersionsResponse, version=_FIRST_API_VERSIONS)
-        if answer.error_code:
-            raise LostError(ErrorCode(answer.error_code).name)
-        self.features = {one.name: one.max_version_level for one in answer.finalized_features}
-        self._ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+    async def negotiate(self) -> None:
+        """Ask the broker for its versions. Raises ConnectionLostError."""
+        request: EncodedRequest | None = self._core.start_negotiation()
+        while request is not None:
+            response = await self._exchange(request, self._timeout_s)
+            try:
+                request = self._core.continue_negotiation(response)
+            except NegotiationError as error:
+                raise ConnectionLostError(str(error)) from error
 
     def close(self) -> None:
-        """Leave; what was not answered counts as lost."""
+        """Close the connection. The requests in flight are lost."""
         if self._transport is not None:
             self._transport.abort()
         self._lose()
 
-    # What asyncio calls.
+    async def _exchange(self, request: EncodedRequest, timeout_s: float) -> Response:
+        future: asyncio.Future[Response] = self._loop.create_future()
+
+        def on_response(response: Response | None) -> None:
+            if future.done():
+                return
+            if response is None:
+                future.set_exception(ConnectionLostError("the connection was closed before the response"))
+            else:
+                future.set_result(response)
+
+        self._write(request, on_response, timeout_s)
+        return await future
+
+    def _write(self, request: EncodedRequest, on_response: ResponseCallback | None, timeout_s: float) -> None:
+        if self.lost or self._transport is None:
+            raise ConnectionLostError("the connection is closed")
+        if on_response is not None:
+            deadline = self._loop.time() + timeout_s
+            self._pending[request.correlation_id] = PendingRequest(deadline, on_response)
+            if self._timer is None or deadline < self._timer.when():
+                self._set_timer(deadline)
+        self._transport.write(request.frame)
+
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._partial:
-            data = self._partial + data
-        pos, end = 0, len(data)
-        while end - pos >= 4 and not self.lost:
-            (size,) = _SIZE.unpack_from(data, pos)
-            assert size >= 4, f"a frame of {size} bytes"
-            if end - pos - 4 < size:
-                break
-            self._take(data[pos + 4 : pos + 4 + size])
-            pos += 4 + size
-        self._partial = data[pos:]
+        self._core.receive(data)
+        # A callback may close the connection.
+        while not self.lost and (response := self._core.next_response()) is not None:
+            self._pending.pop(response.correlation_id).on_response(response)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lose()
 
-    def _take(self, body: bytes) -> None:
-        assert self._asked, "an answer that nobody asked for"
-        asked = self._asked.popleft()
-        correlation_id, pos = decode_response_header(body, asked.key, asked.version)
-        assert correlation_id == asked.correlation_id, "answers out of order"
-        asked.take(body, pos)
+    # Deadlines and loss.
 
-    # The end.
-
-    def _watch(self, deadline: float) -> None:
+    def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._check)
+        self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
-    def _check(self) -> None:
-        """The earliest deadline of some time ago has come: answers that came in time have left nothing here."""
+    def _check_deadlines(self) -> None:
+        # The request that the timer was set for may have its response by now.
         self._timer = None
-        if not self._asked:
+        if not self._pending:
             return
-        deadline = min(asked.deadline for asked in self._asked)
+        deadline = min(request.deadline for request in self._pending.values())
         if deadline <= self._loop.time():
             self.close()
         else:
-            self._watch(deadline)
+            self._set_timer(deadline)
 
     def _lose(self) -> None:
         if self.lost:
@@ -176,19 +147,19 @@ class Connection(asyncio.Protocol):
         self.lost = True
         if self._timer is not None:
             self._timer.cancel()
-        asked, self._asked = self._asked, deque()
-        for one in asked:
-            one.take(None, 0)
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
+            request.on_response(None)
 
 
 async def connect(
     loop: asyncio.AbstractEventLoop, address: Address, client_id: str, caps: Mapping[int, int], timeout_s: float
 ) -> Connection:
-    """A connection on which the versions are known. Raises OSError, of which LostError and TimeoutError are."""
+    """Connect and negotiate versions. Raises OSError, including ConnectionLostError and TimeoutError."""
     async with asyncio.timeout(timeout_s):
         _, connection = await loop.create_connection(lambda: Connection(loop, client_id, caps, timeout_s), *address)
         try:
-            await connection.introduce()
+            await connection.negotiate()
         except BaseException:
             connection.close()
             raise

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import Connection, LostError
+from kbroker.simulation.clients.connections.connection import Connection, ConnectionLostError
 from protocol.errors import ErrorCode
 
 Attempt = Callable[[Connection], Awaitable[ErrorCode]]
@@ -96,7 +96,7 @@ class Coordinator:
                 continue
             try:
                 code = await attempt(connection)
-            except LostError:
+            except ConnectionLostError:
                 tries.undecided = tries.lost = True
                 self.leave()
             else:

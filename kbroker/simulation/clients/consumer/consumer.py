@@ -233,7 +233,7 @@ class Consumer:
             request = self._request()
             session.fill(request, {place: self._wanted(place, at, version) for place, at in positions.items()})
             timeout_s = self.cluster.timeout_s + self.config.max_wait_ms / 1000
-            response = await connection.ask(request, FetchResponse, version=version, timeout_s=timeout_s)
+            response = await connection.request(request, FetchResponse, version=version, timeout_s=timeout_s)
         except OSError as error:
             session.failed()
             return error

@@ -63,11 +63,11 @@ class GroupOffsets:
         self._group = group
 
     async def commit(self, coordinator: Connection, who: Membership, positions: Mapping[Place, At]) -> ErrorCode:
-        """One attempt; gives the first error of any partition. Raises LostError."""
+        """One attempt; gives the first error of any partition. Raises ConnectionLostError."""
         offsets = {place: offset for place, (offset, _) in positions.items()}
         action = Commit(self._group, who.member_id, who.generation, offsets)
         operation = self._history.begin(self._process, action)
-        outcome, detail = Outcome.UNKNOWN, "LostError"
+        outcome, detail = Outcome.UNKNOWN, "ConnectionLostError"
         try:
             codes = await _commit(self._cluster, coordinator, self._group, who, positions)
             error = next((code for code in codes if code), ErrorCode.NONE)
@@ -81,7 +81,7 @@ class GroupOffsets:
         return error
 
     async def committed(self, coordinator: Connection, places: Iterable[Place]) -> dict[Place, At]:
-        """-1 for nothing. Raises LostError, RefusedError."""
+        """-1 for nothing. Raises ConnectionLostError, RefusedError."""
         action = Committed(self._group)
         operation = self._history.begin(self._process, action)
         outcome = Outcome.FAILED
@@ -130,7 +130,7 @@ async def _commit(
     who: Membership,
     offsets: Mapping[Place, At],
 ) -> list[ErrorCode]:
-    """Commit (offset, leader epoch) of partitions; gives the error of each. Raises LostError."""
+    """Commit (offset, leader epoch) of partitions; gives the error of each. Raises ConnectionLostError."""
     version = coordinator.version(ApiKey.OFFSET_COMMIT)
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, index), (offset, epoch) in offsets.items():
@@ -150,12 +150,12 @@ async def _commit(
         group_instance_id=who.instance_id if version >= FIRST_COMMIT_WITH_INSTANCE else None,
         topics=list(topics.values()),
     )
-    answer = await coordinator.ask(request, OffsetCommitResponse, version=version)
+    answer = await coordinator.request(request, OffsetCommitResponse, version=version)
     return [ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions]
 
 
 async def committed(cluster: Cluster, coordinator: Connection, group: str, places: Iterable[Place]) -> dict[Place, At]:
-    """(offset, leader epoch) that a group has committed, -1 for nothing. Raises LostError, RefusedError."""
+    """(offset, leader epoch) that a group has committed, -1 for nothing. Raises ConnectionLostError, RefusedError."""
     version = coordinator.version(ApiKey.OFFSET_FETCH)
     indexes: dict[str, list[int]] = {}
     for name, index in places:
@@ -172,7 +172,7 @@ async def committed(cluster: Cluster, coordinator: Connection, group: str, place
         request.topics = [
             OffsetFetchRequestTopic(name=name, partition_indexes=found) for name, found in indexes.items()
         ]
-    answer = await coordinator.ask(request, OffsetFetchResponse, version=version)
+    answer = await coordinator.request(request, OffsetFetchResponse, version=version)
     error = answer.groups[0].error_code if version >= FIRST_WITH_GROUPS else answer.error_code
     if error:
         raise RefusedError(error)

@@ -139,7 +139,7 @@ class Member:
                     request.members = [identity]
                 else:
                     request.member_id = self.member_id
-                await coordinator.ask(request, LeaveGroupResponse)
+                await coordinator.request(request, LeaveGroupResponse)
         except OSError:
             pass
         self.die()
@@ -208,7 +208,7 @@ class Member:
         )
         if answer.leader == answer.member_id and not answer.skip_assignment:
             request.assignments = await self._assignments(answer)
-        synced = await coordinator.ask(request, SyncGroupResponse, timeout_s=self._patience_s)
+        synced = await coordinator.request(request, SyncGroupResponse, timeout_s=self._patience_s)
         if synced.error_code:
             raise RefusedError(synced.error_code)
         action.partitions = tuple(assigned(synced.assignment))
@@ -224,7 +224,7 @@ class Member:
             protocol_type=PROTOCOL_TYPE,
             protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self.config.assignors],
         )
-        return await coordinator.ask(request, JoinGroupResponse, timeout_s=self._patience_s)
+        return await coordinator.request(request, JoinGroupResponse, timeout_s=self._patience_s)
 
     async def _assignments(self, answer: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         """The leader decides for all."""
@@ -322,7 +322,7 @@ class Member:
             try:
                 coordinator = await self._find()
                 timeout_s = self.config.session_timeout_ms / 2000
-                answer = await coordinator.ask(request, HeartbeatResponse, timeout_s=timeout_s)
+                answer = await coordinator.request(request, HeartbeatResponse, timeout_s=timeout_s)
                 if answer.error_code:
                     self._heed(ErrorCode(answer.error_code))
                 elif self._counts and self._cluster.loop.time() - looked_at >= self.config.metadata_age_s:

@@ -39,7 +39,7 @@ async def list_offset(cluster: Cluster, place: Place, at: int, *, committed_only
     )
     if connection.version(ApiKey.LIST_OFFSETS) >= 2:
         request.isolation_level = int(committed_only)
-    answer = (await connection.ask(request, ListOffsetsResponse)).topics[0].partitions[0]
+    answer = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
     if answer.error_code:
         cluster.forget(place)
         raise AbsentError(ErrorCode(answer.error_code).name)
@@ -54,7 +54,7 @@ async def end_of_epoch(cluster: Cluster, place: Place, leader_epoch: int, epoch:
     request = OffsetForLeaderEpochRequest(
         replica_id=CONSUMER, topics=[OffsetForLeaderTopic(topic=place[0], partitions=[wanted])]
     )
-    answer = (await connection.ask(request, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
+    answer = (await connection.request(request, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
     if answer.error_code:
         cluster.forget(place)
         raise AbsentError(ErrorCode(answer.error_code).name)

@@ -6,15 +6,17 @@ is checked before anything is written; else as UNKNOWN.
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from kbroker.simulation.checker.history import History, Operation, Outcome, Place, Send
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import Connection, LostError
+from kbroker.simulation.clients.connections.connection import Connection, ConnectionLostError
 from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Batch, Identity, Lane
 from kbroker.simulation.clients.workloads.values import Shape, records
 from kbroker.simulation.runtime.clock import EPOCH_MS
 from protocol.apis import ApiKey
+from protocol.client import Response
 from protocol.errors import ErrorCode
 from protocol.fast.produce import FIRST_TOPIC_ID_VERSION
 from protocol.messages.k00_produce import (
@@ -25,7 +27,6 @@ from protocol.messages.k00_produce import (
     TopicProduceData,
 )
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.schema.codec import decode
 
 ACKS_NONE, ACKS_ALL = 0, -1
 MAX_EPOCH = 2**15 - 1
@@ -210,14 +211,11 @@ class Producer:
             topic_data=list(topics.values()),
         )
 
-        def take(frame: bytes | None, pos: int) -> None:
-            self._answered(batches, version, frame, pos)
-
         if self.config.acks == ACKS_NONE:
-            connection.post(request, version, None)
+            connection.send(request, version, None)
             self._not_answered(batches)
         else:
-            connection.post(request, version, take)
+            connection.send(request, version, partial(self._on_response, batches))
 
     # Answers.
 
@@ -227,11 +225,11 @@ class Producer:
             lane.returned(batch)
             self._end(lane, batch, Outcome.UNKNOWN, "no acknowledgement was asked for")
 
-    def _answered(self, batches: list[Batch], version: int, frame: bytes | None, pos: int) -> None:
+    def _on_response(self, batches: list[Batch], response: Response | None) -> None:
         results: dict[Place, PartitionProduceResponse] = {}
-        if frame is not None:
-            for topic in decode(ProduceResponse, frame, version, pos).responses:
-                named = version < FIRST_TOPIC_ID_VERSION
+        if response is not None:
+            for topic in response.decode(ProduceResponse).responses:
+                named = response.version < FIRST_TOPIC_ID_VERSION
                 name = topic.name if named else self.cluster.names.get(topic.topic_id, "")
                 for result in topic.partition_responses:
                     results[name, result.index] = result
@@ -346,7 +344,7 @@ class Producer:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         if connection.version(ApiKey.INIT_PRODUCER_ID) >= FIRST_RESUMING_VERSION:
             request.producer_id, request.producer_epoch = self.config.previous
-        answer = await connection.ask(request, InitProducerIdResponse)
+        answer = await connection.request(request, InitProducerIdResponse)
         if answer.error_code:
-            raise LostError(ErrorCode(answer.error_code).name)
+            raise ConnectionLostError(ErrorCode(answer.error_code).name)
         return answer.producer_id, answer.producer_epoch

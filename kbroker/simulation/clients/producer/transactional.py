@@ -134,7 +134,7 @@ class TransactionalProducer(Producer):
             )
             if connection.version(ApiKey.INIT_PRODUCER_ID) >= FIRST_RESUMING_VERSION:
                 request.producer_id, request.producer_epoch = self.identity
-            answer = await connection.ask(request, InitProducerIdResponse)
+            answer = await connection.request(request, InitProducerIdResponse)
             if not answer.error_code:
                 self._become((answer.producer_id, answer.producer_epoch))
             return ErrorCode(answer.error_code)
@@ -216,7 +216,7 @@ class TransactionalProducer(Producer):
         )
 
         async def attempt(connection: Connection) -> ErrorCode:
-            answer = await connection.ask(request, EndTxnResponse, version=self._capped(connection, ApiKey.END_TXN))
+            answer = await connection.request(request, EndTxnResponse, version=self._capped(connection, ApiKey.END_TXN))
             if not answer.error_code and answer.producer_id >= 0:
                 self._become((answer.producer_id, answer.producer_epoch))
             return ErrorCode(answer.error_code)
@@ -298,7 +298,7 @@ class TransactionalProducer(Producer):
 
         async def attempt(connection: Connection) -> ErrorCode:
             version = min(connection.version(ApiKey.ADD_PARTITIONS_TO_TXN), LAST_ADD_PARTITIONS)
-            answer = await connection.ask(request, AddPartitionsToTxnResponse, version=version)
+            answer = await connection.request(request, AddPartitionsToTxnResponse, version=version)
             codes = [
                 ErrorCode(one.partition_error_code)
                 for topic in answer.results_by_topic_v3_and_below
@@ -363,4 +363,4 @@ class TransactionalProducer(Producer):
 def _version(connection: Connection) -> int:
     """Of transactions, as this broker and this client have them."""
     knows = all(connection.version(key) >= first for key, first in FIRST_OF_VERSION_2.items())
-    return VERSION_2 if knows and connection.features.get(FEATURE, 0) >= VERSION_2 else VERSION_2 - 1
+    return VERSION_2 if knows and connection.finalized_features.get(FEATURE, 0) >= VERSION_2 else VERSION_2 - 1

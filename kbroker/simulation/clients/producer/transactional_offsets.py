@@ -63,7 +63,7 @@ async def _add_offsets(producer: TransactionalProducer, group: str) -> ErrorCode
     )
 
     async def attempt(connection: Connection) -> ErrorCode:
-        return ErrorCode((await connection.ask(request, AddOffsetsToTxnResponse)).error_code)
+        return ErrorCode((await connection.request(request, AddOffsetsToTxnResponse)).error_code)
 
     tries = Tries()
     try:
@@ -80,7 +80,7 @@ async def _commit(
         if producer.version < VERSION_2:
             version = min(version, FIRST_OF_VERSION_2[ApiKey.TXN_OFFSET_COMMIT] - 1)
         request = _request(producer, group, who, positions)
-        answer = await connection.ask(request, TxnOffsetCommitResponse, version=version)
+        answer = await connection.request(request, TxnOffsetCommitResponse, version=version)
         return first_error(ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions)
 
     coordinator = Coordinator(producer.cluster, group, GROUP)

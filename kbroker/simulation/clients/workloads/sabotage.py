@@ -68,7 +68,7 @@ class Saboteur:
         )
         version = self._random.choice((connection.version(ApiKey.END_TXN), 3))
         try:
-            answer = await connection.ask(request, EndTxnResponse, version=version)
+            answer = await connection.request(request, EndTxnResponse, version=version)
         finally:
             connection.close()
         return "commit" if commit else "abort", ErrorCode(answer.error_code)
@@ -87,7 +87,7 @@ class Saboteur:
             timeout_ms=1_000,
             topic_data=[TopicProduceData(name=topic, partition_data=[partition])],
         )
-        answer = await connection.ask(request, ProduceResponse, version=version)
+        answer = await connection.request(request, ProduceResponse, version=version)
         return f"a batch for {topic}-{index}", ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
     async def _markers(self, relic: Relic) -> tuple[str, ErrorCode]:
@@ -109,7 +109,7 @@ class Saboteur:
             transaction_version=VERSION_2,
         )
         request = WriteTxnMarkersRequest(markers=[marker])
-        answer = await connection.ask(request, WriteTxnMarkersResponse, version=MARKERS_WITH_VERSION)
+        answer = await connection.request(request, WriteTxnMarkersResponse, version=MARKERS_WITH_VERSION)
         return f"a marker for {topic}-{index}", ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
 
     def _is_complete(self, relic: Relic) -> bool:
@@ -136,7 +136,7 @@ class Saboteur:
         )
         version = self._random.choice((FIRST_OF_VERSION_2[ApiKey.TXN_OFFSET_COMMIT], 3))
         try:
-            answer = await connection.ask(request, TxnOffsetCommitResponse, version=version)
+            answer = await connection.request(request, TxnOffsetCommitResponse, version=version)
         finally:
             connection.close()
         return f"offsets of {group}", ErrorCode(answer.topics[0].partitions[0].error_code)

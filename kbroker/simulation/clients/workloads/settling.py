@@ -24,7 +24,7 @@ async def no_transaction_is_open(cluster: Cluster, history: History, places: Seq
         try:
             connection = await cluster.any()
             request = ListTransactionsRequest(state_filters=list(OPEN))
-            answer = await connection.ask(request, ListTransactionsResponse)
+            answer = await connection.request(request, ListTransactionsResponse)
             if not answer.error_code and not answer.transaction_states:
                 ends = [await _ends(cluster, place) for place in places]
                 if all(stable == end for stable, end in ends):

@@ -31,7 +31,7 @@ async def read_committed(client: Client, topic: str, partition: int) -> list[byt
     values: list[bytes] = []
     offset = 0
     while True:
-        response = await client.fetch_one(topic, offset, partition, isolation_level=1)
+        response = await client.fetch_partition(topic, offset, partition, isolation_level=1)
         assert response.error_code == 0
         aborted = sorted((one.first_offset, one.producer_id) for one in response.aborted_transactions or ())
         data = records_of(response)
@@ -62,7 +62,7 @@ async def end_and_crash(m: Machine, iterations: int, *, committed: bool, v2: boo
         transactional_id=id, producer_id=one.producer_id, producer_epoch=one.epoch, committed=committed
     )
     arrived = on_arrival(m)
-    response = one.client.post(request, 5 if v2 else 4, EndTxnResponse)
+    response = one.client.send(request, 5 if v2 else 4, EndTxnResponse)
     await arrived
     for _ in range(iterations):
         await asyncio.sleep(0)

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse
-from tests.unit.support.client import Client, Place, bases, batch, errors, values_of
+from tests.unit.support.client import Client, TopicPartition, base_offsets, batch, errors, values_of
 from tests.unit.support.simulated_broker import HOUR, Machine, story
 
 LONG_MS = 100_000
@@ -21,7 +21,7 @@ class Session:
         self.id = 0
         self.epoch = 0
 
-    async def fetch(self, wanted: dict[Place, int] | None = None, **options: object) -> FetchResponse:
+    async def fetch(self, wanted: dict[TopicPartition, int] | None = None, **options: object) -> FetchResponse:
         answer = await self.client.fetch(wanted or {}, session=(self.id, self.epoch), version=self.version, **options)
         self.id, self.epoch = answer.session_id, self.epoch + 1
         assert answer.error_code == 0
@@ -65,7 +65,7 @@ async def test_a_session_wakes_for_its_own_partitions_only(m: Machine) -> None:
     await asyncio.sleep(5)
     assert not waiting.done()
     await producer.produce("t", batch(b"a"), 0)
-    assert list(bases(await waiting)) == [("t", 0)]
+    assert list(base_offsets(await waiting)) == [("t", 0)]
 
 
 @story
@@ -75,12 +75,12 @@ async def test_partitions_that_come_and_go(m: Machine) -> None:
     await client.produce("t", batch(b"a"), 0)
     await client.produce("t", batch(b"b"), 1)
     session = Session(client)
-    assert bases(await session.fetch({("t", 0): 0})) == {("t", 0): [0]}
-    assert bases(await session.fetch({("t", 0): 1, ("t", 1): 0})) == {("t", 1): [0]}
-    assert bases(await session.fetch({("t", 0): 0}, forgotten=[("t", 1)])) == {("t", 0): [0]}
+    assert base_offsets(await session.fetch({("t", 0): 0})) == {("t", 0): [0]}
+    assert base_offsets(await session.fetch({("t", 0): 1, ("t", 1): 0})) == {("t", 1): [0]}
+    assert base_offsets(await session.fetch({("t", 0): 0}, forgotten=[("t", 1)])) == {("t", 0): [0]}
     assert m.partition("t", 1).fetchers == {}
     # Without any partition left there is no session, as in Kafka.
-    assert bases(await session.fetch(forgotten=[("t", 0)])) == {}
+    assert base_offsets(await session.fetch(forgotten=[("t", 0)])) == {}
     assert session.id == 0
     assert len(m.broker.services.fetching.sessions) == 0
     assert m.partition("t", 0).fetchers == {}
@@ -155,7 +155,7 @@ async def test_a_session_that_is_evicted_while_it_waits(m: Machine) -> None:
     session = Session(client)
     await session.fetch({("t", 0): 0, ("u", 0): 0})
     await session.fetch({("t", 0): 0}, forgotten=[("u", 0)])
-    waiting = client.post_fetch({}, session=(session.id, 2), max_wait_ms=int(HOUR * 1000))
+    waiting = client.send_fetch({}, session=(session.id, 2), max_wait_ms=int(HOUR * 1000))
     await asyncio.sleep(300)
     taker = Session(other)
     await taker.fetch({("t", 0): 0})
@@ -171,15 +171,15 @@ async def test_a_waiting_fetch_takes_nothing_from_the_one_that_replaces_it(m: Ma
     await producer.create_topic("t", 2)
     session = Session(lost)
     await session.fetch({("t", 0): 0, ("t", 1): 0})
-    waiting = lost.post_fetch({}, session=(session.id, 1), max_wait_ms=1000)
+    waiting = lost.send_fetch({}, session=(session.id, 1), max_wait_ms=1000)
     await asyncio.sleep(0.5)
-    again = client.post_fetch({}, session=(session.id, 2), max_wait_ms=LONG_MS)
+    again = client.send_fetch({}, session=(session.id, 2), max_wait_ms=LONG_MS)
     # The first is told that there is nothing for it any more.
     assert (await waiting).responses == []
     await asyncio.sleep(5)
     assert not again.done()
     await producer.produce("t", batch(b"a"), 1)
-    assert bases(await again) == {("t", 1): [0]}
+    assert base_offsets(await again) == {("t", 1): [0]}
     assert len(m.broker.services.replicas.purgatory) == 0
 
 
@@ -189,16 +189,16 @@ async def test_a_session_outlives_its_connection(m: Machine) -> None:
     await client.create_topic("t")
     session = Session(lost)
     await session.fetch({("t", 0): 0})
-    lost.post_fetch({}, session=(session.id, 1), max_wait_ms=LONG_MS)
+    lost.send_fetch({}, session=(session.id, 1), max_wait_ms=LONG_MS)
     await asyncio.sleep(1)
     lost.close()
     await asyncio.sleep(1)
     assert len(m.broker.services.replicas.purgatory) == 0
-    waiting = client.post_fetch({}, session=(session.id, 2), max_wait_ms=LONG_MS)
+    waiting = client.send_fetch({}, session=(session.id, 2), max_wait_ms=LONG_MS)
     await asyncio.sleep(1)
     producer = await m.client()
     await producer.produce("t", batch(b"a"))
-    assert bases(await waiting) == {("t", 0): [0]}
+    assert base_offsets(await waiting) == {("t", 0): [0]}
 
 
 @story
@@ -211,9 +211,9 @@ async def test_nobody_is_starved_in_a_session(m: Machine) -> None:
     session = Session(client)
     offsets = {("t", index): 0 for index in range(5)}
     answer = await session.fetch(offsets, max_bytes=1000)
-    seen: list[Place] = []
+    seen: list[TopicPartition] = []
     for _ in range(24):
-        moved = {place: found[-1] + 1 for place, found in bases(answer).items() if found}
+        moved = {place: found[-1] + 1 for place, found in base_offsets(answer).items() if found}
         seen += moved
         answer = await session.fetch(moved, max_bytes=1000)
     assert sorted(seen[:5]) == sorted(seen[5:10]) == sorted(offsets)
@@ -244,14 +244,14 @@ async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
     assert (await session.fetch()).responses == []
     assert looked_at == []
     await producer.produce("t", batch(b"a"), 7)
-    assert bases(await session.fetch()) == {("t", 7): [0]}
+    assert base_offsets(await session.fetch()) == {("t", 7): [0]}
     assert looked_at == [7]
     assert (await session.fetch({("t", 7): 1})).responses == []
     waiting = asyncio.ensure_future(session.fetch(max_wait_ms=LONG_MS))
     await asyncio.sleep(1)
     looked_at.clear()
     await producer.produce("t", batch(b"b"), 7)
-    assert bases(await waiting) == {("t", 7): [1]}
+    assert base_offsets(await waiting) == {("t", 7): [1]}
     assert looked_at == [7]
 
 
@@ -269,8 +269,8 @@ async def test_sessions_that_are_left_alone_cost_appends_nothing(m: Machine) -> 
     assert len(partition.fetchers) == 0
     await producer.produce("t", batch(b"b"))
     for session in sessions:
-        assert bases(await session.fetch()) == {("t", 0): [0, 1]}
-        assert bases(await session.fetch({("t", 0): 2})) == {}
+        assert base_offsets(await session.fetch()) == {("t", 0): [0, 1]}
+        assert base_offsets(await session.fetch({("t", 0): 2})) == {}
     assert len(partition.fetchers) == 30
 
 
@@ -286,4 +286,4 @@ async def test_one_who_waits_hears_of_every_append(m: Machine) -> None:
         await asyncio.sleep(1)
         assert waiting.done() == (n >= 2)
         await producer.produce("t", batch(b"b", size=300), n % 2)
-    assert bases(await waiting) == {("t", 0): [0, 1], ("t", 1): [0]}
+    assert base_offsets(await waiting) == {("t", 0): [0, 1], ("t", 1): [0]}

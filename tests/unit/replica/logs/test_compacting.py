@@ -32,14 +32,14 @@ async def commit(client: Client, group: str, offset: int) -> None:
         generation_id_or_member_epoch=-1,
         topics=[OffsetCommitRequestTopic(name="t", partitions=[part])],
     )
-    answer = await client.ask(request, 8, OffsetCommitResponse)
+    answer = await client.request(request, 8, OffsetCommitResponse)
     assert answer.topics[0].partitions[0].error_code == 0
 
 
 async def committed(client: Client, group: str) -> int:
     wanted = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
-    answer = await client.ask(request, 8, OffsetFetchResponse)
+    answer = await client.request(request, 8, OffsetFetchResponse)
     assert answer.groups[0].error_code == 0
     return answer.groups[0].topics[0].partitions[0].committed_offset
 
@@ -48,7 +48,7 @@ async def with_groups(m: Machine, commits: int) -> Client:
     """Ten groups that commit in turn."""
     client = await m.client()
     await client.create_topic("t")
-    found = await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    found = await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
     assert found.coordinators[0].error_code == 0
     await m.broker.services.groups.runtime.wait_until_loaded("g")
     for n in range(commits):

@@ -234,7 +234,7 @@ async def test_commits_that_cannot_be_read_are_not_taken_for_none(m: Machine, ca
     await begin_on(m, {**files, path: bytes(data)})
     client = await m.client()
     await m.broker.services.groups.runtime.wait_until_loaded("g")
-    answer = await client.ask(
+    answer = await client.request(
         OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")]), 8, OffsetFetchResponse
     )
     assert answer.groups[0].error_code == ErrorCode.NOT_COORDINATOR

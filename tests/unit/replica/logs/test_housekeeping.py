@@ -78,7 +78,7 @@ async def test_a_failed_sync_at_a_roll_fails_those_who_wait(m: Machine) -> None:
     await client.create_topic("t", flush_before_ack=True, segment_bytes=1 << 20)
     await client.produce("t", batch(b"a", size=600_000))
     m.disk.faults.fail_next("sync")
-    answers = [client.post_produce("t", batch(b"b", size=600_000)) for _ in range(3)]
+    answers = [client.send_produce("t", batch(b"b", size=600_000)) for _ in range(3)]
     for answer in answers:
         assert (await answer).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     await asyncio.sleep(MINUTE)
@@ -142,7 +142,7 @@ async def test_two_weeks(m: Machine) -> None:
     await asyncio.sleep(DAY + HOUR)
     assert partition.log.log_start_offset == 1
     client = await m.client()
-    assert (await client.fetch_one("t", 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await client.fetch_partition("t", 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert len(await client.read("t", 1)) == 3
     await asyncio.sleep(3 * DAY)
     assert partition.log.log_start_offset == partition.log.log_end_offset == 4
@@ -184,7 +184,7 @@ async def test_retention_wakes_who_waits(m: Machine) -> None:
     await client.create_topic("t", retention_ms=int(HOUR * 1000))
     await client.produce("t", batch(b"a", at_ms=m.now_ms))
     first = await other.fetch({("t", 0): 1}, session=(0, 0))
-    waiting = other.post_fetch({}, session=(first.session_id, 1), max_wait_ms=int(DAY * 1000))
+    waiting = other.send_fetch({}, session=(first.session_id, 1), max_wait_ms=int(DAY * 1000))
     began = m.loop.time()
     answer = (await waiting).responses[0].partitions[0]
     assert (answer.log_start_offset, answer.high_watermark) == (1, 1)
@@ -269,7 +269,7 @@ async def test_a_topic_that_is_created_on_a_full_disk(m: Machine, monkeypatch: p
     assert (await client.produce("t", batch(b"a"), 0)).error_code == 0
     for version in (12, 13):
         assert (await client.produce("t", batch(b"a"), 1, version=version)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert (await client.fetch_one("t", 0, 1, version=version)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await client.fetch_partition("t", 0, 1, version=version)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     await asyncio.sleep(MINUTE)
     monkeypatch.undo()
     await asyncio.sleep(15)

@@ -233,7 +233,7 @@ async def test_a_log_that_could_be_opened_only_later_is_synced_before_it_is_serv
 async def commit(client: Client) -> int:
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
     topics = [OffsetCommitRequestTopic(name="t", partitions=[partition])]
-    answer = await client.ask(OffsetCommitRequest(group_id="g", topics=topics), 8, OffsetCommitResponse)
+    answer = await client.request(OffsetCommitRequest(group_id="g", topics=topics), 8, OffsetCommitResponse)
     return answer.topics[0].partitions[0].error_code
 
 
@@ -243,7 +243,7 @@ async def test_groups_whose_log_could_be_opened_only_later_are_served(m: Machine
     client = await m.client()
     await client.create_topic("t")
     # Whoever looks for the coordinator makes the topic.
-    await client.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 6, FindCoordinatorResponse)
+    await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 6, FindCoordinatorResponse)
     await asyncio.sleep(1)
     assert await commit(client) == ErrorCode.NONE
     await m.crash()

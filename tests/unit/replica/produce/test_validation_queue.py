@@ -138,9 +138,9 @@ async def test_a_connections_batches_keep_their_order(m: Machine) -> None:
     one, other = await m.client(), await m.client()
     await one.create_topic("t", cleanup_policy="compact")
     m.threads.held.add("decompress_mapped")
-    long = one.post_produce("t", many(codec=ZSTD))
-    after = one.post_produce("t", batch(b"after"))
-    unanswered = one.post_produce("t", batch(b"last"), acks=1)
+    long = one.send_produce("t", many(codec=ZSTD))
+    after = one.send_produce("t", batch(b"after"))
+    unanswered = one.send_produce("t", batch(b"last"), acks=1)
     await m.until(lambda: in_lane(m))
     assert (await other.produce("t", batch(b"others"))).base_offset == 0
     assert not long.done()
@@ -165,7 +165,7 @@ async def test_the_rest_of_a_request_waits_with_it(m: Machine) -> None:
         TopicProduceData(name="plain", partition_data=[PartitionProduceData(index=0, records=batch(b"c"))]),
     ]
     request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
-    asked = client.ask(request, 9, ProduceResponse)
+    asked = client.request(request, 9, ProduceResponse)
     following = asyncio.ensure_future(asked)
     answer = await following
     found = [(p.index, p.error_code, p.base_offset) for topic in answer.responses for p in topic.partition_responses]
@@ -182,10 +182,10 @@ async def test_the_rest_of_a_request_waits_with_it(m: Machine) -> None:
 async def test_one_that_is_not_answered(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact")
-    client.produce_unanswered("t", many())
-    client.produce_unanswered("t", many(codec=LZ4))
+    client.produce_acks_0("t", many())
+    client.produce_acks_0("t", many(codec=LZ4))
     assert (await client.produce("t", batch(b"after"))).base_offset == 2 * MANY
-    client.produce_unanswered("t", batch(*[b"x"] * MANY, key=None))
+    client.produce_acks_0("t", batch(*[b"x"] * MANY, key=None))
     await client.closed
     assert m.partition("t").log.log_end_offset == 2 * MANY + 1
 
@@ -199,7 +199,7 @@ async def test_batches_of_clients_that_are_gone_are_appended_and_their_memory_is
     large = batch(b"v" * 2 * MEDIUM_DECOMPRESSED, codec=ZSTD)
     for count in range(1, 5):
         gone = await m.client()
-        gone.post_produce("t", bytearray(large)).add_done_callback(lambda asked: asked.exception())
+        gone.send_produce("t", bytearray(large)).add_done_callback(lambda asked: asked.exception())
         await m.until(lambda count=count: memory.in_progress_bytes == count * len(large))  # type: ignore[misc]
         gone.close()
     await asyncio.sleep(1)
@@ -216,7 +216,7 @@ async def test_large_ones_are_held_one_at_a_time(m: Machine) -> None:
     await clients[0].create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
     large = batch(b"v" * 2 * MEDIUM_DECOMPRESSED, codec=ZSTD)
     lane = m.broker.services.replicas.lane
-    asked = [client.post_produce("t", bytearray(large)) for client in clients]
+    asked = [client.send_produce("t", bytearray(large)) for client in clients]
     most = {"large": 0, "medium": 0}
     while not all(one.done() for one in asked):
         held = [job.holds for job in lane._turns]
@@ -233,7 +233,7 @@ async def test_a_topic_that_is_gone_when_it_is_through(m: Machine) -> None:
     client, admin = await m.client(), await m.client()
     await admin.create_topic("t", cleanup_policy="compact")
     m.threads.held.add("decompress_mapped")
-    asked = client.post_produce("t", batch(b"v" * MEDIUM_DECOMPRESSED, codec=ZSTD))
+    asked = client.send_produce("t", batch(b"v" * MEDIUM_DECOMPRESSED, codec=ZSTD))
     await m.until(lambda: in_lane(m))
     await admin.delete_topic("t")
     await admin.create_topic("t")
@@ -247,7 +247,7 @@ async def test_a_producers_retry_on_another_connection_is_stored_once(m: Machine
     one, other = await m.client(), await m.client()
     await one.create_topic("t", cleanup_policy="compact")
     records = batch(*[b"v"] * MANY, producer=(5, 0, 0))
-    first, again = one.post_produce("t", bytearray(records)), other.post_produce("t", bytearray(records))
+    first, again = one.send_produce("t", bytearray(records)), other.send_produce("t", bytearray(records))
     assert {(await first).base_offset, (await again).base_offset} == {0}
     assert m.partition("t").log.log_end_offset == MANY
 
@@ -257,7 +257,7 @@ async def test_the_broker_stops_meanwhile(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact")
     m.threads.held.add("decompress_mapped")
-    client.post_produce("t", many(codec=ZSTD)).add_done_callback(lambda asked: asked.exception())
+    client.send_produce("t", many(codec=ZSTD)).add_done_callback(lambda asked: asked.exception())
     await m.until(lambda: in_lane(m))
     await m.restart()
     m.threads.release("decompress_mapped")

@@ -1,14 +1,15 @@
 """One connection: order, deadlines, loss, versions."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
 from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
-from kbroker.simulation.clients.connections.connection import Connection, LostError, VersionError, connect
+from kbroker.simulation.clients.connections.connection import Connection, ConnectionLostError, connect
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS, older
 from protocol.apis import APIS, ApiKey
+from protocol.client import Response, UnexpectedResponseError, UnsupportedVersionError
 from protocol.framing import encode_frame, encode_response_header
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -27,7 +28,7 @@ async def connected(machine: Machine, caps: dict[int, int] | None = None, timeou
 @story
 async def test_several_are_in_flight(machine: Machine) -> None:
     connection = await connected(machine)
-    asked = [connection.ask(MetadataRequest(topics=[]), MetadataResponse) for _ in range(20)]
+    asked = [connection.request(MetadataRequest(topics=[]), MetadataResponse) for _ in range(20)]
     answers = await asyncio.gather(*asked)
     assert [answer.brokers[0].host for answer in answers] == [HOST] * 20
     connection.close()
@@ -39,12 +40,12 @@ async def test_late_answers_end_the_connection(machine: Machine) -> None:
     connection = await connected(machine, timeout_s=3)
     began = machine.loop.time()
     program.cut_answers()
-    asked = [connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout_s=s) for s in (20, 3, 8)]
+    asked = [connection.request(MetadataRequest(topics=[]), MetadataResponse, timeout_s=s) for s in (20, 3, 8)]
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [LostError] * 3
+    assert [type(outcome) for outcome in outcomes] == [ConnectionLostError] * 3
     assert machine.loop.time() - began == pytest.approx(3)
-    with pytest.raises(LostError, match="gone"):
-        await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
+    with pytest.raises(ConnectionLostError, match="closed"):
+        await connection.request(MetadataRequest(topics=[]), MetadataResponse)
     program.heal()
 
 
@@ -52,7 +53,7 @@ async def test_late_answers_end_the_connection(machine: Machine) -> None:
 async def test_an_answer_in_time_has_no_consequences(machine: Machine) -> None:
     connection = await connected(machine, timeout_s=3)
     for _ in range(4):
-        await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
+        await connection.request(MetadataRequest(topics=[]), MetadataResponse)
         await asyncio.sleep(2)
     assert not connection.lost
     connection.close()
@@ -71,10 +72,10 @@ async def test_a_reset_is_the_loss_of_what_was_asked(machine: Machine) -> None:
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )
-    asked = machine.loop.create_task(connection.ask(request, JoinGroupResponse))
+    asked = machine.loop.create_task(connection.request(request, JoinGroupResponse))
     await asyncio.sleep(0)
     program.reset_connections()
-    with pytest.raises(LostError):
+    with pytest.raises(ConnectionLostError):
         await asked
     assert connection.lost
 
@@ -93,7 +94,7 @@ async def test_versions_are_what_both_know(machine: Machine) -> None:
     assert connection.version(ApiKey.METADATA) == APIS[ApiKey.METADATA].max_version
     connection.close()
     old = await connected(machine, {ApiKey.FETCH: 2, ApiKey.API_VERSIONS: 0})
-    with pytest.raises(VersionError, match="FETCH is known from 4 to 18"):
+    with pytest.raises(UnsupportedVersionError, match="FETCH: the broker supports 4 to 18, the client 4 to 2"):
         old.version(ApiKey.FETCH)
     old.close()
 
@@ -126,55 +127,52 @@ class _Transport(asyncio.Transport):
         pass
 
 
-def alone(tell: Callable[[Connection, asyncio.AbstractEventLoop], None]) -> None:
-    """A connection whose broker is the test."""
+def response_frame(correlation_id: int) -> bytes:
+    header = encode_response_header(ApiKey.HEARTBEAT, 4, correlation_id)
+    return encode_frame(header, encode(HeartbeatResponse(), 4))
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    """A connection to a broker that is the test."""
     loop = asyncio.new_event_loop()
-    try:
-        connection = Connection(loop, "client", {}, 5.0)
-        connection.connection_made(_Transport())
-        tell(connection, loop)
+    connection = Connection(loop, "client", {}, 5.0)
+    connection.connection_made(_Transport())
+    yield connection
+    connection.close()
+    loop.close()
+
+
+def test_each_response_is_passed_to_the_callback_of_its_request(connection: Connection) -> None:
+    received: list[tuple[int, Response | None]] = []
+    for number in (1, 2, 3):
+        connection.send(HEARTBEAT, 4, lambda response, number=number: received.append((number, response)))  # type: ignore[misc]
+    stream = b"".join(response_frame(number) for number in (1, 2, 3))
+    for byte in stream[:-1]:
+        connection.data_received(bytes((byte,)))
+    assert len(received) == 2
+    connection.data_received(stream[-1:])
+    assert [number for number, _ in received] == [1, 2, 3]
+    assert [response.correlation_id for _, response in received if response] == [1, 2, 3]
+
+
+def test_no_response_is_passed_on_after_a_callback_has_closed_the_connection(connection: Connection) -> None:
+    received: list[Response | None] = []
+
+    def close(response: Response | None) -> None:
         connection.close()
-    finally:
-        loop.close()
+
+    connection.send(HEARTBEAT, 4, close)
+    connection.send(HEARTBEAT, 4, received.append)
+    connection.data_received(response_frame(1) + response_frame(2))
+    assert received == [None]
 
 
-def heartbeat_answer(correlation_id: int, error: int) -> bytes:
-    body = encode(HeartbeatResponse(error_code=error), 4)
-    return encode_frame(encode_response_header(ApiKey.HEARTBEAT, 4, correlation_id), body)
-
-
-def test_answers_in_any_pieces() -> None:
-    def tell(connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        taken: list[bytes | None] = []
-        for _ in range(3):
-            connection.post(HEARTBEAT, 4, lambda body, pos: taken.append(body))
-        stream = b"".join(heartbeat_answer(number, 0) for number in (1, 2, 3))
-        for byte in stream[:-1]:
-            connection.data_received(bytes((byte,)))
-        assert len(taken) == 2
-        connection.data_received(stream[-1:])
-        assert len(taken) == 3
-        assert None not in taken
-
-    alone(tell)
-
-
-def test_an_answer_out_of_order_is_a_fault_of_the_broker() -> None:
-    def tell(connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        for _ in range(2):
-            connection.post(HEARTBEAT, 4, lambda body, pos: None)
-        with pytest.raises(AssertionError, match="out of order"):
-            connection.data_received(heartbeat_answer(2, 0))
-
-    alone(tell)
-
-
-def test_an_answer_to_nothing_is_a_fault_of_the_broker() -> None:
-    def tell(connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        with pytest.raises(AssertionError, match="nobody asked"):
-            connection.data_received(heartbeat_answer(1, 0))
-
-    alone(tell)
+def test_a_response_out_of_order_is_an_error(connection: Connection) -> None:
+    for _ in range(2):
+        connection.send(HEARTBEAT, 4, lambda response: None)
+    with pytest.raises(UnexpectedResponseError, match="correlation id 2, expected 1"):
+        connection.data_received(response_frame(2))
 
 
 @story

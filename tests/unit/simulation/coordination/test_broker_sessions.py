@@ -67,7 +67,7 @@ class Cluster:
         async def work(client: Client) -> ErrorCode:
             topic = CreatableTopic(name=name, num_partitions=2, replication_factor=1)
             request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
-            response = await client.ask(request, 7, CreateTopicsResponse)
+            response = await client.request(request, 7, CreateTopicsResponse)
             return ErrorCode(response.topics[0].error_code)
 
         return self.client(work)
@@ -75,7 +75,7 @@ class Cluster:
     def producer_id(self) -> "asyncio.Future[ErrorCode]":
         async def work(client: Client) -> ErrorCode:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-            return ErrorCode((await client.ask(request, 4, InitProducerIdResponse)).error_code)
+            return ErrorCode((await client.request(request, 4, InitProducerIdResponse)).error_code)
 
         return self.client(work)
 
@@ -225,7 +225,7 @@ async def test_a_request_of_several_changes_whose_first_answer_is_lost(cluster):
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=[config]) for name in names]
 
     async def work(client: Client) -> list[ErrorCode]:
-        response = await client.ask(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7, CreateTopicsResponse)
+        response = await client.request(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7, CreateTopicsResponse)
         return [ErrorCode(topic.error_code) for topic in response.topics]
 
     creating = cluster.client(work)
@@ -257,17 +257,17 @@ async def test_requests_of_every_kind_fail_in_time_with_errors_that_clients_retr
 
     async def delete(client: Client) -> int:
         request = DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000)
-        response = await client.ask(request, 5, DeleteTopicsResponse)
+        response = await client.request(request, 5, DeleteTopicsResponse)
         return int(response.responses[0].error_code)
 
     async def find_coordinator(client: Client) -> int:
         request = FindCoordinatorRequest(coordinator_keys=["group"])
-        response = await client.ask(request, 4, FindCoordinatorResponse)
+        response = await client.request(request, 4, FindCoordinatorResponse)
         return int(response.coordinators[0].error_code)
 
     async def metadata(client: Client) -> int:
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
-        response = await client.ask(request, 8, MetadataResponse)
+        response = await client.request(request, 8, MetadataResponse)
         return int(response.topics[0].error_code)
 
     async def produce(client: Client) -> int:

@@ -53,12 +53,12 @@ class Admin:
             await self.random.choice((self.create, self.delete, self.grow, self.alter))(topic)
             await asyncio.sleep(self.random.choice((0, 0.1, 1)))
 
-    async def ask(self, *question: Any) -> Any:
-        """The answer, or None."""
+    async def request(self, *arguments: Any) -> Any:
+        """Return the response, or None without one."""
         try:
             if self._client is None or self._client.closed.done():
                 _, self._client = await self.loop.create_connection(lambda: Client(self.loop), BROKER, PORT)
-            return await asyncio.wait_for(self._client.ask(*question), 15)
+            return await asyncio.wait_for(self._client.request(*arguments), 15)
         except OSError:
             if self._client is not None:
                 self._client.close()
@@ -81,20 +81,20 @@ class Admin:
 
     async def create(self, topic: str) -> None:
         request = CreateTopicsRequest(topics=[CreatableTopic(name=topic, num_partitions=1, replication_factor=1)])
-        answer = await self.ask(request, 7, CreateTopicsResponse)
+        answer = await self.request(request, 7, CreateTopicsResponse)
         code = answer and answer.topics[0].error_code
         refusals = {ErrorCode.TOPIC_ALREADY_EXISTS: lambda state: state is not None}
         self.learn(topic, code, lambda state: state or FRESH, refusals)
 
     async def delete(self, topic: str) -> None:
-        answer = await self.ask(DeleteTopicsRequest(topic_names=[topic]), 5, DeleteTopicsResponse)
+        answer = await self.request(DeleteTopicsRequest(topic_names=[topic]), 5, DeleteTopicsResponse)
         code = answer and answer.responses[0].error_code
         self.learn(topic, code, lambda state: None, _ABSENT)
 
     async def grow(self, topic: str) -> None:
         count = self.random.randint(2, 5)
         topics = [CreatePartitionsTopic(name=topic, count=count, assignments=None)]
-        answer = await self.ask(CreatePartitionsRequest(topics=topics), 3, CreatePartitionsResponse)
+        answer = await self.request(CreatePartitionsRequest(topics=topics), 3, CreatePartitionsResponse)
         code = answer and answer.results[0].error_code
         refusals = {**_ABSENT, ErrorCode.INVALID_PARTITIONS: lambda state: state is not None and state[0] >= count}
         self.learn(topic, code, lambda state: state and (max(state[0], count), state[1]), refusals)
@@ -105,7 +105,7 @@ class Admin:
         config = AlterableConfig(name="retention.ms", config_operation=0, value=value)
         resource = AlterConfigsResource(resource_type=ConfigResourceType.TOPIC, resource_name=topic, configs=[config])
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        answer = await self.ask(request, 1, IncrementalAlterConfigsResponse)
+        answer = await self.request(request, 1, IncrementalAlterConfigsResponse)
         code = answer and answer.responses[0].error_code
         self.learn(topic, code, lambda state: state and (state[0], value), _ABSENT)
 

@@ -38,7 +38,7 @@ async def _ask(play: Play, name: str, verb: str, words: list[str]) -> list[str]:
     async def once(client: Client) -> dict[str, Any]:
         api, body = getattr(Builder(play.members), verb)(arguments, version)
         request_class, response_class = message_classes(KEYS[api])
-        answer = await client.ask(from_dict(request_class, body), version, response_class)
+        answer = await client.request(from_dict(request_class, body), version, response_class)
         found = to_dict(answer, version)
         play.members.learn_member(name, found.get("member_id", ""))
         return found
@@ -139,7 +139,7 @@ async def find(play: Play, group: str) -> list[str]:
 
     async def work(client: Client) -> str:
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
-        (found,) = (await client.ask(request, 4, FindCoordinatorResponse)).coordinators
+        (found,) = (await client.request(request, 4, FindCoordinatorResponse)).coordinators
         return code(found.error_code) if found.error_code else f"broker {found.node_id}"
 
     return await play.ask(f"find coordinator of {group}", work)

@@ -60,7 +60,7 @@ async def create(play: Play, topic: str, configs: list[str]) -> list[str]:
     )
 
     async def work(client: Client) -> str:
-        answer = await client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=60_000), 7, CreateTopicsResponse)
+        answer = await client.request(CreateTopicsRequest(topics=[wanted], timeout_ms=60_000), 7, CreateTopicsResponse)
         return _done("created", answer.topics[0].error_code)
 
     return await play.ask(f"create {topic}", work)
@@ -70,7 +70,7 @@ async def create(play: Play, topic: str, configs: list[str]) -> list[str]:
 async def delete(play: Play, topic: str) -> list[str]:
     async def work(client: Client) -> str:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=60_000)
-        answer = await client.ask(request, 6, DeleteTopicsResponse)
+        answer = await client.request(request, 6, DeleteTopicsResponse)
         return _done("deleted", answer.responses[0].error_code)
 
     return await play.ask(f"delete {topic}", work)
@@ -95,7 +95,7 @@ async def delete_records(play: Play, partition: str, offset: str) -> list[str]:
 async def partitions(play: Play, topic: str) -> list[str]:
     async def work(client: Client) -> str:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        (found,) = (await client.ask(request, 9, MetadataResponse)).topics
+        (found,) = (await client.request(request, 9, MetadataResponse)).topics
         return _done(str(len(found.partitions)), found.error_code)
 
     return await play.ask(f"partitions of {topic}", work)
@@ -107,7 +107,7 @@ async def add_partitions(play: Play, topic: str, count: str) -> list[str]:
 
     async def work(client: Client) -> str:
         request = CreatePartitionsRequest(topics=[wanted], timeout_ms=60_000)
-        answer = await client.ask(request, 3, CreatePartitionsResponse)
+        answer = await client.request(request, 3, CreatePartitionsResponse)
         return _done("added", answer.results[0].error_code)
 
     return await play.ask(f"add partitions to {topic}", work)
@@ -119,7 +119,7 @@ async def producer_id(play: Play) -> list[str]:
 
     async def work(client: Client) -> str:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer = await client.ask(request, 4, InitProducerIdResponse)
+        answer = await client.request(request, 4, InitProducerIdResponse)
         return _done(f"producer {answer.producer_id}", answer.error_code)
 
     return await play.ask("producer id", work)
@@ -160,7 +160,7 @@ async def read(play: Play, partition: str, where: list[str]) -> list[str]:
             offset = await _list(client, topic, index, EARLIEST)
         found: list[str] = []
         while True:
-            answer = await client.fetch_one(topic, offset, index)
+            answer = await client.fetch_partition(topic, offset, index)
             if answer.error_code:
                 found.append(code(answer.error_code))
                 break
@@ -196,7 +196,7 @@ def _take(data: bytes, offset: int, found: list[str], times: bool) -> bool:
 
 async def _list(client: Client, topic: str, index: int, at: int) -> int:
     wanted = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=index, timestamp=at)])
-    answer = await client.ask(ListOffsetsRequest(replica_id=-1, topics=[wanted]), 7, ListOffsetsResponse)
+    answer = await client.request(ListOffsetsRequest(replica_id=-1, topics=[wanted]), 7, ListOffsetsResponse)
     found = answer.topics[0].partitions[0]
     return found.offset if not found.error_code else 0
 
@@ -240,7 +240,7 @@ async def _end_of_epoch(client: Client, topic: str, index: int, epoch: int) -> s
         topic=topic, partitions=[OffsetForLeaderPartition(partition=index, leader_epoch=epoch)]
     )
     request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[wanted])
-    found = (await client.ask(request, 4, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
+    found = (await client.request(request, 4, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
     if found.error_code:
         return code(found.error_code)
     if found.end_offset < 0:
@@ -254,7 +254,7 @@ async def producers(play: Play, partition: str) -> list[str]:
 
     async def work(client: Client) -> str:
         wanted = [TopicRequest(name=topic, partition_indexes=[index])]
-        answer = await client.ask(DescribeProducersRequest(topics=wanted), 0, DescribeProducersResponse)
+        answer = await client.request(DescribeProducersRequest(topics=wanted), 0, DescribeProducersResponse)
         return " / ".join(_producers(answer.topics[0].partitions[0].active_producers)) or "none"
 
     return await play.ask(f"producers of {partition}", work)

@@ -60,7 +60,7 @@ class User:
         for kind in (0, 1):
             while True:
                 request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["g"])
-                found = await self.client.ask(request, 4, FindCoordinatorResponse)
+                found = await self.client.request(request, 4, FindCoordinatorResponse)
                 if found.coordinators[0].error_code == 0:
                     break
                 await asyncio.sleep(0.1)
@@ -68,7 +68,7 @@ class User:
     async def begin(self, name: str) -> None:
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1 << 30)
         while True:
-            found = await self.client.ask(request, 5, InitProducerIdResponse)
+            found = await self.client.request(request, 5, InitProducerIdResponse)
             if found.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 break
             await asyncio.sleep(0.1)
@@ -91,7 +91,7 @@ class User:
             topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[wanted])],
         )
         while True:
-            found = await self.client.ask(request, 5, TxnOffsetCommitResponse)
+            found = await self.client.request(request, 5, TxnOffsetCommitResponse)
             code = found.topics[0].partitions[0].error_code
             if code not in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
                 break
@@ -103,7 +103,7 @@ class User:
         request = EndTxnRequest(
             transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=committed
         )
-        found = await self.client.ask(request, 5, EndTxnResponse)
+        found = await self.client.request(request, 5, EndTxnResponse)
         assert found.error_code == 0
         self.producers[name] = (found.producer_id, found.producer_epoch)
 
@@ -113,7 +113,7 @@ class User:
             partition_index=partition, committed_offset=offset, committed_metadata="." * more
         )
         topics = [OffsetCommitRequestTopic(name="t", partitions=[wanted])]
-        found = await self.client.ask(OffsetCommitRequest(group_id=group, topics=topics), 9, OffsetCommitResponse)
+        found = await self.client.request(OffsetCommitRequest(group_id=group, topics=topics), 9, OffsetCommitResponse)
         assert found.topics[0].partitions[0].error_code == 0
 
     async def offsets(self, *, stable: bool = True) -> list[int | ErrorCode]:
@@ -121,7 +121,7 @@ class User:
         groups = [OffsetFetchRequestGroup(group_id="g", topics=topics)]
         request = OffsetFetchRequest(groups=groups, require_stable=stable)
         while True:
-            (group,) = (await self.client.ask(request, 9, OffsetFetchResponse)).groups
+            (group,) = (await self.client.request(request, 9, OffsetFetchResponse)).groups
             if group.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 break
             await asyncio.sleep(0.1)
@@ -136,7 +136,7 @@ class User:
         return found
 
     async def groups(self) -> list[str]:
-        found = await self.client.ask(ListGroupsRequest(), 5, ListGroupsResponse)
+        found = await self.client.request(ListGroupsRequest(), 5, ListGroupsResponse)
         return sorted(group.group_id for group in found.groups)
 
 
@@ -248,7 +248,7 @@ async def test_what_was_deleted_does_not_come_back_when_its_tombstones_are_gone(
     await one.write("T", 1, 6)
     assert await one.offsets() == [5, UNSTABLE, -1]
     request = DeleteGroupsRequest(groups_names=["g"])
-    (deleted,) = (await one.client.ask(request, 2, DeleteGroupsResponse)).results
+    (deleted,) = (await one.client.request(request, 2, DeleteGroupsResponse)).results
     assert deleted.error_code == 0
     await one.end("T")
     assert await one.settled() == [-1, -1, -1]

@@ -62,6 +62,10 @@ class ProgressBar:
         progress, task = self._bar
         progress.update(task, completed=self._done)
 
+    def advance_to(self, done: int) -> None:
+        """Set the amount of work done."""
+        self.advance(done - self._done)
+
     def _show(self) -> "tuple[Progress, TaskID]":
         from rich.console import Console
         from rich.progress import (

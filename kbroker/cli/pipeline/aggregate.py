@@ -19,13 +19,13 @@ from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_e
 from kbroker.cli.common.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.aggregate.definition import Definition
-    from kbroker.pipeline.aggregate.query import Batch, How, Summary, Target
+    from kbroker.pipeline.aggregate.definition import AggregateDefinition
+    from kbroker.pipeline.aggregate.query import AggregateSummary, BatchReport, ResultSink, RunOptions
 
 
 def aggregate(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)],
-    window: Annotated[str, typer.Option(metavar="DURATION", help="How long a window is.", show_default=False)],
+    window: Annotated[str, typer.Option(metavar="DURATION", help="RunOptions long a window is.", show_default=False)],
     slide: Annotated[
         str | None, typer.Option(metavar="DURATION", help="A window so often.", show_default="one after the other")
     ] = None,
@@ -60,7 +60,7 @@ def aggregate(
         bool, typer.Option("--approximate", help="Percentiles right to 0.01% in rank, with less memory.")
     ] = False,
     watermark: Annotated[
-        str, typer.Option(metavar="DURATION", help="How late a record may come and still be counted.")
+        str, typer.Option(metavar="DURATION", help="RunOptions late a record may come and still be counted.")
     ] = "1h",
     max_ahead: Annotated[
         str, typer.Option(metavar="DURATION", help="Leave out records that are so far in the future.")
@@ -100,8 +100,8 @@ def aggregate(
     to Parquet in their place. It goes on from its checkpoint. What cannot be read, and what comes too late, is left out
     and told.
     """
-    from kbroker.pipeline.aggregate.definition import default_compute, key_of, names
-    from kbroker.pipeline.aggregate.query import How, Target, require_topics
+    from kbroker.pipeline.aggregate.definition import default_compute, parse_group_key, split_names
+    from kbroker.pipeline.aggregate.query import ResultSink, RunOptions, require_topics
 
     if from_ not in ("earliest", "latest"):
         raise usage_error(f"--from is earliest or latest, not {from_!r}")
@@ -119,17 +119,17 @@ def aggregate(
             window_ms=window_ms,
             slide_ms=window_ms if slide is None else parse_duration_ms(slide),
             offset_ms=parse_duration_ms(offset),
-            keys=tuple(key_of(text) for text in key or ()),
+            keys=tuple(parse_group_key(text) for text in key or ()),
             value=value,
             time=time,
-            compute=names(compute) if compute else default_compute(value),
+            compute=split_names(compute) if compute else default_compute(value),
             approximate=approximate,
             watermark_ms=parse_duration_ms(watermark),
             max_ahead_ms=parse_duration_ms(max_ahead),
             committed_only=committed_only,
         )
-    how = How(once, parse_duration_ms(every or "10s"), from_ == "earliest", max_records, accept_loss)
-    target = Target(to_topic, to_parquet)
+    how = RunOptions(once, parse_duration_ms(every or "10s"), from_ == "earliest", max_records, accept_loss)
+    target = ResultSink(to_topic, to_parquet)
     with pipeline_errors():
         # Before Spark takes its seconds to start.
         require_topics(bootstrap, definition, target)
@@ -154,22 +154,27 @@ def _misuse() -> Iterator[None]:
         raise usage_error(str(error)) from None
 
 
-def _checked(plot: str, **values: Any) -> "Definition":
-    from kbroker.pipeline.aggregate.definition import Definition, check
-    from kbroker.pipeline.aggregate.plot import require
+def _checked(plot: str, **values: Any) -> "AggregateDefinition":
+    from kbroker.pipeline.aggregate.definition import AggregateDefinition, check_definition
+    from kbroker.pipeline.aggregate.result_plot import check_plot
 
-    definition = check(Definition(**values))
+    definition = check_definition(AggregateDefinition(**values))
     if plot:
-        require(plot, definition)
+        check_plot(plot, definition)
     return definition
 
 
 def _run(
-    session: Any, bootstrap: str, definition: "Definition", target: "Target", checkpoint: str, how: "How"
-) -> "Summary":
-    from kbroker.pipeline.aggregate.query import Aggregation
+    session: Any,
+    bootstrap: str,
+    definition: "AggregateDefinition",
+    target: "ResultSink",
+    checkpoint: str,
+    how: "RunOptions",
+) -> "AggregateSummary":
+    from kbroker.pipeline.aggregate.query import AggregateQuery
 
-    aggregation = Aggregation(session, bootstrap, definition, target, checkpoint)
+    aggregation = AggregateQuery(session, bootstrap, definition, target, checkpoint)
     for remark in aggregation.remarks:
         print_note(remark)
     stopping = threading.Event()
@@ -184,7 +189,7 @@ def _answer(stopping: threading.Event, asked: int) -> None:
     stopping.set()
 
 
-def _tell(batch: "Batch", *, once: bool) -> None:
+def _tell(batch: "BatchReport", *, once: bool) -> None:
     """What a batch left out, always; of one that left out nothing only where it goes on for long."""
     left_out = _left_out(batch.problems, batch.late)
     if left_out:
@@ -205,7 +210,7 @@ def _left_out(problems: Mapping[str, int], late: int) -> str:
     return ", ".join(parts)
 
 
-def _in_words(summary: "Summary", definition: "Definition", target: "Target") -> str:
+def _in_words(summary: "AggregateSummary", definition: "AggregateDefinition", target: "ResultSink") -> str:
     where = target.topic or target.directory
     left_out = _left_out(summary.problems, summary.late)
     batches = count_text(summary.batches, "batch", "batches")
@@ -215,7 +220,7 @@ def _in_words(summary: "Summary", definition: "Definition", target: "Target") ->
     )
 
 
-def _as_json(summary: "Summary") -> dict[str, Any]:
+def _as_json(summary: "AggregateSummary") -> dict[str, Any]:
     closed = datetime.fromtimestamp(summary.watermark_ms / 1000, UTC).isoformat() if summary.watermark_ms else None
     return {
         "batches": summary.batches,
@@ -226,15 +231,15 @@ def _as_json(summary: "Summary") -> dict[str, Any]:
     }
 
 
-def _plot(session: Any, bootstrap: str, definition: "Definition", target: "Target", path: str) -> None:
-    from kbroker.pipeline.aggregate import plot as aggregate_plot
+def _plot(session: Any, bootstrap: str, definition: "AggregateDefinition", target: "ResultSink", path: str) -> None:
+    from kbroker.pipeline.aggregate import result_plot as aggregate_plot
     from kbroker.pipeline.storage.location import open_storage
 
     if target.topic:
-        results = aggregate_plot.results_in_topic(session, bootstrap, target.topic, definition)
+        results = aggregate_plot.read_topic_results(session, bootstrap, target.topic, definition)
     else:
-        results = aggregate_plot.results_in(session, open_storage(target.directory, session))
-    aggregate_plot.draw(path, definition, aggregate_plot.rows_of(definition, results))
+        results = aggregate_plot.read_results(session, open_storage(target.directory, session))
+    aggregate_plot.draw_results(path, definition, aggregate_plot.labeled_rows(definition, results))
     print_note(f"plot: {path}")
 
 

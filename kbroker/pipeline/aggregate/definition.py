@@ -26,7 +26,7 @@ _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d{1,4})?|100)")
 _MAY_CHANGE = ("watermark_ms", "max_ahead_ms")
 
 
-class Key(NamedTuple):
+class GroupKey(NamedTuple):
     """One part of the group that a record belongs to."""
 
     name: str  # of the result's column
@@ -34,14 +34,14 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Definition:
+class AggregateDefinition:
     """A windowed aggregate of topics. `check` says what is wrong with one."""
 
     topics: tuple[str, ...]
     window_ms: int
     slide_ms: int  # the same as window_ms where windows do not overlap
     offset_ms: int = 0  # windows begin at multiples of slide_ms since 1970, and so much later
-    keys: tuple[Key, ...] = ()
+    keys: tuple[GroupKey, ...] = ()
     value: str = ""  # a path to a number; empty where only records are counted
     time: str = RECORD_TIME  # or a path to a time
     compute: tuple[str, ...] = ("count", "bytes")
@@ -58,7 +58,7 @@ class Definition:
     @property
     def percentiles(self) -> dict[str, float]:
         """Those that are computed, by the name of their column, as fractions."""
-        return {name: round(percentile(name) / 100, 6) for name in self.compute if _PERCENTILE.fullmatch(name)}
+        return {name: round(parse_percentile(name) / 100, 6) for name in self.compute if _PERCENTILE.fullmatch(name)}
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` reads."""
@@ -69,23 +69,23 @@ class Definition:
         """Raises PipelineError where `found` is not what `as_json` gives."""
         try:
             values = {field.name: found[field.name] for field in fields(cls)}
-            values["keys"] = tuple(Key(*key) for key in values["keys"])
+            values["keys"] = tuple(GroupKey(*key) for key in values["keys"])
             return cls(**values | {name: tuple(values[name]) for name in ("topics", "compute")})
         except (KeyError, TypeError) as error:
             raise PipelineError(f"a definition of an aggregate cannot be read: {error}") from None
 
 
-def check(definition: Definition) -> Definition:
+def check_definition(definition: AggregateDefinition) -> AggregateDefinition:
     """The same definition; raises PipelineError, one sentence, for one that cannot be computed."""
     if not definition.topics:
         raise PipelineError("an aggregate needs at least one topic")
     _check_windows(definition)
     for path in (definition.value, "" if definition.time == RECORD_TIME else definition.time):
         if path:
-            canonical(path)
+            canonical_path(path)
     for name in definition.compute:
         if name not in (*OF_RECORDS, *OF_VALUES):
-            percentile(name)
+            parse_percentile(name)
         if name not in OF_RECORDS and not definition.value:
             raise PipelineError(f"{name} needs a value to be computed of: say which field of the value it is")
     if not definition.compute:
@@ -94,7 +94,7 @@ def check(definition: Definition) -> Definition:
     return definition
 
 
-def _check_windows(definition: Definition) -> None:
+def _check_windows(definition: AggregateDefinition) -> None:
     window, slide = definition.window_ms, definition.slide_ms
     if window < 1 or slide < 1:
         raise PipelineError("a window and its slide are 1 ms or longer")
@@ -106,9 +106,9 @@ def _check_windows(definition: Definition) -> None:
         raise PipelineError("windows and watermarks are at most ten years long")
 
 
-def _check_names(definition: Definition) -> None:
+def _check_names(definition: AggregateDefinition) -> None:
     taken = {name.lower(): name for name in (*RESULT_COLUMNS, "window")}
-    for name in (*(key.name for key in definition.keys), *(column(name) for name in definition.compute)):
+    for name in (*(key.name for key in definition.keys), *(column_name(name) for name in definition.compute)):
         if not _NAME.fullmatch(name):
             raise PipelineError(f"{name!r} is no name of a column: letters, digits, - and _, and no digit first")
         if name.startswith("__"):
@@ -118,21 +118,21 @@ def _check_names(definition: Definition) -> None:
         taken[name.lower()] = name
     for key in definition.keys:
         if key.source not in RECORD_KEYS:
-            canonical(key.source)
+            canonical_path(key.source)
 
 
-def key_of(text: str) -> Key:
+def parse_group_key(text: str) -> GroupKey:
     """`key`, `topic`, `partition` or a path, `NAME=` before it names the column; else a path's last step does."""
     name, sign, source = text.partition("=")
     if not sign or "'" in name:
         name, source = "", text
     if source in RECORD_KEYS:
-        return Key(name or source, source)
+        return GroupKey(name or source, source)
     if not source.startswith("$"):
         raise PipelineError(
             f"a group is made of key, topic, partition or a field of the value such as $.carrier, not {source!r}"
         )
-    return Key(name or _last_name(source), source)
+    return GroupKey(name or _last_name(source), source)
 
 
 def _last_name(path: str) -> str:
@@ -142,7 +142,7 @@ def _last_name(path: str) -> str:
     return name if _NAME.fullmatch(name) else f"_{name}"
 
 
-def canonical(path: str) -> str:
+def canonical_path(path: str) -> str:
     """A path into JSON (`$.a.b`, `$['a b']`, `$.list[0]`) in the form that Spark takes."""
     return "$" + "".join(f"[{index}]" if index else f"['{field or quoted}']" for field, quoted, index in _steps(path))
 
@@ -153,7 +153,7 @@ def _steps(path: str) -> list[tuple[str, str, str]]:
     return _STEP.findall(path)
 
 
-def percentile(name: str) -> float:
+def parse_percentile(name: str) -> float:
     """The percent of a percentile's name: 99.9 of p99.9."""
     match = _PERCENTILE.fullmatch(name)
     if match is None:
@@ -162,7 +162,7 @@ def percentile(name: str) -> float:
     return float(match[1])
 
 
-def column(name: str) -> str:
+def column_name(name: str) -> str:
     """The result's column of what is computed: p99_9 of p99.9."""
     return name.replace(".", "_")
 
@@ -172,21 +172,23 @@ def default_compute(value: str) -> tuple[str, ...]:
     return ("count", "bytes", "sum", "min", "max", "avg") if value else ("count", "bytes")
 
 
-def names(texts: Iterable[str]) -> tuple[str, ...]:
+def split_names(texts: Iterable[str]) -> tuple[str, ...]:
     """Words between commas, each once, in their order."""
     return tuple(dict.fromkeys(word.strip() for text in texts for word in text.split(",") if word.strip()))
 
 
-def differences(now: Definition, before: Definition) -> list[str]:
+def differences(now: AggregateDefinition, before: AggregateDefinition) -> list[str]:
     """What of a definition has changed in a way that its state cannot follow: `window_ms 60000, before 3600000`."""
     return [
         f"{field.name} {_shown(getattr(now, field.name))}, before {_shown(getattr(before, field.name))}"
-        for field in fields(Definition)
+        for field in fields(AggregateDefinition)
         if field.name not in _MAY_CHANGE and getattr(now, field.name) != getattr(before, field.name)
     ]
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
-        return ",".join(f"{one.name}={one.source}" if isinstance(one, Key) else str(one) for one in value) or "none"
+        return (
+            ",".join(f"{one.name}={one.source}" if isinstance(one, GroupKey) else str(one) for one in value) or "none"
+        )
     return str(value) if value != "" else "none"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.aggregate import checkpoint_note as aggregate_note
+from kbroker.pipeline.aggregate import checkpoint_identity as aggregate_note
 from kbroker.pipeline.aggregate import result_files as aggregate_files
-from kbroker.pipeline.aggregate.definition import Definition, check
+from kbroker.pipeline.aggregate.definition import AggregateDefinition, check_definition
 from kbroker.pipeline.aggregate.sql import OBSERVED, PROBLEMS, aggregated, message, observed, read, windows
 from kbroker.pipeline.archive.manifest.model import TopicInfo
 from kbroker.pipeline.errors import PipelineError
@@ -29,7 +29,7 @@ COMPACTED = {"cleanup.policy": "compact"}
 
 
 @dataclass(frozen=True)
-class Target:
+class ResultSink:
     """Where results go: a topic, or a directory (path or URI)."""
 
     topic: str = ""
@@ -37,7 +37,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class How:
+class RunOptions:
     """How a query runs. `most_records`: in one batch, 0 for no limit."""
 
     once: bool = True  # up to where the topics end now
@@ -48,7 +48,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchReport:
     """What one batch did."""
 
     number: int
@@ -61,7 +61,7 @@ class Batch:
 
 
 @dataclass
-class Summary:
+class AggregateSummary:
     """What the batches of a run did together."""
 
     batches: int = 0  # that had records
@@ -71,7 +71,7 @@ class Summary:
     updated: int = 0
     watermark_ms: int = 0
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: BatchReport) -> None:
         """One more batch."""
         self.batches += batch.records > 0  # one that only closes windows is none of the user's
         self.records += batch.records
@@ -82,29 +82,34 @@ class Summary:
             self.problems[name] += count
 
 
-def require_topics(bootstrap: str, definition: Definition, target: Target) -> None:
+def require_topics(bootstrap: str, definition: AggregateDefinition, target: ResultSink) -> None:
     """Raises PipelineError where no broker answers, a topic is absent, or is to be aggregated into itself."""
     with Cluster(bootstrap) as cluster:
         _topics(cluster, definition, target)
 
 
-def _topics(cluster: Cluster, definition: Definition, target: Target) -> dict[str, TopicInfo]:
+def _topics(cluster: Cluster, definition: AggregateDefinition, target: ResultSink) -> dict[str, TopicInfo]:
     if target.topic in definition.topics:
         raise PipelineError(f"topic {target.topic} cannot be aggregated into itself")
     found = cluster.require_topics(definition.topics)
     return found | cluster.topics([target.topic]) if target.topic else found
 
 
-class Aggregation:
+class AggregateQuery:
     """An aggregate that is ready to run: its topics are there, its checkpoint and target are its own.
 
     Raises PipelineError where they are not. A target topic that is absent is created, compacted.
     """
 
     def __init__(
-        self, spark: "SparkSession", bootstrap: str, definition: Definition, target: Target, checkpoint: str = ""
+        self,
+        spark: "SparkSession",
+        bootstrap: str,
+        definition: AggregateDefinition,
+        target: ResultSink,
+        checkpoint: str = "",
     ) -> None:
-        self.definition = check(definition)
+        self.definition = check_definition(definition)
         self.target = target
         self.remarks: list[str] = []  # what somebody should know before it starts
         self._bootstrap = bootstrap
@@ -128,9 +133,9 @@ class Aggregation:
             found = _topics(cluster, self.definition, self.target)
             ids = {name: found[name].topic_id for name in self.definition.topics}
             where = f"topic {topic}" if topic else "files"
-            note = aggregate_note.keep(self._checkpoint, self.definition, ids, where)
+            note = aggregate_note.claim_checkpoint(self._checkpoint, self.definition, ids, where)
             if self._results is not None:
-                aggregate_files.claim(self._results, note.id)
+                aggregate_files.claim_directory(self._results, note.id)
             elif topic not in found:
                 cluster.create_topic(topic, max(found[name].partitions for name in ids), COMPACTED)
                 self.remarks.append(f"topic {topic} is created, with cleanup.policy=compact")
@@ -139,18 +144,22 @@ class Aggregation:
                     f"topic {topic} has no cleanup.policy=compact: it keeps every update, the last of a key is right"
                 )
 
-    def run(self, how: How, on_batch: Callable[[Batch], None], stopping: threading.Event) -> Summary:
+    def run(
+        self, how: RunOptions, on_batch: Callable[[BatchReport], None], stopping: threading.Event
+    ) -> AggregateSummary:
         """Runs until the end (`once`), or until `stopping` is set: then the batch that is under way is finished.
 
         Spark's failures leave as they are, those of files and lost records as PipelineError.
         """
-        with aggregate_note.alone(self._checkpoint):
+        with aggregate_note.lock_checkpoint(self._checkpoint):
             if self._results is not None:
-                aggregate_files.tidy(self._results)
+                aggregate_files.remove_staging(self._results)
             return self._run(how, on_batch, stopping)
 
-    def _run(self, how: How, on_batch: Callable[[Batch], None], stopping: threading.Event) -> Summary:
-        summary = Summary()
+    def _run(
+        self, how: RunOptions, on_batch: Callable[[BatchReport], None], stopping: threading.Event
+    ) -> AggregateSummary:
+        summary = AggregateSummary()
         query = self._start(how)
         try:
             for progress in _progress(query, stopping):
@@ -163,7 +172,7 @@ class Aggregation:
             raise self._told(error)
         return summary
 
-    def _start(self, how: How) -> "StreamingQuery":
+    def _start(self, how: RunOptions) -> "StreamingQuery":
         frame = self._source(how).load()
         rows = aggregated(observed(read(frame, self.definition)), self.definition)
         if self._results is None:
@@ -176,7 +185,7 @@ class Aggregation:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{how.every_ms} milliseconds").start()
 
-    def _source(self, how: How) -> Any:
+    def _source(self, how: RunOptions) -> Any:
         reader = self._kafka(self._spark.readStream)
         reader = reader.option("startingOffsets", "earliest" if how.earliest else "latest")
         reader = reader.option("failOnDataLoss", str(not how.accept_loss).lower())
@@ -191,17 +200,17 @@ class Aggregation:
     def _merge(self, changed: "DataFrame", batch: int) -> None:
         assert self._results is not None
         try:
-            aggregate_files.merge(self._results, self.definition, changed)
+            aggregate_files.merge_results(self._results, self.definition, changed)
         except BaseException as error:
             # Spark would tell it as text of a traceback.
             self._failure = error
             raise
 
-    def _batch(self, progress: Mapping[str, Any]) -> Batch:
+    def _batch(self, progress: Mapping[str, Any]) -> BatchReport:
         seen = (progress.get("observedMetrics") or {}).get(OBSERVED) or {}
         states = progress["stateOperators"]
         dropped = sum(state["numRowsDroppedByWatermark"] for state in states)
-        return Batch(
+        return BatchReport(
             number=progress["batchId"],
             records=seen.get("records") or 0,
             problems={name: seen.get(name) or 0 for name in PROBLEMS},

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.aggregate.definition import Definition
+from kbroker.pipeline.aggregate.definition import AggregateDefinition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.location import without_globs
 from kbroker.pipeline.storage.storage import Storage
@@ -32,7 +32,7 @@ AT_ONCE = 8
 _STAGED = re.compile(rf"{STAGING}/date=([^/]+)/[^/]+\.parquet")
 
 
-def claim(storage: Storage, owner: str) -> None:
+def claim_directory(storage: Storage, owner: str) -> None:
     """Makes the directory the aggregate's with this id. PipelineError where it holds something else."""
     if not storage.exists(OWNER):
         foreign = [entry.name for entry in storage.list_directory("") if entry.name != CHECKPOINT]
@@ -46,7 +46,7 @@ def claim(storage: Storage, owner: str) -> None:
         )
 
 
-def tidy(storage: Storage) -> None:
+def remove_staging(storage: Storage) -> None:
     """Removes what a batch that was cut short has left."""
     storage.delete(STAGING, recursive=True)
 
@@ -58,12 +58,12 @@ def _owner(storage: Storage) -> Any:
         raise PipelineError(f"{storage.root}/{OWNER} is damaged or of something else") from None
 
 
-def path_of(date: str) -> str:
+def result_path(date: str) -> str:
     """The file of a date's results, relative to the directory."""
     return f"date={date}/{RESULTS}"
 
 
-def merge(storage: Storage, definition: Definition, changed: "DataFrame") -> int:
+def merge_results(storage: Storage, definition: AggregateDefinition, changed: "DataFrame") -> int:
     """Puts rows in the place of those of the same window and group; gives the number of files that were written."""
     dated = changed.selectExpr("*", "date_format(window_start, 'yyyy-MM-dd') AS date").persist()
     try:
@@ -78,10 +78,12 @@ def merge(storage: Storage, definition: Definition, changed: "DataFrame") -> int
     return _publish(storage, dates)
 
 
-def _with_unchanged(storage: Storage, definition: Definition, dated: "DataFrame", dates: list[str]) -> "DataFrame":
+def _with_unchanged(
+    storage: Storage, definition: AggregateDefinition, dated: "DataFrame", dates: list[str]
+) -> "DataFrame":
     from pyspark.sql import functions as F
 
-    there = [path_of(date) for date in dates if storage.exists(path_of(date))]
+    there = [result_path(date) for date in dates if storage.exists(result_path(date))]
     if not there:
         return dated
     _require_whole(storage, there)
@@ -102,7 +104,7 @@ def _require_whole(storage: Storage, paths: Iterable[str]) -> None:
             )
 
 
-def _groups(definition: Definition) -> list[str]:
+def _groups(definition: AggregateDefinition) -> list[str]:
     return [f"`{key.name}`" for key in definition.keys]
 
 
@@ -113,6 +115,8 @@ def _publish(storage: Storage, dates: list[str]) -> int:
     if sorted(staged) != dates:
         raise PipelineError(f"{storage.root}/{STAGING}: files of a batch vanished before they were in place")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda date: storage.replace(path_of(date), storage.read(staged[date], max_bytes=None)), dates))
+        list(
+            pool.map(lambda date: storage.replace(result_path(date), storage.read(staged[date], max_bytes=None)), dates)
+        )
     storage.delete(STAGING, recursive=True)
     return len(staged)

@@ -7,7 +7,13 @@ microseconds in UTC: the session's time zone has to be UTC, for times in JSON th
 
 from typing import TYPE_CHECKING
 
-from kbroker.pipeline.aggregate.definition import RECORD_KEYS, RECORD_TIME, Definition, canonical, column
+from kbroker.pipeline.aggregate.definition import (
+    RECORD_KEYS,
+    RECORD_TIME,
+    AggregateDefinition,
+    canonical_path,
+    column_name,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,10 +41,10 @@ def _quoted(text: str) -> str:
 
 def _field(path: str, kind: str) -> str:
     """NULL where the field is absent, null, or no such thing."""
-    return f"try_variant_get(__document, {_quoted(canonical(path))}, '{kind}')"
+    return f"try_variant_get(__document, {_quoted(canonical_path(path))}, '{kind}')"
 
 
-def _time(definition: Definition) -> str:
+def _time(definition: AggregateDefinition) -> str:
     """NULL before 1970, where the watermark of every aggregate begins."""
     if definition.time == RECORD_TIME:
         return "CASE WHEN unix_micros(timestamp) >= 0 THEN timestamp END"
@@ -53,13 +59,13 @@ def _time(definition: Definition) -> str:
     )
 
 
-def document(definition: Definition) -> list[str]:
+def document(definition: AggregateDefinition) -> list[str]:
     """What is taken of a Kafka row."""
     parsed = ["try_parse_json(CAST(value AS STRING)) AS __document"] if definition.needs_json else []
     return ["key", "value", "topic", "partition", "offset", "timestamp", *parsed]
 
 
-def rows(definition: Definition) -> list[str]:
+def rows(definition: AggregateDefinition) -> list[str]:
     """What is made of it."""
     groups = [
         f"{RECORD_KEYS.get(key.source) or _field(key.source, 'string')} AS `{key.name}`" for key in definition.keys
@@ -81,7 +87,7 @@ def rows(definition: Definition) -> list[str]:
     ]
 
 
-def problem(definition: Definition) -> str:
+def problem(definition: AggregateDefinition) -> str:
     """The name of what is wrong with a row, or NULL."""
     whens = []
     if definition.needs_json:
@@ -96,7 +102,7 @@ def problem(definition: Definition) -> str:
     return f"CASE {' '.join(whens)} END AS __problem"
 
 
-def computed(definition: Definition) -> list[str]:
+def computed(definition: AggregateDefinition) -> list[str]:
     """The aggregates over a window's rows."""
     sql = {
         "count": "count(*)",
@@ -114,7 +120,7 @@ def computed(definition: Definition) -> list[str]:
     return listed
 
 
-def result(definition: Definition) -> list[str]:
+def result(definition: AggregateDefinition) -> list[str]:
     """The columns of a result, in order."""
     place = {name: index for index, name in enumerate(definition.percentiles)}
     return [
@@ -122,17 +128,17 @@ def result(definition: Definition) -> list[str]:
         "window.end AS window_end",
         *(f"`{key.name}`" for key in definition.keys),
         *(
-            f"__percentiles[{place[name]}] AS `{column(name)}`" if name in place else f"`{name}`"
+            f"__percentiles[{place[name]}] AS `{column_name(name)}`" if name in place else f"`{name}`"
             for name in definition.compute
         ),
     ]
 
 
-def message(definition: Definition) -> list[str]:
+def message(definition: AggregateDefinition) -> list[str]:
     """A result's row as a Kafka record: its window and group as the key, all of it as the value, both JSON."""
     start, end = (f"date_format({name}, '{_TIME_FORMAT}') AS {name}" for name in ("window_start", "window_end"))
     groups = [f"`{key.name}`" for key in definition.keys]
-    aggregates = [f"`{column(name)}`" for name in definition.compute]
+    aggregates = [f"`{column_name(name)}`" for name in definition.compute]
     return [f"{_as_json([start, *groups])} AS key", f"{_as_json([start, end, *groups, *aggregates])} AS value"]
 
 
@@ -140,7 +146,7 @@ def _as_json(columns: list[str]) -> str:
     return f"to_json(struct({', '.join(columns)}), map('ignoreNullFields', 'false'))"
 
 
-def read(frame: "DataFrame", definition: Definition) -> "DataFrame":
+def read(frame: "DataFrame", definition: AggregateDefinition) -> "DataFrame":
     """Rows of Kafka's connector as rows to be counted, and those that cannot be, with `__problem`."""
     made = frame.selectExpr(*document(definition)).selectExpr(*rows(definition))
     return made.selectExpr("*", problem(definition))
@@ -154,7 +160,7 @@ def observed(frame: "DataFrame") -> "DataFrame":
     return frame.observe(OBSERVED, F.count(F.lit(1)).alias("records"), *problems)
 
 
-def aggregated(frame: "DataFrame", definition: Definition) -> "DataFrame":
+def aggregated(frame: "DataFrame", definition: AggregateDefinition) -> "DataFrame":
     """The windows of rows that `read` made, streaming or not."""
     from pyspark.sql import functions as F
 
@@ -164,7 +170,7 @@ def aggregated(frame: "DataFrame", definition: Definition) -> "DataFrame":
     return kept.groupBy(windows(definition), *groups).agg(first, *others).selectExpr(*result(definition))
 
 
-def windows(definition: Definition):  # type: ignore[no-untyped-def]  # pyspark's Column is imported late
+def windows(definition: AggregateDefinition):  # type: ignore[no-untyped-def]  # pyspark's Column is imported late
     """The column `window`: a row for each window that `__time` is in."""
     from pyspark.sql import functions as F
 

@@ -1,217 +1,239 @@
-"""A replay from its draft to its end: planned, sent, resumed, and the groups put where they stood.
-
-Times are milliseconds since 1970.
-"""
+"""Runs a replay: creates its topics and its plan, sends its records, restores its groups."""
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest.model import ArchiveState
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
-from kbroker.pipeline.replay import groups, job, plan, target
-from kbroker.pipeline.replay.connection import Brokers, RefusedError, told
-from kbroker.pipeline.replay.draft import Draft, World, check_empty
-from kbroker.pipeline.replay.encoding import BATCH_OVERHEAD, Target, Writer
-from kbroker.pipeline.replay.job import Limit, Rows
-from kbroker.pipeline.replay.plan import Plan, TargetTopic
-from kbroker.pipeline.replay.positions import LATEST, Start, offset
-from kbroker.pipeline.replay.producer import Sender
-from kbroker.pipeline.replay.task import BATCH_BYTES, Settings
-from protocol.records.compression import CODEC_NAMES
+from kbroker.pipeline.replay.client.cluster import ClusterClient, as_pipeline_errors
+from kbroker.pipeline.replay.client.connection import BrokerError
+from kbroker.pipeline.replay.client.partition_log import LATEST, list_offset
+from kbroker.pipeline.replay.group_offsets import offsets_to_commit, require_no_members
+from kbroker.pipeline.replay.plan import (
+    ReplayPlan,
+    TargetTopic,
+    derive_id,
+    find_unfinished,
+    mark_finished,
+    mark_group_restored,
+    new_id,
+    save_new,
+)
+from kbroker.pipeline.replay.preparation import PreparedReplay, ReplayContext, require_empty
+from kbroker.pipeline.replay.selected_records import SelectedRecords
+from kbroker.pipeline.replay.sending.batch_encoder import BATCH_OVERHEAD, ProducerSettings, parse_codec
+from kbroker.pipeline.replay.sending.job import SpeedLimit, send_records
+from kbroker.pipeline.replay.sending.producer import ReplayProducer
+from kbroker.pipeline.replay.sending.task import BATCH_BYTES, SendSettings
+from kbroker.pipeline.replay.target_topics import describe_topic, init_producer_id, max_batch_bytes, read_starts
 
-LOOK_EVERY_S = 0.5
+PROGRESS_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What became of a replay. `sent`: by this run; `rows`: of the whole replay."""
+class ReplaySummary:
+    """The result of a run."""
 
-    plan: Plan
-    rows: int
-    sent: int
+    plan: ReplayPlan
+    rows: int  # records of the whole replay
+    sent: int  # records that this run has sent
     seconds: float
-    groups: Mapping[str, Mapping[Target, int]] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)  # offsets committed by this run
 
 
-@told
-def cluster_of(world: World) -> str:
-    """The id of the cluster that the brokers are of; empty where they have none."""
-    return world.brokers.cluster()
+@as_pipeline_errors
+def target_cluster_id(context: ReplayContext) -> str:
+    """Return the id of the target cluster, empty if it has none."""
+    return context.cluster.cluster_id()
 
 
-@told
-def begin(world: World, draft: Draft, new: bool = False) -> Plan:
-    """Creates what topics are missing and writes the plan down; nothing is sent yet.
+@as_pipeline_errors
+def create_plan(context: ReplayContext, prepared: PreparedReplay, new: bool = False) -> ReplayPlan:
+    """Create the missing topics and store the plan. Nothing is sent yet.
 
-    Where the same replay was begun while this one was drafted, that is the one to go on with, but for `new`.
+    Returns the plan of an unfinished replay of the same request if there is one, unless `new`.
     """
-    storage = world.archive.storage
-    begun = None if new else plan.unfinished(storage, draft.request, world.brokers.cluster())
-    if begun is not None:
-        return begun
-    with Cluster(world.bootstrap) as cluster:
-        for name, wanted in draft.wanted.items():
-            cluster.create_topic(name, wanted.partitions, wanted.configs)
-            world.note(f"created topic {name} with {wanted.partitions} partition{'s' * (wanted.partitions > 1)}")
-    world.brokers.forget()
-    topics = {}
-    for name, partitions in draft.routing.partitions.items():
-        starts = target.starts(world.brokers, name, partitions)
-        counts = [
-            draft.amounts[Target(name, i)].rows if Target(name, i) in draft.amounts else 0 for i in range(partitions)
-        ]
-        found = target.existing(world.brokers, name)
-        if found is None:
-            raise PipelineError(f"topic {name} is gone")
-        if found.partitions != partitions:
-            raise PipelineError(f"topic {name} has {found.partitions} partitions now, not {partitions} as before")
-        topics[name] = TargetTopic(
-            found.topic_id, tuple(one.offset for one in starts), tuple(one.empty for one in starts), tuple(counts)
-        )
-    if not draft.request.append:
-        check_empty(
-            {
-                Target(n, i): Start(o, e)
-                for n, t in topics.items()
-                for i, (o, e) in enumerate(zip(t.starts, t.empty, strict=True))
-            }
-        )
-    producer_id, epoch = target.producer_id(world.brokers)
-    made = Plan(
-        plan.new_id() if new else plan.id_at(world.brokers.cluster(), topics),
-        time.time_ns() // 1_000_000,
-        str(draft.state.settings.get("id", "")),
-        draft.state.number,
-        draft.request,
-        draft.upto,
-        world.brokers.cluster(),
-        topics,
-        draft.by_time,
-        sum(amount.size for amount in draft.amounts.values()),
-        producer_id,
-        epoch,
-        draft.committed,
+    storage, cluster = context.archive.storage, context.cluster
+    if not new:
+        unfinished = find_unfinished(storage, prepared.request, cluster.cluster_id())
+        if unfinished is not None:
+            return unfinished
+    _create_topics(context, prepared)
+    cluster.reset()
+    targets = {
+        name: _target_topic(cluster, name, partitions, prepared)
+        for name, partitions in prepared.records.routing.partitions.items()
+    }
+    producer_id, producer_epoch = init_producer_id(cluster)
+    plan = ReplayPlan(
+        id=new_id() if new else derive_id(cluster.cluster_id(), targets),
+        created_ms=time.time_ns() // 1_000_000,
+        archive=_archive_id(prepared.records.state),
+        state=prepared.records.state.number,
+        request=prepared.request,
+        limits=prepared.records.end_offsets,
+        cluster=cluster.cluster_id(),
+        targets=targets,
+        by_time=prepared.records.by_time,
+        size=sum(totals.size for totals in prepared.totals.values()),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        committed=prepared.committed,
     )
-    return plan.create(storage, made)
+    if not prepared.request.append:
+        require_empty(plan.starts())
+    return save_new(storage, plan)
 
 
-@told
-def go_on(world: World, made: Plan, limit: Limit) -> Summary:
-    """Sends what is left of a replay, restores its groups, and ends it; of one that is done nothing is left. Raises
-    PipelineError; it can be gone on with after that."""
-    began = time.monotonic()
-    if made.done_ms is not None:
-        world.note(f"replay {made.id} was finished before: nothing is sent or committed")
-        return Summary(made, made.rows, 0, time.monotonic() - began)
-    state = world.archive.state()
-    _check_same(world, made, state)
-    rows = Rows(world.spark, world.archive, state, made.request.selection, made.limits, made.routing, made.by_time)
-    counts = made.counts()
-    settings = _settings(world, made)
-    groups.check_without_members(world.brokers, made.groups)
-    rows.require_files()
-    had = _positions(world, made, settings)
-    with _watched(world, made):
-        outcomes = job.deliver(rows, settings, counts, had, limit, made.size // max(1, made.rows))
-    has = {**had, **{one: outcome.has for one, outcome in outcomes.items()}}
-    short = [one for one, count in counts.items() if has.get(one, 0) != count]
-    if short:
-        one = short[0]
-        raise PipelineError(
-            f"{one.topic}-{one.partition} got {has.get(one, 0)} records, but {counts[one]} were selected when the "
-            f"replay was planned: the archive is not what it was"
-        )
-    made, placed = _restored(world, made, rows)
-    made = plan.finish(world.archive.storage, made, time.time_ns() // 1_000_000)
-    return Summary(made, made.rows, made.rows - sum(had.values()), time.monotonic() - began, placed)
+def _create_topics(context: ReplayContext, prepared: PreparedReplay) -> None:
+    with Cluster(context.bootstrap) as cluster:
+        for name, topic in prepared.new_topics.items():
+            cluster.create_topic(name, topic.partitions, topic.configs)
+            context.notify(f"created topic {name} with {topic.partitions} partition{'s' * (topic.partitions > 1)}")
 
 
-def _check_same(world: World, made: Plan, state: ArchiveState) -> None:
-    if made.archive != str(state.settings.get("id", "")):
-        raise PipelineError(f"replay {made.id} is of another archive")
-    for name, topic in made.targets.items():
-        found = target.existing(world.brokers, name)
-        if world.brokers.cluster() != made.cluster:
-            raise PipelineError(f"replay {made.id} goes into another cluster than that at {world.bootstrap}")
-        if found is None or found.topic_id != topic.topic_id:
-            raise PipelineError(f"topic {name} is not the one any more that replay {made.id} goes into")
-
-
-def _settings(world: World, made: Plan) -> Settings:
-    configs = [found.configs for name in made.targets if (found := target.existing(world.brokers, name)) is not None]
-    return Settings(
-        world.bootstrap,
-        Writer(made.producer_id, made.producer_epoch, codec(made.request.compression)),
-        made.routing.targets,
-        made.starts(),
-        made.id if made.request.origin_headers else None,
-        world.patience_s,
-        target.batch_bytes(configs, BATCH_BYTES, BATCH_OVERHEAD),
+def _target_topic(cluster: ClusterClient, name: str, partitions: int, prepared: PreparedReplay) -> TargetTopic:
+    starts = read_starts(cluster, name, partitions)
+    topic = describe_topic(cluster, name)
+    if topic is None:
+        raise PipelineError(f"topic {name} does not exist any more")
+    if topic.partitions != partitions:
+        raise PipelineError(f"topic {name} has {topic.partitions} partitions now, {partitions} before")
+    totals = [prepared.totals.get(TopicPartition(name, number)) for number in range(partitions)]
+    return TargetTopic(
+        topic.topic_id,
+        starts=tuple(start.offset for start in starts),
+        empty=tuple(start.was_empty for start in starts),
+        counts=tuple(records.rows if records is not None else 0 for records in totals),
     )
 
 
-def codec(name: str) -> int:
-    """The number of a codec; "none" is one. Raises PipelineError."""
-    names = {"none": 0, **{known: number for number, known in enumerate(CODEC_NAMES)}}
-    if name not in names:
-        raise PipelineError(f"--compression is one of none, {', '.join(CODEC_NAMES[1:])}, not {name!r}")
-    return names[name]
+@as_pipeline_errors
+def execute_plan(
+    context: ReplayContext,
+    plan: ReplayPlan,
+    limit: SpeedLimit,
+    on_progress: Callable[[int], None] = lambda sent: None,
+) -> ReplaySummary:
+    """Send the records that are not sent yet, restore the groups, and mark the plan as finished.
+
+    Does nothing for a finished plan. `on_progress` is called from a thread with the number of records that the targets
+    have. Raises PipelineError; the plan can be executed again after that.
+    """
+    began_at = time.monotonic()
+    if plan.done_ms is not None:
+        context.notify(f"replay {plan.id} is already finished: nothing is sent or committed")
+        return ReplaySummary(plan, plan.rows, 0, time.monotonic() - began_at)
+    state = context.archive.state()
+    _require_same_targets(context, plan, state)
+    records = SelectedRecords(
+        context.spark, context.archive, state, plan.request.selection, plan.limits, plan.routing, plan.by_time
+    )
+    counts = plan.counts()
+    settings = _send_settings(context, plan)
+    require_no_members(context.cluster, plan.remaining_groups)
+    records.require_files()
+    sent_before = _read_positions(context, plan, settings)
+    with _progress_reports(context, plan, on_progress):
+        results = send_records(records, settings, counts, sent_before, limit, plan.size // max(1, plan.rows))
+    sent = {**sent_before, **{target: result.sent for target, result in results.items()}}
+    for target, count in counts.items():
+        if sent.get(target, 0) != count:
+            raise PipelineError(
+                f"{target} got {sent.get(target, 0)} records, but {count} were selected when the replay was planned: "
+                f"the archive has changed"
+            )
+    plan, restored = _restore_groups(context, plan, records)
+    plan = mark_finished(context.archive.storage, plan, time.time_ns() // 1_000_000)
+    return ReplaySummary(plan, plan.rows, plan.rows - sum(sent_before.values()), time.monotonic() - began_at, restored)
 
 
-def _positions(world: World, made: Plan, settings: Settings) -> dict[Target, int]:
-    """How much of the replay each target has."""
-    sender = Sender(world.brokers, settings.writer, settings.starts, patience_s=world.patience_s)
-    return {one: sender.position(one) for one in made.counts()}
+def _archive_id(state: ArchiveState) -> str:
+    return str(state.settings.get("id", ""))
 
 
-def _restored(world: World, made: Plan, rows: Rows) -> tuple[Plan, dict[str, dict[Target, int]]]:
-    """Commits what the groups had committed, as offsets of the targets; what it committed is no more in the plan."""
-    if not made.committed:
-        return made, {}
-    placed = job.places(rows, made.committed, made.counts())
-    offsets = groups.mapped(world.brokers, made.producer_id, placed, made.starts(), made.counts())
-    named = {}
-    with Cluster(world.bootstrap) as cluster:
-        for group, found in offsets.items():
-            name = made.request.group_prefix + group
-            cluster.commit_offsets(name, {TopicPartition(*one): at for one, at in found.items()})
-            # At once: if this ends here, the group may go on from there before the replay does.
-            made = plan.restored(world.archive.storage, made, group)
-            named[name] = found
-    return made, named
+def _require_same_targets(context: ReplayContext, plan: ReplayPlan, state: ArchiveState) -> None:
+    """Raise PipelineError unless archive, cluster and topics are those of the plan."""
+    if plan.archive != _archive_id(state):
+        raise PipelineError(f"replay {plan.id} belongs to another archive")
+    for name, planned in plan.targets.items():
+        topic = describe_topic(context.cluster, name)
+        if context.cluster.cluster_id() != plan.cluster:
+            raise PipelineError(f"replay {plan.id} goes into another cluster than the one at {context.bootstrap}")
+        if topic is None or topic.topic_id != planned.topic_id:
+            raise PipelineError(f"topic {name} was deleted since replay {plan.id} was planned")
+
+
+def _send_settings(context: ReplayContext, plan: ReplayPlan) -> SendSettings:
+    topics = [describe_topic(context.cluster, name) for name in plan.targets]
+    configs = [topic.configs for topic in topics if topic is not None]
+    return SendSettings(
+        context.bootstrap,
+        ProducerSettings(plan.producer_id, plan.producer_epoch, parse_codec(plan.request.compression)),
+        plan.routing.targets,
+        plan.starts(),
+        plan.id if plan.request.origin_headers else None,
+        context.patience_s,
+        max_batch_bytes(configs, BATCH_BYTES, BATCH_OVERHEAD),
+    )
+
+
+def _read_positions(context: ReplayContext, plan: ReplayPlan, settings: SendSettings) -> dict[TopicPartition, int]:
+    """How many records of the replay each target has."""
+    producer = ReplayProducer(context.cluster, settings.producer, settings.starts, patience_s=context.patience_s)
+    return {target: producer.position(target) for target in plan.counts()}
+
+
+def _restore_groups(
+    context: ReplayContext, plan: ReplayPlan, records: SelectedRecords
+) -> tuple[ReplayPlan, dict[str, dict[TopicPartition, int]]]:
+    """Commit the offsets of the plan's groups in the targets; return the plan without them, and the offsets."""
+    if not plan.committed:
+        return plan, {}
+    counts = plan.counts()
+    positions = records.group_positions(plan.committed, counts)
+    offsets = offsets_to_commit(context.cluster, plan.producer_id, positions, plan.starts(), counts)
+    restored = {}
+    with Cluster(context.bootstrap) as cluster:
+        for group, group_offsets in offsets.items():
+            name = plan.request.group_prefix + group
+            cluster.commit_offsets(name, group_offsets)
+            # Stored at once: after a failure here, the group may consume before the replay is resumed.
+            plan = mark_group_restored(context.archive.storage, plan, group)
+            restored[name] = group_offsets
+    return plan, restored
 
 
 @contextmanager
-def _watched(world: World, made: Plan) -> Iterator[None]:
-    """Tells the progress meanwhile, by the ends of the targets."""
-    over = threading.Event()
+def _progress_reports(context: ReplayContext, plan: ReplayPlan, on_progress: Callable[[int], None]) -> Iterator[None]:
+    """Report the progress from a thread, measured by the targets' end offsets."""
+    finished = threading.Event()
 
-    def look() -> None:
-        with Brokers(world.bootstrap) as brokers:
-            while not over.wait(LOOK_EVERY_S):
-                with suppress(OSError, RefusedError):
-                    world.progress(_arrived(brokers, made), made.rows)
+    def report() -> None:
+        with ClusterClient(context.bootstrap) as cluster:
+            while not finished.wait(PROGRESS_INTERVAL_S):
+                try:
+                    on_progress(_count_sent(cluster, plan))
+                except (OSError, BrokerError):
+                    cluster.reset()
 
-    watcher = threading.Thread(target=look, name="replay-progress", daemon=True)
-    watcher.start()
+    reporter = threading.Thread(target=report, name="replay-progress", daemon=True)
+    reporter.start()
     try:
         yield
     finally:
-        over.set()
-        watcher.join()
+        finished.set()
+        reporter.join()
 
 
-def _arrived(brokers: Brokers, made: Plan) -> int:
-    starts = made.starts()
-    try:
-        return sum(
-            min(count, offset(brokers, one, LATEST) - starts[one].offset) for one, count in made.counts().items()
-        )
-    except (OSError, RefusedError):
-        brokers.forget()
-        raise
+def _count_sent(cluster: ClusterClient, plan: ReplayPlan) -> int:
+    starts = plan.starts()
+    return sum(
+        min(count, list_offset(cluster, target, LATEST) - starts[target].offset)
+        for target, count in plan.counts().items()
+    )

@@ -15,10 +15,10 @@ import pytest
 
 from kbroker.cli.app import run as main
 from kbroker.cli.pipeline.run_file import run_file
-from kbroker.pipeline.aggregate import plot as aggregate_plot
 from kbroker.pipeline.aggregate import result_files as aggregate_files
-from kbroker.pipeline.aggregate.definition import Definition, Key
-from kbroker.pipeline.aggregate.query import Aggregation, How, Target
+from kbroker.pipeline.aggregate import result_plot as aggregate_plot
+from kbroker.pipeline.aggregate.definition import AggregateDefinition, GroupKey
+from kbroker.pipeline.aggregate.query import AggregateQuery, ResultSink, RunOptions
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.flights import weather_lines
@@ -32,13 +32,13 @@ T0 = 1_356_998_400_000  # 2013-01-01T00:00:00Z
 
 def definition(topic, **changes):
     values = {"topics": (topic,), "window_ms": HOUR, "slide_ms": HOUR}
-    return Definition(**values | changes)
+    return AggregateDefinition(**values | changes)
 
 
 def run(spark, bootstrap, what, target, checkpoint="", **how):
     """One run up to the end of the topics; gives its summary."""
-    aggregation = Aggregation(spark, bootstrap, what, target, checkpoint)
-    return aggregation.run(How(**how), lambda batch: None, threading.Event())
+    aggregation = AggregateQuery(spark, bootstrap, what, target, checkpoint)
+    return aggregation.run(RunOptions(**how), lambda batch: None, threading.Event())
 
 
 def expected(events, window=HOUR, slide=HOUR):
@@ -70,7 +70,7 @@ def as_json(event, form=lambda ms: ms):
 
 
 JSON = {
-    "keys": (Key("name", "$.who.name"),),
+    "keys": (GroupKey("name", "$.who.name"),),
     "time": "$.at",
     "value": "$.n",
     "compute": ("count", "values", "sum", "min", "max", "avg", "p50", "p99.9"),
@@ -79,7 +79,7 @@ JSON = {
 
 def test_parquet_equals_a_batch_computation_over_restarts(spark, bootstrap, topics, tmp_path):
     source = topics.create(partitions=3)
-    what, target = definition(source, **JSON, watermark_ms=12 * HOUR), Target(directory=str(tmp_path / "out"))
+    what, target = definition(source, **JSON, watermark_ms=12 * HOUR), ResultSink(directory=str(tmp_path / "out"))
     events = list(measurements(2400))
     forms = [iso, lambda ms: ms, lambda ms: ms / 1000, lambda ms: iso(ms).replace("T", " ").removesuffix("Z")]
     told = [as_json(event, forms[i % 4]) for i, event in enumerate(events)]
@@ -107,19 +107,22 @@ def test_parquet_equals_a_batch_computation_over_restarts(spark, bootstrap, topi
 
 def test_a_directory_whose_name_is_a_pattern_has_its_own_rows(spark, tmp_path):
     """The pattern matches a neighbour, and not the directory itself."""
-    what, here = definition("t", keys=(Key("key", "key"),), compute=("count",)), LocalStorage(str(tmp_path / "x[1]"))
-    at, path = datetime.fromtimestamp(T0 / 1000, UTC), aggregate_files.path_of("2013-01-01")
+    what, here = (
+        definition("t", keys=(GroupKey("key", "key"),), compute=("count",)),
+        LocalStorage(str(tmp_path / "x[1]")),
+    )
+    at, path = datetime.fromtimestamp(T0 / 1000, UTC), aggregate_files.result_path("2013-01-01")
 
     def merge(**counts):
         rows = [(at, key, count) for key, count in counts.items()]
         changed = spark.createDataFrame(rows, "window_start timestamp, key string, count long")
-        aggregate_files.merge(here, what, changed.coalesce(1))
+        aggregate_files.merge_results(here, what, changed.coalesce(1))
 
     merge(a=1, b=2)
     (tmp_path / "x1" / path).parent.mkdir(parents=True)
     parquet.write_table(pyarrow.table({"window_start": [at], "key": ["c"], "count": [9]}), tmp_path / "x1" / path)
     merge(b=3)
-    found = aggregate_plot.results_in(spark, here).select("key", "count").collect()
+    found = aggregate_plot.read_results(spark, here).select("key", "count").collect()
     assert sorted(map(tuple, found)) == [("a", 1), ("b", 3)]
 
 
@@ -134,7 +137,7 @@ def results(topics, name):
 def test_a_topic_has_the_right_numbers_last_and_late_records_are_counted(spark, bootstrap, topics, tmp_path):
     source, out = topics.create(partitions=2), topics.create(partitions=2, configs={"cleanup.policy": "compact"})
     sliding = {"window_ms": 30 * MINUTE, "slide_ms": 10 * MINUTE, "watermark_ms": 20 * MINUTE}
-    what, target = definition(source, keys=(Key("key", "key"),), **sliding), Target(topic=out)
+    what, target = definition(source, keys=(GroupKey("key", "key"),), **sliding), ResultSink(topic=out)
 
     def send(events):
         topics.fill(source, ({"value": b"1234", "key": key, "timestamp": at} for at, key, _ in events))
@@ -162,7 +165,7 @@ def test_a_topic_has_the_right_numbers_last_and_late_records_are_counted(spark, 
 def test_what_cannot_be_counted_is_told_and_null_is_not_zero(spark, bootstrap, topics, tmp_path):
     source = topics.create(partitions=2)
     compute = ("count", "values", "sum", "min", "avg", "p50")
-    what = definition(source, keys=(Key("k", "$.k"),), time="$.at", value="$.n", compute=compute)
+    what = definition(source, keys=(GroupKey("k", "$.k"),), time="$.at", value="$.n", compute=compute)
     good = [{"at": T0, "n": n, "k": k} for k in ("a", None) for n in (3, "4.5", None)] + [{"at": T0, "k": "b"}]
     odd = {
         "not_json": ["{", ""],
@@ -178,7 +181,7 @@ def test_what_cannot_be_counted_is_told_and_null_is_not_zero(spark, bootstrap, t
     }
     values = [*map(json.dumps, good), *(row for rows in odd.values() for row in rows)]
     topics.fill(source, [{"value": row} for row in values] + [{"key": "a record without a value"}])
-    summary = run(spark, bootstrap, what, Target(directory=str(tmp_path / "out")))
+    summary = run(spark, bootstrap, what, ResultSink(directory=str(tmp_path / "out")))
     assert summary.problems == {"empty": 1, **{name: len(rows) for name, rows in odd.items()}}
     assert (summary.records, summary.batches, summary.late) == (len(values) + 1, 1, 0)
     rows = spark.read.parquet(str(tmp_path / "out")).select("k", *compute).collect()
@@ -194,8 +197,10 @@ def test_records_that_come_too_late_are_counted_in_each_batch(spark, bootstrap, 
     events = [at - (i % 5 == 0) * (i * 7919 % 240) * MINUTE for i, at in enumerate(range(T0, T0 + 6 * HOUR, MINUTE))]
     topics.fill(source, ({"value": b"x", "timestamp": at} for at in events))
     seen = []
-    aggregation = Aggregation(spark, bootstrap, definition(source, **short), Target(topic=out), str(tmp_path / "state"))
-    summary = aggregation.run(How(most_records=72), seen.append, threading.Event())
+    aggregation = AggregateQuery(
+        spark, bootstrap, definition(source, **short), ResultSink(topic=out), str(tmp_path / "state")
+    )
+    summary = aggregation.run(RunOptions(most_records=72), seen.append, threading.Event())
     assert [batch.records for batch in seen if batch.records] == [72] * 5
     assert sum(batch.late > 0 for batch in seen) >= 2
     found = {row["window_start"]: row["count"] for row in results(topics, out)}
@@ -214,7 +219,7 @@ def test_the_weather_by_hour_and_a_batch_that_was_cut_short(spark, bootstrap, to
         source,
         window_ms=6 * HOUR,
         slide_ms=6 * HOUR,
-        keys=(Key("origin", "$.origin"),),
+        keys=(GroupKey("origin", "$.origin"),),
         time="$.time_hour",
         value="$.temp",
         compute=("count", "values", "min", "max", "p50"),
@@ -226,7 +231,7 @@ def test_the_weather_by_hour_and_a_batch_that_was_cut_short(spark, bootstrap, to
         for row in rows
     ]
     topics.fill(source, messages[:half])
-    run(spark, bootstrap, what, Target(directory=out))
+    run(spark, bootstrap, what, ResultSink(directory=out))
     topics.fill(source, messages[half:])
     put, files = LocalStorage.replace, []
 
@@ -239,8 +244,8 @@ def test_the_weather_by_hour_and_a_batch_that_was_cut_short(spark, bootstrap, to
     with monkeypatch.context() as patch:
         patch.setattr(LocalStorage, "replace", full)
         with pytest.raises(PipelineError, match="no space left on device"):
-            run(spark, bootstrap, what, Target(directory=out))
-    run(spark, bootstrap, what, Target(directory=out))
+            run(spark, bootstrap, what, ResultSink(directory=out))
+    run(spark, bootstrap, what, ResultSink(directory=out))
     wanted = defaultdict(list)
     for row in rows:
         at = datetime.fromisoformat(row["time_hour"])
@@ -255,7 +260,7 @@ def test_the_weather_by_hour_and_a_batch_that_was_cut_short(spark, bootstrap, to
 
 def test_it_goes_on_until_it_is_stopped(spark, bootstrap, topics, tmp_path):
     source, out = topics.create(), unique("counts")
-    aggregation = Aggregation(spark, bootstrap, definition(source), Target(topic=out), str(tmp_path / "state"))
+    aggregation = AggregateQuery(spark, bootstrap, definition(source), ResultSink(topic=out), str(tmp_path / "state"))
     assert aggregation.remarks == [f"topic {out} is created, with cleanup.policy=compact"]
     stopping, sizes = threading.Event(), iter((10, 20, 0))
     topics.fill(source, ({"value": b"x", "timestamp": T0} for _ in range(5)))
@@ -269,14 +274,14 @@ def test_it_goes_on_until_it_is_stopped(spark, bootstrap, topics, tmp_path):
     def total():
         return sum(row["count"] for row in results(topics, out))
 
-    assert aggregation.run(How(once=False, every_ms=100), on_batch, stopping).records == 35
-    again = Aggregation(spark, bootstrap, definition(source), Target(topic=out), str(tmp_path / "state"))
+    assert aggregation.run(RunOptions(once=False, every_ms=100), on_batch, stopping).records == 35
+    again = AggregateQuery(spark, bootstrap, definition(source), ResultSink(topic=out), str(tmp_path / "state"))
     assert again.remarks == []
 
 
 def test_records_that_were_removed_before_they_were_read_are_told(spark, bootstrap, topics, tmp_path):
     source = topics.create()
-    what, target = definition(source), Target(directory=str(tmp_path / "out"))
+    what, target = definition(source), ResultSink(directory=str(tmp_path / "out"))
     topics.fill(source, ({"value": b"x", "timestamp": T0} for _ in range(10)))
     run(spark, bootstrap, what, target)
     topics.fill(source, ({"value": b"x", "timestamp": T0} for _ in range(10)))
@@ -289,21 +294,24 @@ def test_records_that_were_removed_before_they_were_read_are_told(spark, bootstr
 
 def test_what_does_not_fit_is_refused_in_one_sentence(spark, bootstrap, topics, tmp_path):
     source = topics.create()
-    out = Target(directory=str(tmp_path / "out"))
-    Aggregation(spark, bootstrap, definition(source), out)
+    out = ResultSink(directory=str(tmp_path / "out"))
+    AggregateQuery(spark, bootstrap, definition(source), out)
 
     def refused(what, target, refusal, checkpoint=""):
         with pytest.raises(PipelineError, match=refusal):
-            Aggregation(spark, bootstrap, what, target, checkpoint)
+            AggregateQuery(spark, bootstrap, what, target, checkpoint)
 
     refused(definition("absent"), out, "topic absent does not exist")
-    refused(definition(source), Target(topic=source), "cannot be aggregated into itself", str(tmp_path / "state"))
-    refused(definition(source), Target(), "results go to a topic or to a directory")
-    refused(definition(source), Target(topic="other"), "needs a checkpoint")
+    refused(definition(source), ResultSink(topic=source), "cannot be aggregated into itself", str(tmp_path / "state"))
+    refused(definition(source), ResultSink(), "results go to a topic or to a directory")
+    refused(definition(source), ResultSink(topic="other"), "needs a checkpoint")
     refused(definition(source, slide_ms=MINUTE), out, "of another aggregate .slide_ms 60000, before 3600000")
     refused(definition(source), out, "goes on from another checkpoint", str(tmp_path / "state"))
     refused(
-        definition(source), Target(directory=str(tmp_path)), "holds something else than results", str(tmp_path / "s")
+        definition(source),
+        ResultSink(directory=str(tmp_path)),
+        "holds something else than results",
+        str(tmp_path / "s"),
     )
     for words in (["delete", source], ["create", source]):
         assert main(["topics", *words, "--bootstrap", bootstrap]) == 0

@@ -18,13 +18,13 @@ from kbroker.pipeline.archive.ingest.run import Options, archive_topics
 from kbroker.pipeline.archive.ingest.subscription import subscription
 from kbroker.pipeline.archive.verification.rules import Scope
 from kbroker.pipeline.archive.verification.verify import verify
-from kbroker.pipeline.replay.connection import Brokers
-from kbroker.pipeline.replay.draft import World, drafted
-from kbroker.pipeline.replay.job import Limit
-from kbroker.pipeline.replay.plan import Request
+from kbroker.pipeline.replay.client.cluster import ClusterClient
+from kbroker.pipeline.replay.plan import ReplayRequest
+from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
 from kbroker.pipeline.replay.routing import target_names
-from kbroker.pipeline.replay.run import begin, go_on
+from kbroker.pipeline.replay.run import create_plan, execute_plan
 from kbroker.pipeline.replay.selection import Selection
+from kbroker.pipeline.replay.sending.job import SpeedLimit
 from kbroker.pipeline.storage.location import open_storage
 from tests.compat.spark.flights import FLIGHTS as FLIGHTS_ROWS
 from tests.compat.spark.flights import TOTALS, flight_lines, totals
@@ -170,10 +170,10 @@ def by_duckdb(archive):
 def replayed(spark, archive, broker):
     """As `kbroker replay DIR flights weather`, into topics that are not there."""
     opened = Archive.open(open_storage(str(archive)))
-    request = Request(Selection(tuple(PARTITIONS)), target_names(PARTITIONS, None, None))
-    with Brokers(broker.bootstrap) as brokers:
-        world = World(spark, opened, brokers, broker.bootstrap, note=print)
-        go_on(world, begin(world, drafted(world, request, {})), Limit())
+    request = ReplayRequest(Selection(tuple(PARTITIONS)), target_names(PARTITIONS, None, None))
+    with ClusterClient(broker.bootstrap) as cluster:
+        context = ReplayContext(spark, opened, cluster, broker.bootstrap, print)
+        execute_plan(context, create_plan(context, prepare_replay(context, request, {})), SpeedLimit())
 
 
 def received(broker):

@@ -1,11 +1,11 @@
-"""Replays of archived topics, read back record by record by another client."""
+"""Replays of archived topics, read back record by record with another client."""
 
 import json
 import os
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,18 @@ from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit, TopicInfo
 from kbroker.pipeline.archive.staging.data_file_writer import staged
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay import groups, job, plan
-from kbroker.pipeline.replay.connection import Brokers
-from kbroker.pipeline.replay.draft import World, drafted
-from kbroker.pipeline.replay.encoding import Target
-from kbroker.pipeline.replay.groups import Committed, Placed
-from kbroker.pipeline.replay.job import Limit
-from kbroker.pipeline.replay.plan import Request
-from kbroker.pipeline.replay.routing import murmur2, target_names
-from kbroker.pipeline.replay.run import begin, go_on
+from kbroker.pipeline.replay import run
+from kbroker.pipeline.replay.client.cluster import ClusterClient
+from kbroker.pipeline.replay.group_offsets import ALL_GROUPS, CommittedOffset, GroupPosition
+from kbroker.pipeline.replay.partitioner import murmur2
+from kbroker.pipeline.replay.plan import ReplayRequest, list_plans, load_plan
+from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
+from kbroker.pipeline.replay.routing import target_names
+from kbroker.pipeline.replay.run import create_plan, execute_plan
 from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.replay.task import Paced
+from kbroker.pipeline.replay.sending import job
+from kbroker.pipeline.replay.sending.job import SpeedLimit
+from kbroker.pipeline.replay.sending.task import Pacing
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import Topics, load
 from tests.compat.spark.pipeline.processes import SMALL, Command
@@ -38,16 +39,16 @@ from tests.compat.support import eventually, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("replay")]
 
-ORIGIN = ("kbroker.origin.topic", "kbroker.origin.partition", "kbroker.origin.offset", "kbroker.replay")
+ORIGIN_HEADERS = ("kbroker.origin.topic", "kbroker.origin.partition", "kbroker.origin.offset", "kbroker.replay")
 HOUR_MS = 3_600_000
-THEN_MS = 1_388_534_400_000
-# Of the command, each of which costs it a new start; one more of the broker comes after them.
+YEAR_2014_MS = 1_388_534_400_000
+# Kills of the command, which starts anew after each; the last one kills the broker too.
 KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "1"))
-KILLED = 12_000 + 8_000 * KILLS
+KILLED_RECORDS = 12_000 + 8_000 * KILLS
 
 
-def variety(count: int, partitions: int, begin_ms: int, seed: int = 7) -> list[dict[str, Any]]:
-    """Records of every kind: null and empty keys and values, headers with null values, times that go back."""
+def random_records(count: int, partitions: int, begin_ms: int, seed: int = 7) -> list[dict[str, Any]]:
+    """Records with null and empty keys and values, headers with null values, and timestamps that go back."""
     dice = random.Random(seed)
     records = []
     for number in range(count):
@@ -65,10 +66,12 @@ def variety(count: int, partitions: int, begin_ms: int, seed: int = 7) -> list[d
     return records
 
 
-def archived(spark: Any, directory: Path, bootstrap: str, names: Mapping[str, int], **more: Any) -> Archive:
-    """An archive of what the topics hold now; `names` with their partitions. `more`: of the commit."""
+def archive_topics(
+    spark: Any, directory: Path, bootstrap: str, partitions: Mapping[str, int], **commit_fields: Any
+) -> Archive:
+    """Archive the current records of some topics, given with their partition counts, in one commit."""
     archive = Archive.open_or_create(LocalStorage(str(directory)), {})
-    rows = load(spark.read, bootstrap, ",".join(names), includeHeaders="true")
+    rows = load(spark.read, bootstrap, ",".join(partitions), includeHeaders="true")
     ends = {
         (r.topic, r.partition): r.end
         for r in rows.groupBy("topic", "partition")
@@ -77,52 +80,53 @@ def archived(spark: Any, directory: Path, bootstrap: str, names: Mapping[str, in
         .collect()
     }
     covered = tuple(CoveredRange(topic, partition, 0, end + 1) for (topic, partition), end in sorted(ends.items()))
-    topics = {name: TopicInfo("", partitions, more.pop("configs", {})) for name, partitions in names.items()}
+    configs = commit_fields.pop("configs", {})
+    topics = {name: TopicInfo("", count, configs) for name, count in partitions.items()}
     with staged(spark, archive) as files:
         added = files.write(rows)
         files.publish()
         commit = ManifestCommit(
-            "append", time.time_ns() // 1_000_000, add=added, covered=covered, topics=topics, **more
+            "append", time.time_ns() // 1_000_000, add=added, covered=covered, topics=topics, **commit_fields
         )
         archive.commit(lambda state: commit)
     return archive
 
 
-def told(message: Any) -> tuple[Any, ...]:
+def content(message: Any) -> tuple[Any, ...]:
     """What a replay keeps of a record."""
-    headers = [(name, value) for name, value in message.headers() or [] if name not in ORIGIN]
+    headers = [(name, value) for name, value in message.headers() or [] if name not in ORIGIN_HEADERS]
     return message.partition(), message.key(), message.value(), headers, message.timestamp()
 
 
-def world_of(spark: Any, archive: Archive, bootstrap: str, notes: list[str] | None = None) -> World:
-    return World(
-        spark, archive, Brokers(bootstrap), bootstrap, (notes if notes is not None else []).append, patience_s=20
-    )
+def context_for(spark: Any, archive: Archive, bootstrap: str) -> ReplayContext:
+    return ReplayContext(spark, archive, ClusterClient(bootstrap), bootstrap, lambda _: None, patience_s=20)
 
 
-def request_for(topics: Sequence[str], to: str | None = None, **how: Any) -> Request:
-    of_request = {name: how.pop(name) for name in list(how) if name not in Selection.__dataclass_fields__}
-    return Request(Selection(tuple(topics), **how), target_names(topics, to, None), **of_request)
+def request_for(topics: Sequence[str], to: str | None = None, **options: Any) -> ReplayRequest:
+    request_options = {name: options.pop(name) for name in list(options) if name not in Selection.__dataclass_fields__}
+    return ReplayRequest(Selection(tuple(topics), **options), target_names(topics, to, None), **request_options)
 
 
-def replayed(world: World, request: Request, limit: Limit = Limit()) -> Any:  # noqa: B008 it is never changed
-    return go_on(world, begin(world, drafted(world, request, {})), limit)
+def replay(context: ReplayContext, request: ReplayRequest) -> Any:
+    return execute_plan(context, create_plan(context, prepare_replay(context, request, {})), SpeedLimit())
 
 
-def test_a_topic_comes_back_record_by_record(spark, topics: Topics, bootstrap, tmp_path):
+def test_a_topic_is_replayed_record_by_record(spark, topics: Topics, bootstrap, tmp_path):
     begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
     source = topics.create(3)
-    topics.fill(source, variety(3000, 3, begin_ms))
+    topics.fill(source, random_records(3000, 3, begin_ms))
     original = topics.read(source)
-    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 3}, configs={"max.message.bytes": "600000"})
-    # the original name, after the topic is gone: created as it was
+    archive = archive_topics(
+        spark, tmp_path / "archive", bootstrap, {source: 3}, configs={"max.message.bytes": "600000"}
+    )
+    # into a topic of the same name, after the original is deleted: it is created like it
     topics._admin.delete_topics([source])[source].result(20)
     eventually(lambda: source not in topics._admin.list_topics(timeout=10).topics, "the topic is deleted")
-    world = world_of(spark, archive, bootstrap)
-    summary = replayed(world, request_for([source]))
+    context = context_for(spark, archive, bootstrap)
+    summary = replay(context, request_for([source]))
     assert (summary.rows, summary.sent) == (3000, 3000)
     copies = topics.read(source)
-    assert [told(m) for m in copies] == [told(m) for m in original]
+    assert [content(m) for m in copies] == [content(m) for m in original]
     for old, new in zip(original, copies, strict=True):
         assert new.headers()[-4:] == [
             ("kbroker.origin.topic", source.encode()),
@@ -130,138 +134,141 @@ def test_a_topic_comes_back_record_by_record(spark, topics: Topics, bootstrap, t
             ("kbroker.origin.offset", b"%d" % old.offset()),
             ("kbroker.replay", summary.plan.id.encode()),
         ]
-    assert world.brokers.topic(source).leaders.keys() == {0, 1, 2}
-    # and without those headers, into another name
+    assert context.cluster.topic(source).leaders.keys() == {0, 1, 2}
+    # and into a topic of another name, without origin headers
     other = unique("other")
-    replayed(world, request_for([source], other, origin_headers=False))
-    assert [(told(m), m.headers() or []) for m in topics.read(other)] == [
-        (told(m), m.headers() or []) for m in original
+    replay(context, request_for([source], other, origin_headers=False))
+    assert [(content(m), m.headers() or []) for m in topics.read(other)] == [
+        (content(m), m.headers() or []) for m in original
     ]
     topics._made.append(other)
     with pytest.raises(PipelineError, match=f"topic {other} is not empty: partition 0 ends at"):
-        drafted(world, request_for([source], other), {})
+        prepare_replay(context, request_for([source], other), {})
 
 
-def test_the_same_replay_begun_twice_at_once_comes_once(spark, topics: Topics, bootstrap, tmp_path, monkeypatch):
-    source, out = topics.create(), topics.create()
-    topics.fill(source, variety(300, 1, time.time_ns() // 1_000_000 - HOUR_MS))
-    world = world_of(spark, archived(spark, tmp_path / "archive", bootstrap, {source: 1}), bootstrap)
-    drafts = [drafted(world, request_for([source], out), {}) for _ in range(3)]
-    first = begin(world, drafts[0])
-    with monkeypatch.context() as blind:  # both have looked before either has written its plan down
-        blind.setattr(plan, "unfinished", lambda *_: None)
-        assert begin(world, drafts[1]) == first
-    go_on(world, first, Limit())
-    with pytest.raises(PipelineError, match=f"topic {out} is not empty"):
-        begin(world, drafts[2])
-    assert len(topics.read(out)) == 300
+def test_a_replay_that_is_started_twice_at_once_is_one_replay(spark, topics: Topics, bootstrap, tmp_path, monkeypatch):
+    source, target = topics.create(), topics.create()
+    topics.fill(source, random_records(300, 1, time.time_ns() // 1_000_000 - HOUR_MS))
+    context = context_for(spark, archive_topics(spark, tmp_path / "archive", bootstrap, {source: 1}), bootstrap)
+    prepared = [prepare_replay(context, request_for([source], target), {}) for _ in range(3)]
+    first = create_plan(context, prepared[0])
+    with monkeypatch.context() as patch:  # the second one looked for plans before the first one stored its own
+        patch.setattr(run, "find_unfinished", lambda *_: None)
+        assert create_plan(context, prepared[1]) == first
+    execute_plan(context, first, SpeedLimit())
+    with pytest.raises(PipelineError, match=f"topic {target} is not empty"):
+        create_plan(context, prepared[2])
+    assert len(topics.read(target)) == 300
 
 
 def test_selections(spark, topics: Topics, bootstrap, tmp_path):
     begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
     source = topics.create(2)
-    topics.fill(source, variety(1000, 2, begin_ms, seed=3))
+    topics.fill(source, random_records(1000, 2, begin_ms, seed=3))
     original = topics.read(source)
-    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 2})
-    world = world_of(spark, archive, bootstrap)
-
-    def wanted(keep):
-        return [told(m) for m in original if keep(m)]
-
+    archive = archive_topics(spark, tmp_path / "archive", bootstrap, {source: 2})
+    context = context_for(spark, archive, bootstrap)
     middle = begin_ms + 5000
-    cases = [
+    cases: list[tuple[dict[str, Any], Callable[[Any], bool]]] = [
         ({"from_ms": middle, "until_ms": middle + 2000}, lambda m: middle <= m.timestamp()[1] < middle + 2000),
         ({"offsets": ((1, 10, 30), (1, 100, None))}, lambda m: m.partition() == 1 and in_ranges(m.offset())),
         ({"key": "k3", "partitions": (0,)}, lambda m: m.key() == b"k3" and m.partition() == 0),
         ({"key_regex": "^k[12]$"}, lambda m: m.key() in (b"k1", b"k2")),
         ({"headers": (("a", "1"),)}, lambda m: ("a", b"1") in (m.headers() or [])),
         ({"headers": (("b", None), ("a", ""))}, lambda m: "b" in dict(m.headers() or [])),
-    ]  # fmt: skip
-    for number, (selection, keep) in enumerate(cases):
+    ]
+    for number, (selection, is_selected) in enumerate(cases):
         target = topics.create(2, name=unique(f"case-{number}"))
-        summary = replayed(world, request_for([source], target, **selection))
-        assert [told(m) for m in topics.read(target)] == wanted(keep)
-        assert summary.sent == len(wanted(keep)) > 0
-    with pytest.raises(PipelineError, match="nothing of the archive is selected"):
-        drafted(world, request_for([source], "never", key="no such key"), {})
-    with pytest.raises(PipelineError, match=r"'\(' is no regular expression"):
-        drafted(world, request_for([source], "never", key_regex="("), {})
-    by_key(world, topics, source, original)
+        summary = replay(context, request_for([source], target, **selection))
+        expected = [content(m) for m in original if is_selected(m)]
+        assert [content(m) for m in topics.read(target)] == expected
+        assert summary.sent == len(expected) > 0
+    with pytest.raises(PipelineError, match="no record of the archive matches the selection"):
+        prepare_replay(context, request_for([source], "never", key="no such key"), {})
+    with pytest.raises(PipelineError, match="no partition of the archive has records that match the selection"):
+        prepare_replay(context, request_for([source], "never", partitions=(7,)), {})
+    with pytest.raises(PipelineError, match=r"'\(' is not a Java regular expression"):
+        prepare_replay(context, request_for([source], "never", key_regex="("), {})
+    check_partitioning_by_key(context, topics, source, original)
 
 
 def in_ranges(offset):
     return 10 <= offset < 30 or offset >= 100
 
 
-def by_key(world, topics, source, original):
+def check_partitioning_by_key(context, topics, source, original):
     target = topics.create(1, name=unique("few"))
-    with pytest.raises(PipelineError, match=f"topic {target} has 1 partition, but records of {source}-1"):
-        drafted(world, request_for([source], target), {})
+    with pytest.raises(PipelineError, match=f"topic {target} has 1 partition, but {source}-1 has records to replay"):
+        prepare_replay(context, request_for([source], target), {})
     target = topics.create(5, name=unique("by-key"))
-    replayed(world, request_for([source], target, by_key=True))
+    replay(context, request_for([source], target, by_key=True))
     copies = topics.read(target)
-    assert sorted(map(repr, [told(m)[1:] for m in copies])) == sorted(map(repr, [told(m)[1:] for m in original]))
+    assert sorted(map(repr, [content(m)[1:] for m in copies])) == sorted(map(repr, [content(m)[1:] for m in original]))
     for m in copies:
         origin = int(dict(m.headers())["kbroker.origin.partition"])
         assert m.partition() == (origin % 5 if m.key() is None else (murmur2(m.key()) & 0x7FFFFFFF) % 5)
-    # of one source partition, offsets still go up in each target
+    # each target keeps the order of a source partition's records
     for target_partition in range(5):
         for origin in (b"0", b"1"):
-            mine = [dict(m.headers()) for m in copies if m.partition() == target_partition]
-            offsets = [int(h["kbroker.origin.offset"]) for h in mine if h["kbroker.origin.partition"] == origin]
+            in_target = [dict(m.headers()) for m in copies if m.partition() == target_partition]
+            offsets = [int(h["kbroker.origin.offset"]) for h in in_target if h["kbroker.origin.partition"] == origin]
             assert offsets == sorted(offsets)
 
 
-def test_kills_of_replayer_and_broker_double_and_lose_nothing(broker, spark, tmp_path):
+def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, spark, tmp_path):
     topics = Topics(broker.bootstrap, "killed")
     source, target = topics.create(3, name="source"), "target"
-    # in 2014: the broker forgets such producers quickly
-    topics.fill(source, [{"partition": n % 3, "value": b"%d" % n, "timestamp": THEN_MS + n} for n in range(KILLED)])
-    archive = archived(spark, tmp_path / "archive", broker.bootstrap, {source: 3})
+    # Timestamps in 2014: the broker soon forgets the producer state of such records.
+    topics.fill(
+        source,
+        [{"partition": n % 3, "value": b"%d" % n, "timestamp": YEAR_2014_MS + n} for n in range(KILLED_RECORDS)],
+    )
+    archive = archive_topics(spark, tmp_path / "archive", broker.bootstrap, {source: 3})
     command = Command(
-        tmp_path / "replayer", "replay", archive.storage.root, source, "--to", target, "--rate", "4000",
+        tmp_path / "replay", "replay", archive.storage.root, source, "--to", target, "--rate", "4000",
         "--config", "retention.ms=-1", "--bootstrap", broker.bootstrap, "--master", "local[2]", "--conf", SMALL[0],
     )  # fmt: skip
     dice = random.Random(1)
-    kills = [("replayer", "broker", "both")[number % 3] for number in range(KILLS - 1)] + ["both"]
-    for kill in kills:
-        killed(kill, broker, command, lambda: arrived(topics, target), dice.randrange(1000, 3000))
+    kills = [("command", "broker", "both")[number % 3] for number in range(KILLS - 1)] + ["both"]
+    for what in kills:
+        kill_after(what, broker, command, lambda: count_records(topics, target), dice.randrange(1000, 3000))
     command.kill()
-    (made,) = [one for one in plan.plans(archive.storage) if one.done_ms is None]
-    before = arrived(topics, target)
-    assert 0 < before < KILLED
-    # the rest in this process, and the broker is killed once more
-    watcher = threading.Thread(
-        target=lambda: killed("broker", broker, None, lambda: arrived(topics, target), before + 1)
+    (plan,) = [plan for plan in list_plans(archive.storage) if plan.done_ms is None]
+    before = count_records(topics, target)
+    assert 0 < before < KILLED_RECORDS
+    # This process sends the remaining records, and the broker is killed once more.
+    killer = threading.Thread(
+        target=lambda: kill_after("broker", broker, None, lambda: count_records(topics, target), before + 1)
     )
-    watcher.start()
+    killer.start()
     try:
-        summary = go_on(world_of(spark, archive, broker.bootstrap), made, Limit(rate=8000))
+        summary = execute_plan(context_for(spark, archive, broker.bootstrap), plan, SpeedLimit(rate=8000))
     finally:
-        watcher.join()
-    assert summary.rows == KILLED
-    assert broker.starts == 2 + sum(kill != "replayer" for kill in kills)
-    assert 0 < summary.sent <= KILLED - before
+        killer.join()
+    assert summary.rows == KILLED_RECORDS
+    assert broker.starts == 2 + sum(what != "command" for what in kills)
+    assert 0 < summary.sent <= KILLED_RECORDS - before
     copies = topics.read(target)
     for partition in range(3):
-        assert [int(m.value()) for m in copies if m.partition() == partition] == list(range(partition, KILLED, 3))
+        values = [int(m.value()) for m in copies if m.partition() == partition]
+        assert values == list(range(partition, KILLED_RECORDS, 3))
 
 
-def killed(what, broker, command, count, more):
-    """Once so many records have arrived, kill -9 of the replayer, the broker, or both; the broker comes back."""
+def kill_after(what, broker, command, count, more):
+    """Wait until `more` records have arrived, then kill -9 the command, the broker, or both; restart the broker."""
     if command is not None and not command.started:
         command.start()
     before = count() if command is not None else 0
     eventually(lambda: (command is None or command.running()) and count() >= before + more, "records arrive", 120)
-    if what in ("replayer", "both"):
+    if what in ("command", "both"):
         command.kill()
     if what in ("broker", "both"):
         broker.restart()
 
 
-def arrived(topics: Topics, name: str) -> int:
-    """How many records a topic has; 0 where it is not there, or just being created."""
-    consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": "looks"})
+def count_records(topics: Topics, name: str) -> int:
+    """Return how many records a topic has, 0 if it does not exist yet."""
+    consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": "count"})
     try:
         partitions = consumer.list_topics(timeout=20).topics.get(name, TopicMetadata()).partitions or {}
         return sum(consumer.get_watermark_offsets(ConfluentPartition(name, p), timeout=20)[1] for p in partitions)
@@ -271,87 +278,96 @@ def arrived(topics: Topics, name: str) -> int:
         consumer.close()
 
 
-def test_groups_stand_where_they_stood(spark, topics: Topics, bootstrap, tmp_path):
+def test_groups_continue_where_they_stopped(spark, topics: Topics, bootstrap, tmp_path):
     begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
     source = topics.create(2)
-    topics.fill(source, variety(400, 2, begin_ms))
+    topics.fill(source, random_records(400, 2, begin_ms))
     original = topics.read(source)
     group = unique("group")
     offsets = {group: {source: {0: 50, 1: 10_000}}}
-    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 2}, groups=offsets)
-    world = world_of(spark, archive, bootstrap)
+    archive = archive_topics(spark, tmp_path / "archive", bootstrap, {source: 2}, groups=offsets)
+    context = context_for(spark, archive, bootstrap)
     target = topics.create(2, name=unique("target"))
     topics.fill(target, [{"value": b"before", "partition": 0}] * 3)
     request = request_for(
-        [source], target, from_ms=begin_ms + 1000, append=True, groups=(groups.ALL,), group_prefix="new-"
+        [source], target, from_ms=begin_ms + 1000, append=True, groups=(ALL_GROUPS,), group_prefix="new-"
     )
-    draft = drafted(world, request, {})
-    chosen = [m for m in original if m.timestamp()[1] >= begin_ms + 1000]
-    before = sum(m.partition() == 0 and m.offset() < 50 for m in chosen)
-    assert [(p.target.partition, p.position) for p in draft.places(world)] == [
-        (0, before), (1, sum(m.partition() == 1 for m in chosen))
-    ]  # fmt: skip
-    summary = go_on(world, begin(world, draft), Limit())
-    wanted = {0: 3 + before, 1: sum(m.partition() == 1 for m in chosen)}
-    assert {one.partition: at for one, at in summary.groups[f"new-{group}"].items()} == wanted
+    prepared = prepare_replay(context, request, {})
+    selected = [m for m in original if m.timestamp()[1] >= begin_ms + 1000]
+    committed = sum(m.partition() == 0 and m.offset() < 50 for m in selected)
+    in_partition_1 = sum(m.partition() == 1 for m in selected)
+    assert [(p.target.partition, p.position) for p in prepared.group_positions()] == [
+        (0, committed),
+        (1, in_partition_1),
+    ]
+    summary = execute_plan(context, create_plan(context, prepared), SpeedLimit())
+    expected = {0: 3 + committed, 1: in_partition_1}
+    assert {at.partition: offset for at, offset in summary.groups[f"new-{group}"].items()} == expected
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    asked = [ConsumerGroupTopicPartitions(f"new-{group}")]
-    listed = admin.list_consumer_group_offsets(asked)[f"new-{group}"].result(20).topic_partitions
-    assert {p.partition: p.offset for p in listed if p.offset >= 0} == wanted
-    never_skipped(world, topics, source, original)
-    # whoever is in a group keeps it
+    request_offsets = [ConsumerGroupTopicPartitions(f"new-{group}")]
+    listed = admin.list_consumer_group_offsets(request_offsets)[f"new-{group}"].result(20).topic_partitions
+    assert {p.partition: p.offset for p in listed if p.offset >= 0} == expected
+    check_merged_partitions_are_not_skipped(context, topics, source, original)
+    # a group with members is not changed
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         consumer.subscribe([source])
         eventually(lambda: consumer.poll(0.2) is None and consumer.assignment(), "the member has partitions")
         with pytest.raises(PipelineError, match=f"group {group} has members"):
-            drafted(world, request_for([source], "never", groups=(group,)), {})
+            prepare_replay(context, request_for([source], "never", groups=(group,)), {})
     finally:
         consumer.close()
 
 
-def never_skipped(world, topics, source, original):
-    """Where partitions meet, a group that had committed of one of them is before all records of the other."""
+def check_merged_partitions_are_not_skipped(context, topics, source, original):
+    """A group with an offset in one of two merged partitions continues before all records of the other."""
     target = topics.create(1, name=unique("one"))
     group = unique("partly")
-    draft = drafted(world, request_for([source], target, by_key=True), {})
-    draft = replace(draft, committed=(Committed(group, TopicPartition(source, 0), 150),))
+    prepared = prepare_replay(context, request_for([source], target, by_key=True), {})
+    prepared = replace(prepared, committed=(CommittedOffset(group, TopicPartition(source, 0), 150),))
     merged, latest = [], {0: 0, 1: 0}
     for m in original:
         latest[m.partition()] = max(latest[m.partition()], m.timestamp()[1])
         merged.append((latest[m.partition()], m.partition(), m.offset()))
-    before = next(i for i, (_, partition, offset) in enumerate(sorted(merged)) if partition == 1 or offset >= 150)
-    assert draft.places(world) == [Placed(group, Target(target, 0), before)]
+    first = next(i for i, (_, partition, offset) in enumerate(sorted(merged)) if partition == 1 or offset >= 150)
+    assert prepared.group_positions() == [GroupPosition(group, TopicPartition(target, 0), first)]
 
 
 def test_speed_and_rate(spark, topics: Topics, bootstrap, tmp_path, monkeypatch):
     begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
     source = topics.create(3)
     topics.fill(source, [{"partition": n % 3, "value": b"%d" % n, "timestamp": begin_ms + n * 20} for n in range(300)])
-    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 3})
-    world = world_of(spark, archive, bootstrap)
-    paced = []
-    monkeypatch.setattr(job, "Paced", lambda **how: paced.append(Paced(**how)) or paced[-1])
-    arrivals = timed(world, topics, source, Limit(speed=2.0))
-    # 6 s of records in 3 s, all partitions by one clock, and none before its time
-    begin_s, origin_ms = paced[0].begin_s, paced[0].origin_ms
+    archive = archive_topics(spark, tmp_path / "archive", bootstrap, {source: 3})
+    context = context_for(spark, archive, bootstrap)
+    pacings: list[Pacing] = []
+
+    def record_pacing(**fields: Any) -> Pacing:
+        pacings.append(Pacing(**fields))
+        return pacings[-1]
+
+    monkeypatch.setattr(job, "Pacing", record_pacing)
+    arrivals = arrival_times(context, topics, source, SpeedLimit(speed=2.0))
+    # 6 s of records in 3 s: all partitions by one clock, no record before its time
+    begin_s, origin_ms = pacings[0].begin_s, pacings[0].origin_ms
     assert origin_ms == begin_ms
     assert [n for n, at in arrivals.items() if at < begin_s * 1000 + n * 10 - 2] == []
-    arrivals = timed(world, topics, source, Limit(rate=150))
-    assert sorted(set(paced[1].rates.values())) == pytest.approx([50, 100])  # tasks of one and of two partitions
+    arrivals = arrival_times(context, topics, source, SpeedLimit(rate=150))
+    rates = pacings[1].rates
+    assert rates is not None
+    assert sorted(set(rates.values())) == pytest.approx([50, 100])  # of tasks with one and with two partitions
     assert max(arrivals.values()) - min(arrivals.values()) > 1700
 
 
-def timed(world: World, topics: Topics, source: str, limit: Limit) -> dict[int, int]:
-    """When each number of a replay arrived, in ms: the target's own clock tells, once the replay is planned."""
+def arrival_times(context: ReplayContext, topics: Topics, source: str, limit: SpeedLimit) -> dict[int, int]:
+    """Replay numbered records and return when each arrived, in milliseconds of the broker's clock."""
     target = topics.create(3, name=unique("paced"))
-    made = begin(world, drafted(world, request_for([source], target), {}))
+    plan = create_plan(context, prepare_replay(context, request_for([source], target), {}))
     entry = ConfigEntry("message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource("TOPIC", target, incremental_configs=[entry])
     topics._admin.incremental_alter_configs([resource])[resource].result(20)
-    with pytest.raises(PipelineError, match="gives records the time of their arrival"):
-        drafted(world, request_for([source], target), {})
-    go_on(world, made, limit)
+    with pytest.raises(PipelineError, match="replaces timestamps by the time of the append"):
+        prepare_replay(context, request_for([source], target), {})
+    execute_plan(context, plan, limit)
     arrivals = {int(m.value()): m.timestamp()[1] for m in topics.read(target)}
     assert sorted(arrivals) == list(range(300))
     return arrivals
@@ -359,29 +375,25 @@ def timed(world: World, topics: Topics, source: str, limit: Limit) -> dict[int, 
 
 def test_the_command(spark, topics: Topics, bootstrap, tmp_path):
     source = topics.create(1)
-    topics.fill(source, [{"value": b"%d" % n, "timestamp": 1_388_534_400_000 + n} for n in range(50)])
-    archive = archived(spark, tmp_path / "archive", bootstrap, {source: 1})
-    # a new topic would have the broker's own retention
-    (warning,) = drafted(world_of(spark, archive, bootstrap), request_for([source], "never"), {}).warnings
-    assert warning.startswith("topic never removes records that are older than retention.ms=")
+    topics.fill(source, [{"value": b"%d" % n, "timestamp": YEAR_2014_MS + n} for n in range(50)])
+    archive = archive_topics(spark, tmp_path / "archive", bootstrap, {source: 1})
+    # a new topic would have the broker's default retention
+    (warning,) = prepare_replay(context_for(spark, archive, bootstrap), request_for([source], "never"), {}).warnings
+    assert warning.startswith("topic never deletes records that are older than retention.ms=")
     target = topics.create(1, {"retention.ms": "-1"}, name=unique("target"))
     from typer.testing import CliRunner
 
     from kbroker.cli.app import app
 
-    common = ["replay", archive.storage.root, source, "--to", target, "-b", bootstrap, "--json"]
+    command = ["replay", archive.storage.root, source, "--to", target, "-b", bootstrap, "--json"]
     runner = CliRunner()
-    dry = runner.invoke(app, [*common, "--dry-run"])
-    found = json.loads(dry.stdout)
-    assert (found["records"], found["targets"][0]["topic"]) == (50, target)
+    dry_run = json.loads(runner.invoke(app, [*command, "--dry-run"]).stdout)
+    assert (dry_run["records"], dry_run["targets"][0]["topic"]) == (50, target)
     assert topics.read(target) == []
-    done = json.loads(runner.invoke(app, common).stdout)
-    assert (done["records"], done["sent"]) == (50, 50)
+    summary = json.loads(runner.invoke(app, command).stdout)
+    assert (summary["records"], summary["sent"]) == (50, 50)
     assert [m.value() for m in topics.read(target)] == [b"%d" % n for n in range(50)]
-    again = json.loads(
-        runner.invoke(
-            app, ["replay", archive.storage.root, "--resume", done["replay"], "-b", bootstrap, "--json"]
-        ).stdout
-    )
-    assert (again["records"], again["sent"]) == (50, 0)
-    assert plan.load(archive.storage, done["replay"]).done_ms is not None
+    resume = ["replay", archive.storage.root, "--resume", summary["replay"], "-b", bootstrap, "--json"]
+    resumed = json.loads(runner.invoke(app, resume).stdout)
+    assert (resumed["records"], resumed["sent"]) == (50, 0)
+    assert load_plan(archive.storage, summary["replay"]).done_ms is not None

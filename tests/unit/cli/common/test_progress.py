@@ -52,3 +52,12 @@ def test_no_bar_without_a_terminal_or_when_disabled(stream: io.StringIO, enabled
         progress.advance(1)
         assert not progress.is_shown
     assert stream.getvalue() == ""
+
+
+def test_advance_to_sets_the_amount() -> None:
+    clock, stream = Clock(), Terminal()
+    with ProgressBar("replaying", 10, stream=stream, clock=clock) as progress:
+        progress.advance_to(4)
+        clock.now += 2
+        progress.advance_to(7)
+    assert "7/10" in stream.getvalue()

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from kbroker.pipeline import plot
-from kbroker.pipeline.aggregate import plot as aggregate_plot
-from kbroker.pipeline.aggregate.definition import Definition, Key
+from kbroker.pipeline.aggregate import result_plot as aggregate_plot
+from kbroker.pipeline.aggregate.definition import AggregateDefinition, GroupKey
 from kbroker.pipeline.errors import PipelineError
 
 HOUR = 3_600_000
@@ -21,7 +21,7 @@ def drawn(monkeypatch, definition, rows):
         asked.update(options, path=path, title=title, series=series, unit=unit)
 
     monkeypatch.setattr(plot, "over_time", over_time)
-    aggregate_plot.draw("out.png", definition, SimpleNamespace(collect=lambda: [Row(row) for row in rows]))
+    aggregate_plot.draw_results("out.png", definition, SimpleNamespace(collect=lambda: [Row(row) for row in rows]))
     return asked
 
 
@@ -36,12 +36,12 @@ def row(label, at, count):
 
 
 def hourly(**changes):
-    return Definition(**{"topics": ("orders",), "window_ms": HOUR, "slide_ms": HOUR} | changes)
+    return AggregateDefinition(**{"topics": ("orders",), "window_ms": HOUR, "slide_ms": HOUR} | changes)
 
 
 def test_a_window_is_a_bucket(monkeypatch):
     rows = [row("b", T0 + HOUR, 3), row("a", T0 + HOUR, 2), row("a", T0, 5)]
-    asked = drawn(monkeypatch, hourly(keys=(Key("shop", "$.shop"),)), rows)
+    asked = drawn(monkeypatch, hourly(keys=(GroupKey("shop", "$.shop"),)), rows)
     assert asked["series"] == {"a": [(T0, 5.0), (T0 + HOUR, 2.0)], "b": [(T0 + HOUR, 3.0)]}
     assert asked["lower"]["a"] == [(T0, 50.0), (T0 + HOUR, 20.0)]
     assert (asked["title"], asked["unit"], asked["width_ms"]) == ("orders, by shop", "records per hour", HOUR)
@@ -65,6 +65,6 @@ def test_windows_that_overlap_are_lines(monkeypatch):
 
 def test_what_cannot_be_drawn_is_told():
     with pytest.raises(PipelineError, match="a plot shows the count"):
-        aggregate_plot.require("out.png", hourly(compute=("bytes",)))
+        aggregate_plot.check_plot("out.png", hourly(compute=("bytes",)))
     with pytest.raises(PipelineError, match="there is nothing to plot yet"):
-        aggregate_plot.draw("out.png", hourly(), SimpleNamespace(collect=list))
+        aggregate_plot.draw_results("out.png", hourly(), SimpleNamespace(collect=list))

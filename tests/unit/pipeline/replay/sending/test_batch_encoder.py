@@ -1,31 +1,23 @@
-"""What a replay sends, read back by protocol's own decoder; sequences; Kafka's partitioner."""
-
-import os
+"""The record batches of a replay, decoded by protocol/records, and their sequence numbers."""
 
 import pytest
 
-from kbroker.pipeline.replay.encoding import (
-    MAX_SEQUENCE,
-    Batch,
-    Target,
-    Writer,
-    columns,
-    encoded,
-    sequence_of,
-)
-from kbroker.pipeline.replay.routing import murmur2
+from kbroker.common import TopicPartition
+from kbroker.pipeline.replay.sending.arrow_columns import read_columns
+from kbroker.pipeline.replay.sending.batch_encoder import ProducerSettings, ReplayBatch, encode_batch
+from kbroker.pipeline.replay.sending.progress import MAX_SEQUENCE, sequence_at
 from protocol.records.batch import NewRecord, body_of, build_batch, crc_of, parse_header
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, decompress
 from protocol.records.record import iter_records
 
 pa = pytest.importorskip("pyarrow", reason="not run: pyarrow is not installed (extra `spark`)")
 
-TARGET = Target("copy", 2)
+TARGET = TopicPartition("copy", 2)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def rows(records, first_offset=1000, source=("source", 1)):
-    """Arrow's rows of (timestamp, key, value, headers or None) records, as Spark gives them."""
+    """Return Arrow rows as Spark sends them, of records (timestamp, key, value, headers or None)."""
     return pa.record_batch(
         {
             "target": pa.array([0] * len(records), pa.int32()),
@@ -52,8 +44,8 @@ RECORDS = [
 ]
 
 
-def decoded(batch, writer):
-    data = encoded(batch, writer)
+def encode_and_decode(batch, producer):
+    data = encode_batch(batch, producer)
     header = parse_header(data)
     assert header.size == len(data)
     assert header.crc == crc_of(data, 0, len(data))
@@ -61,30 +53,34 @@ def decoded(batch, writer):
     return header, list(iter_records(body, header.count, header.base_timestamp))
 
 
+def expected_headers(record):
+    return tuple((name.encode(), value) for name, value in record[3] or ())
+
+
 @pytest.mark.parametrize("codec", [NONE, GZIP, SNAPPY, LZ4, ZSTD])
-def test_a_batch_holds_what_the_rows_held(codec):
-    batch = columns(rows(RECORDS), None).batch(TARGET, 70, range(len(RECORDS)))
-    header, records = decoded(batch, Writer(4711, 0, codec))
+def test_a_batch_has_the_records_of_the_rows(codec):
+    batch = read_columns(rows(RECORDS), None).batch(TARGET, 70, range(len(RECORDS)))
+    header, records = encode_and_decode(batch, ProducerSettings(4711, 0, codec))
     assert (header.producer_id, header.producer_epoch, header.base_sequence, header.count) == (4711, 0, 70, 5)
     assert (header.base_timestamp, header.max_timestamp) == (1_000_000, 2**45)
     assert [(r.timestamp, r.key, r.value) for r in records] == [r[:3] for r in RECORDS]
-    wanted = [tuple((n.encode(), v) for n, v in r[3] or ()) for r in RECORDS]
-    assert [r.headers for r in records] == wanted
+    assert [r.headers for r in records] == [expected_headers(r) for r in RECORDS]
     assert [r.offset_delta for r in records] == [0, 1, 2, 3, 4]
 
 
-def test_it_is_byte_for_byte_what_the_protocol_encodes():
+def test_the_bytes_equal_those_of_build_batch():
     many = [(1_000 + n, b"%d" % n, b"v" * (n % 300), [("h", b"x")] * (n % 3)) for n in range(20_000)]
-    batch = columns(rows(many), None).batch(TARGET, 5, range(len(many)))
+    batch = read_columns(rows(many), None).batch(TARGET, 5, range(len(many)))
     new: list[NewRecord] = [(t, k, v, [(n.encode(), c) for n, c in h]) for t, k, v, h in many]
-    assert encoded(batch, Writer(1, 0, NONE)) == build_batch(new, producer_id=1, producer_epoch=0, base_sequence=5)
+    expected = build_batch(new, producer_id=1, producer_epoch=0, base_sequence=5)
+    assert encode_batch(batch, ProducerSettings(1, 0, NONE)) == expected
 
 
-def test_origins_come_after_the_own_headers():
-    batch = columns(rows(RECORDS), "replay1").batch(TARGET, 0, range(len(RECORDS)))
-    _, records = decoded(batch, Writer(1, 0, NONE))
+def test_origin_headers_follow_the_records_own_headers():
+    batch = read_columns(rows(RECORDS), "replay1").batch(TARGET, 0, range(len(RECORDS)))
+    _, records = encode_and_decode(batch, ProducerSettings(1, 0, NONE))
     for number, record in enumerate(records):
-        assert record.headers[:-4] == tuple((n.encode(), v) for n, v in RECORDS[number][3] or ())
+        assert record.headers[:-4] == expected_headers(RECORDS[number])
         assert record.headers[-4:] == (
             (b"kbroker.origin.topic", b"source"),
             (b"kbroker.origin.partition", b"1"),
@@ -94,43 +90,36 @@ def test_origins_come_after_the_own_headers():
 
 
 @pytest.mark.parametrize("start", [0, 1, 3])
-def test_rows_cut_out_of_longer_ones(start):
+def test_slices_of_arrow_batches_are_read(start):
     part = rows(RECORDS).slice(start, 2)
-    _, records = decoded(columns(part, None).batch(TARGET, 0, range(2)), Writer(1, 0, NONE))
+    batch = read_columns(part, None).batch(TARGET, 0, range(2))
+    _, records = encode_and_decode(batch, ProducerSettings(1, 0, NONE))
     assert [(r.timestamp, r.key, r.value) for r in records] == [r[:3] for r in RECORDS[start : start + 2]]
-    wanted = [tuple((n.encode(), v) for n, v in r[3] or ()) for r in RECORDS[start : start + 2]]
-    assert [r.headers for r in records] == wanted
+    assert [r.headers for r in records] == [expected_headers(r) for r in RECORDS[start : start + 2]]
 
 
-def test_large_types_of_arrow_are_read_as_well():
+def test_arrows_large_types_are_read():
     batch = rows(RECORDS)
     large = {"key": pa.large_binary(), "value": pa.large_binary(), "topic": pa.large_string()}
-    taken = pa.record_batch({n: batch.column(n).cast(large.get(n, batch.column(n).type)) for n in batch.schema.names})
-    assert columns(taken, "r") == columns(batch, "r")
+    columns = {name: batch.column(name).cast(large.get(name, batch.column(name).type)) for name in batch.schema.names}
+    assert read_columns(pa.record_batch(columns), "r") == read_columns(batch, "r")
 
 
-def test_no_rows_are_no_columns():
-    assert columns(rows(RECORDS).slice(2, 0), "r").targets == []
+def test_an_empty_arrow_batch_is_read():
+    assert read_columns(rows(RECORDS).slice(2, 0), "r").targets == []
 
 
-def test_a_part_of_a_batch_is_the_batch_of_that_part():
-    whole = columns(rows(RECORDS), None).batch(TARGET, 10, range(5))
-    part = whole.part(12, 14)
+def test_part_of_a_batch():
+    batch = read_columns(rows(RECORDS), None).batch(TARGET, 10, range(5))
+    part = batch.part(12, 14)
     assert (part.position, part.end) == (12, 14)
-    assert part == columns(rows(RECORDS).slice(2, 2), None).batch(TARGET, 12, range(2))
-    assert columns(rows(RECORDS), None).batch(TARGET, 10, [0, 3]).keys == [None, b"\xff" * 70]
+    assert part == read_columns(rows(RECORDS).slice(2, 2), None).batch(TARGET, 12, range(2))
+    assert read_columns(rows(RECORDS), None).batch(TARGET, 10, [0, 3]).keys == [None, b"\xff" * 70]
 
 
-def test_sequences_begin_anew_after_the_largest():
-    assert sequence_of(0) == 0
-    assert sequence_of(MAX_SEQUENCE) == MAX_SEQUENCE
-    assert sequence_of(MAX_SEQUENCE + 1) == 0
-    batch = Batch(TARGET, 2 * (MAX_SEQUENCE + 1) + 9, [1], [b"k"], [b"v"], [b"\0"])
-    assert parse_header(encoded(batch, Writer(1, 0, NONE))).base_sequence == 9
-
-
-def test_keys_are_hashed_as_kafkas_clients_do_it():
-    partitioner = pytest.importorskip("kafka.partitioner.default")
-    for size in range(40):
-        key = os.urandom(size)
-        assert murmur2(key) == partitioner.murmur2(key) & 0xFFFFFFFF
+def test_sequence_numbers_wrap_around():
+    assert sequence_at(0) == 0
+    assert sequence_at(MAX_SEQUENCE) == MAX_SEQUENCE
+    assert sequence_at(MAX_SEQUENCE + 1) == 0
+    batch = ReplayBatch(TARGET, 2 * (MAX_SEQUENCE + 1) + 9, [1], [b"k"], [b"v"], [b"\0"])
+    assert parse_header(encode_batch(batch, ProducerSettings(1, 0, NONE))).base_sequence == 9

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline import plot
-from kbroker.pipeline.aggregate.definition import Definition
+from kbroker.pipeline.aggregate.definition import AggregateDefinition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.plot import Piece, Points
 from kbroker.pipeline.storage.location import without_globs
@@ -21,14 +21,14 @@ NO_GROUP = "all"
 _LABEL = " / "
 
 
-def require(path: str, definition: Definition) -> None:
+def check_plot(path: str, definition: AggregateDefinition) -> None:
     """Refuses what `draw` could not do once the work is done. Raises PipelineError."""
     plot.require(path)
     if "count" not in definition.compute:
         raise PipelineError("a plot shows the count: compute it too")
 
 
-def draw(path: str, definition: Definition, rows: "DataFrame") -> None:
+def draw_results(path: str, definition: AggregateDefinition, rows: "DataFrame") -> None:
     """Writes a PNG of the results `rows`, which have `label`, `from_ms` and what UNITS names of them.
 
     Raises PipelineError where there are none, or the file cannot be written.
@@ -54,13 +54,13 @@ def draw(path: str, definition: Definition, rows: "DataFrame") -> None:
     )
 
 
-def _width(definition: Definition, found: list[Any]) -> int:
+def _width(definition: AggregateDefinition, found: list[Any]) -> int:
     """A window's length, or where there are too many of them to be seen, that of a longer bucket."""
     starts = [row.from_ms for row in found]
     return max(definition.window_ms, plot.step(min(starts), max(starts)).ms)
 
 
-def _series(definition: Definition, name: str, found: list[Any]) -> dict[str, Points]:
+def _series(definition: AggregateDefinition, name: str, found: list[Any]) -> dict[str, Points]:
     points: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in found:
         points[row.label].append((row.from_ms, float(row[name] or 0)))
@@ -88,14 +88,14 @@ def _length(ms: int) -> str:
     return text if text[0].isdigit() else f"1 {text}"
 
 
-def results_in(spark: "SparkSession", storage: Storage) -> "DataFrame":
+def read_results(spark: "SparkSession", storage: Storage) -> "DataFrame":
     """The results in a directory. Raises PipelineError where there are none."""
     if not any(entry.name.startswith("date=") for entry in storage.list_directory("")):
         raise PipelineError(f"{storage.root}: there is nothing to plot yet")
     return without_globs(spark.read).parquet(storage.uri(""))
 
 
-def rows_of(definition: Definition, results: "DataFrame") -> "DataFrame":
+def labeled_rows(definition: AggregateDefinition, results: "DataFrame") -> "DataFrame":
     """What `draw` takes, of results with the columns that they have in Parquet."""
     names = ", ".join(f"coalesce(CAST(`{key.name}` AS STRING), 'null')" for key in definition.keys)
     label = f"concat_ws('{_LABEL}', {names})" if names else f"'{NO_GROUP}'"
@@ -103,7 +103,9 @@ def rows_of(definition: Definition, results: "DataFrame") -> "DataFrame":
     return results.selectExpr(f"{label} AS label", "unix_millis(window_start) AS from_ms", *columns)
 
 
-def results_in_topic(spark: "SparkSession", bootstrap: str, topic: str, definition: Definition) -> "DataFrame":
+def read_topic_results(
+    spark: "SparkSession", bootstrap: str, topic: str, definition: AggregateDefinition
+) -> "DataFrame":
     """The results in a topic: the last record of each key, as columns."""
     from pyspark.sql import functions as F
 

@@ -12,23 +12,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.pipeline.aggregate.definition import Definition, differences
+from kbroker.pipeline.aggregate.definition import AggregateDefinition, differences
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from kbroker.pipeline.storage.storage import Storage
 
-NAME = "kbroker-aggregate.json"
+FILE_NAME = "kbroker-aggregate.json"
 LOCK = ".lock"
 FORMAT = "kbroker-aggregate"
 VERSION = 1
 
 
 @dataclass(frozen=True)
-class Note:
+class CheckpointIdentity:
     """What an aggregate is: its id, what it computes, of which topics, and where to."""
 
     id: str
-    definition: Definition
+    definition: AggregateDefinition
     topic_ids: Mapping[str, str]  # empty text where the broker has none
     target: str  # "topic NAME" or "files"
 
@@ -43,17 +43,19 @@ class Note:
         }
 
 
-def keep(storage: Storage, definition: Definition, topic_ids: Mapping[str, str], target: str) -> Note:
+def claim_checkpoint(
+    storage: Storage, definition: AggregateDefinition, topic_ids: Mapping[str, str], target: str
+) -> CheckpointIdentity:
     """The note of a checkpoint, which is written where the checkpoint is new.
 
     Raises PipelineError for a checkpoint of something else: another definition, target, or topics that were deleted
     and created again since.
     """
-    if not storage.exists(NAME):
+    if not storage.exists(FILE_NAME):
         if storage.list_directory(""):
             raise PipelineError(f"{storage.root} is not empty and holds no aggregate's checkpoint: name another one")
-        note = Note(str(uuid.uuid4()), definition, topic_ids, target)
-        storage.create(NAME, json.dumps(note.as_json(), indent=2).encode())
+        note = CheckpointIdentity(str(uuid.uuid4()), definition, topic_ids, target)
+        storage.create(FILE_NAME, json.dumps(note.as_json(), indent=2).encode())
     note = _read(storage)
     changed = differences(definition, note.definition)
     if note.target != target:
@@ -72,20 +74,22 @@ def keep(storage: Storage, definition: Definition, topic_ids: Mapping[str, str],
     return note
 
 
-def _read(storage: Storage) -> Note:
+def _read(storage: Storage) -> CheckpointIdentity:
     try:
-        found = json.loads(storage.read(NAME))
+        found = json.loads(storage.read(FILE_NAME))
         if found["format"] != FORMAT:
             raise KeyError("format")
         if found["version"] > VERSION:
-            raise PipelineError(f"{storage.root}/{NAME} was written by a newer kbroker")
-        return Note(found["id"], Definition.from_json(found["definition"]), found["topic_ids"], found["target"])
+            raise PipelineError(f"{storage.root}/{FILE_NAME} was written by a newer kbroker")
+        return CheckpointIdentity(
+            found["id"], AggregateDefinition.from_json(found["definition"]), found["topic_ids"], found["target"]
+        )
     except (ValueError, KeyError, TypeError):
-        raise PipelineError(f"{storage.root}/{NAME} is damaged or of something else") from None
+        raise PipelineError(f"{storage.root}/{FILE_NAME} is damaged or of something else") from None
 
 
 @contextmanager
-def alone(storage: Storage) -> Iterator[None]:
+def lock_checkpoint(storage: Storage) -> Iterator[None]:
     """Holds the checkpoint: two runs at once would put older results in the place of newer ones.
 
     PipelineError where another process of this machine holds it. A file system that Hadoop reaches has no locks: there

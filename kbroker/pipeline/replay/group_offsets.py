@@ -1,0 +1,156 @@
+"""Committed offsets of consumer groups, translated to the target topics.
+
+After a replay a group continues at the first replayed record that it had not committed, in each target partition that
+gets records of its source partitions. A position is a record's index among the replay's records for its target.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.manifest.model import GroupOffsets
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.replay.client.cluster import ClusterClient
+from kbroker.pipeline.replay.client.connection import BrokerError
+from kbroker.pipeline.replay.client.partition_log import LATEST, BatchSpan, list_offset, producer_batches
+from kbroker.pipeline.replay.routing import Routing
+from kbroker.pipeline.replay.sending.progress import TargetStart, position_after_sequence, sequence_at
+from kbroker.pipeline.replay.target_topics import with_retries
+from protocol.errors import ErrorCode
+from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+
+ALL_GROUPS = "*"
+DEAD = "Dead"
+_STATES_WITHOUT_MEMBERS = frozenset({"Empty", DEAD})
+
+
+class CommittedOffset(NamedTuple):
+    """A group's committed offset in a source partition."""
+
+    group: str
+    source: TopicPartition
+    offset: int
+
+
+class GroupPosition(NamedTuple):
+    """The position of the first record that a group has not committed, in a target partition."""
+
+    group: str
+    target: TopicPartition
+    position: int
+
+
+class ReplayedSpan(NamedTuple):
+    """Consecutive records of the replay at consecutive offsets of a target."""
+
+    position: int
+    offset: int
+    record_count: int
+
+
+def select_committed(archived: GroupOffsets, groups: Sequence[str], topics: Iterable[str]) -> list[CommittedOffset]:
+    """Return the archived offsets of some groups, or of ALL_GROUPS, in these topics.
+
+    Raises PipelineError for a named group without any.
+    """
+    topics = list(topics)
+    selected = []
+    for group in sorted(archived) if ALL_GROUPS in groups else groups:
+        by_topic = archived.get(group, {})
+        offsets = [
+            CommittedOffset(group, TopicPartition(topic, int(partition)), offset)
+            for topic in topics
+            for partition, offset in sorted(by_topic.get(topic, {}).items())
+        ]
+        if not offsets and ALL_GROUPS not in groups:
+            raise PipelineError(f"the archive has no offsets of group {group} in these topics")
+        selected += offsets
+    return selected
+
+
+def with_uncommitted_sources(
+    committed: Sequence[CommittedOffset], sources: Iterable[TopicPartition], routing: Routing
+) -> list[CommittedOffset]:
+    """Add offset 0 for source partitions without a committed offset that share a target with one that has one.
+
+    Without it, the group would skip their records.
+    """
+    targets: dict[str, set[int]] = {}
+    for offset in committed:
+        targets.setdefault(offset.group, set()).update(routing.targets_of(offset.source))
+    known = {(offset.group, offset.source) for offset in committed}
+    missing = [
+        CommittedOffset(group, source, 0)
+        for source in sources
+        for group, numbers in targets.items()
+        if (group, source) not in known and not numbers.isdisjoint(routing.targets_of(source))
+    ]
+    return [*committed, *missing]
+
+
+def replayed_spans(batches: Sequence[BatchSpan], start_offset: int, count: int) -> list[ReplayedSpan]:
+    """Return the positions of the replay's batches in a target that `count` records of the replay went to."""
+    spans = []
+    for batch in batches:
+        max_records = min(count, batch.base_offset - start_offset + batch.record_count)
+        end = position_after_sequence(sequence_at(batch.base_sequence + batch.record_count - 1), max_records)
+        spans.append(ReplayedSpan(end - batch.record_count, batch.base_offset, batch.record_count))
+    return spans
+
+
+def offset_at_position(position: int, start_offset: int, count: int, spans: Sequence[ReplayedSpan] | None) -> int:
+    """Return the offset of the record at a position; for the position after the last record, the offset after it.
+
+    `spans`: for a target that other producers write to as well; None if it has only the replay's records after
+    `start_offset`.
+    """
+    if spans is None:
+        return start_offset + min(position, count)
+    for span in spans:
+        if span.position <= position < span.position + span.record_count:
+            return span.offset + position - span.position
+    return max((span.offset + span.record_count for span in spans), default=start_offset)
+
+
+def offsets_to_commit(
+    cluster: ClusterClient,
+    producer_id: int,
+    positions: Iterable[GroupPosition],
+    starts: Mapping[TopicPartition, TargetStart],
+    counts: Mapping[TopicPartition, int],
+) -> dict[str, dict[TopicPartition, int]]:
+    """Return the offsets to commit by group, when all records are sent. Raises OSError, BrokerError."""
+    spans: dict[TopicPartition, list[ReplayedSpan] | None] = {}
+    offsets: dict[str, dict[TopicPartition, int]] = {}
+    for group, target, position in positions:
+        start, count = starts[target].offset, counts.get(target, 0)
+        if target not in spans:
+            end = list_offset(cluster, target, LATEST)
+            if end - start == count:
+                spans[target] = None
+            else:
+                spans[target] = replayed_spans(producer_batches(cluster, producer_id, target, start, end), start, count)
+        offsets.setdefault(group, {})[target] = offset_at_position(position, start, count, spans[target])
+    return offsets
+
+
+def require_no_members(cluster: ClusterClient, groups: Iterable[str]) -> None:
+    """Raise PipelineError for a group with members: they would commit offsets meanwhile."""
+    for group in groups:
+        state = with_retries(partial(_group_state, cluster, group), cluster)
+        if state not in _STATES_WITHOUT_MEMBERS:
+            raise PipelineError(
+                f"group {group} has members (state {state}): stop them, or restore the group under another name "
+                f"with --group-prefix"
+            )
+
+
+def _group_state(cluster: ClusterClient, group: str) -> str:
+    request = DescribeGroupsRequest(groups=[group])
+    response = cluster.coordinator(group).request(request, DescribeGroupsResponse).groups[0]
+    if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return DEAD
+    if response.error_code:
+        raise BrokerError(response.error_code, f"group {group}", response.error_message)
+    return response.group_state

@@ -1,0 +1,1 @@
+"""Sends a replay's records: a Spark job, its tasks, and their idempotent producer."""

@@ -59,18 +59,18 @@ class Archived:
 
 def archive(spark: Any, bootstrap: str, topic: str, directory: Path, most_records: int = 2_000_000) -> Archived:
     """Archives what a topic has now."""
-    from kbroker.pipeline.archive.ingest.batch import Tell
-    from kbroker.pipeline.archive.ingest.brokers import Stop
-    from kbroker.pipeline.archive.ingest.run import Options, archive_topics
-    from kbroker.pipeline.archive.ingest.subscription import subscription
+    from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
+    from kbroker.pipeline.archive.ingest.reporting import Reporter
+    from kbroker.pipeline.archive.ingest.run import archive_topics
+    from kbroker.pipeline.archive.ingest.stop import StopEvent
     from kbroker.pipeline.storage.location import open_storage
 
-    options = Options(bootstrap, subscription([topic], None), once=True, most_records=most_records)
-    tell = Tell(progress=lambda line: None, warn=_say)
+    options = IngestOptions(bootstrap, create_subscription([topic], None), once=True, max_batch_records=most_records)
+    reporter = Reporter(progress=lambda line: None, warn=_say)
     begin = time.perf_counter()
-    summary, _ = archive_topics(spark, open_storage(str(directory)), options, Stop(), tell)
+    summary = archive_topics(spark, open_storage(str(directory)), options, StopEvent(), reporter)
     seconds = time.perf_counter() - begin
-    return Archived(directory, sum(summary.records.values()), summary.data, seconds)
+    return Archived(directory, sum(summary.records.values()), summary.record_bytes, seconds)
 
 
 class Archiving(Shared):

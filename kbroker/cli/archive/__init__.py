@@ -1,1 +1,1 @@
-"""`kbroker archive`."""
+"""`kbroker archive`: topics as Parquet files."""

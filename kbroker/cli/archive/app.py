@@ -1,9 +1,10 @@
-"""`kbroker archive`: topics as Parquet files. Each command is in a file of its own; here they come together."""
+"""The command group `kbroker archive`."""
 
 import typer
 
 from kbroker.cli.archive.compact import compact
-from kbroker.cli.archive.list import describe, list_archives
+from kbroker.cli.archive.describe import describe
+from kbroker.cli.archive.list import list_archives
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
 

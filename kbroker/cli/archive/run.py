@@ -1,4 +1,4 @@
-"""`kbroker archive run`: topics into an archive, each record once, until it is asked to end or is done (--once)."""
+"""`kbroker archive run`: archive topics to Parquet."""
 
 import sys
 import time
@@ -16,12 +16,12 @@ from kbroker.cli.common.spark_options import BrokerWait, Jars, Master, SparkConf
 from kbroker.cli.common.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.ingest.batch import Summary
-    from kbroker.pipeline.archive.ingest.brokers import Stop
-    from kbroker.pipeline.archive.ingest.run import Options, Origin
+    from kbroker.pipeline.archive.ingest.options import IngestOptions, StartPosition
+    from kbroker.pipeline.archive.ingest.reporting import IngestSummary
+    from kbroker.pipeline.archive.ingest.stop import StopEvent
 
 Directory = Annotated[
-    str, typer.Argument(metavar="DIR", show_default=False, help="A path or URI; made where there is none.")
+    str, typer.Argument(metavar="DIR", show_default=False, help="A path or URI; created if it does not exist.")
 ]
 Topics = Annotated[
     list[str] | None, typer.Argument(metavar="[TOPIC]...", show_default=False, autocompletion=complete_topics)
@@ -33,125 +33,129 @@ def run(
     topics: Topics = None,
     pattern: Annotated[
         str | None,
-        typer.Option(metavar="REGEX", help="All topics whose whole names match, those to come included."),
+        typer.Option(metavar="REGEX", help="Archive all topics whose name matches, including ones created later."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Archive what there is now, and end.")] = False,
-    every: Annotated[str, typer.Option(metavar="DURATION", help="How often there is a batch.")] = "10s",
+    once: Annotated[bool, typer.Option("--once", help="Stop when the records that exist now are archived.")] = False,
+    every: Annotated[str, typer.Option(metavar="DURATION", help="Commit a batch at this interval.")] = "10s",
     committed_only: Annotated[
         bool,
-        typer.Option("--committed-only", help="Without what is open or aborted; for the whole life of an archive."),
+        typer.Option(
+            "--committed-only", help="Skip records of open and aborted transactions; fixed when DIR is created."
+        ),
     ] = False,
-    origin: Annotated[
+    start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="WHERE", help="Where new topics begin: earliest, latest, a time or how long ago."
+            "--from", metavar="POSITION", help="Start new topics at earliest, latest, a time, or a duration ago."
         ),
     ] = "earliest",
-    most_records: Annotated[
-        int, typer.Option("--max-records-per-batch", metavar="RECORDS", min=1, max=INT64)
+    max_records: Annotated[
+        int,
+        typer.Option(
+            "--max-records-per-batch", metavar="RECORDS", min=1, max=INT64, help="Commit at most this many at once."
+        ),
     ] = 2_000_000,
     rate: Annotated[
-        float | None, typer.Option(metavar="RECORDS", help="At most so many a second.", show_default="no limit")
+        float | None,
+        typer.Option(metavar="RECORDS", help="Archive at most this many per second.", show_default="no limit"),
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where Spark notes its batches.", show_default="DIR/_checkpoint"),
+        typer.Option(metavar="DIR", help="Directory of Spark's checkpoint.", show_default="DIR/_checkpoint"),
     ] = None,
     broker_wait: BrokerWait = "5m",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell of each batch, as on a terminal.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print a line per batch, also without a terminal.")
+    ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = None,
     jars: Jars = None,
     conf: SparkConf = None,
 ) -> None:
-    """Archive topics to Parquet, each record exactly once, whatever is killed meanwhile.
+    """Archive topics to Parquet, each record exactly once, even if a process is killed.
 
-    SIGTERM and Ctrl-C end it after the batch that runs, a second one at once; it goes on where it was.
+    Run it again to continue. SIGTERM or Ctrl-C stops it after the current batch, a second one immediately.
+
+    Example: kbroker archive run /data/archive orders payments --once
     """
-    from kbroker.pipeline.archive.ingest.brokers import Stop
-    from kbroker.pipeline.archive.ingest.run import Options
-    from kbroker.pipeline.archive.ingest.subscription import subscription
+    from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
+    from kbroker.pipeline.archive.ingest.stop import StopEvent
     from kbroker.pipeline.errors import PipelineError
 
     try:
-        wanted = subscription(topics or [], pattern)
+        subscription = create_subscription(topics or [], pattern)
     except PipelineError as error:
         raise usage_error(str(error)) from None
-    options = Options(
+    if rate is not None and not rate > 0:
+        raise usage_error(f"--rate must be positive, not {rate:g}")
+    options = IngestOptions(
         bootstrap=bootstrap,
-        subscription=wanted,
+        subscription=subscription,
         committed_only=committed_only,
         once=once,
-        every_s=parse_duration_ms(every) / 1000,
-        most_records=most_records,
-        rate=_rate(rate),
-        origin=_origin(origin),
+        interval_s=parse_duration_ms(every) / 1000,
+        max_batch_records=max_records,
+        rate=rate,
+        start=_parse_start(start),
         broker_wait_s=parse_duration_ms(broker_wait) / 1000,
     )
     with pipeline_errors():
-        _require_broker(options)
-    started = time.monotonic()
-    stop = Stop()
+        _require_topics(options)
+    start_s = time.monotonic()
+    stop = StopEvent()
     with (
-        StopSignals(lambda _: stop.ask()) as signals,
+        StopSignals(lambda _: stop.set()) as signals,
         spark_session_for("kbroker archive", master, jars, conf) as session,
     ):
         signals.install()  # the Spark session has replaced the handlers
-        summary, number = _run(session, directory, checkpoint, options, stop, verbose or sys.stderr.isatty())
-    _tell(directory, summary, number, time.monotonic() - started, as_json)
+        summary = _run(session, directory, checkpoint, options, stop, verbose or sys.stderr.isatty())
+    _print_summary(directory, summary, time.monotonic() - start_s, as_json)
 
 
 def _run(
-    session: Any, directory: str, checkpoint: str | None, options: "Options", stop: "Stop", verbose: bool
-) -> "tuple[Summary, int]":
-    """What was archived, and the number of the archive's last commit."""
-    from kbroker.pipeline.archive.ingest.batch import Tell
+    session: Any, directory: str, checkpoint: str | None, options: "IngestOptions", stop: "StopEvent", verbose: bool
+) -> "IngestSummary":
+    from kbroker.pipeline.archive.ingest.reporting import Reporter
     from kbroker.pipeline.archive.ingest.run import archive_topics
     from kbroker.pipeline.storage.location import open_storage
 
     storage = open_storage(directory, session)
-    place = open_storage(checkpoint, session) if checkpoint else None
-    tell = Tell(progress=print_note if verbose else lambda _: None, warn=print_error)
-    return archive_topics(session, storage, options, stop, tell, place)
+    checkpoint_storage = open_storage(checkpoint, session) if checkpoint else None
+    reporter = Reporter(progress=print_note if verbose else lambda _: None, warn=print_error)
+    return archive_topics(session, storage, options, stop, reporter, checkpoint_storage)
 
 
-def _require_broker(options: "Options") -> None:
-    """Before Spark takes its seconds to start: whether somebody listens, and has the topics that are named."""
+def _require_topics(options: "IngestOptions") -> None:
+    """Raise before Spark starts, which takes seconds, if no broker responds or a named topic does not exist."""
     from kbroker.pipeline.kafka import Cluster
 
     with Cluster(options.bootstrap) as cluster:
         cluster.require_topics(options.subscription.topics)
 
 
-def _rate(rate: float | None) -> float | None:
-    if rate is not None and not rate > 0:
-        raise usage_error(f"--rate must be more than nothing, not {rate:g}")
-    return rate
-
-
-def _origin(text: str) -> "Origin":
-    from kbroker.pipeline.archive.ingest.run import Origin
+def _parse_start(text: str) -> "StartPosition":
+    from kbroker.pipeline.archive.ingest.options import StartPosition
 
     if text == "earliest":
-        return Origin("earliest")
+        return StartPosition("earliest")
     if text == "latest":
-        return Origin("latest")
-    return Origin("time", parse_time_ms(text.removeprefix("@"), round(time.time() * 1000)))
+        return StartPosition("latest")
+    return StartPosition("time", parse_time_ms(text.removeprefix("@"), round(time.time() * 1000)))
 
 
-def _tell(directory: str, summary: "Summary", number: int, seconds: float, as_json: bool) -> None:
+def _print_summary(directory: str, summary: "IngestSummary", seconds: float, as_json: bool) -> None:
     records = sum(summary.records.values())
     if as_json:
         print_json(
             {
                 "archive": directory,
-                "commit": number,
+                "commit": summary.last_commit,
                 "batches": summary.batches,
                 "records": records,
-                "bytes": summary.data,
+                "bytes": summary.record_bytes,
                 "files": summary.files,
-                "file_bytes": summary.size,
+                "file_bytes": summary.file_bytes,
                 "seconds": round(seconds, 3),
                 "topics": dict(sorted(summary.records.items())),
                 "gaps": [gap._asdict() for gap in summary.gaps],
@@ -161,5 +165,5 @@ def _tell(directory: str, summary: "Summary", number: int, seconds: float, as_js
     print(
         f"archived {records:,} {'record' if records == 1 else 'records'} "
         f"of {count_text(len(summary.records), 'topic')} in {count_text(summary.batches, 'batch', 'batches')}, "
-        f"{count_text(summary.files, 'file')} of {summary.size:,} bytes, to {directory}"
+        f"{count_text(summary.files, 'file')} of {summary.file_bytes:,} bytes, to {directory}"
     )

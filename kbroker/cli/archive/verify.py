@@ -1,12 +1,11 @@
-"""`kbroker archive verify`: an archive against itself and the broker; exit 0 only where there is no difference."""
+"""`kbroker archive verify`: check an archive and compare it with the broker."""
 
 import json
 import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,15 +18,15 @@ from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark_session_for
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.verification.findings import Report
-    from kbroker.pipeline.archive.verification.verify import Scope
+    from kbroker.pipeline.archive.verification.findings import VerificationReport
+    from kbroker.pipeline.archive.verification.scope import VerificationScope
 
-# Of what is printed; the report has everything.
-TOLD = 100
-# Offsets and times that nothing is beyond.
-_OPEN = 2**62
+# Printed findings; --report and --json have all.
+MAX_PRINTED = 100
+# Beyond all offsets and times.
+_UNBOUNDED = 2**62
 
-_RED, _DIM, _OFF = "\x1b[31m", "\x1b[2m", "\x1b[0m"
+_RED, _DIM, _RESET = "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
 
 def verify(
@@ -38,124 +37,128 @@ def verify(
             "--bootstrap",
             "-b",
             envvar="KBROKER_BOOTSTRAP",
-            metavar="HOST:PORT",
-            help="The broker to compare with, or several: A:9092,B:9092.",
+            metavar="HOST:PORT,...",
+            help="One or more brokers of the cluster to compare with.",
             show_default=DEFAULT_BOOTSTRAP,
         ),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Without a broker: the archive with itself.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Check the archive only, without comparing it with a broker.")
+    ] = False,
     require_broker: Annotated[
-        bool, typer.Option("--require-broker", help="It is a difference where the broker has not the topic any longer.")
+        bool, typer.Option("--require-broker", help="Report a difference if a topic does not exist at the broker.")
     ] = False,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this; repeat for more.")
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Verify this topic only; repeatable.")
     ] = None,
     date: Annotated[
-        list[str] | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Only records of this day (UTC); repeat.")
+        list[str] | None,
+        typer.Option("--date", metavar="YYYY-MM-DD", help="Verify records of this date (UTC) only; repeatable."),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="WHERE", help="An offset, or a time: 2026-01-31T12:00, @MS, 15m ago."),
+        typer.Option("--from", metavar="POSITION", help="Start at an offset, a time, @MS or a duration ago."),
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="WHERE", help="Up to this offset or time, exclusive.")
+        str | None, typer.Option("--to", metavar="POSITION", help="Stop before this offset or time.")
     ] = None,
     report: Annotated[
-        str | None, typer.Option("--report", metavar="FILE", help="Write the report there, as JSON.")
+        str | None, typer.Option("--report", metavar="FILE", help="Write the complete report as JSON to this file.")
     ] = None,
     as_json: AsJson = False,
     master: Master = None,
     jars: Jars = None,
     conf: SparkConf = None,
 ) -> None:
-    """Verify an archive: with itself, and record by record with the broker where that still has the offsets.
+    """Check an archive, and compare each record with the broker's as far as the broker still has it.
 
-    Every file is read. Nothing is changed. Exit 0: no difference; 1: differences, or it could not be done; 2: wrong
-    usage.
+    Reads every file and changes nothing. Exit status: 0 without differences, 1 with differences or if the verification
+    failed, 2 for wrong usage.
+
+    Example: kbroker archive verify /data/archive --from 2026-01-31T12:00 --report report.json
     """
     if offline and (bootstrap != os.environ.get("KBROKER_BOOTSTRAP") or require_broker):
-        raise usage_error("--offline is without a broker: leave out --bootstrap and --require-broker")
+        raise usage_error("--offline excludes --bootstrap and --require-broker")
     address = "" if offline else bootstrap or DEFAULT_BOOTSTRAP
-    scope = _scope(topic or (), date or (), start, end)
+    scope = _parse_scope(topic or (), date or (), start, end)
     if report is not None:
-        _write(report, "")
-    _require(directory, address)
+        _write_report(report, "")  # fails before the verification if the file cannot be written
+    _require_archive_and_broker(directory, address)
     with spark_session_for("kbroker archive verify", master, jars, conf) as session:
-        found = _verified(session, directory, address, scope, require_broker)
+        result = _verify(session, directory, address, scope, require_broker)
     if report is not None:
-        _write(report, json.dumps(found.as_json(), indent=2) + "\n")
+        _write_report(report, json.dumps(result.as_json(), indent=2) + "\n")
     if as_json:
-        print_json(found.as_json())
+        print_json(result.as_json())
     else:
-        _print(found, report)
-    raise typer.Exit(1 if found.differences else 0)
+        _print_result(result, report)
+    raise typer.Exit(1 if result.differences else 0)
 
 
-def _verified(session: object, directory: str, address: str, scope: "Scope", require_broker: bool) -> "Report":
-    from kbroker.pipeline.archive.verification.verify import verify as verified
+def _verify(
+    session: Any, directory: str, address: str, scope: "VerificationScope", require_broker: bool
+) -> "VerificationReport":
+    from kbroker.pipeline.archive.verification.verify import verify
     from kbroker.pipeline.storage.location import open_storage
 
-    storage = open_storage(directory, session)  # type: ignore[arg-type]
-    talks = sys.stderr.isatty()
-    with ProgressBar("reading", None, shows_bytes=True) as work:
-        return verified(
-            session,  # type: ignore[arg-type]
-            storage,
+    with ProgressBar("reading", None, shows_bytes=True) as progress:
+        return verify(
+            session,
+            open_storage(directory, session),
             address,
             scope,
             require_broker=require_broker,
-            tell=lambda text: print_note(text) if talks else None,
-            advance=work.advance,
+            progress=print_note if sys.stderr.isatty() else lambda text: None,
+            advance=progress.advance,
         )
 
 
-def _require(directory: str, address: str) -> None:
-    """Before Spark takes its seconds to start: whether there is an archive, and somebody listens."""
+def _require_archive_and_broker(directory: str, address: str) -> None:
+    """Raise before Spark starts, which takes seconds, if there is no archive or no broker responds."""
     from kbroker.pipeline.archive.verification.verify import require_archive
-    from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.kafka import BrokerGone, reachable
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage.location import is_local, open_storage
 
     with pipeline_errors():
-        storage = None
-        with suppress(PipelineError):
-            storage = open_storage(directory)
-        if storage is not None:  # else it is not of this machine, and asked for later
-            require_archive(storage)
+        if is_local(directory):
+            require_archive(open_storage(directory))
         if not address:
             return
         try:
             reachable(address)
         except BrokerGone as error:
-            raise CliError(f"{error}; --offline verifies the archive with itself alone") from None
+            raise CliError(f"{error}; --offline verifies without a broker") from None
 
 
-def _scope(topics: Sequence[str], dates: Sequence[str], start: str | None, end: str | None) -> "Scope":
-    from kbroker.pipeline.archive.manifest.model import OffsetRange
-    from kbroker.pipeline.archive.verification.verify import Scope
+def _parse_scope(
+    topics: Sequence[str], dates: Sequence[str], start: str | None, end: str | None
+) -> "VerificationScope":
+    from kbroker.pipeline.archive.offset_ranges import OffsetRange
+    from kbroker.pipeline.archive.verification.scope import VerificationScope
 
-    bounds = [None if text is None else _bound(text) for text in (start, end)]
-    kinds = {bound[0] for bound in bounds if bound is not None}
+    first = ("", -_UNBOUNDED) if start is None else _parse_bound(start)
+    last = ("", _UNBOUNDED) if end is None else _parse_bound(end)
+    kinds = {first[0], last[0]} - {""}
     if len(kinds) > 1:
         raise usage_error("--from and --to must both be offsets, or both be times")
-    first, last = (
-        bound[1] if bound is not None else open_end for bound, open_end in zip(bounds, (-_OPEN, _OPEN), strict=True)
-    )
-    if first >= last:
+    if first[1] >= last[1]:
         raise usage_error(f"there is nothing from {start} to {end}")
-    span = OffsetRange(first, last)
-    days = frozenset(map(parse_date, dates))
-    return Scope(frozenset(topics), days, span if "offset" in kinds else None, span if "time" in kinds else None)
+    return VerificationScope(
+        frozenset(topics),
+        frozenset(map(parse_date, dates)),
+        OffsetRange(first[1], last[1]) if "offset" in kinds else None,
+        (first[1], last[1]) if "time" in kinds else None,
+    )
 
 
-def _bound(text: str) -> tuple[str, int]:
+def _parse_bound(text: str) -> tuple[str, int]:
+    """Return `offset` or `time`, and the value."""
     if text.isascii() and text.isdigit():
         return "offset", parse_integer(text, "an offset")
     return "time", parse_time_ms(text.removeprefix("@"), time.time_ns() // 1_000_000)
 
 
-def _write(path: str, text: str) -> None:
-    """The report; tried with nothing before the work begins."""
+def _write_report(path: str, text: str) -> None:
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -163,31 +166,30 @@ def _write(path: str, text: str) -> None:
         raise CliError(f"{path}: {error.strerror}") from None
 
 
-def _print(found: "Report", file: str | None) -> None:
-    from kbroker.pipeline.archive.verification.findings import line
+def _print_result(report: "VerificationReport", report_file: str | None) -> None:
+    from kbroker.pipeline.archive.verification.findings import format_finding
 
-    colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    for finding in [*found.differences, *found.notes][:TOLD]:
-        text = line(finding) if finding.is_difference else f"note: {line(finding)}"
+    has_colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    for finding in [*report.differences, *report.notes][:MAX_PRINTED]:
+        text = format_finding(finding) if finding.is_difference else f"note: {format_finding(finding)}"
         color = _RED if finding.is_difference else _DIM
-        print(f"{color}{text}{_OFF}" if colors else text)
-    if len(found.findings) > TOLD:
-        where = f"; all are in {file}" if file else "; --report FILE has all"
-        print(f"and {len(found.findings) - TOLD} more{where}")
-    what = f"{count_text(found.rows, 'row')} in {count_text(found.files, 'file')}, {format_size(found.bytes)}"
-    print(f"{found.archive}: commit {found.number}, {what}, read in {found.seconds:.1f} s")
-    print(_comparison(found))
-    print(count_text(len(found.differences), "difference") if found.differences else "no difference")
+        print(f"{color}{text}{_RESET}" if has_colors else text)
+    if len(report.findings) > MAX_PRINTED:
+        complete = f"{report_file} contains all" if report_file else "--report FILE writes all"
+        print(f"and {len(report.findings) - MAX_PRINTED} more; {complete}")
+    content = f"{count_text(report.rows, 'row')} in {count_text(report.files, 'file')}, {format_size(report.bytes)}"
+    print(f"{report.archive}: commit {report.commit_number}, {content}, read in {report.seconds:.1f} s")
+    print(_comparison_text(report))
+    print(count_text(len(report.differences), "difference") if report.differences else "no difference")
 
 
-def _comparison(found: "Report") -> str:
-    if not found.bootstrap:
-        return "compared with itself alone"
-    if not found.compared:
-        return f"nothing to compare at {found.bootstrap}: it has none of the archived offsets any longer"
-    unequal = sum(not compared.equal for compared in found.compared)
-    partitions = count_text(len(found.compared), "partition")
-    verdict = f"{unequal} of them differ" if unequal else "all equal"
-    return (
-        f"compared with {count_text(found.records_compared, 'record')} of {partitions} at {found.bootstrap}: {verdict}"
-    )
+def _comparison_text(report: "VerificationReport") -> str:
+    if not report.bootstrap:
+        return "not compared with a broker"
+    if not report.compared:
+        return f"nothing to compare at {report.bootstrap}: it has none of the archived offsets any longer"
+    unequal = sum(not comparison.is_equal for comparison in report.compared)
+    records = count_text(report.records_compared, "record")
+    partitions = count_text(len(report.compared), "partition")
+    result = f"{unequal} of them differ" if unequal else "all equal"
+    return f"compared with {records} of {partitions} at {report.bootstrap}: {result}"

@@ -1,4 +1,4 @@
-"""The rows of an archive as a DataFrame."""
+"""The rows of an archive as a Spark DataFrame."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,50 +7,48 @@ from typing import TYPE_CHECKING
 
 from kbroker.pipeline.archive import schema
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.manifest import spark_view
+from kbroker.pipeline.archive.layout import SPARK_METADATA
+from kbroker.pipeline.archive.manifest import spark_metadata
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile
 from kbroker.pipeline.storage.location import without_globs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A file that is gone is a failure, not fewer rows.
+# A missing or corrupt file must fail the job instead of returning fewer rows.
 READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
-# The session's setting by which Spark does not look at views.
-_IGNORED = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
-# More files than that Spark would list by a job of its own, which takes it seconds for some thousands; so it is told
-# what there is by a view, as a reader of the whole archive is.
-_LISTED = 32
+# With this setting Spark does not read _spark_metadata.
+_IGNORE_METADATA = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
+# Spark lists more paths than this in a job of its own, which takes seconds for some thousands. A temporary
+# _spark_metadata directory avoids that job.
+_MAX_PATHS = 32
 
 
 def archive_dataframe(
     spark: "SparkSession", archive: Archive, state: ArchiveState, files: Iterable[DataFile] | None = None
 ) -> "DataFrame":
-    """The rows of these committed files, of all files of the state without any given: schema.NAMES, in no order.
+    """Return the rows of committed files, by default of all files of the state: schema.NAMES, in no particular order.
 
-    `_metadata.file_path` and `_metadata.file_name` can be selected as well. A file that is removed while the frame is
-    in use (by compaction) fails the job. Takes 0.3 s for 2,000 files.
+    `_metadata.file_path` and `_metadata.file_name` can be selected as well. A file that is deleted while the DataFrame
+    is in use (by compaction) fails the job. Takes 0.3 s for 2,000 files.
     """
-    chosen = list(state.files.values() if files is None else files)
-    if not chosen:
+    selected = list(state.files.values() if files is None else files)
+    if not selected:
         return spark.createDataFrame([], schema.COLUMNS)
     uri = archive.storage.uri
-    if len(chosen) <= _LISTED or spark.conf.get(_IGNORED, "false") == "true":
-        return read_parquet(spark, uri(""), [uri(file.path) for file in chosen])
-    sizes = {f"{spark_view.encoded_uri(uri(''))}/{file.path}": file.size for file in chosen}
-    # On this machine wherever the archive is: Spark's driver, which is here, reads it when the frame is made, and never
-    # again.
+    if len(selected) <= _MAX_PATHS or spark.conf.get(_IGNORE_METADATA, "false") == "true":
+        return read_parquet(spark, uri(""), [uri(file.path) for file in selected])
+    sizes = {f"{spark_metadata.encode_uri(uri(''))}/{file.path}": file.size for file in selected}
+    # A local directory even for a remote archive: only the driver reads it, once, when the DataFrame is created.
     with TemporaryDirectory(prefix="kbroker-") as directory:
-        view = Path(directory, spark_view.DIRECTORY, "0")
-        view.parent.mkdir()
-        view.write_bytes(spark_view.encode(sizes.items(), state.time_ms))
+        log_file = Path(directory, SPARK_METADATA, "0")
+        log_file.parent.mkdir()
+        log_file.write_bytes(spark_metadata.encode(sizes.items(), state.time_ms))
         return read_parquet(spark, f"file://{directory}", [f"file://{directory}"])
 
 
 def read_parquet(spark: "SparkSession", base: str, paths: list[str]) -> "DataFrame":
-    """The rows of Parquet files or directories; `topic` and `date` come from the directories below `base`."""
-    reader = without_globs(spark.read).schema(schema.COLUMNS).option("basePath", base)
-    for name, value in READ_OPTIONS.items():
-        reader = reader.option(name, value)
+    """Return the rows of Parquet files or directories; `topic` and `date` come from the directories below `base`."""
+    reader = without_globs(spark.read).schema(schema.COLUMNS).options(**READ_OPTIONS, basePath=base)
     return reader.parquet(*paths).select(*schema.NAMES)

@@ -1,6 +1,6 @@
-"""The columns of an archive, and what is computed of rows: the same wherever it is computed.
+"""The columns of an archive's rows, and the checksums and statistics that are computed from them, as Spark SQL.
 
-Everything here is SQL text and functions of DataFrames; nothing depends on the session's time zone.
+The expressions do not depend on the time zone of the Spark session.
 """
 
 from typing import TYPE_CHECKING
@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Spark's Kafka schema and the date. `topic` and `date` are directories, all else is in the files.
+# The schema of Spark's Kafka source, and the date. `topic` and `date` are directories; the other columns are in the
+# files.
 COLUMNS = (
     "key binary, value binary, headers array<struct<key:string,value:binary>>, topic string, partition int, "
     "offset bigint, timestamp timestamp, timestampType int, date date"
 )
 NAMES = ("key", "value", "headers", "topic", "partition", "offset", "timestamp", "timestampType", "date")
 
-# The date of a record's timestamp in UTC, whatever the session's time zone is.
+# The date of a record's timestamp in UTC.
 DATE = "date_from_unix_date(CAST(floor(unix_seconds(timestamp) / 86400) AS INT))"
 
-# Of one row. xxhash64 passes over nulls, so they are told apart by flags of their own; no headers and an empty list of
-# headers are the same in Kafka, and here.
+# The checksum of one row. xxhash64 skips nulls, so they are marked by separate arguments. Null headers and an empty
+# list of headers are the same in Kafka, and have the same checksum.
 ROW_CHECKSUM = (
     "xxhash64(partition, offset, timestamp, timestampType, isnull(key), isnull(value), key, value, headers, "
     "transform(headers, header -> isnull(header.value)))"
 )
-# Of a set of rows, in any order: signed, as Spark has it; `unsigned` makes of it what Part.checksum holds. A row that
-# is there twice takes itself out: counts have to be compared as well.
+# The checksum of a set of rows in any order, signed; see to_unsigned. Two copies of a row cancel each other out, so
+# row counts must be compared as well.
 CHECKSUM = f"bit_xor({ROW_CHECKSUM})"
 
-# The aggregates behind model.Part, in the order of its fields after `partition`.
-PART_AGGREGATES = (
+# The fields of PartitionStats after `partition`, in their order.
+STATS_AGGREGATES = (
     "min(offset) AS first",
     "max(offset) AS last",
     "count(*) AS rows",
@@ -40,16 +41,17 @@ PART_AGGREGATES = (
 )
 
 
-def parts(frame: "DataFrame", *by: "str | Column") -> "DataFrame":
-    """One row for each partition, further told apart by the columns `by` (such as `topic`): these columns, then
-    `partition`, then the other fields of model.Part. The checksum is signed; see `unsigned`.
+def partition_stats(frame: "DataFrame", *group_by: "str | Column") -> "DataFrame":
+    """Return the statistics of each partition, or of each combination of `group_by` (such as `topic`) and partition.
+
+    The columns are those of `group_by`, `partition` and STATS_AGGREGATES. The checksum is signed.
     """
     from pyspark.sql import functions as f
 
-    aggregates = [f.expr(text) for text in PART_AGGREGATES]
-    return frame.groupBy(*by, "partition").agg(*aggregates)
+    aggregates = [f.expr(text) for text in STATS_AGGREGATES]
+    return frame.groupBy(*group_by, "partition").agg(*aggregates)
 
 
-def unsigned(checksum: int) -> int:
-    """A checksum of Spark's as model.Part has it: 64 bits without a sign."""
+def to_unsigned(checksum: int) -> int:
+    """Convert Spark's signed 64-bit checksum to the unsigned one of PartitionStats."""
     return checksum & 0xFFFF_FFFF_FFFF_FFFF

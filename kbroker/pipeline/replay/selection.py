@@ -96,7 +96,7 @@ def matching_parts(file: DataFile, selection: Selection, end_offsets: EndOffsets
     if file.topic not in selection.topics:
         return []
     ends = end_offsets[file.topic]
-    return [part for part in file.parts if _can_match(part, selection, ends.get(part.partition, 0))]
+    return [part for part in file.partitions if _can_match(part, selection, ends.get(part.partition, 0))]
 
 
 def _can_match(part: PartitionStats, selection: Selection, end_offset: int) -> bool:
@@ -133,7 +133,7 @@ def select_rows(
     reaching_beyond = {
         TopicPartition(file.topic, part.partition)
         for file in files
-        for part in file.parts
+        for part in file.partitions
         if part.last >= end_offsets[file.topic].get(part.partition, 0)
     }
     for topic, partition in sorted(reaching_beyond):

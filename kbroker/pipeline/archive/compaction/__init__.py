@@ -1,1 +1,1 @@
-"""`archive compact`: merges an archive's small files into large ones."""
+"""`kbroker archive compact`: merges small data files into large ones."""

@@ -1,8 +1,8 @@
-"""Which small files of an archive are merged into which large ones. Pure.
+"""Decides which small data files are merged. Pure.
 
-A file at least half as large as the target stays as it is for good, so that a compaction that runs every hour does
-not write the same rows again and again. The smaller ones of a topic and date are filled into bins of the target's
-size in the order of their partitions and offsets, so that each merged file has ranges of offsets of its own.
+A file of at least half the target size is never merged, so that a compaction that runs every hour does not rewrite the
+same rows again and again. The smaller files of a topic and date are filled into bins of the target size, ordered by
+partition and offset, so that the offset ranges of merged files do not overlap.
 """
 
 from collections import defaultdict
@@ -12,128 +12,136 @@ from typing import NamedTuple
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
 
-TARGET_SIZE = 128 * 1024 * 1024
-# What one Spark job takes: while it runs, so much is on the disk three times (as it was, shuffled, and merged).
-ROUND_SIZE = 8 * 1024 * 1024 * 1024
-ROUND_FILES = 20_000  # the driver holds a line for each
+TARGET_BYTES = 128 * 1024 * 1024
+# Limits of one Spark job. While it runs, its rows are on disk three times: as they were, shuffled, and merged.
+ROUND_BYTES = 8 * 1024 * 1024 * 1024
+ROUND_FILES = 20_000  # the driver keeps one row of a table for each
+
+_NO_ROWS = PartitionStats(0, 0, 0, 0, 0, 0, 0, 0)
 
 
-class Bin(NamedTuple):
-    """Files of one topic and one date that become one file."""
+class MergeBin(NamedTuple):
+    """Files of one topic and date that are merged into one."""
 
     topic: str
     date: str
-    files: tuple[DataFile, ...]  # two at least
+    files: tuple[DataFile, ...]  # at least two
 
     @property
     def size(self) -> int:
-        """Bytes of the files as they are; the merged one is smaller."""
+        """Bytes of the files; the merged file is smaller."""
         return sum(file.size for file in self.files)
 
 
-def plan(
+def plan_merges(
     state: ArchiveState,
-    target_size: int = TARGET_SIZE,
+    target_bytes: int = TARGET_BYTES,
     topics: Collection[str] = (),
     dates: Collection[str] = (),
-    among: Collection[str] | None = None,
-) -> tuple[Bin, ...]:
-    """What there is to merge, by topic and date: where more than one file is small. `among`: only of these paths.
+    candidates: Collection[str] | None = None,
+) -> tuple[MergeBin, ...]:
+    """Return the bins of all topics and dates, or of the given ones, in order.
 
-    Raises PipelineError for a wanted topic or date that no file is of.
+    `candidates` limits the result to these paths. Raises PipelineError if the archive has no rows of a given topic or
+    date.
     """
-    _require("topic", topics, {file.topic for file in state.files.values()})
-    _require("date", dates, {file.date for file in state.files.values()})
+    _require_present("topic", topics, {file.topic for file in state.files.values()})
+    _require_present("date", dates, {file.date for file in state.files.values()})
     small: dict[tuple[str, str], list[DataFile]] = defaultdict(list)
     for file in state.files.values():
-        wanted = (not topics or file.topic in topics) and (not dates or file.date in dates)
-        if wanted and file.size * 2 < target_size and (among is None or file.path in among):
+        is_selected = (not topics or file.topic in topics) and (not dates or file.date in dates)
+        if is_selected and file.size * 2 < target_bytes and (candidates is None or file.path in candidates):
             small[file.topic, file.date].append(file)
     return tuple(
-        Bin(topic, date, files)
-        for (topic, date), found in sorted(small.items())
-        for files in _filled(found, target_size)
+        MergeBin(topic, date, files)
+        for (topic, date), listed in sorted(small.items())
+        for files in _fill_bins(listed, target_bytes)
         if len(files) > 1
     )
 
 
-def _require(what: str, wanted: Collection[str], present: Collection[str]) -> None:
-    for absent in sorted(set(wanted) - set(present)):
-        raise PipelineError(f"the archive has no rows of {what} {absent}")
+def _require_present(kind: str, requested: Collection[str], present: Collection[str]) -> None:
+    for missing in sorted(set(requested) - set(present)):
+        raise PipelineError(f"the archive has no rows of {kind} {missing}")
 
 
-def _filled(files: Iterable[DataFile], target_size: int) -> list[tuple[DataFile, ...]]:
-    """The files in order, so many together as fit into the target."""
+def _fill_bins(files: Iterable[DataFile], target_bytes: int) -> list[tuple[DataFile, ...]]:
     bins: list[list[DataFile]] = [[]]
     size = 0
-    for file in sorted(files, key=lambda file: (min((part[:2] for part in file.parts), default=(0, 0)), file.path)):
-        if bins[-1] and size + file.size > target_size:
+    for file in sorted(files, key=_first_offset):
+        if bins[-1] and size + file.size > target_bytes:
             bins.append([])
             size = 0
         bins[-1].append(file)
         size += file.size
-    return [tuple(one) for one in bins]
+    return list(map(tuple, bins))
 
 
-def rounds(bins: Iterable[Bin], size: int = ROUND_SIZE, files: int = ROUND_FILES) -> list[tuple[Bin, ...]]:
-    """The bins in their order, so many at a time as one job takes; one at least."""
-    result: list[list[Bin]] = []
-    left_size = left_files = 0
-    for one in bins:
-        if not result or one.size > left_size or len(one.files) > left_files:
-            result.append([])
-            left_size, left_files = size, files
-        result[-1].append(one)
-        left_size -= one.size
-        left_files -= len(one.files)
-    return [tuple(one) for one in result]
+def _first_offset(file: DataFile) -> tuple[int, int, str]:
+    partition, offset = min(((stats.partition, stats.first) for stats in file.partitions), default=(0, 0))
+    return partition, offset, file.path
 
 
-def tasks(bins: Iterable[Bin], target_size: int, at_least: int) -> list[int]:
-    """Which task of a job writes each bin, from 0 on. `at_least`: tasks that can run at once.
+def split_rounds(
+    bins: Iterable[MergeBin], max_bytes: int = ROUND_BYTES, max_files: int = ROUND_FILES
+) -> list[tuple[MergeBin, ...]]:
+    """Split the bins into the rounds that one Spark job and one commit each process; a round has at least one bin."""
+    rounds: list[list[MergeBin]] = []
+    free_bytes = free_files = 0
+    for merge_bin in bins:
+        if not rounds or merge_bin.size > free_bytes or len(merge_bin.files) > free_files:
+            rounds.append([])
+            free_bytes, free_files = max_bytes, max_files
+        rounds[-1].append(merge_bin)
+        free_bytes -= merge_bin.size
+        free_files -= len(merge_bin.files)
+    return list(map(tuple, rounds))
 
-    A task writes one file for each topic and date that it has, so it never has two bins of the same; small bins share
-    one, up to the target's size, for a task of its own costs more than they do.
+
+def assign_tasks(bins: Iterable[MergeBin], target_bytes: int, parallelism: int) -> list[int]:
+    """Return the number of the Spark task that writes each bin, ascending from 0.
+
+    A task writes one file per topic and date, so it gets at most one bin of each. Small bins share a task up to the
+    target size, because a task costs more time than they do, but at least `parallelism` tasks are used.
     """
     bins = list(bins)
-    most = min(target_size, sum(one.size for one in bins) // at_least)
+    task_bytes = min(target_bytes, sum(merge_bin.size for merge_bin in bins) // parallelism)
     result: list[int] = []
     size = 0
-    for i, one in enumerate(bins):
-        alone = i > 0 and ((one.topic, one.date) == (bins[i - 1].topic, bins[i - 1].date) or size + one.size > most)
-        size = one.size if alone else size + one.size
-        result.append(result[-1] + alone if result else 0)
+    for i, merge_bin in enumerate(bins):
+        is_next = i > 0 and (
+            (merge_bin.topic, merge_bin.date) == (bins[i - 1].topic, bins[i - 1].date)
+            or size + merge_bin.size > task_bytes
+        )
+        size = merge_bin.size if is_next else size + merge_bin.size
+        result.append(result[-1] + is_next if result else 0)
     return result
 
 
-Sums = Mapping[tuple[str, str, int], PartitionStats]  # by topic, date, partition
-
-
-def sums(files: Iterable[DataFile]) -> Sums:
-    """What files hold together, by topic, date and partition: counts added, ranges joined, checksums by XOR."""
+def merged_stats(files: Iterable[DataFile]) -> Mapping[tuple[str, str, int], PartitionStats]:
+    """Return the statistics of all files together, by topic, date and partition."""
     result: dict[tuple[str, str, int], PartitionStats] = {}
     for file in files:
-        for part in file.parts:
-            key = (file.topic, file.date, part.partition)
-            result[key] = result[key].joined(part) if key in result else part
+        for stats in file.partitions:
+            key = (file.topic, file.date, stats.partition)
+            result[key] = result[key].merge(stats) if key in result else stats
     return result
 
 
-def require_same(before: Iterable[DataFile], after: Iterable[DataFile]) -> None:
-    """PipelineError unless both hold the same rows, as far as counts, ranges and checksums can tell."""
-    old, new = sums(before), sums(after)
+def require_same_rows(before: Iterable[DataFile], after: Iterable[DataFile]) -> None:
+    """Raise PipelineError unless both have the same statistics, which include row counts and checksums."""
+    old, new = merged_stats(before), merged_stats(after)
     for topic, date, partition in sorted({*old, *new}):
-        was, now = old.get((topic, date, partition)), new.get((topic, date, partition))
-        if was != now:
-            told = [
-                f"{name} {a} and not {b}"
-                for name, a, b in zip(PartitionStats._fields, now or _NOTHING, was or _NOTHING, strict=True)
-                if a != b
+        old_stats, new_stats = old.get((topic, date, partition)), new.get((topic, date, partition))
+        if old_stats != new_stats:
+            changes = [
+                f"{name} {new_value} instead of {old_value}"
+                for name, new_value, old_value in zip(
+                    PartitionStats._fields, new_stats or _NO_ROWS, old_stats or _NO_ROWS, strict=True
+                )
+                if new_value != old_value
             ]
             raise PipelineError(
-                f"{topic}-{partition} of {date} would not be the same after compaction ({', '.join(told)}): "
+                f"{topic}-{partition} of {date} would not be the same after compaction ({', '.join(changes)}): "
                 f"nothing was changed; find out more with: kbroker archive verify"
             )
-
-
-_NOTHING = PartitionStats(0, 0, 0, 0, 0, 0, 0, 0)

@@ -1,1 +1,1 @@
-"""`archive run`: Spark's streaming query from topics into commits."""
+"""`kbroker archive run`: a Spark streaming query from topics to commits."""

@@ -1,25 +1,27 @@
-"""A limit of records per second, by waiting between batches. Pure: it is told the time."""
+"""A limit of records per second, kept by waiting between batches. Pure: the caller passes the time."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class RateLimit:
-    """At most `rate` records/s on average since the first batch, so at most one batch above it at any time."""
+    """At most `rate` records per second on average since the first batch, plus one batch."""
 
     rate: float
-    _free_at: float | None = None  # when all that was taken is paid for
+    _free_at_s: float | None = None  # when the rate allows the next batch
 
-    def wait(self, now_s: float) -> float:
-        """Seconds until another batch may begin."""
-        return 0.0 if self._free_at is None else max(0.0, self._free_at - now_s)
+    def delay_s(self, now_s: float) -> float:
+        """Return the seconds until the next batch may begin."""
+        return 0.0 if self._free_at_s is None else max(0.0, self._free_at_s - now_s)
 
-    def took(self, records: int, now_s: float) -> None:
-        """A batch of so many records begins now."""
-        self._free_at = max(now_s, self._free_at or now_s) + records / self.rate
+    def record_batch(self, records: int, now_s: float) -> None:
+        """Account for a batch that begins now."""
+        self._free_at_s = max(now_s, self._free_at_s or now_s) + records / self.rate
 
 
-def batch_size(most: int | None, rate: float | None, every_s: float) -> int | None:
-    """Records of a batch at most: as told, and what the rate allows in an interval; None for no limit."""
-    limits = [limit for limit in (most, None if rate is None else max(1, int(rate * every_s))) if limit is not None]
+def max_batch_records(configured: int | None, rate: float | None, interval_s: float) -> int | None:
+    """Return the lower of the configured maximum and what the rate allows in an interval; None for no limit."""
+    limits = [
+        limit for limit in (configured, None if rate is None else max(1, int(rate * interval_s))) if limit is not None
+    ]
     return min(limits, default=None)

@@ -1,77 +1,67 @@
-"""Topic configs and group offsets beside the data: looked at now and then, committed where they changed."""
+"""Archives topic configs and committed group offsets periodically, when they have changed."""
 
 import time
 from collections.abc import Callable
 
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.ingest.batch import news
+from kbroker.pipeline.archive.ingest.consistency import changed_topics
 from kbroker.pipeline.archive.manifest.model import ArchiveState, GroupOffsets, ManifestCommit, TopicInfo
 from kbroker.pipeline.kafka import BrokerGone, Cluster
 from kbroker.pipeline.storage.storage import Storage
 
-EVERY_S = 60.0
 
-
-class Observer:
-    """Looks at the archived topics and the groups that read them, at most every `every_s` seconds."""
+class TopicObserver:
+    """Observes the archived topics and the groups that consume them, every `interval_s` seconds."""
 
     def __init__(
-        self,
-        bootstrap: str,
-        storage: Storage,
-        every_s: float = EVERY_S,
-        clock: Callable[[], float] = time.monotonic,
+        self, bootstrap: str, storage: Storage, interval_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cluster = Cluster(bootstrap)
         self._archive = Archive.open(storage)
-        self._every_s = every_s
+        self._interval_s = interval_s
         self._clock = clock
-        self._next = clock() + every_s
+        self._next_s = clock() + interval_s
 
     @property
-    def due(self) -> bool:
-        """It is time to look again."""
-        return self._clock() >= self._next
+    def is_due(self) -> bool:
+        return self._clock() >= self._next_s
 
     def observe(self) -> int:
-        """Commits what is new, and gives the number of the archive's last commit. Where nobody answers nothing happens:
-        another time is as good."""
-        self._next = self._clock() + self._every_s
+        """Commit what has changed, and return the number of the archive's last commit.
+
+        Does nothing if no broker responds: the next observation includes the same changes.
+        """
+        self._next_s = self._clock() + self._interval_s
         state = self._archive.state()
-        names = archived_topics(state)
+        names = _archived_topics(state)
         if not names:
-            return state.number
+            return state.commit_number
         try:
             topics, groups = self._cluster.topics(names), self._cluster.groups(names)
         except BrokerGone:
-            return state.number
-        return self._archive.commit(lambda now: observation(now, topics, groups, time.time_ns() // 1_000_000)).number
+            return state.commit_number
+        time_ms = time.time_ns() // 1_000_000
+        return self._archive.commit(lambda state: observation(state, topics, groups, time_ms)).commit_number
 
     def close(self) -> None:
-        """Ends the connection."""
         self._cluster.close()
 
 
-def archived_topics(state: ArchiveState) -> list[str]:
-    """The topics of which the archive has anything, or knows it to be gone."""
-    return sorted({partition.topic for partition in state.covered} | {gap.topic for gap in state.gaps})
+def _archived_topics(state: ArchiveState) -> list[str]:
+    return sorted({tp.topic for tp in state.covered} | {gap.topic for gap in state.gaps})
 
 
 def observation(
-    state: ArchiveState, topics: dict[str, TopicInfo], groups: GroupOffsets, now_ms: int
+    state: ArchiveState, topics: dict[str, TopicInfo], groups: GroupOffsets, time_ms: int
 ) -> ManifestCommit | None:
-    """The commit of what was seen; None where the archive knows it. A topic that was created anew stays as it was."""
-    same = {name: info for name, info in topics.items() if _is_same(state.topics.get(name), info)}
-    changed = news(state, same)
-    seen = None if _plain(groups) == _plain(state.groups) else groups
-    if changed is None and seen is None:
+    """Return the commit of what has changed; None if nothing has. Ignores topics that were deleted and recreated."""
+    same = {name: info for name, info in topics.items() if _has_same_id(state.topics.get(name), info)}
+    new_topics = changed_topics(state, same)
+    new_groups = None if groups == state.groups else groups
+    if new_topics is None and new_groups is None:
         return None
-    return ManifestCommit(kind="observe", time_ms=now_ms, topics=changed, groups=seen)
+    return ManifestCommit(kind="observe", time_ms=time_ms, topics=new_topics, groups=new_groups)
 
 
-def _is_same(known: TopicInfo | None, info: TopicInfo) -> bool:
-    return known is None or not known.topic_id or known.topic_id == info.topic_id
-
-
-def _plain(groups: GroupOffsets) -> dict[str, dict[str, dict[int, int]]]:
-    return {group: {topic: dict(offsets) for topic, offsets in topics.items()} for group, topics in groups.items()}
+def _has_same_id(archived: TopicInfo | None, info: TopicInfo) -> bool:
+    return archived is None or not archived.topic_id or archived.topic_id == info.topic_id

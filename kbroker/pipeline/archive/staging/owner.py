@@ -1,92 +1,68 @@
-"""Who is writing: the process behind a staging directory, and whether it is still there.
+"""The owner file of a staging directory: which process is writing, and whether it is still alive.
 
-Each writer has a name of its own, which its staging directory and its data files bear: _staging/NAME/owner.json and
-topic=T/date=D/NAME-NNNNN.parquet. The owner file is written before anything else and removed last.
+The owner file is written before anything else in the staging directory and deleted last.
 """
 
 import json
 import os
-import re
 import socket
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-STAGING = "_staging"
-OWNER = "owner.json"
-# A writer of another machine, which nobody can ask, counts as dead when its staging directory is older than this.
-LONGEST_MS = 24 * 3600 * 1000
-
-_WRITER = re.compile("[0-9a-f]{12}")
-_DATA_NAME = re.compile(rf"({_WRITER.pattern})-\d{{5,}}\.parquet")
+# A writer on another host counts as dead when nothing was written to its staging directory for this long.
+REMOTE_TIMEOUT_MS = 24 * 3600 * 1000
 
 
 class Process(NamedTuple):
-    """A process, told apart from a later one of the same number."""
+    """A process, distinguishable from a later one with the same pid."""
 
     host: str
-    boot: str  # of the machine; empty where the system has no such id
+    boot: str  # id of the host's boot; empty if the system has none
     pid: int
-    start: str  # in the system's own units; empty where it is not to be had
+    start: str  # start time in the system's own unit; empty if it is unknown
 
 
-class Staging(NamedTuple):
-    """A staging directory."""
+class StagingStatus(NamedTuple):
+    """What is known about a staging directory."""
 
-    alive: bool  # its writer may still go on
-    keeps: tuple[str, ...]  # data files that no commit names any longer, left for those who still read them
+    is_alive: bool  # its writer may still be running
+    kept_files: tuple[str, ...]  # removed data files that running readers may still need
 
 
-def new_writer() -> str:
-    """A name for a writer that nobody has had."""
+def new_writer_id() -> str:
+    """Return a unique id; see layout.is_writer_id."""
     return uuid.uuid4().hex[:12]
-
-
-def is_writer(name: str) -> bool:
-    """Whether it is a name that new_writer gives."""
-    return _WRITER.fullmatch(name) is not None
-
-
-def data_name(writer: str, number: int) -> str:
-    return f"{writer}-{number:05d}.parquet"
-
-
-def writer_of(path: str) -> str | None:
-    """The writer of a data file by its name; None for a file that no writer of ours named."""
-    found = _DATA_NAME.fullmatch(path.rpartition("/")[2])
-    return None if found is None else found[1]
-
-
-def owner_path(writer: str) -> str:
-    return f"{STAGING}/{writer}/{OWNER}"
 
 
 def this_process() -> Process:
     pid = os.getpid()
-    return Process(socket.gethostname(), _boot(), pid, _start(pid))
+    return Process(socket.gethostname(), _boot_id(), pid, _start_time(pid))
 
 
-def encode(process: Process, keeps: Iterable[str] = ()) -> bytes:
-    return json.dumps(process._asdict() | {"keeps": sorted(keeps)}).encode() + b"\n"
+def encode(process: Process, kept_files: Iterable[str] = ()) -> bytes:
+    return json.dumps(process._asdict() | {"keeps": sorted(kept_files)}).encode() + b"\n"
 
 
-def staging(data: bytes, age_ms: int) -> Staging:
-    """What an owner file says; nothing is known of the owner where it is damaged. `age_ms`: since the last file was
-    written in the staging directory."""
+def decode(data: bytes, age_ms: int) -> StagingStatus:
+    """Return the status that an owner file describes.
+
+    `age_ms` is the time since the last write in the staging directory. It alone decides if the owner file is damaged.
+    """
     try:
-        found: dict[str, Any] = json.loads(data)
-        process = Process(str(found["host"]), str(found["boot"]), int(found["pid"]), str(found["start"]))
-        return Staging(is_alive(process, age_ms), tuple(map(str, found["keeps"])))
+        owner = json.loads(data)
+        process = Process(str(owner["host"]), str(owner["boot"]), int(owner["pid"]), str(owner["start"]))
+        return StagingStatus(is_alive(process, age_ms), tuple(map(str, owner["keeps"])))
     except (ValueError, KeyError, TypeError):
-        return Staging(age_ms < LONGEST_MS, ())
+        return StagingStatus(age_ms < REMOTE_TIMEOUT_MS, ())
 
 
 def is_alive(process: Process, age_ms: int) -> bool:
-    """Whether the process may still write. `age_ms`: since its owner file was written."""
+    """Whether the process may still write; `age_ms` is the time since its last write."""
     if process.host != socket.gethostname():
-        return age_ms < LONGEST_MS
-    if process.boot != _boot():
+        return age_ms < REMOTE_TIMEOUT_MS
+    if process.boot != _boot_id():
         return False
     try:
         os.kill(process.pid, 0)
@@ -94,19 +70,20 @@ def is_alive(process: Process, age_ms: int) -> bool:
         return False
     except PermissionError:
         pass
-    return process.start == _start(process.pid)
+    return process.start == _start_time(process.pid)
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
 
 
-def _start(pid: int) -> str:
-    """When the process began, in ticks since the machine did; the name before it may hold anything, even ")"."""
+def _start_time(pid: int) -> str:
+    """Return the start time in clock ticks since boot; empty for a process that has ended."""
     try:
+        # The command name before the last ")" may itself contain ")".
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""

@@ -1,1 +1,1 @@
-"""`archive verify`: an archive compared with itself and with the broker."""
+"""`kbroker archive verify`: checks an archive, and compares it with the broker."""

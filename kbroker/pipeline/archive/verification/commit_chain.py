@@ -1,156 +1,148 @@
-"""A manifest read from its first file to its last: whether the commits follow on, and the state that they make.
+"""Reads a complete manifest, checks that each commit continues the one before it, and applies the commits.
 
-A manifest that is damaged gives findings and the state that can be made of the rest, so that files are still looked at.
+A damaged manifest results in findings and in the state that can be derived from the rest, so that the data files are
+verified nevertheless.
 """
 
 from dataclasses import replace
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest import file_format as manifest
-from kbroker.pipeline.archive.manifest.model import (
-    ArchiveState,
-    ManifestCommit,
-    OffsetRange,
-    apply_commit,
-    apply_commits,
-)
-from kbroker.pipeline.archive.verification.findings import Finding, difference, merged
+from kbroker.pipeline.archive.layout import commit_path, state_path
+from kbroker.pipeline.archive.manifest.files import list_manifest, read_commit, read_state
+from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit, apply_commit, apply_commits
+from kbroker.pipeline.archive.offset_ranges import OffsetRange, merge_ranges
+from kbroker.pipeline.archive.verification.findings import Finding, difference
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
 
 ATTEMPTS = 5
 
 
-class Chain:
-    """One reading of a manifest."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self.findings: list[Finding] = []
-        self.state = ArchiveState()
-        self.removed: set[str] = set()  # files that commits took out again
-        self._digest: str | None = ""  # of the latest commit; None where it cannot be known
-        self._is_whole = True  # whether the state is what all commits make
-        self._pending: list[tuple[int, ManifestCommit]] = []  # read, and not in the state yet
-        self._missing: list[OffsetRange] = []  # numbers of commits
-        found = [manifest.parsed_name(entry.name) for entry in storage.list_directory(manifest.DIRECTORY)]
-        self._commits = {one[0] for one in found if one is not None and not one[1]}
-        self._states = {one[0] for one in found if one is not None and one[1]}
-
-    def read(self) -> None:
-        """Makes the state of all commits. Raises Absent when the manifest's old files are removed meanwhile."""
-        expected = first = self._first()
-        # Not range(first, last + 1): one file with a large number in its name would make that endless.
-        for number in sorted(number for number in self._commits | self._states if number >= first):
-            if number > expected:
-                self._miss(expected, number)
-            if number in self._commits:
-                self._commit(number)
-            elif self._is_whole:
-                self._miss(number, number + 1)
-            if number in self._states:
-                self._folded(number)
-            expected = number + 1
-        self._fold()
-        for start, end in merged(self._missing):
-            which = f"commit {start} is" if end - start == 1 else f"commits {start} to {end - 1} are"
-            self._add(manifest.commit_path(start), f"{which} not there")
-
-    def _miss(self, start: int, end: int) -> None:
-        """Commits `start` to `end` - 1 are not there."""
-        self._missing.append(OffsetRange(start, end))
-        self._is_whole, self._digest = False, None
-
-    def _first(self) -> int:
-        """The number with which the history begins: 0, or the state that an older history was folded into."""
-        first = min(self._commits, default=0)
-        if first > 0:
-            first = min((number for number in self._states if number >= first - 1), default=0)
-            self._is_whole, self._digest = False, None
-        return first
-
-    def _commit(self, number: int) -> None:
-        path = manifest.commit_path(number)
-        try:
-            commit, previous, digest = manifest.decode_commit(manifest.read(self._storage, path), number, path)
-        except FileMissingError:
-            raise
-        except PipelineError as error:
-            self._add(path, message_without_path(self._storage, path, error))
-            self._is_whole, self._digest = False, None
-            return
-        if self._digest is not None and previous != self._digest:
-            self._add(path, f"was made after another commit {number - 1} than the one that is there")
-        self._pending.append((number, commit))
-        self.removed.update(commit.remove)
-        self._digest = digest
-
-    def _fold(self) -> None:
-        pending, self._pending = self._pending, []
-        try:
-            self.state = apply_commits(self.state, pending)
-            return
-        except PipelineError:
-            pass
-        for number, commit in pending:
-            try:
-                self.state = apply_commit(self.state, number, commit)
-            except PipelineError as error:
-                # Behind a commit that is missing this is only to be expected.
-                if self._is_whole:
-                    self._add(manifest.commit_path(number), str(error))
-                self.state = salvaged(self.state, number, commit)
-
-    def _folded(self, number: int) -> None:
-        path = manifest.state_path(number)
-        try:
-            state, previous, _ = manifest.decode_state(manifest.read(self._storage, path), number, path)
-        except FileMissingError:
-            raise
-        except PipelineError as error:
-            self._add(path, message_without_path(self._storage, path, error))
-            return
-        if self._digest is not None and previous != self._digest:
-            self._add(path, f"was folded after another commit {number} than the one that is there")
-        elif self._is_whole:
-            self._fold()
-            if state != self.state:
-                self._add(path, f"is not what the commits up to {number} make")
-        else:
-            self.state, self._digest, self._is_whole, self._pending = state, previous, True, []
-
-    def _add(self, path: str, what: str) -> None:
-        self.findings.append(difference("manifest", what, file=path))
-
-
-def read(storage: Storage) -> Chain:
-    """The manifest of an archive as it is now.
-
-    Raises PipelineError when the manifest is changed under the reading time and again.
-    """
+def read_chain(storage: Storage) -> "CommitChain":
+    """Read the current manifest. Raises PipelineError if files keep being removed while it is read."""
     for _ in range(ATTEMPTS):
-        chain = Chain(storage)
+        chain = CommitChain(storage)
         try:
             chain.read()
         except FileMissingError:
             continue
         return chain
-    raise PipelineError(f"{storage.root}: the manifest's files vanish while they are read")
+    raise PipelineError(f"{storage.root}: the manifest's files are removed while they are read")
 
 
-def salvaged(state: ArchiveState, number: int, commit: ManifestCommit) -> ArchiveState:
-    """What a commit says, taken over although it does not follow."""
+class CommitChain:
+    """The commits of a manifest, and the state that they produce."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.findings: list[Finding] = []
+        self.state = ArchiveState()
+        self.removed_files: set[str] = set()  # data files that commits removed
+        self._digest: str | None = ""  # of the latest commit; None if it is unknown
+        self._is_complete = True  # whether no commit is missing from the state
+        self._unapplied: list[tuple[int, ManifestCommit]] = []  # read, but not in the state yet
+        self._missing: list[OffsetRange] = []  # commit numbers
+        self._commits, self._states = list_manifest(storage)
+
+    def read(self) -> None:
+        """Read all commits and state files. Raises FileMissingError if one is removed after it was listed."""
+        expected = first = self._first_number()
+        # Not range(first, last + 1): a file with a huge number in its name would make the loop endless.
+        for number in sorted(number for number in self._commits | self._states if number >= first):
+            if number > expected:
+                self._add_missing(expected, number)
+            if number in self._commits:
+                self._read_commit(number)
+            elif self._is_complete:
+                self._add_missing(number, number + 1)
+            if number in self._states:
+                self._read_state(number)
+            expected = number + 1
+        self._apply()
+        for start, end in merge_ranges(self._missing):
+            text = f"commit {start} is missing" if end - start == 1 else f"commits {start} to {end - 1} are missing"
+            self._add_finding(commit_path(start), text)
+
+    def _first_number(self) -> int:
+        """Return the first number to read: 0, or that of the first state file if older commits were removed."""
+        first = min(self._commits, default=0)
+        if first > 0:
+            first = min((number for number in self._states if number >= first - 1), default=0)
+            self._is_complete, self._digest = False, None
+        return first
+
+    def _add_missing(self, start: int, end: int) -> None:
+        """Record that the commits [start, end) are missing."""
+        self._missing.append(OffsetRange(start, end))
+        self._is_complete, self._digest = False, None
+
+    def _read_commit(self, number: int) -> None:
+        path = commit_path(number)
+        try:
+            commit, previous_digest, digest = read_commit(self._storage, number)
+        except FileMissingError:
+            raise
+        except PipelineError as error:
+            self._add_finding(path, message_without_path(self._storage, path, error))
+            self._is_complete, self._digest = False, None
+            return
+        if self._digest is not None and previous_digest != self._digest:
+            self._add_finding(path, f"continues another commit {number - 1} than the one in the manifest")
+        self._unapplied.append((number, commit))
+        self.removed_files.update(commit.remove)
+        self._digest = digest
+
+    def _read_state(self, number: int) -> None:
+        path = state_path(number)
+        try:
+            state, commit_digest, _ = read_state(self._storage, number)
+        except FileMissingError:
+            raise
+        except PipelineError as error:
+            self._add_finding(path, message_without_path(self._storage, path, error))
+            return
+        if self._digest is not None and commit_digest != self._digest:
+            self._add_finding(path, f"belongs to another commit {number} than the one in the manifest")
+        elif self._is_complete:
+            self._apply()
+            if state != self.state:
+                self._add_finding(path, f"is not the state that the commits up to {number} produce")
+        else:
+            self.state, self._digest, self._is_complete, self._unapplied = state, commit_digest, True, []
+
+    def _apply(self) -> None:
+        commits, self._unapplied = self._unapplied, []
+        try:
+            self.state = apply_commits(self.state, commits)
+            return
+        except PipelineError:
+            pass
+        for number, commit in commits:
+            try:
+                self.state = apply_commit(self.state, number, commit)
+            except PipelineError as error:
+                # After a missing commit contradictions are expected.
+                if self._is_complete:
+                    self._add_finding(commit_path(number), str(error))
+                self.state = apply_contradicting(self.state, number, commit)
+
+    def _add_finding(self, path: str, text: str) -> None:
+        self.findings.append(difference("manifest", text, file=path))
+
+
+def apply_contradicting(state: ArchiveState, number: int, commit: ManifestCommit) -> ArchiveState:
+    """Return the state after a commit that contradicts it."""
     files = {path: file for path, file in state.files.items() if path not in commit.remove}
-    covered = {at: list(spans) for at, spans in state.covered.items()}
+    covered = {tp: list(ranges) for tp, ranges in state.covered.items()}
     for topic, partition, start, end in commit.covered:
         covered.setdefault(TopicPartition(topic, partition), []).append(OffsetRange(start, end))
     return replace(
         state,
-        number=number,
+        commit_number=number,
         time_ms=commit.time_ms,
         settings=state.settings if commit.settings is None else commit.settings,
         files=files | {file.path: file for file in commit.add},
-        covered={at: merged(spans) for at, spans in covered.items()},
+        covered={tp: merge_ranges(ranges) for tp, ranges in covered.items()},
         gaps=(*state.gaps, *commit.gaps),
         topics={**state.topics, **(commit.topics or {})},
     )

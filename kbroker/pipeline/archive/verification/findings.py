@@ -1,4 +1,4 @@
-"""What a verification finds, and the report of it. Pure."""
+"""The findings of a verification, and its report. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,69 +6,83 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest.model import OffsetRange
+from kbroker.pipeline.archive.offset_ranges import OffsetRange
 
-# Of one finding's offsets; what is more is counted.
-TOLD_SPANS = 10
+# Ranges in the text of one finding; the JSON report contains all.
+MAX_PRINTED_RANGES = 10
 
-# Every kind of difference, and what it says. Another kind is a note.
+# Every kind of difference. A finding of another kind is a note.
 DIFFERENCES = {
-    "manifest": "a commit, or a folded state, that is not there, cannot be read, or does not follow",
-    "layout": "a committed file whose path, dates or offsets contradict the manifest",
-    "hole": "offsets between archived ones that nobody has archived, and no gap tells why",
-    "missing file": "committed, and not there",
+    "manifest": "a commit or state file is missing, cannot be read, or does not continue the one before it",
+    "layout": "the path, date or offsets of a committed file contradict the manifest",
+    "hole": "offsets between archived ones that are not archived, without a gap that explains why",
+    "missing file": "a committed file does not exist",
     "changed file": "its bytes are not those that were committed",
     "unreadable file": "Spark cannot read it",
-    "columns": "it has other columns than an archive's files",
+    "columns": "its columns are not those of an archive's files",
     "rows": "its rows are not those that were committed",
-    "doubled": "a record that is there more than once",
+    "doubled": "a record that is in the archive more than once",
     "uncovered": "a row at an offset that no commit covers",
-    "date": "a row in the directory of another date than its timestamp's",
-    "foreign file": "a file or directory that readers see and no commit names",
-    "view": "Spark's own list of the files is not the manifest's",
-    "missing record": "at the broker, and not in the archive",
-    "unknown record": "in the archive, and not at the broker, which has its offset",
+    "date": "a row in the directory of another date than that of its timestamp",
+    "foreign file": "a file or directory that readers see and no commit contains",
+    "view": "Spark's metadata does not list the files of the manifest",
+    "missing record": "at the broker, but not in the archive",
+    "unknown record": "in the archive, but not at the broker, although its log has the offset",
     "different record": "not the same in the archive and at the broker",
-    "not compared": "a topic that the broker does not have, or has anew",
+    "not compared": "the topic does not exist at the broker, or was created again",
 }
 
 
 class Finding(NamedTuple):
-    """One thing that is not as it should be, or a note that explains what was not looked at."""
+    """A difference, or a note that explains what was not compared."""
 
     kind: str
-    what: str
+    text: str
     topic: str = ""
     partition: int | None = None
     file: str = ""  # relative to the archive
     offsets: tuple[OffsetRange, ...] = ()
     is_difference: bool = True
 
+    def as_json(self) -> dict[str, Any]:
+        fields = self._asdict()
+        return {"kind": fields.pop("kind"), "what": fields.pop("text"), **fields}
 
-class Compared(NamedTuple):
-    """What of one partition was compared with the broker."""
+
+class PartitionComparison(NamedTuple):
+    """What was compared with the broker in one partition."""
 
     topic: str
     partition: int
-    spans: tuple[OffsetRange, ...]
+    ranges: tuple[OffsetRange, ...]
     archive_rows: int
     broker_rows: int
-    equal: bool
+    is_equal: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "spans": self.ranges,
+            "archive_rows": self.archive_rows,
+            "broker_rows": self.broker_rows,
+            "equal": self.is_equal,
+        }
 
 
 @dataclass
-class Report:
-    """What one verification looked at, and found."""
+class VerificationReport:
+    """What one verification has read and found."""
 
     archive: str
-    bootstrap: str  # empty: only the archive itself
-    number: int = -1  # the latest commit that was looked at
+    bootstrap: str  # empty without a broker
+    commit_number: int = -1
     started_ms: int = 0
     seconds: float = 0.0
     files: int = 0
     bytes: int = 0
     rows: int = 0
-    compared: list[Compared] = field(default_factory=list)
+    compared: list[PartitionComparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -81,105 +95,68 @@ class Report:
 
     @property
     def records_compared(self) -> int:
-        return sum(compared.broker_rows for compared in self.compared)
+        return sum(comparison.broker_rows for comparison in self.compared)
 
     def as_json(self) -> dict[str, Any]:
-        """The report as a JSON document; offsets are [start, end)."""
+        """Return the report as a JSON document; offset ranges are [start, end)."""
         return {
             "archive": self.archive,
             "bootstrap": self.bootstrap or None,
             "equal": not self.differences,
-            "commit": self.number,
+            "commit": self.commit_number,
             "started_ms": self.started_ms,
             "seconds": round(self.seconds, 3),
             "files": self.files,
             "bytes": self.bytes,
             "rows": self.rows,
             "differences": dict(Counter(finding.kind for finding in self.differences)),
-            "compared": [compared._asdict() for compared in self.compared],
-            "findings": [finding._asdict() for finding in self.findings],
+            "compared": [comparison.as_json() for comparison in self.compared],
+            "findings": [finding.as_json() for finding in self.findings],
         }
 
 
 def note(
     kind: str,
-    what: str,
-    at: TopicPartition | None = None,
+    text: str,
+    tp: TopicPartition | None = None,
     file: str = "",
-    offsets: Sequence[OffsetRange] = (),
+    offsets: Iterable[OffsetRange] = (),
     topic: str = "",
 ) -> Finding:
-    """What is told, and is no difference."""
-    name, number = at if at is not None else (topic, None)
-    return Finding(kind, what, name, number, file, tuple(offsets), is_difference=False)
+    """Create a finding that is not a difference."""
+    topic, partition = (topic, None) if tp is None else tp
+    return Finding(kind, text, topic, partition, file, tuple(offsets), is_difference=False)
 
 
 def difference(
     kind: str,
-    what: str,
-    at: TopicPartition | None = None,
+    text: str,
+    tp: TopicPartition | None = None,
     file: str = "",
-    offsets: Sequence[OffsetRange] = (),
+    offsets: Iterable[OffsetRange] = (),
     topic: str = "",
 ) -> Finding:
-    """What makes a verification fail; `kind` is one of DIFFERENCES."""
+    """Create a finding that makes the verification fail; `kind` is one of DIFFERENCES."""
     assert kind in DIFFERENCES, kind
-    return note(kind, what, at, file, offsets, topic)._replace(is_difference=True)
+    return note(kind, text, tp, file, offsets, topic)._replace(is_difference=True)
 
 
-def line(finding: Finding) -> str:
-    """A finding as one line of text: where, what, and which offsets."""
-    where = finding.file or finding.topic
+def format_finding(finding: Finding) -> str:
+    """Return one line: the kind, the file or partition, the text, and the offsets."""
+    location = finding.topic
     if finding.partition is not None:
-        where = (
-            f"{finding.file} ({finding.topic}-{finding.partition})" if finding.file else f"{where}-{finding.partition}"
-        )
-    text = f"{finding.kind}: {where}: {finding.what}" if where else f"{finding.kind}: {finding.what}"
-    return f"{text}: {offsets_text(finding.offsets)}" if finding.offsets else text
+        location = f"{finding.topic}-{finding.partition}"
+    if finding.file:
+        location = finding.file if finding.partition is None else f"{finding.file} ({location})"
+    parts = [finding.kind, location, finding.text, format_offsets(finding.offsets)]
+    return ": ".join(part for part in parts if part)
 
 
-def offsets_text(spans: Sequence[OffsetRange]) -> str:
-    """`offset 17`, `offsets 3, 10 to 19`, and how many ranges were left out."""
-    told = [str(start) if end - start == 1 else f"{start} to {end - 1}" for start, end in spans[:TOLD_SPANS]]
-    single = len(spans) == 1 and spans[0].end - spans[0].start == 1
-    more = f" and {len(spans) - TOLD_SPANS} more ranges" if len(spans) > TOLD_SPANS else ""
-    return f"offset{'' if single else 's'} {', '.join(told)}{more}"
-
-
-def as_spans(offsets: Iterable[int]) -> tuple[OffsetRange, ...]:
-    """Single offsets as ranges, ascending."""
-    return merged(OffsetRange(offset, offset + 1) for offset in offsets)
-
-
-def merged(spans: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Ranges in any order as ascending ones that neither touch nor overlap."""
-    result: list[OffsetRange] = []
-    for span in sorted(span for span in spans if span.start < span.end):
-        if result and span.start <= result[-1].end:
-            result[-1] = OffsetRange(result[-1].start, max(result[-1].end, span.end))
-        else:
-            result.append(span)
-    return tuple(result)
-
-
-def minus(spans: Iterable[OffsetRange], taken: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """What is in the one and not in the other."""
-    left = []
-    away = merged(taken)
-    for start, end in merged(spans):
-        at = start
-        for other in away:
-            if other.end <= at or other.start >= end:
-                continue
-            left.append(OffsetRange(at, other.start))
-            at = other.end
-        left.append(OffsetRange(at, end))
-    return merged(left)
-
-
-def common(spans: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """What is in both."""
-    both = merged(others)
-    return merged(
-        OffsetRange(max(start, other.start), min(end, other.end)) for start, end in merged(spans) for other in both
-    )
+def format_offsets(ranges: Sequence[OffsetRange]) -> str:
+    """Return `offset 17` or `offsets 3, 10 to 19`, and how many ranges are omitted; an empty string for no range."""
+    if not ranges:
+        return ""
+    texts = [str(start) if end - start == 1 else f"{start} to {end - 1}" for start, end in ranges[:MAX_PRINTED_RANGES]]
+    is_single = len(ranges) == 1 and ranges[0].end - ranges[0].start == 1
+    omitted = f" and {len(ranges) - MAX_PRINTED_RANGES} more ranges" if len(ranges) > MAX_PRINTED_RANGES else ""
+    return f"offset{'' if is_single else 's'} {', '.join(texts)}{omitted}"

@@ -5,10 +5,10 @@ import threading
 import pyarrow.parquet as pq
 
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.ingest.batch import Tell
-from kbroker.pipeline.archive.ingest.brokers import Stop
-from kbroker.pipeline.archive.ingest.run import Options, archive_topics
-from kbroker.pipeline.archive.ingest.subscription import subscription
+from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
+from kbroker.pipeline.archive.ingest.reporting import Reporter
+from kbroker.pipeline.archive.ingest.run import archive_topics
+from kbroker.pipeline.archive.ingest.stop import StopEvent
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.location import open_storage
 from tests.compat.support import eventually
@@ -21,25 +21,25 @@ class Archiver:
         self.spark = spark
         self.bootstrap = bootstrap
         self.directory = directory
-        self.said = []
+        self.warnings = []
         self._running = []
 
     def once(self, *topics, **options):
-        return self._run(topics, {"once": True, **options}, Stop())[0]
+        return self._run(topics, {"once": True, **options}, StopEvent())
 
     def start(self, *topics, **options):
         """A continuous run in a thread; `end` ends it."""
-        run = Continuous(lambda stop: self._run(topics, {"every_s": 0.2, **options}, stop))
+        run = Continuous(lambda stop: self._run(topics, {"interval_s": 0.2, **options}, stop))
         self._running.append(run)
         return run
 
     def _run(self, topics, options, stop):
         checkpoint = options.pop("checkpoint", None)
-        wanted = subscription(topics, options.pop("pattern", None))
-        options = Options(self.bootstrap, wanted, **{"broker_wait_s": 60, **options})
+        subscription = create_subscription(topics, options.pop("pattern", None))
+        options = IngestOptions(self.bootstrap, subscription, **{"broker_wait_s": 60, **options})
         place = None if checkpoint is None else open_storage(str(checkpoint))
-        tell = Tell(lambda _: None, self.said.append)
-        return archive_topics(self.spark, open_storage(str(self.directory)), options, stop, tell, place)
+        reporter = Reporter(lambda _: None, self.warnings.append)
+        return archive_topics(self.spark, open_storage(str(self.directory)), options, stop, reporter, place)
 
     def state(self):
         return Archive.open(open_storage(str(self.directory))).state()
@@ -64,14 +64,14 @@ class Archiver:
 
     def close(self):
         for run in self._running:
-            run.stop.ask()
-            run.stop.ask()
+            run.stop.set()
+            run.stop.set()
             run.thread.join(60)
 
 
 class Continuous:
     def __init__(self, run):
-        self.stop = Stop()
+        self.stop = StopEvent()
         self.error = None
         self.summary = None
         self.thread = threading.Thread(target=self._go, args=(run,))
@@ -79,12 +79,12 @@ class Continuous:
 
     def _go(self, run):
         try:
-            self.summary, _ = run(self.stop)
+            self.summary = run(self.stop)
         except BaseException as error:
             self.error = error
 
     def end(self):
-        self.stop.ask()
+        self.stop.set()
         self.thread.join(60)
         assert not self.thread.is_alive()
         assert self.error is None

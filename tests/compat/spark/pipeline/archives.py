@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.manifest.model import CoveredRange, Gap, ManifestCommit
-from kbroker.pipeline.archive.staging.data_file_writer import staged
+from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import load
@@ -55,9 +55,9 @@ def archive_topic(
         includeHeaders="true",
         kafka__isolation__level="read_committed" if committed_only else "read_uncommitted",
     )
-    with Cluster(bootstrap) as cluster, staged(spark, archive) as files:
-        add = files.write(change(rows))
-        files.publish()
+    with Cluster(bootstrap) as cluster, data_file_writer(spark, archive) as writer:
+        add = writer.write(change(rows))
+        writer.publish()
         covered = tuple(CoveredRange(topic, partition, *span) for partition, span in spans.items())
         topics = cluster.topics([topic])
         archive.commit(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.manifest.model import OffsetRange
+from kbroker.pipeline.archive.offset_ranges import OffsetRange
 from tests.compat.spark.pipeline.archives import rewritten
 
 
@@ -31,10 +31,10 @@ class Place:
         self.archive = archive
         self.root = Path(archive.storage.root)
         self.files = sorted(
-            archive.state().files.values(), key=lambda file: (file.parts[0].partition, file.parts[0].first)
+            archive.state().files.values(), key=lambda file: (file.partitions[0].partition, file.partitions[0].first)
         )
         self.file = self.files[1]
-        self.part = self.file.parts[0]
+        self.part = self.file.partitions[0]
         self.whole = OffsetRange(self.part.first, self.part.last + 1)
         self.middle = self.part.first + self.part.rows // 2
 

@@ -201,7 +201,7 @@ class Round:
         w = self.writers
         return (
             f"{len(wanted)} records of {w.committed} committed transactions, {w.plain} without; {w.aborted} aborted, "
-            f"{w.failed} cut; {state.number + 1} commits; {faults}"
+            f"{w.failed} cut; {state.commit_number + 1} commits; {faults}"
         )
 
     def succeeds(self, command: Command) -> None:

@@ -14,9 +14,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.ingest.run import Origin
-from kbroker.pipeline.archive.manifest.model import Gap, OffsetRange
-from kbroker.pipeline.archive.staging import data_file_writer as archive_files
+from kbroker.pipeline.archive.ingest.options import StartPosition
+from kbroker.pipeline.archive.manifest.model import Gap
+from kbroker.pipeline.archive.offset_ranges import OffsetRange
+from kbroker.pipeline.archive.staging.data_file_writer import DataFileWriter
 from kbroker.pipeline.errors import PipelineError
 from tests.compat.spark.helpers import Topics, Writer, numbered
 from tests.compat.spark.pipeline.archiver import Archiver, has
@@ -66,13 +67,13 @@ def test_once_takes_what_there_is_and_goes_on_from_there(archiver, topics, spark
         TopicPartition(name, 0): (OffsetRange(0, 5),),
         TopicPartition(name, 1): (OffsetRange(0, 8),),
     }
-    assert archiver.state().number == state.number + 1, "a run that finds nothing commits nothing"
+    assert archiver.state().commit_number == state.commit_number + 1, "a run that finds nothing commits nothing"
 
 
 def test_a_batch_that_spark_gives_again_is_there_once(archiver, topics):
     name = topics.create(partitions=2)
     topics.fill(name, numbered(range(100), partitions=2))
-    archiver.once(name, most_records=40)
+    archiver.once(name, max_batch_records=40)
     checkpoint = archiver.directory / "_checkpoint" / "0"
     done = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal())
     assert done >= 2
@@ -109,7 +110,7 @@ def test_a_kill_before_the_commit_leaves_nothing_behind(archiver, topics, monkey
 
     with monkeypatch.context() as patched:
         patched.setattr(Archive, "commit", killed)
-        patched.setattr(archive_files.Staged, "close", lambda _: None)
+        patched.setattr(DataFileWriter, "close", lambda _: None)
         with pytest.raises(Killed):
             archiver.once(name)
     assert archiver.rows(name) == []
@@ -162,7 +163,7 @@ def test_committed_records_only(archiver, topics):
         TopicPartition(name, 0): (OffsetRange(0, 29),),
         TopicPartition(name, 1): (OffsetRange(0, 29),),
     }
-    with pytest.raises(PipelineError, match="committed records only: go on with --committed-only"):
+    with pytest.raises(PipelineError, match="was created with --committed-only: add this option"):
         archiver.once(name)
 
 
@@ -174,7 +175,7 @@ def test_a_beginning_behind_an_open_transaction(archiver, topics):
     writer.begin(name, range(100, 110))
     soon = round(time.time() * 1000) + 1_800_000
     topics.fill(name, ({**record, "timestamp": soon} for record in numbered(range(10, 20))))
-    run = archiver.start(name, committed_only=True, origin=Origin("time", soon))
+    run = archiver.start(name, committed_only=True, start=StartPosition("time", soon))
     eventually(lambda: [*archiver.directory.glob("_checkpoint/*/offsets/0")], "the first batch", timeout=60)
     writer.end(committed=True)
     topics.fill(name, numbered(range(20, 30)))
@@ -190,7 +191,7 @@ def test_what_retention_took_is_told(archiver, topics):
     topics.delete_before(name, 2, 20)
     gaps = [Gap(name, 0, 0, 5, "retention"), Gap(name, 2, 0, 20, "retention")]
     assert archiver.once(name).gaps == gaps
-    assert f"{name}-0: offsets 0 to 4 (5) were gone" in archiver.said[0]
+    assert f"{name}-0: offsets 0 to 4 (5) were deleted" in archiver.warnings[0]
     assert [len([row for row in archiver.rows(name) if row[0] == p]) for p in range(3)] == [15, 20, 0]
     topics.fill(name, numbered(range(60, 120), partitions=3))
     topics.delete_before(name, 1, 30)
@@ -210,7 +211,7 @@ def test_what_retention_takes_while_a_batch_is_read_is_told(archiver, topics, mo
     """The log's start moves between Spark's plan and its reading; and after its reading, which loses nothing."""
     name = topics.create(partitions=2)
     topics.fill(name, numbered(range(40), partitions=2))
-    write = archive_files.Staged.write
+    write = DataFileWriter.write
 
     def late(self, frame, sort=False):
         topics.delete_before(name, 0, 7)
@@ -218,7 +219,7 @@ def test_what_retention_takes_while_a_batch_is_read_is_told(archiver, topics, mo
         topics.delete_before(name, 1, 9)
         return files
 
-    monkeypatch.setattr(archive_files.Staged, "write", late)
+    monkeypatch.setattr(DataFileWriter, "write", late)
     assert archiver.once(name).gaps == [Gap(name, 0, 0, 7, "retention")]
     assert [row[:2] for row in archiver.rows(name)] == [(0, n) for n in range(7, 20)] + [(1, n) for n in range(20)]
 
@@ -245,11 +246,11 @@ def test_where_new_topics_begin(archiver, topics):
     topics.fill(old, numbered(range(10, 20)))
     topics.fill(new, numbered(range(10)))
     topics.fill(timed, ({**record, "timestamp": 1_700_000_000_000 + n} for n, record in enumerate(numbered(range(10)))))
-    archiver.once(old, new, origin=Origin("latest"))
+    archiver.once(old, new, start=StartPosition("latest"))
     topics.fill(new, numbered(range(10, 15)))
     archiver.once(old, new)
     assert (archiver.numbers(old), archiver.numbers(new)) == (list(range(20)), list(range(10, 15)))
-    archiver.once(timed, origin=Origin("time", 1_700_000_000_006))
+    archiver.once(timed, start=StartPosition("time", 1_700_000_000_006))
     assert archiver.numbers(timed) == list(range(6, 10))
     assert archiver.state().gaps == ()
 
@@ -270,7 +271,7 @@ def test_checkpoints_of_others_are_refused(archiver, topics, spark, bootstrap, t
 def test_two_archivers_double_nothing(archiver, topics, tmp_path, monkeypatch):
     name = topics.create()
     topics.fill(name, numbered(range(10)))
-    publish, first = archive_files.Staged.publish, threading.Event()
+    publish, first = DataFileWriter.publish, threading.Event()
 
     def overtaken(self):
         if not first.is_set():
@@ -278,8 +279,8 @@ def test_two_archivers_double_nothing(archiver, topics, tmp_path, monkeypatch):
             archiver.once(name, checkpoint=tmp_path / "second")
         publish(self)
 
-    monkeypatch.setattr(archive_files.Staged, "publish", overtaken)
-    with pytest.raises(PipelineError, match=f"another `kbroker archive run` has archived {name}-0 meanwhile"):
+    monkeypatch.setattr(DataFileWriter, "publish", overtaken)
+    with pytest.raises(PipelineError, match=f"another `kbroker archive run` has archived {name}-0 at the same time"):
         archiver.once(name)
     assert archiver.numbers(name) == list(range(10))
     assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)
@@ -307,12 +308,12 @@ def test_bad_input_is_one_sentence(archiver, topics, tmp_path, spark):
         archiver.once(name, "absent-1", "absent-2")
     with pytest.raises(PipelineError, match="no topic matches --pattern absent-"):
         archiver.once(pattern="absent-")
-    with pytest.raises(PipelineError, match=r"--pattern a\(b is no regular expression: Unclosed group"):
+    with pytest.raises(PipelineError, match=r"--pattern a\(b is not a regular expression: Unclosed group"):
         archiver.once(pattern="a(b")
     assert not archiver.directory.exists(), "nothing was made"
     archiver.directory.mkdir()
     (archiver.directory / "notes.txt").write_text("mine")
-    with pytest.raises(PipelineError, match="is no archive and not empty"):
+    with pytest.raises(PipelineError, match="is not an archive and not empty"):
         archiver.once(name)
     gone = Archiver(spark, "127.0.0.1:1", tmp_path / "gone")
     with pytest.raises(PipelineError, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused"):
@@ -323,7 +324,7 @@ def test_the_rate_is_a_limit(archiver, topics):
     name = topics.create()
     topics.fill(name, numbered(range(30)))
     started = time.monotonic()
-    summary = archiver.once(name, rate=20, every_s=0.5)
+    summary = archiver.once(name, rate=20, interval_s=0.5)
     assert summary.records == {name: 30}
     assert summary.batches == 3
     assert time.monotonic() - started >= 1.0
@@ -335,7 +336,7 @@ def test_a_broker_that_is_killed_is_waited_for(spark, broker, tmp_path):
     archiver = Archiver(spark, broker.bootstrap, tmp_path / "archive")
     try:
         topics.fill(name, numbered(range(1000), partitions=2))
-        run = archiver.start(name, most_records=300)
+        run = archiver.start(name, max_batch_records=300)
         for number in (1, 2):
             has(archiver, name, number * 300, run)
             broker.restart()

@@ -12,9 +12,10 @@ import pytest
 from kbroker.pipeline.archive import schema
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.dataframe import archive_dataframe
+from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers, remove_leftovers
 from kbroker.pipeline.archive.manifest.model import DataFile, ManifestCommit
-from kbroker.pipeline.archive.manifest.spark_view import SparkView
-from kbroker.pipeline.archive.staging.data_file_writer import staged
+from kbroker.pipeline.archive.manifest.spark_metadata import SparkMetadataLog
+from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.hadoop import HadoopStorage
 from kbroker.pipeline.storage.local import LocalStorage
@@ -49,9 +50,9 @@ def rows(spark, numbers, topic="t.b-c_1", partitions=2):
 
 
 def append(spark, archive: Archive, made, sort: bool = False) -> tuple[DataFile, ...]:
-    with staged(spark, archive) as files:
-        written = files.write(made, sort)
-        files.publish()
+    with data_file_writer(spark, archive) as writer:
+        written = writer.write(made, sort)
+        writer.publish()
         archive.commit(lambda state: ManifestCommit("append", 1, add=written))
     return written
 
@@ -126,7 +127,7 @@ def test_times_beyond_pythons_are_archived(spark, archive):
     far = 1_709_208_000_000_123
     made = rows(spark, range(2)).drop("timestamp").selectExpr("*", f"timestamp_millis({far}) AS timestamp")
     (file,) = append(spark, archive, made)
-    assert (file.date, file.parts[0].from_ms) == ("+56132-08-24", far)
+    assert (file.date, file.partitions[0].from_ms) == ("+56132-08-24", far)
     read = archive_dataframe(spark, archive, archive.state()).where("date > '9999-12-31'")
     assert read.selectExpr("count(*)", "max(unix_millis(timestamp))").first() == (2, far)
     assert spark.read.parquet(archive.storage.root).count() == 2
@@ -144,11 +145,11 @@ def test_what_is_committed_is_known_part_by_part(spark, archive):
     ]
     file = min(written, key=lambda file: file.date)
     size = sum(len(f"k{n}v{n}") for n in range(0, 100, 2))
-    assert file.parts[0][:-1] == (0, 0, 49, 50, size, NOON_MS, NOON_MS)
-    assert [part.partition for part in file.parts] == [0, 1]
+    assert file.partitions[0][:-1] == (0, 0, 49, 50, size, NOON_MS, NOON_MS)
+    assert [part.partition for part in file.partitions] == [0, 1]
     state = archive.state()
-    computed = schema.parts(archive_dataframe(spark, archive, state, [file])).orderBy("partition").collect()
-    assert [(*row[:-1], schema.unsigned(row[-1])) for row in computed] == [tuple(part) for part in file.parts]
+    computed = schema.partition_stats(archive_dataframe(spark, archive, state, [file])).orderBy("partition").collect()
+    assert [(*row[:-1], schema.to_unsigned(row[-1])) for row in computed] == [tuple(part) for part in file.partitions]
     storage = archive.storage
     assert (storage.size(file.path), storage.sha256(file.path)) == (file.size, file.sha256)
     offsets = [
@@ -215,27 +216,27 @@ def test_spark_sees_what_is_committed_and_nothing_else(spark, archive, monkeypat
     append(spark, archive, rows(spark, range(100, 300)))
     assert seen(spark, archive) == expected(range(300))
 
-    with staged(spark, archive) as files:
-        files.write(rows(spark, range(300, 400)))
-        files.publish()
+    with data_file_writer(spark, archive) as writer:
+        writer.write(rows(spark, range(300, 400)))
+        writer.publish()
         assert seen(spark, archive) == expected(range(300))
-        leftover = next(entry.name for entry in walk(archive.storage) if f"{files.writer}-" in entry.name)
+        leftover = next(entry.name for entry in walk(archive.storage) if f"{writer.writer_id}-" in entry.name)
         shutil.copy(f"{archive.storage.root}/{leftover}", f"{archive.storage.root}/{leftover}.copy.parquet")
     assert not archive.storage.exists(leftover)
-    assert archive.foreign() == [f"{leftover}.copy.parquet"]
+    assert find_foreign_files(archive) == [f"{leftover}.copy.parquet"]
 
-    with staged(spark, archive) as files:
-        whole = files.write(archive_dataframe(spark, archive, archive.state(), first), sort=True)
-        files.publish()
+    with data_file_writer(spark, archive) as writer:
+        whole = writer.write(archive_dataframe(spark, archive, archive.state(), first), sort=True)
+        writer.publish()
         with monkeypatch.context() as dies:
-            dies.setattr(SparkView, "bring_up_to_date", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            dies.setattr(SparkMetadataLog, "update", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 archive.commit(lambda _: ManifestCommit("compact", 1, add=whole, remove=tuple(f.path for f in first)))
-    assert [file.parts for file in whole] == [file.parts for file in first]
+    assert [file.partitions for file in whole] == [file.partitions for file in first]
     # The view is still the one before, and its files are there: the same rows.
     assert seen(spark, archive) == expected(range(300))
     again = Archive.open_or_create(LocalStorage(archive.storage.root), {})
-    assert archive.remove_leftovers() == [file.path for file in first]
+    assert remove_leftovers(archive) == [file.path for file in first]
     for interval in ("10", "3", "17"):
         with setting(spark, "spark.sql.streaming.fileSink.log.compactInterval", interval):
             assert seen(spark, again) == expected(range(300))
@@ -275,14 +276,14 @@ def test_spark_sees_every_commit_of_many(spark, archive):
 
 
 def test_nothing_is_written_of_no_rows_and_of_wrong_ones(spark, archive):
-    with staged(spark, archive) as files:
-        assert files.write(rows(spark, range(5)).where("partition > 5")) == ()
+    with data_file_writer(spark, archive) as writer:
+        assert writer.write(rows(spark, range(5)).where("partition > 5")) == ()
         with pytest.raises(PipelineError, match="rows for an archive need the column timestamp"):
-            files.write(rows(spark, range(5)).drop("timestamp"))
+            writer.write(rows(spark, range(5)).drop("timestamp"))
         with pytest.raises(PipelineError, match="rows without a topic"):
-            files.write(rows(spark, range(5), topic=""))
+            writer.write(rows(spark, range(5), topic=""))
     assert archive_dataframe(spark, archive, archive.state()).count() == 0
-    assert archive.leftovers() == archive.foreign() == []
+    assert find_leftovers(archive) == find_foreign_files(archive) == []
 
 
 def test_an_archive_through_hadoop(spark, tmp_path):
@@ -297,8 +298,8 @@ def test_an_archive_through_hadoop(spark, tmp_path):
     assert seen(spark, archive) == expected(range(150))
     local = Archive.open(open_storage(location))
     assert local.state() == archive.state()
-    assert sorted(local.listed_by_spark()) == sorted(archive.listed_by_spark())
-    assert local.leftovers() == local.foreign() == []
+    assert sorted(SparkMetadataLog(local.storage).read()) == sorted(SparkMetadataLog(archive.storage).read())
+    assert find_leftovers(local) == find_foreign_files(local) == []
 
 
 @pytest.mark.parametrize("has_context", [True, False])

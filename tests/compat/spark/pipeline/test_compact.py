@@ -15,11 +15,14 @@ import pytest
 
 from kbroker.cli import main
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.compaction.compaction import Wanted, World, compact, tidy
-from kbroker.pipeline.archive.compaction.plan import plan, sums
+from kbroker.pipeline.archive.compaction.compaction import CompactionClock, CompactionOptions, clean_up, compact
+from kbroker.pipeline.archive.compaction.plan import merged_stats, plan_merges
+from kbroker.pipeline.archive.layout import STAGING
+from kbroker.pipeline.archive.leftovers import remove_leftovers
 from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit
+from kbroker.pipeline.archive.manifest.spark_metadata import SparkMetadataLog
 from kbroker.pipeline.archive.staging import owner
-from kbroker.pipeline.archive.staging.data_file_writer import staged
+from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.tasks import task_keys
 from kbroker.pipeline.storage.local import LocalStorage
@@ -50,7 +53,7 @@ def rows_of(spark: Any, start: int = 0) -> Any:
 def append(spark: Any, archive: Archive, start: int = 0, files: int = 4) -> None:
     """Commits `ROWS` rows, so many files for each topic and date."""
     first, last = (id // (2 * PARTITIONS) for id in (start, start + ROWS))
-    with staged(spark, archive) as writer:
+    with data_file_writer(spark, archive) as writer:
         added = writer.write(rows_of(spark, start).repartition(files))
         writer.publish()
         covered = tuple(CoveredRange(topic, p, first, last) for topic in TOPICS for p in range(PARTITIONS))
@@ -132,8 +135,8 @@ def test_every_reader_finds_the_same_rows_in_fewer_files(place: Place) -> None:
     after = place.archive().state()
     assert (outcome.merged, outcome.written, outcome.rows, outcome.damaged) == (24, 6, ROWS, {})
     assert sum(told) == outcome.bytes_before == sum(file.size for file in before.files.values())
-    assert sums(after.files.values()) == sums(before.files.values())
-    assert (after.covered, after.number) == (before.covered, before.number + 1)
+    assert merged_stats(after.files.values()) == merged_stats(before.files.values())
+    assert (after.covered, after.commit_number) == (before.covered, before.commit_number + 1)
     # nothing else is there: readers that know no manifest find the archive too
     assert place.data_files() == set(after.files)
     assert not list((place.directory / "_staging").glob("*"))
@@ -149,8 +152,8 @@ def test_every_reader_finds_the_same_rows_in_fewer_files(place: Place) -> None:
 
 def test_a_bin_is_one_file_however_many_there_are(place: Place) -> None:
     largest = max(file.size for file in place.archive().state().files.values())
-    wanted = Wanted(target_size=largest * 2 + 2, topics=["orders"], round_size=largest * 5)
-    bins = plan(place.archive().state(), wanted.target_size, wanted.topics)
+    wanted = CompactionOptions(target_bytes=largest * 2 + 2, topics=["orders"], round_bytes=largest * 5)
+    bins = plan_merges(place.archive().state(), wanted.target_bytes, wanted.topics)
     assert len({(one.topic, one.date) for one in bins}) < len(bins)
     others = {path for path in place.archive().state().files if "orders" not in path}
     outcome = compact(place.spark, place.archive(), wanted)
@@ -216,7 +219,7 @@ class Snapshots:
         shutil.copytree(self._place.directory, copy, copy_function=os.link)
         self.steps.append((f"{step} {path.partition('/')[0].partition('=')[0]}", copy))
         dead = owner.encode(owner.this_process()._replace(start="0"))
-        for file in copy.glob(f"{owner.STAGING}/*/{owner.OWNER}"):
+        for file in copy.glob(f"{STAGING}/*/owner.json"):
             file.unlink()  # the one of the living has another name
             file.write_bytes(dead)
 
@@ -224,7 +227,7 @@ class Snapshots:
 def test_a_kill_at_any_step_leaves_a_right_archive(place: Place, tmp_path: Path) -> None:
     snapshots = Snapshots(place, tmp_path)
     before = set(place.archive().state().files)
-    compact(place.spark, place.archive(Watched(place.directory, snapshots.take)), Wanted(topics=["orders"]))
+    compact(place.spark, place.archive(Watched(place.directory, snapshots.take)), CompactionOptions(topics=["orders"]))
     after = set(place.archive().state().files)
     steps = [step for step, _ in snapshots.steps]
     for step in (
@@ -237,13 +240,16 @@ def test_a_kill_at_any_step_leaves_a_right_archive(place: Place, tmp_path: Path)
         state = archive.state()
         assert set(state.files) in (before, after), step
         # Spark's view is of the place where the archive was: it lists one of the two as well, whole
-        listed = {uri.partition(f"{place.directory}/")[2]: size for uri, size in archive.listed_by_spark().items()}
+        listed = {
+            uri.partition(f"{place.directory}/")[2]: size
+            for uri, size in SparkMetadataLog(archive.storage).read().items()
+        }
         assert set(listed) in (before, after), step
         assert all((copy / path).stat().st_size == size for path, size in listed.items()), step
         # the next run removes what is left over, and then all readers find the archive
-        tidy(archive)
+        clean_up(archive)
         assert {str(path.relative_to(copy)) for path in copy.rglob("*.parquet")} == set(state.files), step
-        assert not list((copy / owner.STAGING).glob("*")), step
+        assert not list((copy / STAGING).glob("*")), step
         assert by_arrow(copy) == place.rows, step
     for step in ("create _manifest", "create _spark_metadata"):
         copy = snapshots.steps[steps.index(step)][1]
@@ -269,7 +275,7 @@ def test_readers_see_the_rows_once_or_fail_cleanly(place: Place) -> None:
     reader.start()
     try:
         # many commits, one after the other
-        outcome = compact(place.spark, place.archive(), Wanted(round_size=largest * 8))
+        outcome = compact(place.spark, place.archive(), CompactionOptions(round_bytes=largest * 8))
     finally:
         over.set()
         reader.join(60)
@@ -298,9 +304,9 @@ def test_a_damaged_file_is_never_merged(place: Place, capsys: pytest.CaptureFixt
     os.mkfifo(place.directory / odd)
     assert main(["archive", "compact", str(place.directory)]) == 1
     shown = capsys.readouterr()
-    assert f"{changed}: its bytes are not those that were committed; it was left as it is" in shown.err
-    assert f"{missing}: it is not there; it was left as it is" in shown.err
-    assert f"{odd}: it cannot be read (is a FIFO); it was left as it is" in shown.err
+    assert f"{changed}: its bytes are not those that were committed; it was not merged" in shown.err
+    assert f"{missing}: it is missing; it was not merged" in shown.err
+    assert f"{odd}: it cannot be read (is a FIFO); it was not merged" in shown.err
     assert shown.out.startswith("merged 21 files")
     after = place.archive().state().files
     assert (place.directory / changed).read_bytes() == kept
@@ -311,8 +317,8 @@ def test_a_damaged_file_is_never_merged(place: Place, capsys: pytest.CaptureFixt
 def test_rows_that_are_not_those_of_the_manifest_are_not_committed(place: Place) -> None:
     archive = place.archive()
     liar = next(iter(archive.state().files.values()))
-    part = liar.parts[0]
-    lie = liar._replace(parts=(part._replace(checksum=part.checksum ^ 1), *liar.parts[1:]))
+    part = liar.partitions[0]
+    lie = liar._replace(partitions=(part._replace(checksum=part.checksum ^ 1), *liar.partitions[1:]))
     archive.commit(lambda _: ManifestCommit("compact", T0, remove=(liar.path,)))
     archive.commit(lambda _: ManifestCommit("append", T0, add=(lie,)))
     before = archive.state()
@@ -337,7 +343,7 @@ def once(action: Callable[[], None], wanted: str) -> Callable[[str, str], None]:
 def test_two_compactions_at_once_and_an_append(place: Place) -> None:
     def other() -> None:
         append(place.spark, place.archive(), start=ROWS, files=1)
-        assert compact(place.spark, place.archive(), Wanted(topics=["orders"])).merged > 0
+        assert compact(place.spark, place.archive(), CompactionOptions(topics=["orders"])).merged > 0
 
     # the other one is quicker: it has the files of one topic away before this one commits
     storage = Watched(place.directory, once(other, "rename"))
@@ -360,13 +366,18 @@ def test_replaced_files_stay_for_their_readers(place: Place) -> None:
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         # nobody else takes them for leftovers, and who began before can finish
-        place.archive().remove_leftovers()
+        remove_leftovers(place.archive())
         assert set(before) < place.data_files()
         assert sum(pyarrow.parquet.read_metadata(place.directory / path).num_rows for path in before) == ROWS
         assert place.spark.read.parquet(str(place.directory)).count() == ROWS
         now[0] += round(seconds * 1000)
 
-    compact(place.spark, place.archive(), Wanted(keep_s=30), world=World(lambda: now[0], sleep))
+    compact(
+        place.spark,
+        place.archive(),
+        CompactionOptions(keep_replaced_s=30),
+        clock=CompactionClock(lambda: now[0], sleep),
+    )
     assert slept == [30]
     assert place.data_files() == set(place.archive().state().files)
     assert not list((place.directory / "_staging").glob("*"))

@@ -12,11 +12,11 @@ import pytest
 
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.compaction.compaction import compact
-from kbroker.pipeline.archive.ingest.batch import Tell
-from kbroker.pipeline.archive.ingest.brokers import Stop
-from kbroker.pipeline.archive.ingest.run import Options, archive_topics
-from kbroker.pipeline.archive.ingest.subscription import subscription
-from kbroker.pipeline.archive.verification.rules import Scope
+from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
+from kbroker.pipeline.archive.ingest.reporting import Reporter
+from kbroker.pipeline.archive.ingest.run import archive_topics
+from kbroker.pipeline.archive.ingest.stop import StopEvent
+from kbroker.pipeline.archive.verification.scope import VerificationScope
 from kbroker.pipeline.archive.verification.verify import verify
 from kbroker.pipeline.replay.client.cluster import ClusterClient
 from kbroker.pipeline.replay.plan import ReplayRequest
@@ -119,10 +119,10 @@ def kills(broker, archive, directory):
 
 def archive_the_rest(spark, broker, archive):
     """As `archive run --once` does it."""
-    options = Options(broker.bootstrap, subscription(PARTITIONS, None), once=True)
+    options = IngestOptions(broker.bootstrap, create_subscription(PARTITIONS, None), once=True)
     told = []
-    tell = Tell(progress=lambda line: None, warn=told.append)
-    summary, _ = archive_topics(spark, open_storage(str(archive)), options, Stop(), tell)
+    reporter = Reporter(progress=lambda line: None, warn=told.append)
+    summary = archive_topics(spark, open_storage(str(archive)), options, StopEvent(), reporter)
     assert not told
     return summary
 
@@ -154,7 +154,7 @@ def damages_found(spark, archive):
     data = bytearray((archive / changed).read_bytes())
     data[len(data) // 2] ^= 1
     (archive / changed).write_bytes(data)
-    report = verify(spark, open_storage(str(archive)), scope=Scope(frozenset([FLIGHTS]), frozenset(dates)))
+    report = verify(spark, open_storage(str(archive)), scope=VerificationScope(frozenset([FLIGHTS]), frozenset(dates)))
     return sorted({removed, doubled, changed} ^ {finding.file for finding in report.differences})
 
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit, TopicInfo
-from kbroker.pipeline.archive.staging.data_file_writer import staged
+from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import run
 from kbroker.pipeline.replay.client.cluster import ClusterClient
@@ -82,9 +82,9 @@ def archive_topics(
     covered = tuple(CoveredRange(topic, partition, 0, end + 1) for (topic, partition), end in sorted(ends.items()))
     configs = commit_fields.pop("configs", {})
     topics = {name: TopicInfo("", count, configs) for name, count in partitions.items()}
-    with staged(spark, archive) as files:
-        added = files.write(rows)
-        files.publish()
+    with data_file_writer(spark, archive) as writer:
+        added = writer.write(rows)
+        writer.publish()
         commit = ManifestCommit(
             "append", time.time_ns() // 1_000_000, add=added, covered=covered, topics=topics, **commit_fields
         )

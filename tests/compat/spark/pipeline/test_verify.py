@@ -11,11 +11,13 @@ from kbroker.cli.app import run
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.dataframe import archive_dataframe
-from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit, OffsetRange, TopicInfo
-from kbroker.pipeline.archive.staging.data_file_writer import staged
-from kbroker.pipeline.archive.verification.broker_records import plan
-from kbroker.pipeline.archive.verification.findings import Finding, Report, as_spans, line
-from kbroker.pipeline.archive.verification.verify import Scope, verify
+from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.offset_ranges import OffsetRange, ranges_of
+from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
+from kbroker.pipeline.archive.verification.comparison_plan import plan_comparison
+from kbroker.pipeline.archive.verification.findings import Finding, VerificationReport, format_finding
+from kbroker.pipeline.archive.verification.scope import VerificationScope
+from kbroker.pipeline.archive.verification.verify import verify
 from kbroker.pipeline.kafka import Cluster
 from tests.compat.spark.helpers import Topics, Writer
 from tests.compat.spark.pipeline.archives import (
@@ -67,14 +69,14 @@ def test_a_damage_is_found_and_named(spark: Any, sound: Sound, damage: Callable[
 def test_a_sound_archive_has_no_difference(spark: Any, sound: Sound) -> None:
     report = verify(spark, sound.restored.again().storage, sound.bootstrap)
     assert _text(report) == ""
-    assert [(one.partition, one.archive_rows, one.broker_rows, one.equal) for one in report.compared] == [
+    assert [(one.partition, one.archive_rows, one.broker_rows, one.is_equal) for one in report.compared] == [
         (0, 120, 120, True), (1, 120, 120, True)
     ]  # fmt: skip
     assert report.rows == RECORDS
 
 
-LACKING = "the broker has what the archive has not"
-OTHERWISE = "not the same at the broker ({})"
+LACKING = "at the broker, but not in the archive"
+OTHERWISE = "different at the broker ({})"
 # An archiver that loses and changes records, and does not know it: only the broker can tell.
 WRONG = [
     ("offset = 3", None),  # lost
@@ -107,21 +109,24 @@ def test_what_the_broker_has_otherwise_is_found_record_by_record(spark: Any, sou
     assert _text(verify(spark, archive.storage)) == ""
     report = verify(spark, archive.storage, sound.bootstrap)
     emptied = [n // 2 for n in range(RECORDS) if n % 2 and n // 3 % 4 == 2 and n // 2 not in (3, *range(10, 20))]
-    assert [(one.kind, one.partition, one.what, one.offsets) for one in report.findings] == [
-        ("missing record", 0, LACKING, as_spans([3])),
-        ("different record", 0, OTHERWISE.format("value"), as_spans([30])),
-        ("different record", 0, OTHERWISE.format("timestamp, timestampType"), as_spans([31])),
-        ("different record", 0, OTHERWISE.format("key"), as_spans([33])),
-        ("different record", 0, OTHERWISE.format("headers"), as_spans([42])),
-        ("missing record", 1, LACKING, as_spans([3, *range(10, 20)])),
+    assert [(one.kind, one.partition, one.text, one.offsets) for one in report.findings] == [
+        ("missing record", 0, LACKING, ranges_of([3])),
+        ("different record", 0, OTHERWISE.format("value"), ranges_of([30])),
+        ("different record", 0, OTHERWISE.format("timestamp, timestampType"), ranges_of([31])),
+        ("different record", 0, OTHERWISE.format("key"), ranges_of([33])),
+        ("different record", 0, OTHERWISE.format("headers"), ranges_of([42])),
+        ("missing record", 1, LACKING, ranges_of([3, *range(10, 20)])),
         *(("different record", 1, OTHERWISE.format("value"), spans) for spans in _by_file(archive, 1, emptied)),
     ]
     some = verify(
-        spark, archive.storage, sound.bootstrap, Scope(offsets=OffsetRange(31, 43), dates=frozenset({"2026-01-01"}))
+        spark,
+        archive.storage,
+        sound.bootstrap,
+        VerificationScope(offsets=OffsetRange(31, 43), dates=frozenset({"2026-01-01"})),
     )
     assert [(one.kind, one.partition, one.offsets) for one in some.findings] == [
-        ("different record", 0, as_spans([31])),
-        *(("different record", 1, as_spans([n])) for n in emptied if n == 31),
+        ("different record", 0, ranges_of([31])),
+        *(("different record", 1, ranges_of([n])) for n in emptied if n == 31),
     ]
 
 
@@ -131,7 +136,7 @@ def test_what_a_lost_file_held_is_told_where_the_broker_has_it_still(spark: Any,
     report = verify(spark, at.archive.storage, sound.bootstrap)
     missing = [finding for finding in report.differences if finding.kind == "missing record"]
     assert [(one.file, one.offsets) for one in missing] == [(at.file.path, (at.whole,))]
-    assert [(one.partition, one.equal) for one in report.compared] == [(0, False), (1, True)]
+    assert [(one.partition, one.is_equal) for one in report.compared] == [(0, False), (1, True)]
     for file in at.files:
         (at.root / file.path).unlink()
     report = verify(spark, at.archive.storage, sound.bootstrap)
@@ -148,7 +153,7 @@ def test_retention_and_topics_that_are_gone_are_no_difference(spark: Any, topics
     archive_topic(spark, archive, topics.bootstrap, topic, {0: (0, 60)})
     topics.delete_before(topic, 0, 20)
     report = verify(spark, archive.storage, topics.bootstrap)
-    assert (_text(report), report.compared[0].spans) == ("", (OffsetRange(20, 60),))
+    assert (_text(report), report.compared[0].ranges) == ("", (OffsetRange(20, 60),))
     topics.delete_before(topic, 0, 60)
     assert _text(verify(spark, archive.storage, topics.bootstrap)) == ""
 
@@ -156,11 +161,11 @@ def test_retention_and_topics_that_are_gone_are_no_difference(spark: Any, topics
     create_topic(topics.bootstrap, topic)
     report = verify(spark, archive.storage, topics.bootstrap)
     assert [(one.kind, one.is_difference) for one in report.findings] == [("not compared", False)]
-    assert "another one of this name" in report.findings[0].what
+    assert "was created again" in report.findings[0].text
     delete_topic(topics.bootstrap, topic)
     required = verify(spark, archive.storage, topics.bootstrap, require_broker=True)
-    assert [(one.kind, one.what) for one in required.differences] == [
-        ("not compared", "the broker has no such topic: not compared")
+    assert [(one.kind, one.text) for one in required.differences] == [
+        ("not compared", "the topic does not exist at the broker: not compared")
     ]
 
 
@@ -183,12 +188,12 @@ def test_archives_of_committed_records_are_compared_with_committed_records(
     # A row where the broker has a transaction's marker; in a topic that is compacted the same may be right.
     odd = new_archive(tmp_path / "odd")
     archive_topic(spark, odd, topics.bootstrap, topic, {0: (0, 28)}, change=_moved)
-    wanted = [("missing record", as_spans([0])), ("unknown record", as_spans([10]))]
+    wanted = [("missing record", ranges_of([0])), ("unknown record", ranges_of([10]))]
     assert [(one.kind, one.offsets) for one in verify(spark, odd.storage, topics.bootstrap).differences] == wanted
     set_config(topics.bootstrap, topic, "cleanup.policy", "compact")
     report = verify(spark, odd.storage, topics.bootstrap)
     assert [(one.kind, one.offsets) for one in report.differences] == wanted[:1]
-    assert [(one.kind, one.what.split()[0]) for one in report.notes] == [("compacted", "1")]
+    assert [(one.kind, one.text.split()[0]) for one in report.notes] == [("compacted", "1")]
 
 
 def test_topics_that_are_compacted_by_default_or_were_compacted(tmp_path: Path) -> None:
@@ -203,7 +208,7 @@ def test_topics_that_are_compacted_by_default_or_were_compacted(tmp_path: Path) 
         state = ArchiveState(
             covered={TopicPartition(name, 0): (OffsetRange(0, 0),) for name in (default, was, never)}, topics=known
         )
-        assert plan(cluster, state, Scope(), True).compacted == {default, was}
+        assert plan_comparison(cluster, state, VerificationScope(), True).compacted_topics == {default, was}
 
 
 def test_files_that_compaction_replaces_meanwhile_are_no_difference(spark: Any, sound: Sound) -> None:
@@ -215,15 +220,15 @@ def test_files_that_compaction_replaces_meanwhile_are_no_difference(spark: Any, 
         told.append(text)
         if text == "counting the rows" and told.count(text) == 1:
             old = archive.state().files
-            with staged(spark, archive) as files:
-                add = files.write(archive_dataframe(spark, archive, archive.state()).coalesce(1), sort=True)
-                files.publish()
+            with data_file_writer(spark, archive) as writer:
+                add = writer.write(archive_dataframe(spark, archive, archive.state()).coalesce(1), sort=True)
+                writer.publish()
                 archive.commit(lambda _: ManifestCommit("compact", 1, add=add, remove=tuple(old)))
             for path in old:
                 archive.storage.delete(path)
 
-    report = verify(spark, archive.storage, sound.bootstrap, tell=compact)
-    assert (_text(report), report.number, report.rows) == ("", 3, RECORDS)
+    report = verify(spark, archive.storage, sound.bootstrap, progress=compact)
+    assert (_text(report), report.commit_number, report.rows) == ("", 3, RECORDS)
     assert told.count("counting the rows") == 2
 
 
@@ -237,9 +242,9 @@ def _is(wanted: Wanted, found: Finding) -> bool:
 def _by_file(archive: Archive, partition: int, offsets: list[int]) -> Iterator[tuple[OffsetRange, ...]]:
     """The offsets as they are told: those of one file together, files by their first one."""
     for file in sorted(archive.state().files.values(), key=lambda file: file.date):
-        for part in file.parts:
+        for part in file.partitions:
             if part.partition == partition and (here := [n for n in offsets if part.first <= n <= part.last]):
-                yield as_spans(here)
+                yield ranges_of(here)
 
 
 def _moved(rows: Any) -> Any:
@@ -248,8 +253,8 @@ def _moved(rows: Any) -> Any:
     return rows.withColumn("offset", f.expr("IF(offset = 0, 10, offset)"))
 
 
-def _text(report: Report) -> str:
-    return "\n".join(map(line, report.findings))
+def _text(report: VerificationReport) -> str:
+    return "\n".join(map(format_finding, report.findings))
 
 
 def test_the_command_tells_by_its_exit_status(sound: Sound, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +270,7 @@ def test_the_command_tells_by_its_exit_status(sound: Sound, tmp_path: Path, capf
     assert "240 records of 2 partitions" in told
     at.flip(-1)
     status, told, _ = verified("--offline", "--report", str(report), "--topic", sound.topic)
-    assert (status, told.splitlines()[-2:]) == (1, ["compared with itself alone", "2 differences"])
+    assert (status, told.splitlines()[-2:]) == (1, ["not compared with a broker", "2 differences"])
     assert told.startswith(f"changed file: {at.file.path} ({sound.topic}-{at.part.partition}): ")
     found = json.loads(report.read_text())
     assert (found["equal"], found["differences"]) == (False, {"changed file": 1, "unreadable file": 1})
@@ -275,8 +280,8 @@ def test_the_command_tells_by_its_exit_status(sound: Sound, tmp_path: Path, capf
 
     for arguments, wrong, said in (
         (["--offline", "--topic", "absent"], 1, f"the archive has no topic absent; it has {sound.topic}"),
-        (["--bootstrap", "127.0.0.1:1"], 1, "--offline verifies the archive with itself alone"),
-        (["--offline", "--require-broker"], 2, "--offline is without a broker"),
+        (["--bootstrap", "127.0.0.1:1"], 1, "--offline verifies without a broker"),
+        (["--offline", "--require-broker"], 2, "--offline excludes --bootstrap"),
         (["--offline", "--from", "5", "--to", "@7"], 2, "must both be offsets, or both be times"),
         (["--offline", "--from", "5", "--to", "5"], 2, "there is nothing from 5 to 5"),
         (["--offline", "--date", "yesterday"], 2, "--date must be a date"),
@@ -286,4 +291,4 @@ def test_the_command_tells_by_its_exit_status(sound: Sound, tmp_path: Path, capf
         assert (status, len(errors.splitlines())) == (wrong, 1), errors
         assert said in errors
     assert run(["archive", "verify", str(tmp_path), "--offline"]) == 1
-    assert "is no archive" in capfd.readouterr().err
+    assert "is not an archive" in capfd.readouterr().err

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, OffsetRange, PartitionStats
+from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
+from kbroker.pipeline.archive.offset_ranges import OffsetRange
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selected_records import SelectedRecords
@@ -18,7 +19,7 @@ from kbroker.pipeline.replay.selection import (
     parse_offset_range,
 )
 from kbroker.pipeline.storage.local import LocalStorage
-from tests.unit.support.archives import append, created
+from tests.unit.support.archives import append_file, create_archive
 
 
 def part(partition=0, first=0, last=99, from_ms=1000, to_ms=2000):
@@ -48,8 +49,8 @@ END_OFFSETS = archived_ends(STATE, ["t"])
 
 @pytest.mark.timeout(30)
 def test_files_of_another_size_are_an_error(tmp_path):
-    archive = created(LocalStorage(str(tmp_path)))
-    files = [append(archive) for _ in range(3)]
+    archive = create_archive(LocalStorage(str(tmp_path)))
+    files = [append_file(archive) for _ in range(3)]
     state, selection = archive.state(), Selection(("t",))
     routing = Routing({"t": "t"}, {"t": 1})
     records = SelectedRecords(None, archive, state, selection, archived_ends(state, ["t"]), routing, False)  # type: ignore[arg-type]

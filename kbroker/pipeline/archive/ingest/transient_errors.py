@@ -1,40 +1,40 @@
-"""Which failures of a streaming query pass when the broker is back, so that the query may be started again."""
+"""Recognizes failures of a streaming query after which it can be restarted, because brokers were unavailable."""
 
 import re
 from collections.abc import Iterator
 
 from kbroker.pipeline.kafka import BrokerGone
 
-_PASSING = re.compile(
+_TRANSIENT = re.compile(
     r"org\.apache\.kafka\.common\.errors\.\w+"
     r"|org\.apache\.kafka\.common\.KafkaException"
     r"|Cannot fetch record for offset|Tried to fetch \d+ but the returned record offset"
     r"|Timed out waiting for a node assignment|Failed to update metadata|No resolvable bootstrap urls"
-    # A partition was made between our look and Spark's.
+    # A partition was created after the start offsets were chosen.
     r"|you must specify all TopicPartitions"
 )
-_LASTING = re.compile(
+_PERMANENT = re.compile(
     r"errors\.(?:\w*Auth\w+|UnsupportedVersion|InvalidTopic|InvalidConfiguration|Serialization|RecordDeserialization"
     r"|CorruptRecord|Config)Exception|No space left on device|OutOfMemoryError|Disk quota exceeded"
 )
 
 
-def passes(error: BaseException) -> bool:
-    """Whether it comes of brokers that were away or changing."""
-    said = list(_texts(error))
-    if any(_LASTING.search(text) for text in said):
+def is_transient(error: BaseException) -> bool:
+    """Whether the error, or one of its causes, shows that brokers were unavailable or changing."""
+    texts = list(_texts(error))
+    if any(_PERMANENT.search(text) for text in texts):
         return False
-    return isinstance(error, BrokerGone) or any(_PASSING.search(text) for text in said)
+    return isinstance(error, BrokerGone) or any(_TRANSIENT.search(text) for text in texts)
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:
-    """All that was said, Java's stack traces included."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    """Yield the messages and Java stack traces of an error and its causes."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         try:
             yield str(error)
-        except Exception:  # Java's text is asked of a JVM that may be gone
+        except Exception:  # py4j requests the text from the JVM, which may have ended
             yield type(error).__name__
         yield str(getattr(error, "_stackTrace", "") or "")
         error = error.__cause__ or error.__context__

@@ -85,10 +85,10 @@ class DataFileWriter:
             files = []
             for entry, digest in zip(entries, digests, strict=True):
                 relative = entry.name.removeprefix(f"{target}/")
+                path, topic, date = self._final_path(relative)
                 partitions = tuple(sorted(stats.get(relative, ())))
                 if not partitions:
                     raise PipelineError(f"{self._storage.uri(entry.name)}: Spark wrote no rows that can be read back")
-                path, topic, date = self._final_path(relative)
                 files.append(DataFile(path, topic, date, entry.size, digest, partitions))
                 self._staged[path] = entry.name
         return tuple(files)

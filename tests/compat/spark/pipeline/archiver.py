@@ -1,4 +1,4 @@
-"""An archiver of this process, whose runs are in threads: what it has archived is read without Spark."""
+"""Runs of an archive within the test process, in threads; the archive is read without Spark."""
 
 import threading
 
@@ -15,31 +15,33 @@ from tests.compat.support import eventually
 
 
 class Archiver:
-    """Runs of one archive in this process, and what is in it, read without Spark."""
+    """One archive, its runs, and its content."""
 
     def __init__(self, spark, bootstrap, directory):
         self.spark = spark
         self.bootstrap = bootstrap
         self.directory = directory
         self.warnings = []
-        self._running = []
+        self._runs = []
 
     def once(self, *topics, **options):
+        """Archive what exists now, and return the summary."""
         return self._run(topics, {"once": True, **options}, StopEvent())
 
     def start(self, *topics, **options):
-        """A continuous run in a thread; `end` ends it."""
-        run = Continuous(lambda stop: self._run(topics, {"interval_s": 0.2, **options}, stop))
-        self._running.append(run)
+        """Start a continuous run in a thread."""
+        run = ContinuousRun(lambda stop: self._run(topics, {"interval_s": 0.2, **options}, stop))
+        self._runs.append(run)
         return run
 
     def _run(self, topics, options, stop):
         checkpoint = options.pop("checkpoint", None)
         subscription = create_subscription(topics, options.pop("pattern", None))
         options = IngestOptions(self.bootstrap, subscription, **{"broker_wait_s": 60, **options})
-        place = None if checkpoint is None else open_storage(str(checkpoint))
+        checkpoint_storage = None if checkpoint is None else open_storage(str(checkpoint))
         reporter = Reporter(lambda _: None, self.warnings.append)
-        return archive_topics(self.spark, open_storage(str(self.directory)), options, stop, reporter, place)
+        storage = open_storage(str(self.directory))
+        return archive_topics(self.spark, storage, options, stop, reporter, checkpoint_storage)
 
     def state(self):
         return Archive.open(open_storage(str(self.directory))).state()
@@ -47,58 +49,64 @@ class Archiver:
     def files(self):
         try:
             return self.state().files.values()
-        except PipelineError:  # it is not made yet
+        except PipelineError:  # it is not created yet
             return ()
 
     def rows(self, topic):
         """(partition, offset, value as a number) of every committed row, sorted."""
-        found = []
+        rows = []
         for file in self.files():
             if file.topic == topic:
                 table = pq.ParquetFile(self.directory / file.path).read(["partition", "offset", "value"])
-                found += zip(*(column.to_pylist() for column in table.columns), strict=True)
-        return sorted((partition, offset, int(value)) for partition, offset, value in found)
+                rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
+        return sorted((partition, offset, int(value)) for partition, offset, value in rows)
 
     def numbers(self, topic):
         return sorted(number for _, _, number in self.rows(topic))
 
     def close(self):
-        for run in self._running:
+        for run in self._runs:
             run.stop.set()
             run.stop.set()
             run.thread.join(60)
 
 
-class Continuous:
+class ContinuousRun:
+    """A run in a thread."""
+
     def __init__(self, run):
         self.stop = StopEvent()
         self.error = None
         self.summary = None
-        self.thread = threading.Thread(target=self._go, args=(run,))
+        self.thread = threading.Thread(target=self._run, args=(run,))
         self.thread.start()
 
-    def _go(self, run):
+    def _run(self, run):
         try:
             self.summary = run(self.stop)
         except BaseException as error:
             self.error = error
 
     def end(self):
+        """Stop the run, and return its summary."""
         self.stop.set()
         self.thread.join(60)
         assert not self.thread.is_alive()
         assert self.error is None
         return self.summary
 
-    def fails(self, timeout=60):
+    def wait_for_failure(self, timeout=60):
+        """Wait until the run ends by itself, and return its error."""
         self.thread.join(timeout)
         assert not self.thread.is_alive()
         return self.error
 
 
-def has(archiver, topic, wanted, run=None):
-    def enough():
-        assert run is None or run.thread.is_alive(), run.error
-        return len(archiver.rows(topic)) >= wanted
+def wait_for_rows(archiver, topic, count, run=None):
+    """Wait until the archive has at least `count` rows of a topic, while `run` continues."""
 
-    eventually(enough, f"{wanted} records of {topic} in the archive", timeout=90)
+    def has_rows():
+        assert run is None or run.thread.is_alive(), run.error
+        return len(archiver.rows(topic)) >= count
+
+    eventually(has_rows, f"{count} records of {topic} in the archive", timeout=90)

@@ -1,4 +1,4 @@
-"""Small archives made of topics through the archive's own writer, and ways to damage them."""
+"""Small archives of topics, written with the archive's own writer, and topics that are changed afterwards."""
 
 import json
 import shutil
@@ -20,8 +20,8 @@ NEW_YEAR_MS = 1_767_225_600_000
 DAY_MS = 86_400_000
 
 
-def records(count: int, partitions: int = 2, every_ms: int = DAY_MS // 64) -> Iterator[dict[str, Any]]:
-    """Records over some days, with all that keys, values and headers can be: null, empty, several of one name."""
+def records(count: int, partitions: int = 2, interval_ms: int = DAY_MS // 64) -> Iterator[dict[str, Any]]:
+    """Records over some days, with null and empty keys and values, and headers that repeat or have no value."""
     headers: list[Any] = [None, [("a", b"1")], [("a", None), ("b", b"x")], [("a", b""), ("a", b"2")]]
     for n in range(count):
         yield {
@@ -29,7 +29,7 @@ def records(count: int, partitions: int = 2, every_ms: int = DAY_MS // 64) -> It
             "value": (f"value-{n}".encode(), None, b"", b"x" * (n % 50))[n // 3 % 4],
             "headers": headers[n // 2 % 4] or [],
             "partition": n % partitions,
-            "timestamp": NEW_YEAR_MS + n * every_ms,
+            "timestamp": NEW_YEAR_MS + n * interval_ms,
         }
 
 
@@ -38,68 +38,66 @@ def archive_topic(
     archive: Archive,
     bootstrap: str,
     topic: str,
-    spans: Mapping[int, tuple[int, int]],
+    ranges: Mapping[int, tuple[int, int]],
     gaps: Iterable[Gap] = (),
     change: Callable[[Any], Any] = lambda rows: rows,
 ) -> None:
-    """Commits these offsets of a topic, as `archive run` does; `change`: what goes wrong before."""
+    """Commit these offset ranges of a topic, as `archive run` does; `change` corrupts the rows first."""
     committed_only = bool(archive.state().settings.get("committed_only"))
-    starts = {str(partition): start for partition, (start, _) in spans.items()}
-    ends = {str(partition): end for partition, (_, end) in spans.items()}
     rows = load(
         spark.read,
         bootstrap,
-        assign=_json({topic: list(spans)}),
-        startingOffsets=_json({topic: starts}),
-        endingOffsets=_json({topic: ends}),
+        assign=json.dumps({topic: list(ranges)}),
+        startingOffsets=json.dumps({topic: {str(partition): start for partition, (start, _) in ranges.items()}}),
+        endingOffsets=json.dumps({topic: {str(partition): end for partition, (_, end) in ranges.items()}}),
         includeHeaders="true",
         kafka__isolation__level="read_committed" if committed_only else "read_uncommitted",
     )
     with Cluster(bootstrap) as cluster, data_file_writer(spark, archive) as writer:
-        add = writer.write(change(rows))
+        files = writer.write(change(rows))
         writer.publish()
-        covered = tuple(CoveredRange(topic, partition, *span) for partition, span in spans.items())
+        covered = tuple(CoveredRange(topic, partition, *offsets) for partition, offsets in ranges.items())
         topics = cluster.topics([topic])
-        archive.commit(
-            lambda _: ManifestCommit("append", NEW_YEAR_MS, add=add, covered=covered, gaps=tuple(gaps), topics=topics)
-        )
+        commit = ManifestCommit("append", NEW_YEAR_MS, add=files, covered=covered, gaps=tuple(gaps), topics=topics)
+        archive.commit(lambda _: commit)
 
 
 def new_archive(directory: Path, **settings: Any) -> Archive:
-    """An empty archive."""
+    """Create an empty archive."""
     return Archive.open_or_create(LocalStorage(str(directory)), settings)
 
 
-class Restored:
-    """One archive that is damaged time and again: before each use it is what it was at first, at the same place."""
+class ArchiveCopy:
+    """An archive that is damaged repeatedly, and restored to its first content before each use."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._kept = directory.with_name(f"{directory.name}-kept")
-        shutil.copytree(directory, self._kept)
+        self._copy = directory.with_name(f"{directory.name}-copy")
+        shutil.copytree(directory, self._copy)
 
-    def again(self) -> Archive:
+    def restore(self) -> Archive:
         shutil.rmtree(self.directory)
-        shutil.copytree(self._kept, self.directory)
+        shutil.copytree(self._copy, self.directory)
         return Archive.open(LocalStorage(str(self.directory)))
 
 
-def rewritten(archive: Archive, path: str, change: Callable[[Any], Any]) -> None:
-    """A data file written anew by pyarrow with other rows: valid, and of the same columns."""
+def rewrite_file(archive: Archive, path: str, change: Callable[[Any], Any]) -> None:
+    """Replace the rows of a data file with pyarrow; the file stays valid."""
     import pyarrow.parquet as parquet
 
-    where = Path(archive.storage.root) / path
-    table = parquet.ParquetFile(where).read()
-    parquet.write_table(change(table), where, compression="zstd")
+    location = Path(archive.storage.root) / path
+    table = parquet.ParquetFile(location).read()
+    parquet.write_table(change(table), location, compression="zstd")
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
+    """Create a topic without retention, because the records have old timestamps."""
     with Cluster(bootstrap) as cluster:
-        cluster.create_topic(topic, partitions, {"retention.ms": "-1"})  # the records are of another year
+        cluster.create_topic(topic, partitions, {"retention.ms": "-1"})
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    """It is gone from the metadata when this returns."""
+    """Delete a topic, and wait until it is gone from the metadata."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(20)
     with Cluster(bootstrap) as cluster:
@@ -111,7 +109,3 @@ def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.incremental_alter_configs([resource])[resource].result(20)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value)

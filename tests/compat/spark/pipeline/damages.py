@@ -1,30 +1,28 @@
-"""Damages of an archive, one function each: it damages, and says what `archive verify` has to find then."""
+"""Ways to damage an archive. Each function damages it, and returns what `archive verify` must find."""
 
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.offset_ranges import OffsetRange
-from tests.compat.spark.pipeline.archives import rewritten
+from tests.compat.spark.pipeline.archives import rewrite_file
 
 
-def _with(table: Any, column: str, row: int, value: Any) -> Any:
-    """The table with another value in one place."""
-    import pyarrow
+class ExpectedFinding(NamedTuple):
+    """A difference that must be found; None accepts any file or offsets."""
 
-    values = table.column(column).to_pylist()
-    values[row] = value
-    number = table.schema.get_field_index(column)
-    return table.set_column(number, table.schema.field(number), pyarrow.array(values, table.schema.field(number).type))
+    kind: str
+    file: str | None
+    offsets: OffsetRange | None = None
 
 
-class Place:
-    """A damaged archive, and its files to damage."""
+class Target:
+    """An archive, and one of its files to damage."""
 
     def __init__(self, spark: Any, archive: Archive) -> None:
         self.spark = spark
@@ -34,9 +32,9 @@ class Place:
             archive.state().files.values(), key=lambda file: (file.partitions[0].partition, file.partitions[0].first)
         )
         self.file = self.files[1]
-        self.part = self.file.partitions[0]
-        self.whole = OffsetRange(self.part.first, self.part.last + 1)
-        self.middle = self.part.first + self.part.rows // 2
+        self.stats = self.file.partitions[0]
+        self.offsets = OffsetRange(self.stats.first, self.stats.last + 1)
+        self.middle = self.stats.first + self.stats.rows // 2
 
     @property
     def path(self) -> Path:
@@ -45,113 +43,113 @@ class Place:
     def commit(self, number: int) -> Path:
         return self.root / f"_manifest/{number:020d}.json"
 
-    def flip(self, position: int) -> None:
-        """One bit of one byte; from the end where the position is negative."""
+    def expect(self, kind: str) -> ExpectedFinding:
+        """A finding about the file and all its offsets."""
+        return ExpectedFinding(kind, self.file.path, self.offsets)
+
+    def flip_bit(self, position: int) -> None:
+        """Flip one bit of one byte; a negative position counts from the end."""
         data = bytearray(self.path.read_bytes())
         data[position] ^= 0x10
         self.path.write_bytes(data)
 
     def rewrite(self, change: Callable[[Any], Any]) -> None:
-        rewritten(self.archive, self.file.path, change)
+        rewrite_file(self.archive, self.file.path, change)
+
+    def copy_file(self, name: str) -> list[ExpectedFinding]:
+        """Copy the file to another name in its directory."""
+        copy = self.path.with_name(name)
+        shutil.copy(self.path, copy)
+        return [ExpectedFinding("foreign file", str(copy.relative_to(self.root)), self.offsets)]
 
 
-# What is to be found: kind, and file or None, and offsets or None.
-Wanted = tuple[str, str | None, OffsetRange | None]
-
-
-def remove_file(at: Place) -> list[Wanted]:
+def remove_file(at: Target) -> list[ExpectedFinding]:
     at.path.unlink()
-    return [("missing file", at.file.path, at.whole)]
+    return [at.expect("missing file")]
 
 
-def truncate(at: Place) -> list[Wanted]:
+def truncate_file(at: Target) -> list[ExpectedFinding]:
     at.path.write_bytes(at.path.read_bytes()[:-40])
-    return [("changed file", at.file.path, at.whole), ("unreadable file", at.file.path, at.whole)]
+    return [at.expect("changed file"), at.expect("unreadable file")]
 
 
-def empty(at: Place) -> list[Wanted]:
+def empty_file(at: Target) -> list[ExpectedFinding]:
     at.path.write_bytes(b"")
-    return [("changed file", at.file.path, at.whole), ("unreadable file", at.file.path, at.whole)]
+    return [at.expect("changed file"), at.expect("unreadable file")]
 
 
-def head(at: Place) -> list[Wanted]:
-    at.flip(1)
-    return [("changed file", at.file.path, at.whole)]
+def change_first_magic(at: Target) -> list[ExpectedFinding]:
+    at.flip_bit(1)
+    return [at.expect("changed file")]
 
 
-def page(at: Place) -> list[Wanted]:
-    at.flip(60)
-    return [("changed file", at.file.path, at.whole)]
+def change_page(at: Target) -> list[ExpectedFinding]:
+    at.flip_bit(60)
+    return [at.expect("changed file")]
 
 
-def footer(at: Place) -> list[Wanted]:
-    at.flip(-200)
-    return [("changed file", at.file.path, at.whole)]
+def change_footer(at: Target) -> list[ExpectedFinding]:
+    at.flip_bit(-200)
+    return [at.expect("changed file")]
 
 
-def statistics(at: Place) -> list[Wanted]:
-    """The largest offset in the footer's statistics: readers with a filter would pass over rows."""
-    data = at.path.read_bytes()
-    position = data.rindex(at.part.last.to_bytes(8, "little"))
-    at.flip(position)
-    return [("changed file", at.file.path, at.whole)]
+def change_statistics(at: Target) -> list[ExpectedFinding]:
+    """Change the largest offset in the footer's statistics: readers with a filter would skip rows."""
+    at.flip_bit(at.path.read_bytes().rindex(at.stats.last.to_bytes(8, "little")))
+    return [at.expect("changed file")]
 
 
-def magic(at: Place) -> list[Wanted]:
-    at.flip(-1)
-    return [("changed file", at.file.path, at.whole), ("unreadable file", at.file.path, at.whole)]
+def change_last_magic(at: Target) -> list[ExpectedFinding]:
+    at.flip_bit(-1)
+    return [at.expect("changed file"), at.expect("unreadable file")]
 
 
-def swap(at: Place) -> list[Wanted]:
+def swap_files(at: Target) -> list[ExpectedFinding]:
     other = at.root / at.files[2].path
-    data, others = at.path.read_bytes(), other.read_bytes()
-    at.path.write_bytes(others)
+    data, other_data = at.path.read_bytes(), other.read_bytes()
+    at.path.write_bytes(other_data)
     other.write_bytes(data)
-    return [("changed file", at.file.path, at.whole), ("changed file", at.files[2].path, None)]
+    return [at.expect("changed file"), ExpectedFinding("changed file", at.files[2].path)]
 
 
-def double_within(at: Place) -> list[Wanted]:
+def duplicate_row(at: Target) -> list[ExpectedFinding]:
     import pyarrow
 
-    row = at.middle - at.part.first
+    row = at.middle - at.stats.first
     at.rewrite(lambda table: pyarrow.concat_tables([table, table.slice(row, 1)]))
-    once = OffsetRange(at.middle, at.middle + 1)
-    return [("changed file", at.file.path, None), ("rows", at.file.path, at.whole), ("doubled", at.file.path, once)]
+    return [
+        ExpectedFinding("changed file", at.file.path),
+        at.expect("rows"),
+        ExpectedFinding("doubled", at.file.path, OffsetRange(at.middle, at.middle + 1)),
+    ]
 
 
-def double_by_copy(at: Place) -> list[Wanted]:
-    copy = at.path.with_name("copy.parquet")
-    shutil.copy(at.path, copy)
-    return [("foreign file", str(copy.relative_to(at.root)), at.whole)]
+def copy_to_other_name(at: Target) -> list[ExpectedFinding]:
+    return at.copy_file("copy.parquet")
 
 
-def double_by_own_name(at: Place) -> list[Wanted]:
-    writer = at.path.name.partition("-")[0]
-    copy = at.path.with_name(f"{writer}-00099.parquet")
-    shutil.copy(at.path, copy)
-    return [("foreign file", str(copy.relative_to(at.root)), at.whole)]
+def copy_to_name_of_same_writer(at: Target) -> list[ExpectedFinding]:
+    return at.copy_file(f"{at.path.name.partition('-')[0]}-00099.parquet")
 
 
-def double_by_a_writers_name(at: Place) -> list[Wanted]:
-    """As of another archive, or of a commit that was lost with the end of the manifest."""
-    copy = at.path.with_name(f"{'e' * 12}-00000.parquet")
-    shutil.copy(at.path, copy)
-    return [("foreign file", str(copy.relative_to(at.root)), at.whole)]
+def copy_to_name_of_unknown_writer(at: Target) -> list[ExpectedFinding]:
+    """As if from another archive, or from a commit that was lost with the end of the manifest."""
+    return at.copy_file(f"{'e' * 12}-00000.parquet")
 
 
-def double_beside_the_topics(at: Place) -> list[Wanted]:
+def copy_to_root(at: Target) -> list[ExpectedFinding]:
     shutil.copy(at.path, at.root / "mine.parquet")
-    return [("foreign file", "mine.parquet", None)]
+    return [ExpectedFinding("foreign file", "mine.parquet")]
 
 
-def no_file_to_be_read(at: Place) -> list[Wanted]:
+def replace_file_by_directory(at: Target) -> list[ExpectedFinding]:
     at.path.unlink()
     at.path.mkdir()
-    return [("unreadable file", at.file.path, at.whole)]
+    return [at.expect("unreadable file")]
 
 
-def text_beside_the_topics(at: Place) -> list[Wanted]:
-    """The call of pyarrow in docs/pipeline.md fails at it."""
+def add_text_files(at: Target) -> list[ExpectedFinding]:
+    """The pyarrow example in docs/pipeline.md fails with them."""
     import pyarrow.dataset
 
     (at.root / "notes.txt").write_text("mine")
@@ -159,13 +157,13 @@ def text_beside_the_topics(at: Place) -> list[Wanted]:
     (at.root / "mine" / "notes").write_text("mine")
     with pytest.raises(pyarrow.ArrowInvalid):
         pyarrow.dataset.dataset(str(at.root), partitioning="hive")
-    return [("foreign file", "notes.txt", None), ("foreign file", "mine/notes", None)]
+    return [ExpectedFinding("foreign file", "notes.txt"), ExpectedFinding("foreign file", "mine/notes")]
 
 
-def what_has_no_end(at: Place) -> list[Wanted]:
-    """A far commit; FIFOs as a file, a commit, a foreign file, and where writers are; links that lead round."""
-    far = at.commit(10**19)
-    shutil.copy(at.commit(1), far)
+def add_files_that_block_or_never_end(at: Target) -> list[ExpectedFinding]:
+    """A commit with a huge number; FIFOs in place of a data file, a commit and the staging directory; cyclic links."""
+    huge_commit = at.commit(10**19)
+    shutil.copy(at.commit(1), huge_commit)
     other = at.files[0].path
     for path in (at.path, at.root / "fifo.parquet", at.root / "_staging", at.commit(2)):
         if path.is_dir():
@@ -174,84 +172,97 @@ def what_has_no_end(at: Place) -> list[Wanted]:
         os.mkfifo(path)
     (at.root / other).unlink()
     (at.root / other).symlink_to(at.root / other)
-    for link in ("round", "more", "topic=x"):
+    for link in ("cycle", "more", "topic=x"):
         (at.root / link).symlink_to(at.root)
     return [
-        ("manifest", str(far.relative_to(at.root)), None),
-        ("manifest", f"_manifest/{2:020d}.json", None),
-        ("unreadable file", at.file.path, at.whole),
-        ("unreadable file", other, None),
-        *(("foreign file", path, None) for path in ("fifo.parquet", "_staging", "round", "more", "topic=x")),
+        ExpectedFinding("manifest", str(huge_commit.relative_to(at.root))),
+        ExpectedFinding("manifest", f"_manifest/{2:020d}.json"),
+        at.expect("unreadable file"),
+        ExpectedFinding("unreadable file", other),
+        *(ExpectedFinding("foreign file", path) for path in ("fifo.parquet", "_staging", "cycle", "more", "topic=x")),
     ]
 
 
-def double_by_append(at: Place) -> list[Wanted]:
-    rows = at.spark.read.parquet(str(at.root)).where(f"partition = {at.part.partition} AND offset = {at.middle}")
+def append_with_spark(at: Target) -> list[ExpectedFinding]:
+    rows = at.spark.read.parquet(str(at.root)).where(f"partition = {at.stats.partition} AND offset = {at.middle}")
     at.spark.createDataFrame(rows.collect(), rows.schema).write.mode("append").partitionBy("topic", "date").parquet(
         str(at.root)
     )
-    return [("foreign file", None, OffsetRange(at.middle, at.middle + 1))]
+    return [ExpectedFinding("foreign file", None, OffsetRange(at.middle, at.middle + 1))]
 
 
-def change_row(at: Place) -> list[Wanted]:
-    at.rewrite(lambda table: _with(table, "value", at.middle - at.part.first, b"another"))
-    return [("changed file", at.file.path, None), ("rows", at.file.path, at.whole)]
+def change_value(at: Target) -> list[ExpectedFinding]:
+    at.rewrite(lambda table: _set_cell(table, "value", at.middle - at.stats.first, b"another"))
+    return [ExpectedFinding("changed file", at.file.path), at.expect("rows")]
 
 
-def change_offset(at: Place) -> list[Wanted]:
-    at.rewrite(lambda table: _with(table, "offset", at.middle - at.part.first, 7_000))
-    once = OffsetRange(at.middle, at.middle + 1)
-    return [("rows", at.file.path, once), ("uncovered", at.file.path, OffsetRange(7000, 7001))]
+def change_offset(at: Target) -> list[ExpectedFinding]:
+    at.rewrite(lambda table: _set_cell(table, "offset", at.middle - at.stats.first, 7_000))
+    return [
+        ExpectedFinding("rows", at.file.path, OffsetRange(at.middle, at.middle + 1)),
+        ExpectedFinding("uncovered", at.file.path, OffsetRange(7000, 7001)),
+    ]
 
 
-def change_day(at: Place) -> list[Wanted]:
+def change_date(at: Target) -> list[ExpectedFinding]:
     import datetime
 
-    late = datetime.datetime(2031, 1, 1, tzinfo=datetime.UTC)
-    at.rewrite(lambda table: _with(table, "timestamp", at.middle - at.part.first, late))
-    return [("rows", at.file.path, at.whole), ("date", at.file.path, at.whole)]
+    other = datetime.datetime(2031, 1, 1, tzinfo=datetime.UTC)
+    at.rewrite(lambda table: _set_cell(table, "timestamp", at.middle - at.stats.first, other))
+    return [at.expect("rows"), at.expect("date")]
 
 
-def drop_column(at: Place) -> list[Wanted]:
+def drop_column(at: Target) -> list[ExpectedFinding]:
     at.rewrite(lambda table: table.drop_columns(["headers"]))
-    return [("changed file", at.file.path, at.whole), ("unreadable file", at.file.path, at.whole)]
+    return [at.expect("changed file"), at.expect("unreadable file")]
 
 
-def remove_commit(at: Place) -> list[Wanted]:
+def remove_commit(at: Target) -> list[ExpectedFinding]:
     at.commit(1).unlink()
-    return [("manifest", f"_manifest/{1:020d}.json", None)]
+    return [ExpectedFinding("manifest", f"_manifest/{1:020d}.json")]
 
 
-def remove_last_commit(at: Place) -> list[Wanted]:
+def remove_last_commit(at: Target) -> list[ExpectedFinding]:
     at.commit(2).unlink()
-    return [("view", at.files[-1].path, None)]
+    return [ExpectedFinding("view", at.files[-1].path)]
 
 
-def edit_commit(at: Place) -> list[Wanted]:
+def edit_commit(at: Target) -> list[ExpectedFinding]:
     at.commit(1).write_text(at.commit(1).read_text().replace('"rows":', '"rows":1', 1))
-    return [("manifest", f"_manifest/{1:020d}.json", None)]
+    return [ExpectedFinding("manifest", f"_manifest/{1:020d}.json")]
 
 
-def cut_commit(at: Place) -> list[Wanted]:
+def truncate_commit(at: Target) -> list[ExpectedFinding]:
     at.commit(2).write_bytes(at.commit(2).read_bytes()[:100])
-    return [("manifest", f"_manifest/{2:020d}.json", None)]
+    return [ExpectedFinding("manifest", f"_manifest/{2:020d}.json")]
 
 
-def shorten_view(at: Place) -> list[Wanted]:
+def shorten_spark_metadata(at: Target) -> list[ExpectedFinding]:
     latest = max((at.root / "_spark_metadata").iterdir(), key=lambda path: int(path.name.partition(".")[0]))
     lines = latest.read_text().split("\n")
     latest.write_text("\n".join(lines[:-1]))
-    return [("view", None, None)]
+    return [ExpectedFinding("view", None)]
 
 
-def remove_view(at: Place) -> list[Wanted]:
+def remove_spark_metadata(at: Target) -> list[ExpectedFinding]:
     shutil.rmtree(at.root / "_spark_metadata")
-    return [("view", None, None)]
+    return [ExpectedFinding("view", None)]
+
+
+def _set_cell(table: Any, column: str, row: int, value: Any) -> Any:
+    import pyarrow
+
+    values = table.column(column).to_pylist()
+    values[row] = value
+    index = table.schema.get_field_index(column)
+    return table.set_column(index, table.schema.field(index), pyarrow.array(values, table.schema.field(index).type))
 
 
 DAMAGES = [
-    remove_file, truncate, empty, head, page, footer, statistics, magic, swap,
-    double_within, double_by_copy, double_by_own_name, double_by_a_writers_name, double_beside_the_topics,
-    double_by_append, text_beside_the_topics, what_has_no_end, no_file_to_be_read, change_row, change_offset,
-    change_day, drop_column, remove_commit, remove_last_commit, edit_commit, cut_commit, shorten_view, remove_view,
+    remove_file, truncate_file, empty_file, change_first_magic, change_page, change_footer, change_statistics,
+    change_last_magic, swap_files, duplicate_row, copy_to_other_name, copy_to_name_of_same_writer,
+    copy_to_name_of_unknown_writer, copy_to_root, append_with_spark, add_text_files,
+    add_files_that_block_or_never_end, replace_file_by_directory, change_value, change_offset, change_date,
+    drop_column, remove_commit, remove_last_commit, edit_commit, truncate_commit, shorten_spark_metadata,
+    remove_spark_metadata,
 ]  # fmt: skip

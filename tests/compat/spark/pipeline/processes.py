@@ -1,4 +1,4 @@
-"""`kbroker` commands with a Spark of their own, as processes that tests kill: Python and the JVM under it."""
+"""`kbroker` commands with a Spark session of their own, as processes that tests kill: Python and its JVM."""
 
 import os
 import signal
@@ -11,12 +11,12 @@ from tests.compat.spark.conftest import IVY
 from tests.compat.support import eventually
 
 JARS = IVY / "jars"
-# Quick to start, for processes that live some seconds.
+# A JVM that starts quickly, for processes that live for some seconds.
 SMALL = ("spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",)
 
 
 class Command:
-    """One command of kbroker, its output in files; `kill` leaves nothing of it."""
+    """One kbroker command, which can be started repeatedly. Its output goes to a file per start."""
 
     def __init__(self, directory: Path, *arguments: str | Path) -> None:
         self._arguments = [str(argument) for argument in arguments]
@@ -48,66 +48,66 @@ class Command:
 
     @property
     def started(self) -> bool:
-        """Whether it was started since it was last killed or waited for."""
+        """Whether it was started and neither killed nor waited for since."""
         return self._process is not None
 
-    def ended(self) -> int | None:
-        """The exit code of a process that has ended by itself; None while it runs, or where it was not started."""
+    def exit_status(self) -> int | None:
+        """The status of a process that has exited by itself; None while it runs, or if it was not started."""
         return None if self._process is None else self._process.poll()
 
     def running(self) -> bool:
-        """True while it runs; fails when it has ended by itself."""
+        """Return True while it runs; fail if it has exited by itself."""
         assert self._process is not None, "not started"
-        code = self.ended()
-        assert code is None, f"{self._arguments[:2]} ended with {code}:\n{self.errors[-4000:]}"
+        status = self.exit_status()
+        assert status is None, f"{self._arguments[:2]} exited with {status}:\n{self.errors[-4000:]}"
         return True
 
     def wait(self, timeout: float) -> int:
-        """Its exit code; it has left no process behind."""
+        """Return the exit status; fail if a child process remains."""
         assert self._process is not None, "not started"
-        tree = descendants(self._process.pid)
-        code = self._process.wait(timeout)
+        children = descendants(self._process.pid)
+        status = self._process.wait(timeout)
         self._process = None
-        _gone(tree)
-        return code
+        _wait_for_end(children)
+        return status
 
     def stop(self, timeout: float = 60) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM, and return the exit status."""
         assert self._process is not None, "not started"
         self._process.terminate()
         return self.wait(timeout)
 
-    def kill(self, whole: bool = True) -> None:
-        """kill -9 of Python and its JVM at once, or of Python alone: then the JVM has to end by itself."""
+    def kill(self, with_jvm: bool = True) -> None:
+        """kill -9 Python and its JVM, or Python alone: then the JVM must exit by itself."""
         if self._process is None:
             return
         process, self._process = self._process, None
-        tree = descendants(process.pid)
+        children = descendants(process.pid)
         process.send_signal(signal.SIGKILL)
         process.wait(10)
-        if whole:
-            _kill(tree)
+        if with_jvm:
+            _kill(children)
         try:
-            _gone(tree)
+            _wait_for_end(children)
         finally:
-            _kill(tree)
+            _kill(children)
 
     def kill_jvm(self, timeout: float = 60) -> None:
-        """kill -9 of its JVM, where it has one: Python then ends by itself, and not with success. Otherwise a kill."""
+        """kill -9 the JVM if there is one: Python must then exit with an error. Otherwise kill everything."""
         assert self._process is not None, "not started"
         jvm = next((pid for pid in descendants(self._process.pid) if _name(pid) == "java"), 0)
         if not jvm:
             self.kill()
             return
         os.kill(jvm, signal.SIGKILL)
-        assert self.wait(timeout) != 0, f"{self._arguments[:2]} takes the end of its JVM for success:\n{self.errors}"
+        assert self.wait(timeout) != 0, f"{self._arguments[:2]} reports success without its JVM:\n{self.errors}"
 
-    def _file(self, what: str) -> Path:
-        return self._directory / f"{what}-{self._starts}"
+    def _file(self, stream: str) -> Path:
+        return self._directory / f"{stream}-{self._starts}"
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes under this one, without itself."""
+    """The ids of all processes below this one."""
     found = [pid]
     for parent in found:
         for children in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -120,16 +120,16 @@ def descendants(pid: int) -> list[int]:
 
 def _kill(pids: Sequence[int]) -> None:
     for pid in pids:
-        if _alive(pid):
+        if _is_alive(pid):
             os.kill(pid, signal.SIGKILL)
 
 
-def _gone(pids: Sequence[int]) -> None:
-    eventually(lambda: not any(map(_alive, pids)), f"the end of the processes {pids}", 30)
+def _wait_for_end(pids: Sequence[int]) -> None:
+    eventually(lambda: not any(map(_is_alive, pids)), f"the end of the processes {pids}", 30)
 
 
-def _alive(pid: int) -> bool:
-    """Whether it runs; a zombie does not."""
+def _is_alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""`kbroker archive run`: what is in an archive after all that may happen to it, its broker and its checkpoint."""
+"""`kbroker archive run`: archives stay correct whatever happens to them, the broker and the checkpoint."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from kbroker.pipeline.archive.offset_ranges import OffsetRange
 from kbroker.pipeline.archive.staging.data_file_writer import DataFileWriter
 from kbroker.pipeline.errors import PipelineError
 from tests.compat.spark.helpers import Topics, Writer, numbered
-from tests.compat.spark.pipeline.archiver import Archiver, has
+from tests.compat.spark.pipeline.archiver import Archiver, wait_for_rows
 from tests.compat.spark.pipeline.processes import SMALL, Command
 from tests.compat.support import eventually, unique
 
@@ -29,12 +29,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.feature("archive")]
 
 @pytest.fixture
 def archiver(spark, bootstrap, tmp_path):
-    made = Archiver(spark, bootstrap, tmp_path / "archive")
-    yield made
-    made.close()
+    archiver = Archiver(spark, bootstrap, tmp_path / "archive")
+    yield archiver
+    archiver.close()
 
 
-def test_once_takes_what_there_is_and_goes_on_from_there(archiver, topics, spark):
+def test_once_archives_existing_records_and_continues_there(archiver, topics, spark):
     name = topics.create(partitions=2, configs={"retention.ms": "86400000000"})
     records = [
         {"key": b"k", "value": b"1", "headers": [("a", b"x"), ("a", None), ("b", b"")], "timestamp": 1_700_000_000_123},
@@ -67,73 +67,73 @@ def test_once_takes_what_there_is_and_goes_on_from_there(archiver, topics, spark
         TopicPartition(name, 0): (OffsetRange(0, 5),),
         TopicPartition(name, 1): (OffsetRange(0, 8),),
     }
-    assert archiver.state().commit_number == state.commit_number + 1, "a run that finds nothing commits nothing"
+    assert archiver.state().commit_number == state.commit_number + 1, "a run without new records commits nothing"
 
 
-def test_a_batch_that_spark_gives_again_is_there_once(archiver, topics):
+def test_a_repeated_batch_is_archived_once(archiver, topics):
     name = topics.create(partitions=2)
     topics.fill(name, numbered(range(100), partitions=2))
     archiver.once(name, max_batch_records=40)
     checkpoint = archiver.directory / "_checkpoint" / "0"
-    done = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal())
-    assert done >= 2
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal())
+    assert last >= 2
 
-    # As after a kill between our commit and Spark's note of it; and with more of the batch than was committed.
-    for path in (checkpoint / "commits").glob(f"*{done}*"):
+    # As after a kill between the archive's commit and Spark's.
+    for path in (checkpoint / "commits").glob(f"*{last}*"):
         path.unlink()
     archiver.once(name)
     assert archiver.numbers(name) == list(range(100))
-    # A checkpoint of some time ago.
+    # An old checkpoint.
     for directory in ("commits", "offsets"):
         for path in (checkpoint / directory).iterdir():
-            if any(str(number) in path.name for number in range(1, done + 1)):
+            if any(str(number) in path.name for number in range(1, last + 1)):
                 path.unlink()
     topics.fill(name, numbered(range(100, 110), partitions=2))
     archiver.once(name)
     assert archiver.numbers(name) == list(range(110))
-    # None at all.
+    # No checkpoint.
     shutil.rmtree(archiver.directory / "_checkpoint")
     topics.fill(name, numbered(range(110, 120), partitions=2))
     archiver.once(name)
     assert archiver.numbers(name) == list(range(120))
 
 
-def test_a_kill_before_the_commit_leaves_nothing_behind(archiver, topics, monkeypatch):
+def test_a_kill_before_the_commit_archives_nothing(archiver, topics, monkeypatch):
     name = topics.create()
     topics.fill(name, numbered(range(50)))
 
     class Killed(Exception):
         pass
 
-    def killed(*_):
+    def kill(*_):
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(Archive, "commit", killed)
+        patched.setattr(Archive, "commit", kill)
         patched.setattr(DataFileWriter, "close", lambda _: None)
         with pytest.raises(Killed):
             archiver.once(name)
     assert archiver.rows(name) == []
-    assert list(archiver.directory.rglob("*.parquet")), "the files were there already"
+    assert list(archiver.directory.rglob("*.parquet")), "the files were published already"
     monkeypatch.setattr("kbroker.pipeline.archive.staging.owner.is_alive", lambda *_: False)
     archiver.once(name)
     assert archiver.numbers(name) == list(range(50))
     assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)
 
 
-def test_new_topics_and_partitions_are_taken_while_it_runs(archiver, topics):
-    stem = unique("grows")
-    run = archiver.start(pattern=f"{stem}-[ab]+")
-    first = topics.create(partitions=1, name=f"{stem}-a")
-    topics.create(partitions=1, name=f"{stem}-c")
+def test_new_topics_and_partitions_are_archived_by_a_running_query(archiver, topics):
+    prefix = unique("grows")
+    run = archiver.start(pattern=f"{prefix}-[ab]+")
+    first = topics.create(partitions=1, name=f"{prefix}-a")
+    topics.create(partitions=1, name=f"{prefix}-c")
     topics.fill(first, numbered(range(10)))
-    has(archiver, first, 10, run)
+    wait_for_rows(archiver, first, 10, run)
     topics.grow(first, 3)
-    second = topics.create(partitions=2, name=f"{stem}-b")
+    second = topics.create(partitions=2, name=f"{prefix}-b")
     topics.fill(first, numbered(range(10, 40), partitions=3))
     topics.fill(second, numbered(range(20), partitions=2))
-    has(archiver, first, 40, run)
-    has(archiver, second, 20, run)
+    wait_for_rows(archiver, first, 40, run)
+    wait_for_rows(archiver, second, 20, run)
     run.end()
     assert archiver.numbers(first) == list(range(40))
     assert archiver.numbers(second) == list(range(20))
@@ -141,24 +141,24 @@ def test_new_topics_and_partitions_are_taken_while_it_runs(archiver, topics):
     assert archiver.state().topics[first].partitions == 3
 
 
-def test_committed_records_only(archiver, topics):
+def test_only_committed_records(archiver, topics):
     name = topics.create(partitions=2)
-    committed, ending, staying = Writer(topics), Writer(topics), Writer(topics)
+    committed, later_committed, later_aborted = Writer(topics), Writer(topics), Writer(topics)
     committed.write(name, range(10), 2, committed=True)
     committed.write(name, range(1000, 1010), 2, committed=False)
-    ending.begin(name, range(10, 20), 2)
+    later_committed.begin(name, range(10, 20), 2)
     topics.fill(name, numbered(range(20, 30), partitions=2))
     archiver.once(name, committed_only=True)
-    assert archiver.numbers(name) == list(range(10)), "beyond an open transaction nothing is known to be committed"
-    ending.end(committed=True)
-    staying.begin(name, range(2000, 2010), 2)
+    assert archiver.numbers(name) == list(range(10)), "records after an open transaction are not stable yet"
+    later_committed.end(committed=True)
+    later_aborted.begin(name, range(2000, 2010), 2)
     archiver.once(name, committed_only=True)
     assert archiver.numbers(name) == list(range(30))
-    staying.end(committed=False)
+    later_aborted.end(committed=False)
     archiver.once(name, committed_only=True)
     assert archiver.numbers(name) == list(range(30))
     covered = archiver.state().covered
-    # Of each partition 15 records, 10 that were aborted, 4 markers.
+    # Each partition has 15 committed records, 10 aborted records and 4 markers.
     assert covered == {
         TopicPartition(name, 0): (OffsetRange(0, 29),),
         TopicPartition(name, 1): (OffsetRange(0, 29),),
@@ -167,24 +167,24 @@ def test_committed_records_only(archiver, topics):
         archiver.once(name)
 
 
-def test_a_beginning_behind_an_open_transaction(archiver, topics):
-    """Spark's position goes back to the last stable offset, which is before where the archive was to begin."""
+def test_a_start_after_an_open_transaction(archiver, topics):
+    """Spark starts at the last stable offset, which is before the start of the archive."""
     name = topics.create()
     topics.fill(name, numbered(range(10)))
     writer = Writer(topics)
     writer.begin(name, range(100, 110))
-    soon = round(time.time() * 1000) + 1_800_000
-    topics.fill(name, ({**record, "timestamp": soon} for record in numbered(range(10, 20))))
-    run = archiver.start(name, committed_only=True, start=StartPosition("time", soon))
+    start_ms = round(time.time() * 1000) + 1_800_000
+    topics.fill(name, ({**record, "timestamp": start_ms} for record in numbered(range(10, 20))))
+    run = archiver.start(name, committed_only=True, start=StartPosition("time", start_ms))
     eventually(lambda: [*archiver.directory.glob("_checkpoint/*/offsets/0")], "the first batch", timeout=60)
     writer.end(committed=True)
     topics.fill(name, numbered(range(20, 30)))
-    has(archiver, name, 20, run)
+    wait_for_rows(archiver, name, 20, run)
     run.end()
     assert archiver.numbers(name) == list(range(10, 30))
 
 
-def test_what_retention_took_is_told(archiver, topics):
+def test_offsets_that_retention_deleted_are_gaps(archiver, topics):
     name = topics.create(partitions=3)
     topics.fill(name, numbered(range(60), partitions=3))
     topics.delete_before(name, 0, 5)
@@ -207,24 +207,24 @@ def test_what_retention_took_is_told(archiver, topics):
     }
 
 
-def test_what_retention_takes_while_a_batch_is_read_is_told(archiver, topics, monkeypatch):
-    """The log's start moves between Spark's plan and its reading; and after its reading, which loses nothing."""
+def test_offsets_that_retention_deletes_during_a_batch_are_gaps(archiver, topics, monkeypatch):
+    """The log start offset moves before Spark reads, and after it has read, which loses nothing."""
     name = topics.create(partitions=2)
     topics.fill(name, numbered(range(40), partitions=2))
     write = DataFileWriter.write
 
-    def late(self, frame, sort=False):
+    def write_late(self, frame, sort=False):
         topics.delete_before(name, 0, 7)
         files = write(self, frame, sort)
         topics.delete_before(name, 1, 9)
         return files
 
-    monkeypatch.setattr(DataFileWriter, "write", late)
+    monkeypatch.setattr(DataFileWriter, "write", write_late)
     assert archiver.once(name).gaps == [Gap(name, 0, 0, 7, "retention")]
     assert [row[:2] for row in archiver.rows(name)] == [(0, n) for n in range(7, 20)] + [(1, n) for n in range(20)]
 
 
-def test_another_choice_of_topics_goes_on_where_the_archive_is(archiver, topics):
+def test_other_topics_continue_at_the_archives_offsets(archiver, topics):
     one, two = topics.create(), topics.create()
     for name in (one, two):
         topics.fill(name, numbered(range(10)))
@@ -239,7 +239,7 @@ def test_another_choice_of_topics_goes_on_where_the_archive_is(archiver, topics)
     assert archiver.numbers(one) == list(range(30))
 
 
-def test_where_new_topics_begin(archiver, topics):
+def test_start_position_of_new_topics(archiver, topics):
     old, new, timed = topics.create(), topics.create(), topics.create()
     topics.fill(old, numbered(range(10)))
     archiver.once(old)
@@ -255,7 +255,7 @@ def test_where_new_topics_begin(archiver, topics):
     assert archiver.state().gaps == ()
 
 
-def test_checkpoints_of_others_are_refused(archiver, topics, spark, bootstrap, tmp_path):
+def test_checkpoints_of_others_are_rejected(archiver, topics, spark, bootstrap, tmp_path):
     name = topics.create()
     topics.fill(name, numbered(range(10)))
     archiver.once(name, checkpoint=tmp_path / "mine")
@@ -268,25 +268,25 @@ def test_checkpoints_of_others_are_refused(archiver, topics, spark, bootstrap, t
     assert other.numbers(name) == list(range(10))
 
 
-def test_two_archivers_double_nothing(archiver, topics, tmp_path, monkeypatch):
+def test_two_archivers_duplicate_nothing(archiver, topics, tmp_path, monkeypatch):
     name = topics.create()
     topics.fill(name, numbered(range(10)))
-    publish, first = DataFileWriter.publish, threading.Event()
+    publish, other_run = DataFileWriter.publish, threading.Event()
 
-    def overtaken(self):
-        if not first.is_set():
-            first.set()
+    def publish_late(self):
+        if not other_run.is_set():
+            other_run.set()
             archiver.once(name, checkpoint=tmp_path / "second")
         publish(self)
 
-    monkeypatch.setattr(DataFileWriter, "publish", overtaken)
+    monkeypatch.setattr(DataFileWriter, "publish", publish_late)
     with pytest.raises(PipelineError, match=f"another `kbroker archive run` has archived {name}-0 at the same time"):
         archiver.once(name)
     assert archiver.numbers(name) == list(range(10))
     assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)
 
 
-def test_a_topic_that_was_created_again_is_refused(archiver, topics):
+def test_a_recreated_topic_is_rejected(archiver, topics):
     name = topics.create()
     topics.fill(name, numbered(range(10)))
     archiver.once(name)
@@ -302,7 +302,7 @@ def test_a_topic_that_was_created_again_is_refused(archiver, topics):
     assert archiver.numbers(name) == list(range(10))
 
 
-def test_bad_input_is_one_sentence(archiver, topics, tmp_path, spark):
+def test_errors_are_one_sentence(archiver, topics, tmp_path, spark):
     name = topics.create()
     with pytest.raises(PipelineError, match="topics do not exist: absent-1, absent-2"):
         archiver.once(name, "absent-1", "absent-2")
@@ -310,27 +310,27 @@ def test_bad_input_is_one_sentence(archiver, topics, tmp_path, spark):
         archiver.once(pattern="absent-")
     with pytest.raises(PipelineError, match=r"--pattern a\(b is not a regular expression: Unclosed group"):
         archiver.once(pattern="a(b")
-    assert not archiver.directory.exists(), "nothing was made"
+    assert not archiver.directory.exists(), "no directory was created"
     archiver.directory.mkdir()
     (archiver.directory / "notes.txt").write_text("mine")
     with pytest.raises(PipelineError, match="is not an archive and not empty"):
         archiver.once(name)
-    gone = Archiver(spark, "127.0.0.1:1", tmp_path / "gone")
+    unreachable = Archiver(spark, "127.0.0.1:1", tmp_path / "unreachable")
     with pytest.raises(PipelineError, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused"):
-        gone.once(name)
+        unreachable.once(name)
 
 
-def test_the_rate_is_a_limit(archiver, topics):
+def test_the_rate_is_limited(archiver, topics):
     name = topics.create()
     topics.fill(name, numbered(range(30)))
-    started = time.monotonic()
+    start_s = time.monotonic()
     summary = archiver.once(name, rate=20, interval_s=0.5)
     assert summary.records == {name: 30}
     assert summary.batches == 3
-    assert time.monotonic() - started >= 1.0
+    assert time.monotonic() - start_s >= 1.0
 
 
-def test_a_broker_that_is_killed_is_waited_for(spark, broker, tmp_path):
+def test_a_run_waits_for_a_killed_broker(spark, broker, tmp_path):
     topics = Topics(broker.bootstrap, "killed")
     name = topics.create(partitions=2)
     archiver = Archiver(spark, broker.bootstrap, tmp_path / "archive")
@@ -338,21 +338,21 @@ def test_a_broker_that_is_killed_is_waited_for(spark, broker, tmp_path):
         topics.fill(name, numbered(range(1000), partitions=2))
         run = archiver.start(name, max_batch_records=300)
         for number in (1, 2):
-            has(archiver, name, number * 300, run)
+            wait_for_rows(archiver, name, number * 300, run)
             broker.restart()
             topics.fill(name, numbered(range(number * 1000, number * 1000 + 1000), partitions=2))
-        has(archiver, name, 3000, run)
+        wait_for_rows(archiver, name, 3000, run)
         run.end()
         assert archiver.numbers(name) == list(range(3000))
         broker.stop()
         run = archiver.start(name, broker_wait_s=1)
-        error = run.fails()
+        error = run.wait_for_failure()
         assert isinstance(error, PipelineError), error
     finally:
         archiver.close()
 
 
-def test_the_command_ends_after_its_batch_when_it_is_told_to(topics, tmp_path):
+def test_sigterm_stops_the_command_after_its_batch(topics, tmp_path):
     name = topics.create(partitions=2)
     topics.fill(name, numbered(range(1000), partitions=2))
     command = Command(
@@ -366,20 +366,20 @@ def test_the_command_ends_after_its_batch_when_it_is_told_to(topics, tmp_path):
         assert command.stop() == 0, command.errors
     finally:
         command.kill()
-    told = json.loads(command.output)
-    assert (told["records"], told["topics"], told["gaps"]) == (1000, {name: 1000}, [])
+    summary = json.loads(command.output)
+    assert (summary["records"], summary["topics"], summary["gaps"]) == (1000, {name: 1000}, [])
     assert "batch 0: " in command.errors
     assert archiver.numbers(name) == list(range(1000))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not run: mounts a small file system, for which it must be root")
-def test_a_full_disk_is_one_sentence_and_what_was_archived_stays(archiver, topics):
+@pytest.mark.skipif(os.geteuid() != 0, reason="not run: needs root to mount a small file system")
+def test_a_full_disk_is_reported_and_archived_records_remain(archiver, topics):
     name = topics.create()
     topics.fill(name, numbered(range(100)))
     archiver.directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(archiver.directory)]
     if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("not run: this machine does not let a test mount a file system")
+        pytest.skip("not run: mounting a file system is not permitted")
     try:
         archiver.once(name)
         topics.fill(
@@ -392,5 +392,5 @@ def test_a_full_disk_is_one_sentence_and_what_was_archived_stays(archiver, topic
         archiver.once(name)
         assert sum(file.rows for file in archiver.state().files.values()) == 120
     finally:
-        # Lazily: Spark may have left a file open that it could not write.
+        # Lazily, because Spark may have left a file open.
         subprocess.run(["umount", "--lazy", str(archiver.directory)], check=True)

@@ -1,4 +1,4 @@
-"""Compaction: the same rows in fewer files, for every reader, whatever goes on or goes wrong meanwhile."""
+"""Compaction: every reader finds the same rows in fewer files, even with concurrent writers, damage and kills."""
 
 import os
 import re
@@ -36,7 +36,7 @@ Row = tuple[Any, ...]
 
 
 def rows_of(spark: Any, start: int = 0) -> Any:
-    """Rows of two topics over three dates, with all that keys, values and headers can be, in no order."""
+    """Rows of two topics and three dates, with null and empty keys, values and headers, in no order."""
     return spark.range(start, start + ROWS).selectExpr(
         "CASE id % 4 WHEN 0 THEN NULL WHEN 1 THEN X'' ELSE CAST(concat('key-', id) AS BINARY) END AS key",
         "CASE id % 5 WHEN 0 THEN NULL WHEN 1 THEN X'' ELSE CAST(sha1(CAST(id AS STRING)) AS BINARY) END AS value",
@@ -51,7 +51,7 @@ def rows_of(spark: Any, start: int = 0) -> Any:
 
 
 def append(spark: Any, archive: Archive, start: int = 0, files: int = 4) -> None:
-    """Commits `ROWS` rows, so many files for each topic and date."""
+    """Commit `ROWS` rows in `files` files for each topic and date."""
     first, last = (id // (2 * PARTITIONS) for id in (start, start + ROWS))
     with data_file_writer(spark, archive) as writer:
         added = writer.write(rows_of(spark, start).repartition(files))
@@ -60,20 +60,20 @@ def append(spark: Any, archive: Archive, start: int = 0, files: int = 4) -> None
         archive.commit(lambda _: ManifestCommit("append", T0, add=added, covered=covered))
 
 
-class Place:
-    """One archive of small files, which is made once and put back for each test at the same place."""
+class SmallFiles:
+    """An archive of small files, which is created once and restored for each test."""
 
     def __init__(self, spark: Any, directory: Path) -> None:
         self.spark = spark
         self.directory = directory / "archive"
-        self._kept = directory / "kept"
+        self._copy = directory / "copy"
         append(spark, Archive.open_or_create(LocalStorage(str(self.directory)), {"committed_only": False}))
-        shutil.copytree(self.directory, self._kept)
+        shutil.copytree(self.directory, self._copy)
         self.rows = by_arrow(self.directory)
 
-    def again(self) -> "Place":
+    def restore(self) -> "SmallFiles":
         shutil.rmtree(self.directory)
-        shutil.copytree(self._kept, self.directory)
+        shutil.copytree(self._copy, self.directory)
         return self
 
     def archive(self, storage: LocalStorage | None = None) -> Archive:
@@ -84,38 +84,38 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(spark, tmp_path_factory.mktemp("compact"))
+def small_files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> SmallFiles:
+    return SmallFiles(spark, tmp_path_factory.mktemp("compact"))
 
 
 @pytest.fixture
-def place(made: Place) -> Place:
-    return made.again()
+def place(small_files: SmallFiles) -> SmallFiles:
+    return small_files.restore()
 
 
 def by_arrow(directory: Path) -> list[Row]:
-    """All rows, sorted, as pyarrow finds them."""
+    """All rows, sorted, read with pyarrow."""
     table = pyarrow.dataset.dataset(str(directory), partitioning="hive").to_table(columns=COLUMNS)
-    return plain(zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True))
+    return normalize(zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True))
 
 
 def by_spark(spark: Any, directory: Path) -> list[Row]:
-    """All rows, sorted, as Spark finds them without being told more than the directory."""
-    return plain(spark.read.parquet(str(directory)).select(COLUMNS).collect())
+    """All rows, sorted, read with Spark from the directory."""
+    return normalize(spark.read.parquet(str(directory)).select(COLUMNS).collect())
 
 
 def by_duckdb(pattern: str) -> list[Row]:
-    # in UTC, without the extension that knows time zones
+    # In UTC, without the time zone extension.
     columns = ", ".join(
         f'"{name}"' if name != "timestamp" else "make_timestamp(epoch_us(timestamp))" for name in COLUMNS
     )
     with duckdb.connect() as connection:
         query = f"SELECT {columns} FROM read_parquet('{pattern}', hive_partitioning=true)"
-        return plain(connection.execute(query).fetchall())
+        return normalize(connection.execute(query).fetchall())
 
 
-def plain(rows: Any) -> list[Row]:
-    """Values that every reader has alike: headers as pairs, times without a zone's name, dates as text."""
+def normalize(rows: Any) -> list[Row]:
+    """The same values for every reader: headers as pairs, timestamps without a time zone, dates as text."""
     result = []
     for topic, partition, offset, key, value, headers, timestamp, kind, date in rows:
         pairs = (
@@ -126,18 +126,18 @@ def plain(rows: Any) -> list[Row]:
     return sorted(result, key=lambda row: row[:3])
 
 
-def test_every_reader_finds_the_same_rows_in_fewer_files(place: Place) -> None:
+def test_every_reader_finds_the_same_rows_in_fewer_files(place: SmallFiles) -> None:
     before = place.archive().state()
     assert len(place.rows) == ROWS
     assert by_spark(place.spark, place.directory) == place.rows
-    told: list[int] = []
-    outcome = compact(place.spark, place.archive(), advance=told.append)
+    progress: list[int] = []
+    result = compact(place.spark, place.archive(), advance=progress.append)
     after = place.archive().state()
-    assert (outcome.merged, outcome.written, outcome.rows, outcome.damaged) == (24, 6, ROWS, {})
-    assert sum(told) == outcome.bytes_before == sum(file.size for file in before.files.values())
+    assert (result.merged, result.written, result.rows, result.damaged) == (24, 6, ROWS, {})
+    assert sum(progress) == result.bytes_before == sum(file.size for file in before.files.values())
     assert merged_stats(after.files.values()) == merged_stats(before.files.values())
     assert (after.covered, after.commit_number) == (before.covered, before.commit_number + 1)
-    # nothing else is there: readers that know no manifest find the archive too
+    # There are no other files, so readers without the manifest find the same rows.
     assert place.data_files() == set(after.files)
     assert not list((place.directory / "_staging").glob("*"))
     assert by_spark(place.spark, place.directory) == place.rows
@@ -145,25 +145,25 @@ def test_every_reader_finds_the_same_rows_in_fewer_files(place: Place) -> None:
     assert by_duckdb(f"{place.directory}/*/*/*.parquet") == place.rows
     assert by_duckdb(f"{place.directory}/**/*.parquet") == place.rows
     for path in after.files:
-        found = pyarrow.parquet.ParquetFile(place.directory / path).read(["partition", "offset"]).to_pylist()
-        assert found == sorted(found, key=lambda row: (row["partition"], row["offset"]))
+        keys = pyarrow.parquet.ParquetFile(place.directory / path).read(["partition", "offset"]).to_pylist()
+        assert keys == sorted(keys, key=lambda row: (row["partition"], row["offset"]))
     assert compact(place.spark, place.archive()).merged == 0
 
 
-def test_a_bin_is_one_file_however_many_there_are(place: Place) -> None:
+def test_each_bin_becomes_one_file(place: SmallFiles) -> None:
     largest = max(file.size for file in place.archive().state().files.values())
-    wanted = CompactionOptions(target_bytes=largest * 2 + 2, topics=["orders"], round_bytes=largest * 5)
-    bins = plan_merges(place.archive().state(), wanted.target_bytes, wanted.topics)
+    options = CompactionOptions(target_bytes=largest * 2 + 2, topics=["orders"], round_bytes=largest * 5)
+    bins = plan_merges(place.archive().state(), options.target_bytes, options.topics)
     assert len({(one.topic, one.date) for one in bins}) < len(bins)
     others = {path for path in place.archive().state().files if "orders" not in path}
-    outcome = compact(place.spark, place.archive(), wanted)
-    assert outcome.commits > 1
-    assert outcome.written >= len(bins)
+    result = compact(place.spark, place.archive(), options)
+    assert result.commits > 1
+    assert result.written >= len(bins)
     assert others < set(place.archive().state().files) == place.data_files()
     assert by_spark(place.spark, place.directory) == place.rows
 
 
-def test_each_task_gets_what_is_meant_for_it(spark: Any) -> None:
+def test_task_keys_assign_one_task_each(spark: Any) -> None:
     for count in (1, 40):
         keys = task_keys(spark, count)
         frame = spark.createDataFrame([(key,) for key in keys], "key bigint").repartition(count, "key")
@@ -172,8 +172,8 @@ def test_each_task_gets_what_is_meant_for_it(spark: Any) -> None:
         assert [key for key, _ in sorted(tasks, key=lambda row: row[1])] == keys
 
 
-class Watched(LocalStorage):
-    """A storage that tells of every step before it is made, and makes one at a time."""
+class InterceptedStorage(LocalStorage):
+    """A storage that calls `before` with each operation and path, and runs one operation at a time."""
 
     def __init__(self, directory: Path, before: Callable[[str, str], None]) -> None:
         super().__init__(str(directory))
@@ -207,27 +207,31 @@ class Watched(LocalStorage):
 
 
 class Snapshots:
-    """What a kill -9 before each step would leave: the directory as it is then, its writers dead."""
+    """Copies of the directory as a kill -9 before each operation would leave it, with dead writers."""
 
-    def __init__(self, place: Place, directory: Path) -> None:
+    def __init__(self, place: SmallFiles, directory: Path) -> None:
         self._place = place
         self._directory = directory
         self.steps: list[tuple[str, Path]] = []
 
-    def take(self, step: str, path: str) -> None:
+    def copy(self, operation: str, path: str) -> None:
         copy = self._directory / f"{len(self.steps)}"
         shutil.copytree(self._place.directory, copy, copy_function=os.link)
-        self.steps.append((f"{step} {path.partition('/')[0].partition('=')[0]}", copy))
+        self.steps.append((f"{operation} {path.partition('/')[0].partition('=')[0]}", copy))
         dead = owner.encode(owner.this_process()._replace(start="0"))
         for file in copy.glob(f"{STAGING}/*/owner.json"):
-            file.unlink()  # the one of the living has another name
+            file.unlink()  # the file is a hard link to that of the living writer
             file.write_bytes(dead)
 
 
-def test_a_kill_at_any_step_leaves_a_right_archive(place: Place, tmp_path: Path) -> None:
+def test_a_kill_at_any_step_leaves_a_consistent_archive(place: SmallFiles, tmp_path: Path) -> None:
     snapshots = Snapshots(place, tmp_path)
     before = set(place.archive().state().files)
-    compact(place.spark, place.archive(Watched(place.directory, snapshots.take)), CompactionOptions(topics=["orders"]))
+    compact(
+        place.spark,
+        place.archive(InterceptedStorage(place.directory, snapshots.copy)),
+        CompactionOptions(topics=["orders"]),
+    )
     after = set(place.archive().state().files)
     steps = [step for step, _ in snapshots.steps]
     for step in (
@@ -239,14 +243,14 @@ def test_a_kill_at_any_step_leaves_a_right_archive(place: Place, tmp_path: Path)
         archive = Archive.open(LocalStorage(str(copy)))
         state = archive.state()
         assert set(state.files) in (before, after), step
-        # Spark's view is of the place where the archive was: it lists one of the two as well, whole
+        # Spark's metadata lists the files at their original location: also either the old or the new ones.
         listed = {
             uri.partition(f"{place.directory}/")[2]: size
             for uri, size in SparkMetadataLog(archive.storage).read().items()
         }
         assert set(listed) in (before, after), step
         assert all((copy / path).stat().st_size == size for path, size in listed.items()), step
-        # the next run removes what is left over, and then all readers find the archive
+        # The next run deletes the leftovers; then readers without the manifest find the same rows.
         clean_up(archive)
         assert {str(path.relative_to(copy)) for path in copy.rglob("*.parquet")} == set(state.files), step
         assert not list((copy / STAGING).glob("*")), step
@@ -258,132 +262,131 @@ def test_a_kill_at_any_step_leaves_a_right_archive(place: Place, tmp_path: Path)
         assert by_spark(place.spark, copy) == place.rows
 
 
-def test_readers_see_the_rows_once_or_fail_cleanly(place: Place) -> None:
+def test_concurrent_readers_read_each_row_once_or_fail(place: SmallFiles) -> None:
     largest = max(file.size for file in place.archive().state().files.values())
-    seen: list[int | str] = []
-    over = threading.Event()
+    results: list[int | str] = []
+    stop = threading.Event()
 
     def read() -> None:
-        while not over.is_set():
+        while not stop.is_set():
             try:
                 frame = place.spark.read.parquet(str(place.directory))
-                seen.append(frame.selectExpr("count(DISTINCT topic, partition, offset) + count(*)").collect()[0][0])
+                results.append(frame.selectExpr("count(DISTINCT topic, partition, offset) + count(*)").collect()[0][0])
             except Exception as error:
-                seen.append(str(error))
+                results.append(str(error))
 
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        # many commits, one after the other
-        outcome = compact(place.spark, place.archive(), CompactionOptions(round_bytes=largest * 8))
+        # Several commits.
+        result = compact(place.spark, place.archive(), CompactionOptions(round_bytes=largest * 8))
     finally:
-        over.set()
+        stop.set()
         reader.join(60)
-    assert outcome.commits >= 3
-    numbers = [one for one in seen if isinstance(one, int)]
+    assert result.commits >= 3
+    numbers = [one for one in results if isinstance(one, int)]
     assert len(numbers) > 2
     assert set(numbers) == {2 * ROWS}
-    gone = re.compile(r"FILE_NOT_EXIST|FileNotFound|PATH_NOT_FOUND|does not exist")
-    assert [one for one in seen if isinstance(one, str) and not gone.search(one)] == []
+    missing = re.compile(r"FILE_NOT_EXIST|FileNotFound|PATH_NOT_FOUND|does not exist")
+    assert [one for one in results if isinstance(one, str) and not missing.search(one)] == []
     assert by_spark(place.spark, place.directory) == place.rows
 
 
-def damage(place: Place, path: str) -> None:
-    whole = bytearray((place.directory / path).read_bytes())
-    whole[len(whole) // 2] ^= 1
-    (place.directory / path).write_bytes(whole)
+def damage(place: SmallFiles, path: str) -> None:
+    data = bytearray((place.directory / path).read_bytes())
+    data[len(data) // 2] ^= 1
+    (place.directory / path).write_bytes(data)
 
 
-def test_a_damaged_file_is_never_merged(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_is_never_merged(place: SmallFiles, capsys: pytest.CaptureFixture[str]) -> None:
     files = sorted(place.archive().state().files)
-    changed, odd, missing = files[0], files[1], files[-1]
+    changed, fifo, missing = files[0], files[1], files[-1]
     damage(place, changed)
-    kept = (place.directory / changed).read_bytes()
+    data = (place.directory / changed).read_bytes()
     (place.directory / missing).unlink()
-    (place.directory / odd).unlink()
-    os.mkfifo(place.directory / odd)
+    (place.directory / fifo).unlink()
+    os.mkfifo(place.directory / fifo)
     assert main(["archive", "compact", str(place.directory)]) == 1
-    shown = capsys.readouterr()
-    assert f"{changed}: its bytes are not those that were committed; it was not merged" in shown.err
-    assert f"{missing}: it is missing; it was not merged" in shown.err
-    assert f"{odd}: it cannot be read (is a FIFO); it was not merged" in shown.err
-    assert shown.out.startswith("merged 21 files")
+    output = capsys.readouterr()
+    assert f"{changed}: its bytes are not those that were committed; it was not merged" in output.err
+    assert f"{missing}: it is missing; it was not merged" in output.err
+    assert f"{fifo}: it cannot be read (is a FIFO); it was not merged" in output.err
+    assert output.out.startswith("merged 21 files")
     after = place.archive().state().files
-    assert (place.directory / changed).read_bytes() == kept
-    assert {changed, odd, missing} <= set(after)
+    assert (place.directory / changed).read_bytes() == data
+    assert {changed, fifo, missing} <= set(after)
     assert len(after) == 9
 
 
-def test_rows_that_are_not_those_of_the_manifest_are_not_committed(place: Place) -> None:
+def test_rows_with_another_checksum_are_not_committed(place: SmallFiles) -> None:
     archive = place.archive()
-    liar = next(iter(archive.state().files.values()))
-    part = liar.partitions[0]
-    lie = liar._replace(partitions=(part._replace(checksum=part.checksum ^ 1), *liar.partitions[1:]))
-    archive.commit(lambda _: ManifestCommit("compact", T0, remove=(liar.path,)))
-    archive.commit(lambda _: ManifestCommit("append", T0, add=(lie,)))
+    file = next(iter(archive.state().files.values()))
+    stats = file.partitions[0]
+    changed = file._replace(partitions=(stats._replace(checksum=stats.checksum ^ 1), *file.partitions[1:]))
+    archive.commit(lambda _: ManifestCommit("compact", T0, remove=(file.path,)))
+    archive.commit(lambda _: ManifestCommit("append", T0, add=(changed,)))
     before = archive.state()
-    with pytest.raises(PipelineError, match=rf"^{liar.topic}-{part.partition} of {liar.date} would not be the same"):
+    with pytest.raises(PipelineError, match=rf"^{file.topic}-{stats.partition} of {file.date} would not be the same"):
         compact(place.spark, archive)
     assert archive.state() == before
     assert place.data_files() == set(before.files)
     assert by_spark(place.spark, place.directory) == place.rows
 
 
-def once(action: Callable[[], None], wanted: str) -> Callable[[str, str], None]:
-    """Does something before the first step of that name."""
-    left = [action]
+def run_before_first(operation: str, action: Callable[[], None]) -> Callable[[str, str], None]:
+    """Run an action before the first storage operation of a kind."""
+    pending = [action]
 
-    def before(step: str, path: str) -> None:
-        if step == wanted and left:
-            left.pop()()
+    def before(current: str, path: str) -> None:
+        if current == operation and pending:
+            pending.pop()()
 
     return before
 
 
-def test_two_compactions_at_once_and_an_append(place: Place) -> None:
+def test_concurrent_compactions_and_an_append(place: SmallFiles) -> None:
     def other() -> None:
         append(place.spark, place.archive(), start=ROWS, files=1)
         assert compact(place.spark, place.archive(), CompactionOptions(topics=["orders"])).merged > 0
 
-    # the other one is quicker: it has the files of one topic away before this one commits
-    storage = Watched(place.directory, once(other, "rename"))
-    outcome = compact(place.spark, place.archive(storage))
+    # The other one replaces the files of one topic before this one commits.
+    storage = InterceptedStorage(place.directory, run_before_first("rename", other))
+    result = compact(place.spark, place.archive(storage))
     state = place.archive().state()
-    assert outcome.merged == 12
+    assert result.merged == 12
     assert sum(file.rows for file in state.files.values()) == 2 * ROWS
     assert place.data_files() == set(state.files)
-    found = by_spark(place.spark, place.directory)
-    assert found == by_arrow(place.directory)
-    assert found[: len(place.rows)] != found
-    assert len({row[:3] for row in found}) == len(found) == 2 * ROWS
+    rows = by_spark(place.spark, place.directory)
+    assert rows == by_arrow(place.directory)
+    assert len({row[:3] for row in rows}) == len(rows) == 2 * ROWS
 
 
-def test_replaced_files_stay_for_their_readers(place: Place) -> None:
+def test_replaced_files_are_kept_for_readers(place: SmallFiles) -> None:
     before = place.archive().state().files
-    now = [T0]
+    now_ms = [T0]
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        # nobody else takes them for leftovers, and who began before can finish
+        # Other writers do not delete them as leftovers, and readers that started earlier can finish.
         remove_leftovers(place.archive())
         assert set(before) < place.data_files()
         assert sum(pyarrow.parquet.read_metadata(place.directory / path).num_rows for path in before) == ROWS
         assert place.spark.read.parquet(str(place.directory)).count() == ROWS
-        now[0] += round(seconds * 1000)
+        now_ms[0] += round(seconds * 1000)
 
     compact(
         place.spark,
         place.archive(),
         CompactionOptions(keep_replaced_s=30),
-        clock=CompactionClock(lambda: now[0], sleep),
+        clock=CompactionClock(lambda: now_ms[0], sleep),
     )
     assert slept == [30]
     assert place.data_files() == set(place.archive().state().files)
     assert not list((place.directory / "_staging").glob("*"))
 
 
-def test_the_command_says_what_it_does(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_the_command(place: SmallFiles, capsys: pytest.CaptureFixture[str]) -> None:
     directory = str(place.directory)
     before = place.data_files()
     date = sorted(place.archive().state().files.values())[0].date

@@ -1,5 +1,6 @@
-"""The flights and the weather of 2013 are archived while they are produced and everything is killed; then they are
-verified, read by three programs, compacted, and sent into another broker.
+"""The flights and weather of 2013 are archived while they are produced and all processes are killed.
+
+The archive is then verified, read with three programs, compacted, and replayed to another broker.
 """
 
 import glob
@@ -30,25 +31,25 @@ from tests.compat.spark.flights import FLIGHTS as FLIGHTS_ROWS
 from tests.compat.spark.flights import TOTALS, flight_lines, totals
 from tests.compat.spark.flights import WEATHER as WEATHER_ROWS
 from tests.compat.spark.helpers import Topics, load
-from tests.compat.spark.pipeline.archives import rewritten
+from tests.compat.spark.pipeline.archives import rewrite_file
 from tests.compat.spark.pipeline.processes import Command
-from tests.compat.spark.pipeline.year import (
+from tests.compat.spark.pipeline.year_of_flights import (
     FLIGHTS,
     PARTITIONS,
     Event,
-    Feed,
-    as_expected,
-    difference,
-    expected,
-    year,
+    EventProducer,
+    expected_rows,
+    find_difference,
+    normalize,
+    year_of_events,
 )
 from tests.compat.support import eventually, running_broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("flights, archived")]
 
-LONG_S = 240
-# Events a second while everything is killed: a day of 2013 or a little more.
-PACE = 1200
+TIMEOUT_S = 240
+# Events per second while processes are killed: slightly more than a day of 2013.
+RATE = 1200
 ORIGIN = ("kbroker.origin.topic", "kbroker.origin.partition", "kbroker.origin.offset", "kbroker.replay")
 DELAYS = """
     SELECT split_part(decode(value), ',', 10) || '-' || split_part(decode(value), ',', 2) AS key,
@@ -63,94 +64,98 @@ def lines():
 
 
 @pytest.mark.timeout(900)
-def test_a_year_survives_everything_that_is_killed(spark, broker, tmp_path, lines):
-    events = year()
-    wanted = expected(events)
+def test_a_year_of_records_survives_kills_of_all_processes(spark, broker, tmp_path, lines):
+    events = year_of_events()
+    expected = expected_rows(events)
     sums = totals(lines)
     archive = tmp_path / "archive"
     topics = Topics(broker.bootstrap, "year")
     for name, partitions in PARTITIONS.items():
         topics.create(partitions, name=name)
-    with Feed(broker.bootstrap, events, PACE) as feed:
-        kills(broker, archive, tmp_path / "archiver")
-        assert feed.sent < len(events), "everything was produced before the last kill"
-        feed.finish(120)
-    archive_the_rest(spark, broker, archive)
-    assert not difference(as_expected(spark.read.parquet(str(archive)).toArrow()), wanted)
-    assert verified(spark, archive, broker) == []
+    with EventProducer(broker.bootstrap, events, RATE) as producer:
+        archive_with_kills(broker, archive, tmp_path / "archiver")
+        assert producer.sent < len(events), "everything was produced before the last kill"
+        producer.finish(120)
+    archive_remaining(spark, broker, archive)
+    assert not find_difference(normalize(spark.read.parquet(str(archive)).toArrow()), expected)
+    assert verify_with_broker(spark, archive, broker) == []
 
-    outcome = compact(spark, Archive.open(open_storage(str(archive))))
-    assert outcome.merged
-    assert not outcome.damaged
-    assert not difference(as_expected(by_pyarrow(archive)), wanted)
-    # These have no idea of the manifest: there must not be another file.
-    delays = {key: [flights, late] for key, flights, late in by_duckdb(archive)}
-    assert delays == {key: [sum_[0], sum_[2]] for key, sum_ in sums.items()}
+    result = compact(spark, Archive.open(open_storage(str(archive))))
+    assert result.merged
+    assert not result.damaged
+    assert not find_difference(normalize(by_pyarrow(archive)), expected)
+    # DuckDB does not use the manifest: there must not be other files.
+    delays = {key: [flights, delay] for key, flights, delay in by_duckdb(archive)}
+    assert delays == {key: [values[0], values[2]] for key, values in sums.items()}
 
     (tmp_path / "other").mkdir()
     with running_broker(tmp_path / "other") as other:
-        replayed(spark, archive, other)
-        assert not difference(received(other), wanted)
+        replay(spark, archive, other)
+        assert not find_difference(received(other), expected)
         assert aggregated(spark, other, lines[0]) == sums
-    assert damages_found(spark, archive) == []
+    assert find_damages(spark, archive) == []
 
 
-def kills(broker, archive, directory):
-    """Python alone in the midst of a batch; the broker under a batch, whose archiver goes on; all three at once."""
+def archive_with_kills(broker, archive, directory):
+    """Kill Python alone during a batch, then the broker while the archiver continues, then all three."""
     run = ("archive", "run", archive, *PARTITIONS, "--bootstrap", broker.bootstrap, "--every", "1s")
     archiver = Command(directory, *run)
     try:
         archiver.start()
-        eventually(lambda: archiver.running() and staged(archive), "files of the first batch", LONG_S)
-        archiver.kill(whole=False)
+        eventually(lambda: archiver.running() and has_staged_files(archive), "files of the first batch", TIMEOUT_S)
+        archiver.kill(with_jvm=False)
 
         archiver.start()
-        before = commits(archive)
-        eventually(lambda: archiver.running() and commits(archive) > before, "a commit after a kill", LONG_S)
+        before = count_commits(archive)
+        eventually(lambda: archiver.running() and count_commits(archive) > before, "a commit after a kill", TIMEOUT_S)
         broker.restart()
-        before = commits(archive)
-        eventually(lambda: archiver.running() and commits(archive) > before + 1, "commits after the broker's", LONG_S)
-        eventually(lambda: archiver.running() and staged(archive), "files of a batch", LONG_S)
+        before = count_commits(archive)
+        eventually(
+            lambda: archiver.running() and count_commits(archive) > before + 1,
+            "two commits",
+            TIMEOUT_S,
+        )
+        eventually(lambda: archiver.running() and has_staged_files(archive), "files of a batch", TIMEOUT_S)
         archiver.kill()
         broker.restart()
     finally:
         archiver.kill()
 
 
-def archive_the_rest(spark, broker, archive):
-    """As `archive run --once` does it."""
+def archive_remaining(spark, broker, archive):
+    """Archive what is missing, as `archive run --once`."""
     options = IngestOptions(broker.bootstrap, create_subscription(PARTITIONS, None), once=True)
-    told = []
-    reporter = Reporter(progress=lambda line: None, warn=told.append)
+    warnings = []
+    reporter = Reporter(progress=lambda line: None, warn=warnings.append)
     summary = archive_topics(spark, open_storage(str(archive)), options, StopEvent(), reporter)
-    assert not told
+    assert not warnings
     return summary
 
 
-def staged(archive):
+def has_staged_files(archive):
     """Whether a batch is being written."""
     return next(glob.iglob(f"{archive}/_staging/**/*.parquet", recursive=True), None) is not None
 
 
-def commits(archive):
+def count_commits(archive):
     return len(list(archive.glob("_manifest/*[0-9].json")))
 
 
-def verified(spark, archive, broker):
-    """As `archive verify`: what is different, and that all was compared."""
+def verify_with_broker(spark, archive, broker):
+    """Return the differences, and check that all rows were compared."""
     report = verify(spark, open_storage(str(archive)), broker.bootstrap)
     assert report.rows == report.records_compared == FLIGHTS_ROWS + WEATHER_ROWS
     return report.differences
 
 
-def damages_found(spark, archive):
-    """A file of each of three days is damaged; gives what is not found, or found where nothing was done."""
+def find_damages(spark, archive):
+    """Damage one file of each of three dates; return files with a missing or an unexpected finding."""
     opened = Archive.open(open_storage(str(archive)))
     files = {file.date: file.path for file in opened.state().files.values() if file.topic == FLIGHTS}
     dates = [f"2013-07-{day:02}" for day in range(1, 8)]
     removed, doubled, changed = (files[date] for date in dates[2:5])
     (archive / removed).unlink()
-    rewritten(opened, doubled, lambda table: pyarrow.concat_tables([table, table.slice(100, 1)]))
+    rewrite_file(opened, doubled, lambda table: pyarrow.concat_tables([table, table.slice(100, 1)]))
     data = bytearray((archive / changed).read_bytes())
     data[len(data) // 2] ^= 1
     (archive / changed).write_bytes(data)
@@ -167,7 +172,7 @@ def by_duckdb(archive):
     return duckdb.connect().sql(DELAYS.format(table=table)).fetchall()
 
 
-def replayed(spark, archive, broker):
+def replay(spark, archive, broker):
     """As `kbroker replay DIR flights weather`, into topics that are not there."""
     opened = Archive.open(open_storage(str(archive)))
     request = ReplayRequest(Selection(tuple(PARTITIONS)), target_names(PARTITIONS, None, None))
@@ -177,18 +182,20 @@ def replayed(spark, archive, broker):
 
 
 def received(broker):
-    """The replayed topics as the archive would have them, once the headers that say where a record is from are off:
-    they name its own place, since all of an empty topic's records come where they were."""
+    """The rows of an archive of the replayed topics, without the headers that replay adds.
+
+    These headers contain the record's own partition and offset, because the target topics were empty.
+    """
     events = []
     topics = Topics(broker.bootstrap, "year")
     for name in PARTITIONS:
         for m in topics.read(name):
             headers, origin = m.headers()[: -len(ORIGIN)], m.headers()[-len(ORIGIN) :]
-            place = (name.encode(), b"%d" % m.partition(), b"%d" % m.offset())
-            assert origin[:3] == list(zip(ORIGIN[:3], place, strict=True))
+            position = (name.encode(), b"%d" % m.partition(), b"%d" % m.offset())
+            assert origin[:3] == list(zip(ORIGIN[:3], position, strict=True))
             assert origin[3][0] == ORIGIN[3]
             events.append(Event(name, m.partition(), m.key(), m.value(), tuple(headers), m.timestamp()[1]))
-    return expected(events)
+    return expected_rows(events)
 
 
 def aggregated(spark, broker, header):

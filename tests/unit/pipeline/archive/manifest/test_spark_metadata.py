@@ -1,7 +1,7 @@
 """The log of Spark's file sink, read as Spark 4.0 reads it.
 
 The rules are those of CompactibleFileStreamLog: `deriveCompactInterval`, `isCompactionBatch`, `getAllValidBatches`.
-tests/compat/spark/pipeline/test_archive_store.py reads it with Spark itself.
+tests/compat/spark/pipeline/test_archive_files.py reads it with Spark itself.
 """
 
 import json

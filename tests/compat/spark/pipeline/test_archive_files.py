@@ -1,6 +1,5 @@
-"""An archive's files through Spark: what is committed is what every reader sees, with or without us."""
+"""Data files written and read with Spark: every reader sees exactly the committed rows, with and without kbroker."""
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.hadoop import HadoopStorage
 from kbroker.pipeline.storage.local import LocalStorage
 from kbroker.pipeline.storage.location import open_storage
-from kbroker.pipeline.storage.storage import FileMissingError
 from kbroker.pipeline.storage.walk import walk
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive files")]
@@ -35,8 +33,8 @@ def archive(tmp_path: Path) -> Archive:
 
 
 def rows(spark, numbers, topic="t.b-c_1", partitions=2):
-    """One row for each number; the timestamps are a day apart for each hundred."""
-    made = spark.range(numbers.start, numbers.stop).selectExpr(
+    """One row per number; the timestamps of each hundred are a day after those of the previous one."""
+    frame = spark.range(numbers.start, numbers.stop).selectExpr(
         "CAST(concat('k', id) AS BINARY) AS key",
         "CAST(concat('v', id) AS BINARY) AS value",
         "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers",
@@ -46,23 +44,23 @@ def rows(spark, numbers, topic="t.b-c_1", partitions=2):
         f"timestamp_millis({NOON_MS} + (id DIV 100) * {DAY_MS}) AS timestamp",
         "0 AS timestampType",
     )
-    return made.coalesce(1)
+    return frame.coalesce(1)
 
 
-def append(spark, archive: Archive, made, sort: bool = False) -> tuple[DataFile, ...]:
+def append(spark, archive: Archive, frame, sort: bool = False) -> tuple[DataFile, ...]:
     with data_file_writer(spark, archive) as writer:
-        written = writer.write(made, sort)
+        written = writer.write(frame, sort)
         writer.publish()
         archive.commit(lambda state: ManifestCommit("append", 1, add=written))
     return written
 
 
-def values(made) -> list[str]:
-    return sorted(row[0] for row in made.selectExpr("CAST(value AS STRING)").collect())
+def values(frame) -> list[str]:
+    return sorted(row[0] for row in frame.selectExpr("CAST(value AS STRING)").collect())
 
 
-def seen(spark, archive: Archive) -> list[str]:
-    """The values that Spark sees in the directory, without anything of ours."""
+def values_by_spark(spark, archive: Archive) -> list[str]:
+    """The values that Spark reads from the directory."""
     return values(spark.read.parquet(archive.storage.root))
 
 
@@ -71,20 +69,20 @@ def expected(*ranges: range) -> list[str]:
 
 
 @contextmanager
-def setting(spark, name: str, value: str) -> Iterator[None]:
-    before = spark.conf.get(name, None)
+def session_setting(spark, name: str, value: str) -> Iterator[None]:
+    previous = spark.conf.get(name, None)
     spark.conf.set(name, value)
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             spark.conf.unset(name)
         else:
-            spark.conf.set(name, before)
+            spark.conf.set(name, previous)
 
 
-def test_rows_come_back_as_they_were(spark, archive):
-    """Nulls and empty bytes, headers, times before 1970, topics that look like numbers and nulls, in any time zone."""
+def test_rows_are_read_as_they_were_written(spark, archive):
+    """Nulls, empty bytes, headers, times before 1970, topics that look like numbers and nulls, another time zone."""
     header = [("a", b"1"), ("a", None), ("é", b"")]
     cases = [
         (b"k", b"v", header, "123", 0, 5, NOON_MS, 0),
@@ -95,10 +93,10 @@ def test_rows_come_back_as_they_were(spark, archive):
         (b"k", b"v", None, "0x1.e5_-", 0, 9, 1_709_208_000_001, 0),
     ]
     columns = "key binary, value binary, headers array<struct<key:string,value:binary>>, topic string, partition int, "
-    made = spark.createDataFrame(cases, columns + "offset bigint, ms bigint, timestampType int")
-    made = made.selectExpr("*", "timestamp_millis(ms) AS timestamp")
-    with setting(spark, "spark.sql.session.timeZone", "Pacific/Auckland"):
-        written = append(spark, archive, made)
+    frame = spark.createDataFrame(cases, columns + "offset bigint, ms bigint, timestampType int")
+    frame = frame.selectExpr("*", "timestamp_millis(ms) AS timestamp")
+    with session_setting(spark, "spark.sql.session.timeZone", "Pacific/Auckland"):
+        written = append(spark, archive, frame)
     dates = {file.topic: file.date for file in written}
     assert dates == {
         "123": "2024-02-29",
@@ -122,22 +120,22 @@ def test_rows_come_back_as_they_were(spark, archive):
         assert (row[2] is None) == (headers is None)
 
 
-def test_times_beyond_pythons_are_archived(spark, archive):
-    """As of a producer that has taken microseconds for milliseconds."""
-    far = 1_709_208_000_000_123
-    made = rows(spark, range(2)).drop("timestamp").selectExpr("*", f"timestamp_millis({far}) AS timestamp")
-    (file,) = append(spark, archive, made)
-    assert (file.date, file.partitions[0].from_ms) == ("+56132-08-24", far)
+def test_timestamps_beyond_the_year_9999_are_archived(spark, archive):
+    """As from a producer that writes microseconds instead of milliseconds."""
+    time_ms = 1_709_208_000_000_123
+    frame = rows(spark, range(2)).drop("timestamp").selectExpr("*", f"timestamp_millis({time_ms}) AS timestamp")
+    (file,) = append(spark, archive, frame)
+    assert (file.date, file.partitions[0].from_ms) == ("+56132-08-24", time_ms)
     read = archive_dataframe(spark, archive, archive.state()).where("date > '9999-12-31'")
-    assert read.selectExpr("count(*)", "max(unix_millis(timestamp))").first() == (2, far)
+    assert read.selectExpr("count(*)", "max(unix_millis(timestamp))").first() == (2, time_ms)
     assert spark.read.parquet(archive.storage.root).count() == 2
 
 
-def test_what_is_committed_is_known_part_by_part(spark, archive):
-    made = rows(spark, range(250)).selectExpr("*", "date'1999-01-01' AS date", "1 AS other")
-    # Collected, so that the topic is no constant for Spark, which it never is in an archive either.
-    mixed = spark.createDataFrame(made.orderBy("value").collect(), made.schema).coalesce(1)
-    written = append(spark, archive, mixed, sort=True)
+def test_statistics_of_written_files(spark, archive):
+    frame = rows(spark, range(250)).selectExpr("*", "date'1999-01-01' AS date", "1 AS other")
+    # Collected, so that the topic is not a constant of the query, as in a real archive.
+    shuffled = spark.createDataFrame(frame.orderBy("value").collect(), frame.schema).coalesce(1)
+    written = append(spark, archive, shuffled, sort=True)
     assert [(file.topic, file.date, file.rows) for file in sorted(written, key=lambda file: file.date)] == [
         ("t.b-c_1", "2024-02-29", 100),
         ("t.b-c_1", "2024-03-01", 100),
@@ -146,34 +144,36 @@ def test_what_is_committed_is_known_part_by_part(spark, archive):
     file = min(written, key=lambda file: file.date)
     size = sum(len(f"k{n}v{n}") for n in range(0, 100, 2))
     assert file.partitions[0][:-1] == (0, 0, 49, 50, size, NOON_MS, NOON_MS)
-    assert [part.partition for part in file.partitions] == [0, 1]
+    assert [stats.partition for stats in file.partitions] == [0, 1]
     state = archive.state()
     computed = schema.partition_stats(archive_dataframe(spark, archive, state, [file])).orderBy("partition").collect()
-    assert [(*row[:-1], schema.to_unsigned(row[-1])) for row in computed] == [tuple(part) for part in file.partitions]
+    assert [(*row[:-1], schema.to_unsigned(row[-1])) for row in computed] == [tuple(stats) for stats in file.partitions]
     storage = archive.storage
     assert (storage.size(file.path), storage.sha256(file.path)) == (file.size, file.sha256)
     offsets = [
         tuple(row) for row in archive_dataframe(spark, archive, state, [file]).select("partition", "offset").collect()
     ]
     assert offsets == [(p, offset) for p in (0, 1) for offset in range(50)]
-    # Without a sort of ours they stay in their order.
+    # Without sort, the rows keep their order.
     (other,) = append(spark, archive, rows(spark, range(100), topic="u").orderBy("offset", "partition").coalesce(1))
     offsets = [
         tuple(row) for row in archive_dataframe(spark, archive, state, [other]).select("partition", "offset").collect()
     ]
     assert offsets == [(p, offset) for offset in range(50) for p in (0, 1)]
     state = archive.state()
-    # Nothing of Hadoop's is left beside the files, nor of the staging.
-    everything = [entry.name for entry in walk(storage) if not entry.name.startswith(("_manifest", "_spark_metadata"))]
-    assert sorted(everything) == sorted(state.files)
+    # There are no checksum files of Hadoop and no staged files.
+    paths = [entry.name for entry in walk(storage) if not entry.name.startswith(("_manifest", "_spark_metadata"))]
+    assert sorted(paths) == sorted(state.files)
 
 
-def test_a_checksum_tells_apart_what_is_not_the_same(spark):
-    """Each row differs from the first in one thing, but for the last: no headers are an empty list of them."""
+def test_different_rows_have_different_checksums(spark):
+    """Each row differs from the first, except the last: null headers equal an empty list of headers."""
     headers = (
         "array(struct('a' AS key, CAST('b' AS BINARY) AS value), struct('c' AS key, CAST(NULL AS BINARY) AS value))"
     )
-    moved = "array(struct('a' AS key, CAST(NULL AS BINARY) AS value), struct('b' AS key, CAST('c' AS BINARY) AS value))"
+    shifted = (
+        "array(struct('a' AS key, CAST(NULL AS BINARY) AS value), struct('b' AS key, CAST('c' AS BINARY) AS value))"
+    )
     base = {
         "key": "CAST('k' AS BINARY)",
         "value": "CAST('' AS BINARY)",
@@ -191,7 +191,7 @@ def test_a_checksum_tells_apart_what_is_not_the_same(spark):
         {"key": base["value"], "value": base["key"]},
         {"key": "CAST(NULL AS BINARY)", "value": base["key"]},
         {"value": "CAST(NULL AS BINARY)", "key": "CAST('k' AS BINARY)", "offset": "2L"},
-        {"headers": moved},
+        {"headers": shifted},
         {"headers": f"slice({headers}, 1, 1)"},
         {"headers": f"slice({headers}, 1, 0)"},
         {"partition": "1"},
@@ -200,57 +200,61 @@ def test_a_checksum_tells_apart_what_is_not_the_same(spark):
         {"timestampType": "1"},
         {"headers": f"IF(offset = 1, NULL, {headers})"},
     ]
-    one = spark.range(1).selectExpr("1L AS offset")
-    frames = [one.selectExpr(*(f"{text} AS `{name}`" for name, text in (base | change).items())) for change in changes]
-    together = frames[0]
+    single = spark.range(1).selectExpr("1L AS offset")
+    frames = [
+        single.selectExpr(*(f"{text} AS `{name}`" for name, text in (base | change).items())) for change in changes
+    ]
+    union = frames[0]
     for other in frames[1:]:
-        together = together.unionByName(other)
-    sums = [row[0] for row in together.selectExpr(schema.ROW_CHECKSUM).collect()]
-    assert len(set(sums)) == len(changes) - 1
-    assert sums[-1] == sums[9]
+        union = union.unionByName(other)
+    checksums = [row[0] for row in union.selectExpr(schema.ROW_CHECKSUM).collect()]
+    assert len(set(checksums)) == len(changes) - 1
+    assert checksums[-1] == checksums[9]
 
 
-def test_spark_sees_what_is_committed_and_nothing_else(spark, archive, monkeypatch):
-    """Through appends, a replacement, a crash between commit and view, leftovers, and a directory that was moved."""
+def test_spark_reads_exactly_the_committed_rows(spark, archive, monkeypatch):
+    """During appends, a replacement, a crash between commit and metadata update, leftovers and a move."""
     first = append(spark, archive, rows(spark, range(100)))
     append(spark, archive, rows(spark, range(100, 300)))
-    assert seen(spark, archive) == expected(range(300))
+    assert values_by_spark(spark, archive) == expected(range(300))
 
     with data_file_writer(spark, archive) as writer:
         writer.write(rows(spark, range(300, 400)))
         writer.publish()
-        assert seen(spark, archive) == expected(range(300))
+        assert values_by_spark(spark, archive) == expected(range(300))
         leftover = next(entry.name for entry in walk(archive.storage) if f"{writer.writer_id}-" in entry.name)
         shutil.copy(f"{archive.storage.root}/{leftover}", f"{archive.storage.root}/{leftover}.copy.parquet")
     assert not archive.storage.exists(leftover)
     assert find_foreign_files(archive) == [f"{leftover}.copy.parquet"]
 
     with data_file_writer(spark, archive) as writer:
-        whole = writer.write(archive_dataframe(spark, archive, archive.state(), first), sort=True)
+        replacement = writer.write(archive_dataframe(spark, archive, archive.state(), first), sort=True)
         writer.publish()
-        with monkeypatch.context() as dies:
-            dies.setattr(SparkMetadataLog, "update", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with monkeypatch.context() as patched:
+            patched.setattr(SparkMetadataLog, "update", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
-                archive.commit(lambda _: ManifestCommit("compact", 1, add=whole, remove=tuple(f.path for f in first)))
-    assert [file.partitions for file in whole] == [file.partitions for file in first]
-    # The view is still the one before, and its files are there: the same rows.
-    assert seen(spark, archive) == expected(range(300))
-    again = Archive.open_or_create(LocalStorage(archive.storage.root), {})
+                archive.commit(
+                    lambda _: ManifestCommit("compact", 1, add=replacement, remove=tuple(f.path for f in first))
+                )
+    assert [file.partitions for file in replacement] == [file.partitions for file in first]
+    # The metadata still lists the old files, which exist: the same rows.
+    assert values_by_spark(spark, archive) == expected(range(300))
+    reopened = Archive.open_or_create(LocalStorage(archive.storage.root), {})
     assert remove_leftovers(archive) == [file.path for file in first]
     for interval in ("10", "3", "17"):
-        with setting(spark, "spark.sql.streaming.fileSink.log.compactInterval", interval):
-            assert seen(spark, again) == expected(range(300))
-    assert values(archive_dataframe(spark, again, again.state())) == expected(range(300))
+        with session_setting(spark, "spark.sql.streaming.fileSink.log.compactInterval", interval):
+            assert values_by_spark(spark, reopened) == expected(range(300))
+    assert values(archive_dataframe(spark, reopened, reopened.state())) == expected(range(300))
 
     moved = f"{archive.storage.root}-moved"
     os.rename(archive.storage.root, moved)
-    there = Archive.open_or_create(open_storage(f"file://{moved}"), {})
-    assert seen(spark, there) == expected(range(300))
+    moved_archive = Archive.open_or_create(open_storage(f"file://{moved}"), {})
+    assert values_by_spark(spark, moved_archive) == expected(range(300))
     assert spark.read.parquet(moved).where("date = '2024-03-01'").count() == 100
 
 
-def test_spark_sees_every_commit_of_many(spark, archive):
-    """Beyond two compact files of the view; the data files are the same one, linked under other names."""
+def test_spark_reads_every_one_of_many_commits(spark, archive):
+    """More than two compact files of the metadata; the data files are links to one file."""
     archive = Archive.open_or_create(LocalStorage(f"{archive.storage.root} of 100% [x]"), {})
     (one,) = append(spark, archive, rows(spark, range(10)))
     for number in range(1, 34):
@@ -258,24 +262,24 @@ def test_spark_sees_every_commit_of_many(spark, archive):
         os.link(f"{archive.storage.root}/{one.path}", f"{archive.storage.root}/{path}")
         archive.commit(lambda state, path=path: ManifestCommit("append", 1, add=(one._replace(path=path),)))
         if number % 4 == 1:
-            with setting(spark, "spark.sql.streaming.fileSink.log.compactInterval", str(number)):
+            with session_setting(spark, "spark.sql.streaming.fileSink.log.compactInterval", str(number)):
                 options = spark.read.option("__globPaths__", "false")
                 assert options.parquet(archive.storage.root).count() == 10 * (number + 1)
-    # So many files are read without being listed.
+    # With this many files, Spark does not list them.
     state = archive.state()
     assert len(state.files) == 34
-    whole = archive_dataframe(spark, archive, state)
-    names = whole.select("*", "_metadata.file_name").groupBy("topic", "partition", "date", "file_name").count()
+    frame = archive_dataframe(spark, archive, state)
+    names = frame.select("*", "_metadata.file_name").groupBy("topic", "partition", "date", "file_name").count()
     assert {(row.topic, row.partition, str(row.date), row["count"]) for row in names.collect()} == {
         ("t.b-c_1", 0, "2024-02-29", 5),
         ("t.b-c_1", 1, "2024-02-29", 5),
     }
     assert names.count() == 2 * 34
-    with setting(spark, "spark.sql.streaming.fileStreamSink.ignoreMetadata", "true"):
-        assert archive_dataframe(spark, archive, state).count() == whole.count() == 340
+    with session_setting(spark, "spark.sql.streaming.fileStreamSink.ignoreMetadata", "true"):
+        assert archive_dataframe(spark, archive, state).count() == frame.count() == 340
 
 
-def test_nothing_is_written_of_no_rows_and_of_wrong_ones(spark, archive):
+def test_empty_and_invalid_rows_are_not_written(spark, archive):
     with data_file_writer(spark, archive) as writer:
         assert writer.write(rows(spark, range(5)).where("partition > 5")) == ()
         with pytest.raises(PipelineError, match="rows for an archive need the column timestamp"):
@@ -287,73 +291,16 @@ def test_nothing_is_written_of_no_rows_and_of_wrong_ones(spark, archive):
 
 
 def test_an_archive_through_hadoop(spark, tmp_path):
-    """The storage for clusters and object stores, here with the file system that is at hand."""
+    """HadoopStorage with the local file system."""
     location = f"file://{tmp_path}/by hadoop"
-    with pytest.raises(PipelineError, match="no archive there"):
+    with pytest.raises(PipelineError, match="no archive found"):
         Archive.open(HadoopStorage(location, spark))
     archive = Archive.open_or_create(HadoopStorage(location, spark), {})
     append(spark, archive, rows(spark, range(100)))
     append(spark, archive, rows(spark, range(100, 150)))
     assert values(archive_dataframe(spark, archive, archive.state())) == expected(range(150))
-    assert seen(spark, archive) == expected(range(150))
+    assert values_by_spark(spark, archive) == expected(range(150))
     local = Archive.open(open_storage(location))
     assert local.state() == archive.state()
     assert sorted(SparkMetadataLog(local.storage).read()) == sorted(SparkMetadataLog(archive.storage).read())
     assert find_leftovers(local) == find_foreign_files(local) == []
-
-
-@pytest.mark.parametrize("has_context", [True, False])
-def test_files_through_hadoop(spark, tmp_path, has_context, monkeypatch):
-    """With and without what Hadoop has for HDFS and lacks for some object stores."""
-    if not has_context:
-        monkeypatch.setattr(HadoopStorage, "_file_context", lambda *_: None)
-    storage, local = HadoopStorage(f"file://{tmp_path}/d", spark), LocalStorage(f"{tmp_path}/d")
-    assert storage.root == f"file:{tmp_path}/d"
-    assert storage.create("a/b", b"\x00\xff1")
-    assert not storage.create("a/b", b"2")
-    storage.replace("a/c", b"3")
-    storage.replace("a/c", bytes(range(256)) * 1000)
-    assert (storage.read("a/b"), storage.read("a/c")) == (b"\x00\xff1", bytes(range(256)) * 1000)
-    assert (storage.size("a/c"), storage.sha256("a/c")) == (256_000, local.sha256("a/c"))
-    storage.rename("a/b", "x/y/b")
-    with pytest.raises(PipelineError, match=r"a/c: already exists"):
-        storage.rename("x/y/b", "a/c")
-    assert (storage.exists("a/b"), storage.exists("x/y/b")) == (False, True)
-    assert [entry.name for entry in walk(storage)] == ["a/c", "x/y/b"]
-    assert [(e.name, e.is_directory) for e in storage.list_directory("")] == [("a", True), ("x", True)]
-    # Hadoop puts a checksum beside a local file, whose name begins with a dot.
-    assert storage.list_directory("a") == [
-        entry for entry in local.list_directory("a") if not entry.name.startswith(".")
-    ]
-    assert storage.list_directory("absent") == []
-    for call in (storage.read, storage.size, storage.sha256):
-        with pytest.raises(FileMissingError, match=r"/d/no: no such file or directory"):
-            call("no")
-    storage.delete("a", recursive=True)
-    storage.delete("a/c")
-    assert [entry.name for entry in walk(storage)] == ["x/y/b"]
-    with pytest.raises(PipelineError, match=r"nonsense://x/y.*[Nn]o FileSystem for scheme"):
-        open_storage("nonsense://x/y", spark)
-
-
-@pytest.mark.timeout(120)
-def test_what_is_no_file_through_hadoop(spark, tmp_path):
-    storage = HadoopStorage(f"file://{tmp_path}/d", spark)
-    storage.create("a/b", b"0123456789")
-    assert [storage.read_range("a/b", *one) for one in ((0, 3), (8, 9), (10, 1), (11, 1))] == [b"012", b"89", b"", b""]
-    with pytest.raises(PipelineError, match="a/b: has 10 bytes, at most 9 are read"):
-        storage.read("a/b", max_bytes=9)
-    os.mkfifo(tmp_path / "d" / "fifo")
-    (tmp_path / "d" / "a" / "up").symlink_to("..")
-    (tmp_path / "d" / "c").symlink_to("a")
-    # Hadoop tells of a FIFO that it has no bytes, and of a directory that is opened that it is not there.
-    assert (storage.size("fifo"), storage.read("fifo"), storage.sha256("fifo")) == (
-        0,
-        b"",
-        hashlib.sha256().hexdigest(),
-    )
-    for call in (storage.read, storage.size, storage.sha256):
-        with pytest.raises(PipelineError, match="/d/a: is a directory"):
-            call("a")
-    found = [(entry.name, entry.is_directory) for entry in walk(storage)]
-    assert found == [("a/b", False), ("a/up", True), ("c/b", False), ("c/up", True), ("fifo", False)]

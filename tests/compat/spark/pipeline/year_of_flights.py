@@ -1,0 +1,215 @@
+"""The flights and weather of 2013 as events of two topics, the rows of an archive of them, and their producer."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from tests.compat.spark.flights import flight_lines, weather_lines
+
+FLIGHTS, WEATHER = "flights", "weather"
+PARTITIONS = {FLIGHTS: 3, WEATHER: 2}
+DAY_MS = 86_400_000
+
+Header = tuple[str, bytes | None]
+
+# The columns of an archive, with the timestamp in microseconds and the date as text.
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp", pa.int64()),
+        ("timestampType", pa.int32()),
+        ("date", pa.string()),
+    ]
+)
+
+
+class Event(NamedTuple):
+    """One record."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes
+    headers: tuple[Header, ...]
+    timestamp_ms: int
+
+
+def year_of_events() -> list[Event]:
+    """All flights and weather reports, in the order of their timestamps."""
+    return sorted((*_flights(), *_weather()), key=lambda event: event.timestamp_ms)
+
+
+def _flights() -> Iterable[Event]:
+    """The key is the aircraft; null if it is unknown."""
+    header, *lines = flight_lines()
+    tail, dep_time, dest, minute, hour = map(
+        header.split(",").index, ("tailnum", "dep_time", "dest", "minute", "time_hour")
+    )
+    for line in lines:
+        row = line.split(",")
+        time_ms = _parse_ms(row[hour]) + int(row[minute]) * 60_000
+        headers: tuple[Header, ...] = (("to", row[dest].encode()), ("took off", _bytes(row[dep_time])), ("to", b""))
+        yield Event(FLIGHTS, _partition(FLIGHTS, time_ms), _bytes(row[tail]), line.encode(), headers, time_ms)
+
+
+def _weather() -> Iterable[Event]:
+    """The key is the airport. No headers."""
+    header, *lines = weather_lines()
+    hour = header.split(",").index("time_hour")
+    for line in lines:
+        row = line.split(",")
+        time_ms = _parse_ms(row[hour])
+        yield Event(WEATHER, _partition(WEATHER, time_ms), row[0].encode(), line.encode(), (), time_ms)
+
+
+def _partition(topic: str, time_ms: int) -> int:
+    """One partition per day: each of 366 dates is a directory with a file for each partition of each batch."""
+    return time_ms // DAY_MS % PARTITIONS[topic]
+
+
+def _bytes(text: str) -> bytes | None:
+    return None if text in ("", "NA") else text.encode()
+
+
+@cache
+def _parse_ms(utc: str) -> int:
+    return int(datetime.fromisoformat(utc).timestamp()) * 1000
+
+
+@cache
+def _date(day: int) -> str:
+    return datetime.fromtimestamp(day * DAY_MS // 1000, UTC).date().isoformat()
+
+
+def expected_rows(events: Sequence[Event]) -> pa.Table:
+    """The rows of an archive of these events, sorted by topic, partition and offset.
+
+    An idempotent producer keeps their order, so the n-th event of a partition has offset n.
+    """
+    columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
+    next_offsets = {(topic, p): 0 for topic, count in PARTITIONS.items() for p in range(count)}
+    for event in sorted(events, key=lambda event: (event.topic, event.partition)):
+        tp = (event.topic, event.partition)
+        headers = [{"key": key, "value": value} for key, value in event.headers] or None
+        date = _date(event.timestamp_ms // DAY_MS)
+        row = (*tp, next_offsets[tp], event.key, event.value, headers, event.timestamp_ms * 1000, 0, date)
+        next_offsets[tp] += 1
+        for name, value in zip(SCHEMA.names, row, strict=True):
+            columns[name].append(value)
+    return pa.table(columns, SCHEMA)
+
+
+def normalize(table: pa.Table) -> pa.Table:
+    """The table of any reader of an archive, with the columns, types and order of `expected_rows`."""
+    columns = []
+    for field in SCHEMA:
+        column = table.column(field.name)
+        if field.name == "timestamp":
+            column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        elif field.name == "date" and pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string())
+        columns.append(column.cast(field.type))
+    normalized = pa.table(columns, SCHEMA)
+    return normalized.sort_by(
+        [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    ).combine_chunks()
+
+
+def find_difference(found: pa.Table, expected: pa.Table) -> str:
+    """Describe the first difference between two tables; an empty string if they are equal."""
+    if found.equals(expected):
+        return ""
+    key = ["topic", "partition", "offset"]
+    found_keys, expected_keys = (
+        list(map(tuple, zip(*(table.column(name).to_pylist() for name in key), strict=True)))
+        for table in (found, expected)
+    )
+    if found_keys != expected_keys:
+        duplicates = len(found_keys) - len(set(found_keys))
+        missing = sorted(set(expected_keys) - set(found_keys))
+        unexpected = sorted(set(found_keys) - set(expected_keys))
+        return (
+            f"{duplicates} duplicates, {len(missing)} missing: {missing[:3]}, "
+            f"{len(unexpected)} unexpected: {unexpected[:3]}"
+        )
+    for n in range(len(expected_keys)):
+        if not found.slice(n, 1).equals(expected.slice(n, 1)):
+            return f"{found.slice(n, 1).to_pylist()} instead of {expected.slice(n, 1).to_pylist()}"
+    raise AssertionError("the tables differ only in their schema")
+
+
+class EventProducer:
+    """Sends events in a thread at a limited rate.
+
+    It is idempotent, so that each event is in its topic once and in order, even if the broker is killed.
+    """
+
+    def __init__(self, bootstrap: str, events: Sequence[Event], rate: float) -> None:
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20, "log_level": 0}
+        self._producer = Producer({**settings, "compression.type": "lz4", "message.timeout.ms": 240_000})
+        self._events = events
+        self._rate = rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="event-producer", daemon=True)
+        self.errors: list[object] = []
+        self.sent = 0
+        self.acknowledged = 0
+
+    def __enter__(self) -> "EventProducer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self._producer.purge()
+
+    def finish(self, timeout: float) -> None:
+        """Send the remaining events without a limit, and wait until all are acknowledged."""
+        self._rate = float("inf")
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), f"{self.sent} of {len(self._events)} events sent in {timeout} s"
+        assert self._producer.flush(timeout) == 0, f"{self.sent - self.acknowledged} events are not acknowledged"
+        assert self.errors == []
+        assert self.acknowledged == len(self._events)
+
+    def _run(self) -> None:
+        pause_s = 0.05
+        for event in self._events:
+            if self._stop.is_set():
+                return
+            self._send(event)
+            self.sent += 1
+            self._producer.poll(0)
+            if self.sent % max(int(min(self._rate * pause_s, 1000)), 1) == 0 and self._rate != float("inf"):
+                self._stop.wait(pause_s)
+
+    def _send(self, event: Event) -> None:
+        while not self._stop.is_set():
+            try:
+                self._producer.produce(
+                    event.topic,
+                    event.value,
+                    event.key,
+                    event.partition,
+                    on_delivery=self._on_delivery,
+                    timestamp=event.timestamp_ms,
+                    headers=list(event.headers),
+                )
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def _on_delivery(self, error: object, _: object) -> None:
+        self.acknowledged += not error
+        self.errors += [error] if error else []

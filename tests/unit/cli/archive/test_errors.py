@@ -24,7 +24,14 @@ from kbroker.cli import main
         (["compact", "{}/a", "--target-size", "1"], "the target size must be from 4.0 KiB to 1.0 TiB, not 1"),
         (["compact", "{}/a", "--target-size", "big"], "expected a size such as 128MiB or 1GiB, not 'big'"),
         (["compact", "{}/a", "--keep-replaced", "x"], "expected a duration such as 90s, 1h30m or P1DT2H, not 'x'"),
+        (["compact", "{}/a", "--date", "today"], "--date must be a date such as 2026-01-31, not 'today'"),
+        (
+            ["verify", "{}/a", "--offline", "--date", "2026-2-3"],
+            "--date must be a date such as 2026-01-31, not '2026-2-3'",
+        ),
         (["run", "{}/a"], "specify either the topics to archive or --pattern REGEX"),
+        (["run", "{}/a", "t", "--pattern", "b"], "specify either the topics to archive or --pattern REGEX"),
+        (["run", "{}/a", "a/b"], "'a/b' is not a valid topic name"),
         (["run", "{}/a", "t", "--rate", "0"], "--rate must be positive, not 0"),
     ],
 )

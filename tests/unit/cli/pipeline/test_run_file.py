@@ -79,24 +79,6 @@ def test_without_java_there_is_one_sentence(
     assert capsys.readouterr().err == told
 
 
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (["run", "DIR"], "name the topics to archive, or give --pattern REGEX, and not both"),
-        (["run", "DIR", "a", "--pattern", "b"], "name the topics to archive, or give --pattern REGEX, and not both"),
-        (["run", "DIR", "a/b"], "'a/b' is not the name of a topic"),
-        (["compact", "DIR", "--date", "today"], "--date must be a date such as 2026-01-31, not 'today'"),
-        (
-            ["verify", "DIR", "--offline", "--date", "2026-2-3"],
-            "a date such as 2026-01-31, not '2026-2-3'",
-        ),
-    ],
-)
-def test_wrong_usage_of_archive(args: list[str], told: str, capsys: pytest.CaptureFixture[str]):
-    assert run(["archive", *args]) == 2
-    assert told in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("args", [["--help"], ["pipeline", "run", "--help"], ["archive", "run", "--help"]])
 def test_help_loads_nothing_of_spark(args: list[str]):
     """Nor of what comes with the extra, nor the client library: a start would wait for them."""

@@ -1,4 +1,4 @@
-"""Configuration: tables of rows, and typed views of the values."""
+"""Configuration: the definitions of all configs (Kafka's and kbroker's own), and BrokerConfig and TopicConfig."""
 
 from kbroker.config.broker.broker_config import BrokerConfig
 from kbroker.config.broker.listeners import Endpoint

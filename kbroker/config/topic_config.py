@@ -72,7 +72,7 @@ class TopicConfig:
         return "delete" in self.cleanup_policy
 
 
-DEFAULTS: Mapping[str, Value] = {name: row.default for name, row in ALL_TOPIC_CONFIGS.items()}
+DEFAULTS: Mapping[str, Value] = {name: key.default for name, key in ALL_TOPIC_CONFIGS.items()}
 _ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConfig) if f.name != "values")
 
 

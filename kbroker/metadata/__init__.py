@@ -1,1 +1,1 @@
-"""Cluster metadata: the image, the controller, this broker's registration, and the store behind them."""
+"""Cluster metadata: the image, the controller, the broker registration, and the store behind them."""

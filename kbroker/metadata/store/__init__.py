@@ -1,1 +1,1 @@
-"""Where cluster metadata is kept: the coordination interface, the embedded store, and the nodes' layout."""
+"""Storage of the cluster metadata: the coordination interface, the embedded store, and the layout of the nodes."""

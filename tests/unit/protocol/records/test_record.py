@@ -46,7 +46,7 @@ def test_varints_that_are_too_long():
 
 
 @given(new_records)
-def test_records_round_trip_and_equal_the_encoding_of_kafka_python(records):
+def test_records_round_trip_and_equal_the_encoding_of_aiokafka(records):
     batch = build_batch(records)
     builder = AioBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
     for i, (timestamp, key, value, extra) in enumerate(records):

@@ -11,7 +11,7 @@ from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET, BatchScan
 from kbroker.storage.log.reading.offset_lookup import rebuild_indexes
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_indexes import IndexCounts
-from protocol.records.batch import HEADER_SIZE, BatchHeader
+from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
 
 # Larger than any offset: everything in the log is trusted.
 END_OF_LOG = 1 << 62
@@ -243,9 +243,10 @@ def _replay(segment: LogSegment, scan: BatchScan, index_interval: int, on_batch:
         indexed_offset = segment.base_offset + relative_offset_of(offsets.entries[-1])
         segment.load_first_timestamp_blocking()
     for position, header in scan:
-        if indexed_offset is not None and header.last_offset != indexed_offset:
+        base, length, _, _, _, _, delta, _, max_timestamp, _, _, _, _ = header
+        if indexed_offset is not None and base + delta != indexed_offset:
             return False
         indexed_offset = None
-        segment.add_batch(position, header.size, header.last_offset, header.max_timestamp, index_interval)
+        segment.add_batch(position, length + LENGTH_OVERHEAD, base + delta, max_timestamp, index_interval)
         on_batch(segment, position, header)
     return indexed_offset is None

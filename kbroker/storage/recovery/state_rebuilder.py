@@ -26,7 +26,7 @@ from kbroker.storage.log.reading.offset_lookup import end_offset_of, search_segm
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.recovery.segment_loading import END_OF_LOG
-from protocol.records.batch import BatchHeader
+from protocol.records.batch import CONTROL, BatchHeader
 from protocol.records.control import find_end_marker
 
 # The headers of at least this many batches, or 128 KiB, before a producer snapshot are read too.
@@ -71,13 +71,16 @@ class StateRebuilder:
             self._update(segment, position, header)
 
     def _update(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
-        if header.base_offset >= self.known_to:
-            self.known_to = header.next_offset
-            if header.producer_id >= 0:
-                _apply_batch(self._loaded.producers, segment, position, header, segment.indexes.transaction)
-        if header.leader_epoch > self.last_epoch:
-            self.last_epoch = header.leader_epoch
-            self._loaded.epochs.assign(self.last_epoch, header.base_offset)
+        base, _, leader_epoch, _, _, attributes, delta, _, _, producer_id, _, _, _ = header
+        if base >= self.known_to:
+            self.known_to = base + delta + 1
+            if producer_id >= 0 and not attributes & CONTROL:
+                self._loaded.producers.update(header, base)
+            elif producer_id >= 0:
+                _apply_marker(self._loaded.producers, segment, position, header, segment.indexes.transaction)
+        if leader_epoch > self.last_epoch:
+            self.last_epoch = leader_epoch
+            self._loaded.epochs.assign(leader_epoch, base)
 
     def replay(self, to: int) -> None:
         """Update the state from the headers between the producer snapshot and `to`."""
@@ -189,9 +192,13 @@ class StateRebuilder:
         # The other segments have theirs already.
         unused = TransactionIndex()
         for segment, position, header in _iter_batches(loaded, start, loaded.log_end_offset):
-            if header.producer_id >= 0 and header.base_offset >= start:
+            if header.producer_id < 0 or header.base_offset < start:
+                continue
+            if header.is_control:
                 index = segment.indexes.transaction if segment in damaged else unused
-                _apply_batch(producers, segment, position, header, index)
+                _apply_marker(producers, segment, position, header, index)
+            else:
+                producers.update(header, header.base_offset)
         for segment in damaged:
             index = segment.indexes.transaction
             loaded.disk.write_atomic(segment.path(file_names.TXN_INDEX), index.encode_unwritten())
@@ -245,15 +252,12 @@ def _read_offset_entry(segment: LogSegment, slot: int) -> int:
     return int.from_bytes(data, "big") if len(data) == OFFSET_ENTRY_BYTES else 0
 
 
-def _apply_batch(
+def _apply_marker(
     producers: ProducerStateManager, segment: LogSegment, position: int, header: BatchHeader, index: TransactionIndex
 ) -> None:
-    """Update `producers` from a batch that has a producer id, and `index` if it ends a transaction."""
-    if header.is_control:
-        batch = segment.open_blocking().pread(min(header.size, _MAX_MARKER_BYTES), position)
-        apply_control_batch(producers, index, header, header.base_offset, find_end_marker(batch))
-    else:
-        producers.update(header, header.base_offset)
+    """Update `producers` and `index` from a control batch."""
+    batch = segment.open_blocking().pread(min(header.size, _MAX_MARKER_BYTES), position)
+    apply_control_batch(producers, index, header, header.base_offset, find_end_marker(batch))
 
 
 def _iter_batches(loaded: LoadedLog, start: int, end: int) -> Iterator[tuple[LogSegment, int, BatchHeader]]:

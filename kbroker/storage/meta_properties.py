@@ -31,7 +31,7 @@ def decode_meta_properties(data: bytes) -> MetaProperties:
     """Raises ValueError if the file is damaged. A file of Kafka before 3.7 has no directory id, which is empty then."""
     fields = _parse_java_properties(data.decode("utf-8"))
     if fields.get("version") != VERSION:
-        raise ValueError(f"version {fields.get('version')} is not known")
+        raise ValueError(f"unknown version {fields.get('version')}")
     missing = [name for name in ("cluster.id", "node.id") if not fields.get(name)]
     if missing:
         raise ValueError(f"{missing[0]} is missing")

@@ -141,7 +141,7 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 @cache
 def _message_when_full(name: str) -> str:
-    """The error message of a codec when its output buffer is full: only that tells it from invalid input."""
+    """The error message of a codec when its output buffer is full. Only by it this differs from invalid input."""
     module = _module(name)
     try:
         module.decompress_into(module.compress(b"1"), bytearray())

@@ -46,10 +46,10 @@ def filter_batch(
 def filter_marker(
     batch: bytes, header: BatchHeader, *, now_ms: int, delete_retention_ms: int, keep_empty: bool
 ) -> bytes | bytearray | None:
-    """Return the control batch of a transaction of which nothing remains; None if it may go.
+    """Return the control batch of a transaction without remaining records; None if it is removed.
 
-    Like a tombstone it gets a delete horizon first, and goes when that has passed. With `keep_empty` it remains without
-    its record. Raises MalformedError.
+    Like a tombstone it gets a delete horizon first, and is removed when that has passed. With `keep_empty` it remains
+    without its record. Raises MalformedError.
     """
     if not header.count:
         return batch if keep_empty else None

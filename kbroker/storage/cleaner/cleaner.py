@@ -212,8 +212,8 @@ class _SegmentWriter:
     def _filter(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
         """Return what is kept of a batch.
 
-        The last batch of all is kept at least without records, so that the log still tells its end offset; and so is
-        the last one of each producer, so that its state can be rebuilt.
+        The last batch of the log is kept at least without records, since it has the end offset of the log. So is the
+        last batch of each producer, from which the producer state is rebuilt.
         """
         plan, transactions = self._plan, self._transactions
         keep_empty = header.next_offset == plan.end_offset or header.last_offset in plan.last_batch_offsets

@@ -1,4 +1,4 @@
-"""What the broker tells the process that compacts a log, and what that returns: plain data, sent as JSON."""
+"""The input and the output of the process that compacts a log: plain data, encoded as JSON."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -12,10 +12,10 @@ from kbroker.storage.indexes.transaction_index import AbortedTransaction
 class CompactionPlan:
     """`sources`: all segments up to the last one that may be compacted; keys are read from `first_dirty_offset` on.
 
-    `map_bytes` bounds the memory for keys, `io_bytes` that for reading and that for writing, `rate` the bytes read and
+    `map_bytes` bounds the memory for keys, `io_bytes` the read buffer and the write buffer, `rate` the bytes read and
     written per second (None: no limit). `last_batch_offsets`: the last offset of each producer's last batch of records;
-    `last_markers`: (producer id, epoch) of the producers of which only a marker is known. `aborted_later`: transactions
-    with a batch in the sources and a marker after them.
+    `last_markers`: (producer id, epoch) of producers without such a batch. `aborted_later`: aborted transactions with a
+    batch in the sources and a marker after them.
     """
 
     directory: str

@@ -40,8 +40,9 @@ class LogToClean:
 def find_log_to_clean(log: "Log", now_ms: int, first_unstable_offset: int) -> LogToClean | None:
     """Return what could be compacted below `first_unstable_offset`; None if there is nothing.
 
-    Segments younger than min.compaction.lag.ms wait, and so do all after them. So do unsynced segments, such as after a
-    crash: a power loss would remove the latest record of a key, when the one before it is gone already.
+    Segments younger than min.compaction.lag.ms wait, and so do all segments after them. Unsynced segments, such as
+    after a crash, wait too: otherwise a power loss could remove the latest record of a key after compaction has removed
+    the record before it.
     """
     if log.offline is not None:
         return None
@@ -112,7 +113,7 @@ def find_aborted_later_blocking(log: "Log", to_clean: LogToClean) -> tuple[Abort
 
 
 def find_undated_segments(log: "Log") -> list[LogSegment]:
-    """Dirty segments of which the first timestamp is not known. A start does not read it."""
+    """Dirty segments without a first timestamp, which opening a log does not read."""
     return [
         segment
         for segment in log.segments

@@ -99,7 +99,9 @@ def add_keys(body: bytes, count: int, base_offset: int, last_offset_delta: int, 
 def select_retained(
     body: bytes, count: int, base_offset: int, offsets: OffsetMap, drop_tombstones: bool
 ) -> RetainedRecords:
-    """Select the records with a key of which no later offset is known, tombstones only unless they are dropped.
+    """Select the records to keep: those with a key that has no later offset in the map.
+
+    With `drop_tombstones` records without a value are not kept.
 
     Raises MalformedError.
     """

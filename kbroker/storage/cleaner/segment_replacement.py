@@ -26,7 +26,7 @@ def install_result(log: "Log", result: CompactionResult, done: Callable[[], None
         replacement.start()
 
     def finish() -> None:
-        # If the disk has failed the log is offline, and the next start looks at what there is.
+        # After an error the log is offline, and the next start finishes or undoes the replacement.
         if all(replacement.is_done for replacement in replacements):
             log.mark_cleaned(result.cleaned_to)
         done()
@@ -95,7 +95,7 @@ def _load(log: "Log", cleaned: CleanedSegment) -> LogSegment:
 
 
 def _exchange_files_blocking(sources: list[LogSegment], segment: LogSegment) -> list[str]:
-    """Rename the files of the sources away and give the new ones their final names; no crash leaves both.
+    """Rename the source files to `.deleted` and the new files to their final names. No crash leaves both.
 
     Returns the paths to be unlinked.
     """

@@ -25,7 +25,7 @@ def promote(disk: Disk, directory: str, base_offset: int) -> None:
 
 
 def install(disk: Disk, directory: str, base_offset: int) -> None:
-    """Give `.swap` files their final names, when the sources are gone. The log is last here as well."""
+    """Rename `.swap` files to their final names, after the sources were removed. The log is last here as well."""
     for suffix in NEW_SUFFIXES:
         path = file_names.segment_file(directory, base_offset, suffix)
         if disk.exists(path + file_names.SWAP):

@@ -28,9 +28,9 @@ MAX_BODY = 1 << 28
 _CHUNK = 1 << 20
 _MAX_UINT64 = (1 << 64) - 1
 _MAX_CODEC = 4
-# The search for the next sound batch computes the CRC of whatever looks like a batch. So that a file that was made to
-# look like batches at every byte takes no excessive time, it computes CRCs of at most this many bytes: so many for each
-# byte of the file, and at least the others.
+# The search for the next sound batch computes the CRC of everything that looks like a batch. A file that was made to
+# look like batches at every byte must not take hours, so CRCs are computed of at most this many bytes per byte of the
+# file, or of _MIN_CRC_BYTES if that is more.
 _CRC_BYTES_PER_BYTE = 16
 _MIN_CRC_BYTES = 1 << 26
 
@@ -136,7 +136,7 @@ class _BatchReader:
         return crc32c(memoryview(self._chunk)[pos + CRC_START : pos + header.size]) == header.crc
 
     def _begins_batch(self, position: int) -> bool:
-        """Whether there is something that looks like a batch, or the end of the file."""
+        """Whether a plausible batch begins at `position`, or the file ends there."""
         if position == self._end:
             return True
         header = self._header_at(position)
@@ -159,7 +159,7 @@ class _BatchReader:
         self._expected_offset = max(header.next_offset, self._base_offset)
 
     def _search(self, start: int) -> tuple[int, str | None]:
-        """Position of the next sound batch, or the end; and what lies before it, where that is clear."""
+        """Return the position of the next sound batch, or the end, and what the bytes before it are, if that is clear."""
         # The name of a file may claim more than an offset can be.
         limits = (self._base_offset & _MAX_UINT64, (self._base_offset + MAX_RELATIVE_OFFSET) & _MAX_UINT64)
         high_halves = {limit.to_bytes(8, "big")[:4] for limit in limits}

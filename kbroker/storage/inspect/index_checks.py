@@ -20,7 +20,7 @@ class IndexFinding(NamedTuple):
 
 
 class _IndexCheck:
-    """Takes the entries of an index one by one. Those that are wrong in themselves are reported and skipped."""
+    """Goes through the entries of an index. Invalid ones are reported and skipped."""
 
     def __init__(self, base_offset: int, entries: Iterator[IndexEntry | Damage]) -> None:
         self._base_offset = base_offset

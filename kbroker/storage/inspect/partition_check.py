@@ -249,7 +249,7 @@ class PartitionCheck:
             self._end_offset = max(self._end_offset, header.next_offset)
 
     def _check_epoch(self, path: str, position: int, header: BatchHeader) -> Iterator[LogFinding]:
-        """The leader epoch of a batch is that of the checkpoint for its offset, or one that it cannot know yet."""
+        """The leader epoch of a batch is that of the checkpoint, or one that is not in the checkpoint yet."""
         state, epoch = self._state, header.leader_epoch
         if self._epochs is None or epoch < 0 or header.base_offset < state.log_start_offset:
             return

@@ -17,11 +17,10 @@ STEP = Struct(">qi11xi")
 _make_header = partial(tuple.__new__, BatchHeader)
 _unpack = HEADER.unpack_from
 
-# Bytes that are read at once: when CRCs are checked, and when only headers are looked at.
+# Bytes per read: when CRCs are checked, and when only headers are read.
 _CRC_CHUNK = 1 << 20
 _HEADER_CHUNK = 1 << 12
-# The search for a batch after damage computes CRCs of at most this many bytes: so many for each byte that is searched,
-# and at least the others.
+# The search for a batch after damage computes CRCs of at most _MIN_CRC_BYTES, plus this many bytes per searched byte.
 _CRC_BYTES_PER_BYTE = 4
 _MIN_CRC_BYTES = 1 << 26
 
@@ -83,7 +82,7 @@ def _is_first_good(
         and expected_offset < following.base_offset <= header.last_offset
         and header.base_offset > expected_offset
     ):
-        # The base offset, which no CRC covers, leaves a gap, and the next batch does not know of it.
+        # The base offset, which the CRC does not cover, leaves a gap, and the next batch has offsets in that gap.
         return False
     return _is_valid_batch(file, position, header.size, header.base_offset)
 
@@ -161,7 +160,7 @@ class BatchScan:
         self._end = end
         self._check_crc = check_crc
         self._contiguous = contiguous
-        # The offset that follows without a gap; inside a segment it is not known at first.
+        # The offset that follows without a gap; -1 at first if the scan starts inside a segment.
         self._expected_offset = -1 if start else next_offset
         self._next_base_offset = next_base_offset
         self._max_offset = base_offset + MAX_RELATIVE_OFFSET

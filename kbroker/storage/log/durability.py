@@ -41,7 +41,7 @@ class DirectorySync:
         self._changes += 1
 
     def mark_unsynced(self) -> None:
-        """Nothing is known to be durable, not even the directory's own name."""
+        """No name may be durable, not even that of the directory."""
         self._changes += 1
         self._parent_is_synced = False
 
@@ -68,8 +68,8 @@ def checkpoint_job(
 ) -> Callable[[], WrittenIndexes]:
     """Return a job for a thread that brings the files of a log up to this moment.
 
-    First the log itself, so that indexes and snapshot never know more than what is durable. The snapshot comes last:
-    recovery reads the log from the newest snapshot on, so what was aborted before it must be in the indexes.
+    The log is synced first, so that indexes and snapshot never have more than what is durable. The snapshot is written
+    last: recovery reads the log from the newest snapshot on, so earlier aborted transactions must be in the indexes.
     """
     index_jobs = [(segment, segment.indexes.write_job(sync_indexes)) for segment in segments]
 

@@ -185,7 +185,7 @@ class Log(LogReads):
             raise self._cut_back(OSError(ENOSPC, f"{written} of {size} bytes written"))
 
     def _on_index_entry(self, segment: LogSegment, position: int) -> None:
-        """The batch at `position` has got index entries: time to look at what need not be checked for each batch."""
+        """The batch at `position` was added to the indexes: check what need not be checked for every batch."""
         if segment.indexes.is_full(self.config.segment_index_bytes):
             self._index_full = True
             self._update_limits()
@@ -472,9 +472,9 @@ class Log(LogReads):
         return replaced
 
     def truncate_blocking(self, offset: int) -> None:
-        """Remove the batches that reach `offset` and all after them: a follower's end of log that its leader has not.
+        """Remove the batches that reach `offset` and all after them, as a follower does with what its leader lacks.
 
-        Only while nothing else uses the log and no task is left. Raises OSError, KafkaError.
+        Nothing else may use the log, and no task may be left. Raises OSError, KafkaError.
         """
         if offset >= self.log_end_offset:
             return

@@ -16,7 +16,7 @@ def unlink_blocking(disk: Disk, paths: Iterable[str]) -> None:
         try:
             disk.unlink(path)
         except OSError:
-            # It has gone with the partition's directory; or it stays, and the next start removes it.
+            # The partition's directory was removed; or the next start removes the file.
             continue
 
 

@@ -1,4 +1,4 @@
-"""What is known about one producer of a partition."""
+"""The state of one producer of a partition."""
 
 from collections import deque
 from typing import NamedTuple

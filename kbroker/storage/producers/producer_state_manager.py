@@ -48,8 +48,8 @@ class ProducerStateManager:
 
         Returns None if the batch is to be appended, or (base offset, last offset, max timestamp) of the stored batch
         that it duplicates. Raises KafkaError: INVALID_PRODUCER_EPOCH for an old epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for
-        a gap, and for a duplicate of a batch that is no longer known; INVALID_TXN_STATE for a batch outside of the open
-        transaction, and with `verify` for one that begins a transaction without the `guard` of its verification.
+        a gap, and for a duplicate of an older batch than the last five; INVALID_TXN_STATE for a batch outside of the
+        open transaction, and with `verify` for one that begins a transaction without the `guard` of its verification.
         """
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
         transactional = attributes & TRANSACTIONAL
@@ -102,8 +102,8 @@ class ProducerStateManager:
     def begin_verification(self, producer_id: int, epoch: int, sequence: int, tv2: bool) -> VerificationGuard | None:
         """Begin to verify with the coordinator that the partition is part of the producer's transaction.
 
-        Returns the guard for the append, or None if the partition is known to be part of it. `tv2`: the client uses
-        transactions of version 2. Raises KafkaError(INVALID_PRODUCER_EPOCH).
+        Returns the guard for the append, or None if the transaction is already open in the partition. `tv2`: the client
+        uses transactions of version 2. Raises KafkaError(INVALID_PRODUCER_EPOCH).
         """
         entry = self._entries.get(producer_id)
         if entry is not None and epoch < entry.epoch:
@@ -245,8 +245,8 @@ class ProducerStateManager:
     def last_batches(self) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
         """What compaction must keep of each producer, so that its state can be rebuilt.
 
-        Returns the last offset of each producer's last batch of records, and (producer id, epoch) of the producers of
-        which only a marker is known.
+        Returns the last offset of each producer's last batch of records, and (producer id, epoch) of the producers
+        without such a batch, which have written only a marker.
         """
         offsets = frozenset([entry.batches[-1][2] for entry in self._entries.values() if entry.batches])
         markers = [(producer_id, entry.epoch) for producer_id, entry in self._entries.items() if not entry.batches]
@@ -277,7 +277,7 @@ class ProducerStateManager:
     def from_snapshot(cls, data: bytes, end_offset: int | None = None) -> "ProducerStateManager":
         """Read a .snapshot file, Kafka's or ours; raises ValueError if it is damaged.
 
-        `end_offset`: the offset at which it was taken. It cannot know later ones.
+        `end_offset`: the offset at which it was taken. A later offset in it is damage.
         """
         states = cls()
         open_transactions = []
@@ -285,7 +285,7 @@ class ProducerStateManager:
             entry = states._entries[saved.producer_id] = ProducerStateEntry(saved.producer_epoch)
             latest_offset = max(saved.last_offset, saved.txn_first_offset)
             if end_offset is not None and latest_offset >= end_offset:
-                raise ValueError(f"producer snapshot that knows offset {latest_offset}")
+                raise ValueError(f"producer snapshot with the later offset {latest_offset}")
             last = saved.last_sequence
             if saved.last_offset >= 0:
                 first = _add_sequence(last, -saved.offset_delta) if last >= 0 else NO_SEQUENCE

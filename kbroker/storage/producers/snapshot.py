@@ -52,7 +52,7 @@ def decode_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
 
 
 def decode_damaged_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
-    """As many entries as there are bytes for, to be looked at by people."""
+    """Decode as many entries as there are bytes for, to be printed."""
     body = memoryview(data)[_PREFIX.size + _COUNT.size :]
     return _iter_entries(body[: len(body) - len(body) % _ENTRY.size])
 

@@ -60,7 +60,7 @@ class VerificationStates:
     def check_sequence(self, header: BatchHeader, has_batches: bool) -> None:
         """Check the first batch of a transaction; raises KafkaError(OUT_OF_ORDER_SEQUENCE_NUMBER) as Kafka 4.3 does.
 
-        With version 2 each transaction has its own epoch, so the first batch of a producer without known batches must
+        With version 2 each transaction has its own epoch, so the first batch of a producer without batches here must
         have sequence 0. Without transactions it may have any.
         """
         entry = self._entries.get(header.producer_id)
@@ -84,7 +84,7 @@ class VerificationStates:
             self._entries.pop(producer_id, None)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget verifications that were there `expiration_ms` ago: their requests have gone."""
+        """Remove verifications that are older than `expiration_ms`: their requests were given up."""
         for producer_id, entry in list(self._entries.items()):
             if entry.first_checked_ms is None:
                 entry.first_checked_ms = now_ms

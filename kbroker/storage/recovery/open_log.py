@@ -53,7 +53,7 @@ def open_log(
     """Open a partition's log in a thread, or create it if its directory does not exist.
 
     `recovery_point`, `log_start_offset` and `cleaned_to` are those of the checkpoint files, 0 if these have none;
-    `checkpointed`: the files are known to be the last ones that were written; `clean`: the last shutdown was clean.
+    `checkpointed`: the checkpoint files are those that were written last; `clean`: the last shutdown was clean.
     `Log.repairs` says what was repaired. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs
     to another topic of the same name.
     """
@@ -180,7 +180,7 @@ class LogLoader:
             if not self._clean:
                 # Perhaps it was, by a process that died before it could sync that.
                 segment.mark_truncated()
-        # Not known yet. Until then a search takes every offset for possible.
+        # Final when the last segment is recovered. Until then a search may find any offset.
         loaded.log_end_offset = END_OF_LOG
         if not self._clean:
             self._state.replay(trusted_to)

@@ -157,7 +157,7 @@ def load_trusted_indexes(segment: LogSegment, trusted_to: int) -> TrustedIndexes
     ):
         count -= 1
     times.truncate_to_offset(min(limit - 1, MAX_RELATIVE_OFFSET))
-    # Either no record has a timestamp, or the time index was lost: the headers of all batches will tell.
+    # Either no record has a timestamp, or the time index was lost: the headers of all batches are read to find out.
     lost_timestamps = count > 0 and not times.timestamps
     if lost_timestamps:
         count = 0

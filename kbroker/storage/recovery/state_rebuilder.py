@@ -52,7 +52,7 @@ class StateRebuilder:
         self._untrusted: set[LogSegment] = set()
 
     def finish(self) -> None:
-        """The log end offset is known: forget what lies beyond it, and complete the state up to there."""
+        """Remove all state beyond the log end offset, which is final now, and complete the state up to there."""
         loaded = self._loaded
         if self.known_to > loaded.log_end_offset:
             self.load_producers(loaded.log_end_offset)
@@ -151,7 +151,7 @@ class StateRebuilder:
     def _trust_transaction_index_to(self, segment: LogSegment, offset: int) -> None:
         """Forget entries whose marker is at `offset` or later.
 
-        The file stays as it is until everything is known again: if the machine stops before that, the next start may
+        The file stays as it is until the index is complete again: if the machine stops before that, the next start may
         use another snapshot, which relies on the file.
         """
         index = segment.indexes.transaction
@@ -165,15 +165,15 @@ class StateRebuilder:
         segment.indexes.use_transaction_index(TransactionIndex(len(kept), kept[-1].last_offset if kept else -1))
 
     def _write_transaction_index(self, segment: LogSegment) -> None:
-        """Let the file have what is known, as far as snapshots rely on it, and nothing else."""
+        """Replace untrusted entries in the file, and write new ones if a snapshot relies on them."""
         index, path = segment.indexes.transaction, segment.path(file_names.TXN_INDEX)
         if segment in self._untrusted and segment not in self._damaged:
             in_file = encode_entries(iter_transaction_index(segment.disk, path))
-            known = in_file[: index.persisted * TRANSACTION_ENTRY_BYTES] + index.encode_unwritten()
-            if known.startswith(in_file):
+            rebuilt = in_file[: index.persisted * TRANSACTION_ENTRY_BYTES] + index.encode_unwritten()
+            if rebuilt.startswith(in_file):
                 index.mark_written(len(in_file) // TRANSACTION_ENTRY_BYTES)
             else:
-                segment.disk.write_atomic(path, known)
+                segment.disk.write_atomic(path, rebuilt)
                 index.mark_written(len(index))
         self._untrusted.discard(segment)
         # The next start may use a snapshot that was not used now.
@@ -231,15 +231,17 @@ class StateRebuilder:
                 loaded.epochs.assign(epoch, header.base_offset)
 
 
-def _count_back(segment: LogSegment, offset: int, wanted: int) -> tuple[int, int]:
-    """The number of offset index entries before `offset`, and the `wanted`-th last of them; 0, which leads to the start
-    of the segment, if there are not so many."""
+def _count_back(segment: LogSegment, offset: int, back: int) -> tuple[int, int]:
+    """Return the number of offset index entries before `offset`, and the entry `back` places before that.
+
+    The entry is 0, which leads to the start of the segment, if there are not that many.
+    """
     index = segment.indexes.offset
     if index is not None:
         count = bisect_left(index.entries, (offset - segment.base_offset) << 32)
-        return count, index.entries[count - wanted] if count >= wanted else 0
+        return count, index.entries[count - back] if count >= back else 0
     count = segment.indexes.counts.offset
-    return count, _read_offset_entry(segment, count - wanted) if count >= wanted else 0
+    return count, _read_offset_entry(segment, count - back) if count >= back else 0
 
 
 def _read_offset_entry(segment: LogSegment, slot: int) -> int:

@@ -22,8 +22,8 @@ def test_kafkas_own_file() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "version None"),
-        (b"version=0\nbroker.id=1\ncluster.id=x\n", "version 0"),
+        (b"", "unknown version None"),
+        (b"version=0\nbroker.id=1\ncluster.id=x\n", "unknown version 0"),
         (b"version=1\nnode.id=1\n", "cluster.id is missing"),
         (b"version=1\ncluster.id=x\n", "node.id is missing"),
         (b"version=1\ncluster.id=x\nnode.id=one\n", "one"),

@@ -1,4 +1,4 @@
-"""The aborted transactions that a consumer of committed records has to know for what it has read (KIP-98)."""
+"""The aborted transactions that a consumer of committed records needs for a fetch (KIP-98)."""
 
 from kbroker.common import KafkaError
 from kbroker.storage.indexes.transaction_index import AbortedTransaction

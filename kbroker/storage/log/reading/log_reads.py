@@ -106,15 +106,15 @@ class LogReads(LogHealth):
     def readable_end(self) -> int:
         """The offset up to which the log can be read.
 
-        When it is offline that is what was synced before: whether the disk holds the rest is not known. After a failed
-        read it is nothing.
+        An offline log can be read up to the recovery point, since the disk may not hold the rest; after a failed read
+        it cannot be read at all.
         """
         if self._offline is None:
             return self.log_end_offset
         return self.recovery_point if self._is_readable else self.log_start_offset
 
     def bytes_between(self, start: int, end: int) -> int:
-        """Bytes between two offsets; 0 if that cannot be told without waiting for the disk."""
+        """Bytes between two offsets; 0 if that needs to read the disk."""
         return bytes_between(self, start, end)
 
     @property

@@ -1,16 +1,16 @@
-"""Positions in the log that are known without a lookup: of recent appends, and where recent reads ended."""
+"""A cache of positions in the log: those of recent appends, and those at which recent reads ended."""
 
 from bisect import bisect_right
 
 from kbroker.storage.log.segment import LogSegment
 
-# At least this many of the last appends are known.
+# The cache has at least this many of the last appends.
 _RECENT_APPENDS = 64
 _READ_ENDS = 64
 
 
 class PositionCache:
-    """Belongs to a log. When offsets are taken away, the log begins a new cache, since positions may be wrong.
+    """The positions of one log. After a truncation the log uses a new cache, since positions may be wrong.
 
     Threads use it while the event loop appends; segment.py says why that is safe.
     """
@@ -30,7 +30,7 @@ class PositionCache:
     def add_append(self, base_offset: int, position: int) -> None:
         """A batch of the active segment was written."""
         active, offsets, positions = self._recent_appends
-        # First the position: a thread that finds the offset needs it.
+        # The position is added first, since a thread that finds the offset needs it.
         positions.append(position)
         offsets.append(base_offset)
         if len(offsets) >= 2 * _RECENT_APPENDS:
@@ -41,7 +41,8 @@ class PositionCache:
         self._read_ends[_slot(next_offset)] = (next_offset, segment, position)
 
     def find(self, offset: int) -> tuple[LogSegment, int] | None:
-        """Segment and position of the first batch whose last offset is at least `offset`; None if it is not known."""
+        """Segment and position of the first batch whose last offset is at least `offset`; None if the cache does not
+        have it."""
         next_offset, segment, position = self._read_ends[_slot(offset)]
         if next_offset == offset and not segment.retired and position < segment.size:
             return segment, position

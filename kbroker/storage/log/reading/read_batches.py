@@ -21,7 +21,7 @@ from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 
 # At most this many headers are read to find the end of a FileSlice.
 _MAX_HEADERS = 64
-# In data of more bytes the index says where the last batches begin; in less every header is looked at.
+# In more data than this the offset index leads to the last batches; in less, every header is read.
 _INDEXED_BYTES = 8192
 _MAX_ATTEMPTS = 100
 
@@ -97,8 +97,7 @@ def read_batches_blocking(log: ReadableLog, offset: int, max_bytes: int, max_off
 
 
 def bytes_between(log: ReadableLog, start: int, end: int) -> int:
-    """Bytes from the batch that holds offset `start` to the one that holds `end`; 0 if that cannot be told without
-    waiting for the disk."""
+    """Bytes from the batch that holds offset `start` to the one that holds `end`; 0 if that needs to read the disk."""
     segments, positions = log.segments, log.positions
     active = segments[-1]
     try:
@@ -108,14 +107,14 @@ def bytes_between(log: ReadableLog, start: int, end: int) -> int:
             last, last_position = find_batch(log, segments, positions, end, False)
     except (WouldBlock, KafkaError, OSError):
         return 0
-    whole = sum([segment.size for segment in segments if first.base_offset <= segment.base_offset < last.base_offset])
-    return max(whole - position + last_position, 0)
+    sizes = [segment.size for segment in segments if first.base_offset <= segment.base_offset < last.base_offset]
+    return max(sum(sizes) - position + last_position, 0)
 
 
 def _find_slice_end(segment: LogSegment, position: int, size: int) -> tuple[int, int | None]:
     """Bytes of the complete batches in `size` bytes at `position`, and the offset that follows them.
 
-    Only headers near the end are read. Returns 0 bytes if these do not tell. Raises WouldBlock.
+    Only headers near the end are read. Returns 0 bytes if these are not enough. Raises WouldBlock.
     """
     end = position + size
     try:

@@ -37,7 +37,7 @@ async def test_a_directory_of_another_cluster(m: Machine) -> None:
 async def test_a_damaged_identity(m: Machine) -> None:
     await m.stop()
     m.disk.data("/data/meta.properties")[:] = b"version=9\n"
-    with pytest.raises(ForeignDirectory, match=r"/data/meta.properties is damaged: version 9 is not known"):
+    with pytest.raises(ForeignDirectory, match=r"/data/meta.properties is damaged: unknown version 9"):
         await m.start()
 
 

@@ -159,7 +159,7 @@ class _BatchReader:
         self._expected_offset = max(header.next_offset, self._base_offset)
 
     def _search(self, start: int) -> tuple[int, str | None]:
-        """Return the position of the next sound batch, or the end, and what the bytes before it are, if that is clear."""
+        """Return the position of the next sound batch, or the end; and what lies before it, where that is clear."""
         # The name of a file may claim more than an offset can be.
         limits = (self._base_offset & _MAX_UINT64, (self._base_offset + MAX_RELATIVE_OFFSET) & _MAX_UINT64)
         high_halves = {limit.to_bytes(8, "big")[:4] for limit in limits}

@@ -90,7 +90,7 @@ class WriteEvent:
 
 
 def complete(future: Future[T] | None, response: T) -> None:
-    """Set a response, unless the request's connection was closed, which cancels its future."""
+    """Set a response, unless the future is done: its request has timed out, or the broker is stopping."""
     if future is not None and not future.done():
         future.set_result(response)
 

@@ -1,4 +1,4 @@
-"""Groups behave as Apache Kafka 4.3.1's, answer by answer: recorded scenarios, played in virtual time."""
+"""Groups respond as those of Apache Kafka 4.3.1 in recorded scenarios, played in virtual time."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_answers_are_those_of_apache_kafka(path: Path) -> None:
+def test_responses_are_those_of_apache_kafka(path: Path) -> None:
     recorded = path.read_text()
     configs = re.findall(r"^#! (\S+)=(\d+)$", recorded, re.MULTILINE)
     harness = Harness(**{name.replace(".", "_"): int(text) for name, text in configs})

@@ -1,4 +1,4 @@
-"""A transaction coordinator for each story, closed at its end."""
+"""A transaction coordinator for each test, closed at its end."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,14 +9,14 @@ from tests.unit.support.transaction_coordinator import Harness
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Harness]]:
-    made: list[Harness] = []
+    harnesses: list[Harness] = []
 
-    def add(harness: Harness | None = None, **config: object) -> Harness:
-        made.append(harness or Harness(**config))  # type: ignore[arg-type]
-        return made[-1]
+    def build(harness: Harness | None = None, **config: object) -> Harness:
+        harnesses.append(harness or Harness(**config))  # type: ignore[arg-type]
+        return harnesses[-1]
 
-    yield add
-    for harness in made:
+    yield build
+    for harness in harnesses:
         harness.close()
 
 

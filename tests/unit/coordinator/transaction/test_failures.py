@@ -1,4 +1,4 @@
-"""Stories of the transaction coordinator: markers and records that cannot be written, restarts, elections."""
+"""The transaction coordinator when markers and records cannot be written, and through restarts and elections."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ LOG = Path(__file__).parents[1] / "data" / "transactions-4.3.1.log"
 OLD_CLIENT = 0
 
 
-# Markers that do not get through.
+# Markers that cannot be written.
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ OLD_CLIENT = 0
         ErrorCode.NOT_COORDINATOR,
     ],
 )
-def test_a_marker_is_sent_until_it_is_there(h: Harness, error: ErrorCode):
+def test_a_marker_is_sent_until_it_is_written(h: Harness, error: ErrorCode):
     producer = open_transaction(h, A0, B0)
     h.markers.errors[B0] = error
     assert h.commit(producer) == (1000, 1)
@@ -84,7 +84,7 @@ def test_a_partition_of_a_deleted_topic_needs_no_marker(h: Harness):
     assert h.state() == "CompleteCommit"
 
 
-def test_a_topic_that_is_deleted_while_its_marker_is_tried(h: Harness):
+def test_a_topic_that_is_deleted_while_its_marker_is_retried(h: Harness):
     producer = open_transaction(h, B0)
     h.markers.errors[B0] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     h.commit(producer)
@@ -93,8 +93,8 @@ def test_a_topic_that_is_deleted_while_its_marker_is_tried(h: Harness):
     assert h.state() == "CompleteCommit"
 
 
-def test_a_partition_with_a_later_epoch_is_done(h: Harness):
-    """Only a coordinator that forgot something can see it, after a power loss."""
+def test_a_partition_with_a_later_epoch_needs_no_marker(h: Harness):
+    """That happens if the coordinator has lost records in a power loss."""
     producer = open_transaction(h, A0, B0)
     h.markers.errors[B0] = ErrorCode.INVALID_PRODUCER_EPOCH
     h.commit(producer)
@@ -108,11 +108,11 @@ def test_another_coordinator_writes_the_markers(h: Harness, make: Callable[..., 
     h.loop.pass_ms(60_000)
     assert h.state() == "PrepareCommit"
     assert h.markers.attempts.count(A0) == 1
-    again = make(h.crash())
-    assert again.state() == "CompleteCommit"
+    successor = make(h.crash())
+    assert successor.state() == "CompleteCommit"
 
 
-def test_a_completion_that_cannot_be_written_is_tried_again(h: Harness):
+def test_a_completion_that_cannot_be_written_is_retried(h: Harness):
     producer = open_transaction(h)
     h.markers.held = True
     h.commit(producer)
@@ -127,10 +127,10 @@ def test_a_completion_that_cannot_be_written_is_tried_again(h: Harness):
     assert h.markers.attempts == [A0]
 
 
-# Writes that fail.
+# Records that cannot be written.
 
 
-def test_a_change_that_cannot_be_written_has_not_happened(h: Harness):
+def test_a_transition_that_cannot_be_written_has_no_effect(h: Harness):
     producer = open_transaction(h)
     h.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
     assert h.add(producer, B0) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -140,42 +140,42 @@ def test_a_change_that_cannot_be_written_has_not_happened(h: Harness):
     assert {one.transactional_id for one in h.transactions.list_transactions()} == {"t"}
     h.log.append_error = None
     assert h.transactions.describe("t").partitions == {A0}
-    # That the fencing failed did not cost an epoch.
+    # The failed fencing did not use up an epoch.
     assert h.commit(producer) == (1000, 1)
 
 
 # Restarts and elections.
 
 
-def test_what_was_prepared_is_completed_after_a_crash(h: Harness, make: Callable[..., Harness]):
+def test_a_prepared_transaction_is_completed_after_a_crash(h: Harness, make: Callable[..., Harness]):
     producer = open_transaction(h, A0, B0)
     h.init("aborted")
     h.add((1001, 0), A1, id="aborted")
     h.markers.held = True
     h.commit(producer)
     h.abort((1001, 0), id="aborted")
-    again = make(h.crash())
-    assert sorted(again.markers.written) == [
+    successor = make(h.crash())
+    assert sorted(successor.markers.written) == [
         (A0, TransactionMarker(1000, 1, True, 0, 2)),
         (A1, TransactionMarker(1001, 1, False, 0, 2)),
         (B0, TransactionMarker(1000, 1, True, 0, 2)),
     ]
-    assert (again.state(), again.state("aborted")) == ("CompleteCommit", "CompleteAbort")
+    assert (successor.state(), successor.state("aborted")) == ("CompleteCommit", "CompleteAbort")
 
 
-def test_what_was_not_prepared_stays_open_after_a_crash(h: Harness, make: Callable[..., Harness]):
+def test_a_transaction_that_is_not_prepared_stays_open_after_a_crash(h: Harness, make: Callable[..., Harness]):
     producer = open_transaction(h)
-    again = make(h.crash())
-    assert again.state() == "Ongoing"
-    assert again.add(producer, B0) is None
-    assert again.commit(producer) == (1000, 1)
+    successor = make(h.crash())
+    assert successor.state() == "Ongoing"
+    assert successor.add(producer, B0) is None
+    assert successor.commit(producer) == (1000, 1)
 
 
 def test_a_transaction_times_out_after_a_restart(h: Harness, make: Callable[..., Harness]):
     open_transaction(h)
-    again = make(h.crash())
-    again.loop.pass_ms(TIMEOUT_MS + 12_000)
-    assert again.state() == "CompleteAbort"
+    successor = make(h.crash())
+    successor.loop.pass_ms(TIMEOUT_MS + 12_000)
+    assert successor.state() == "CompleteAbort"
 
 
 def test_a_coordinator_that_loses_its_partition_stops(h: Harness):
@@ -187,14 +187,14 @@ def test_a_coordinator_that_loses_its_partition_stops(h: Harness):
     assert h.init() is ErrorCode.NOT_COORDINATOR
     h.markers.complete()
     h.loop.run_ready()
-    assert "CompleteCommit" not in h.states(), "its successor writes that"
+    assert "CompleteCommit" not in h.states(), "the next coordinator writes it"
     h.markers.held = False
     h.elect(1)
     assert h.state() == "CompleteCommit"
     assert [marker.coordinator_epoch for _, marker in h.markers.written] == [0, 2]
 
 
-def test_who_waits_when_the_partition_is_lost_is_told(h: Harness):
+def test_losing_the_partition_fails_waiting_requests(h: Harness):
     producer = open_transaction(h)
     h.log.held = True
     ending = h.start(h.transactions.end_transaction("t", *producer, True, 2))
@@ -203,14 +203,14 @@ def test_who_waits_when_the_partition_is_lost_is_told(h: Harness):
     assert h.markers.attempts == []
 
 
-def test_markers_have_the_epoch_of_the_coordinator(h: Harness):
+def test_markers_have_the_leader_epoch_of_the_coordinator(h: Harness):
     h.elect(1)
     producer = open_transaction(h)
     h.commit(producer)
     assert [marker.coordinator_epoch for _, marker in h.markers.written] == [1]
 
 
-def test_while_loading_and_elsewhere(h: Harness):
+def test_a_partition_that_cannot_be_loaded_is_loaded_later(h: Harness):
     h.elect(2)
     assert h.verify((1000, 0), A0) is ErrorCode.NOT_COORDINATOR
     assert h.transactions.list_transactions() == []
@@ -222,8 +222,8 @@ def test_while_loading_and_elsewhere(h: Harness):
     assert h.init() == (1000, 0)
 
 
-def test_what_kafka_wrote_is_gone_on_with(make: Callable[..., Harness]):
-    """The log of Apache Kafka 4.3.1; "gone" had expired there."""
+def test_transactions_in_a_log_of_apache_kafka_continue(make: Callable[..., Harness]):
+    """In the log of Apache Kafka 4.3.1 the id "gone" has expired."""
     log = MemoryLog()
     data = LOG.read_bytes()
     log.batches[TopicPartition(TRANSACTION_STATE_TOPIC, 0)] = [
@@ -239,7 +239,7 @@ def test_what_kafka_wrote_is_gone_on_with(make: Callable[..., Harness]):
     assert h.commit((3, 0), id="old", version=OLD_CLIENT) == (3, 0)
 
 
-def test_a_topic_that_is_deleted_takes_its_transactions_along(h: Harness):
+def test_without_its_topic_there_is_no_coordinator(h: Harness):
     open_transaction(h)
     h.delete_topic("__transaction_state")
     assert h.init() is ErrorCode.NOT_COORDINATOR

@@ -1,4 +1,4 @@
-"""Stories of the transaction coordinator: one transaction after the other, in what order, requests that come again."""
+"""Transactions: their steps, concurrent and repeated requests, empty transactions."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def test_a_transaction_is_prepared_then_marked_then_completed(h: Harness):
     assert h.add(producer, A0, B0) is None
     assert h.state() == "Ongoing"
     assert h.commit(producer) == (1000, 1)
-    # The markers have the next epoch: what the producer has sent with the old one cannot come after them.
+    # The markers have the next epoch, so that no batch with the old one is accepted after them.
     assert h.markers.written == [
         (A0, TransactionMarker(1000, 1, True, 0, 2)),
         (B0, TransactionMarker(1000, 1, True, 0, 2)),
@@ -47,18 +47,18 @@ def test_older_clients_keep_their_epoch(h: Harness):
     ]
 
 
-def test_partitions_are_added_as_they_come(h: Harness):
+def test_partitions_are_added_one_after_the_other(h: Harness):
     producer = open_transaction(h)
-    begun_ms = h.transactions.describe("t").start_ms
+    start_ms = h.transactions.describe("t").start_ms
     h.loop.pass_ms(5)
     assert h.add(producer, B0) is None
     assert h.transactions.describe("t").partitions == {A0, B0}
-    assert h.transactions.describe("t").start_ms == begun_ms
+    assert h.transactions.describe("t").start_ms == start_ms
     h.log.held = True
-    assert h.add(producer, A0, B0) is None, "what is there already needs no write"
+    assert h.add(producer, A0, B0) is None, "partitions of the transaction need no record"
 
 
-def test_who_may_write_is_verified(h: Harness):
+def test_partitions_are_verified(h: Harness):
     producer = open_transaction(h)
     assert h.verify(producer, A0, B0) == {A0: ErrorCode.NONE, B0: ErrorCode.TRANSACTION_ABORTABLE}
     assert h.verify((999, 0), A0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -72,7 +72,7 @@ def test_who_may_write_is_verified(h: Harness):
     assert h.verify((1000, 1), A0) == {A0: ErrorCode.TRANSACTION_ABORTABLE}
 
 
-# The order of things.
+# The order of the steps.
 
 
 def test_no_marker_before_the_prepare_is_committed(h: Harness):
@@ -88,7 +88,7 @@ def test_no_marker_before_the_prepare_is_committed(h: Harness):
     assert h.markers.attempts == [A0]
 
 
-def test_the_end_is_answered_when_it_is_decided_and_others_wait_for_the_markers(h: Harness):
+def test_the_end_succeeds_when_it_is_decided_and_other_requests_wait_for_the_markers(h: Harness):
     producer = open_transaction(h, A0, B0)
     h.markers.held = True
     producer = h.commit(producer)
@@ -104,13 +104,13 @@ def test_the_end_is_answered_when_it_is_decided_and_others_wait_for_the_markers(
     assert h.add(producer, A0) is None
 
 
-def test_it_is_completed_only_when_the_last_marker_is_there(h: Harness):
+def test_a_transaction_is_completed_when_the_last_marker_is_written(h: Harness):
     producer = open_transaction(h, A0, A1, B0)
     h.markers.held = True
     h.commit(producer)
-    for tp, _, done in list(h.markers.waiting)[:2]:
+    for tp, _, on_written in list(h.markers.waiting)[:2]:
         assert h.state() == "PrepareCommit"
-        done(ErrorCode.NONE)
+        on_written(ErrorCode.NONE)
         assert tp not in h.transactions.describe("t").partitions
     h.loop.run_ready()
     assert h.transactions.describe("t").partitions == {B0}
@@ -120,7 +120,7 @@ def test_it_is_completed_only_when_the_last_marker_is_there(h: Harness):
     assert h.transactions.describe("t").partitions == frozenset()
 
 
-def test_one_change_at_a_time(h: Harness):
+def test_one_transition_at_a_time(h: Harness):
     producer = open_transaction(h)
     h.log.held = True
     adding = h.start(h.transactions.add_partitions("t", *producer, [B0], 2))
@@ -133,8 +133,8 @@ def test_one_change_at_a_time(h: Harness):
     assert adding.result() is None
 
 
-def test_a_request_before_the_change_is_there_is_judged_after_it(h: Harness):
-    """Only v2 asks for the change first: its producer may have the id and epoch that are being written."""
+def test_the_producer_is_validated_after_the_transition_in_flight(h: Harness):
+    """Only with transactions version 2, whose producers may have the id and epoch that are being written."""
     producer = open_transaction(h)
     h.log.held = True
     adding = h.start(h.transactions.add_partitions("t", *producer, [B0], 2))
@@ -158,7 +158,7 @@ def test_transactions_that_end_together_share_appends(h: Harness):
     assert {tp: len(batches) - before[tp] for tp, batches in h.log.batches.items()} == dict.fromkeys(before, 2)
 
 
-def test_a_client_that_went_away_leaves_its_request_behind(h: Harness):
+def test_a_cancelled_request_is_completed(h: Harness):
     producer = open_transaction(h)
     h.log.held = True
     ending = h.start(h.transactions.end_transaction("t", *producer, True, 2))
@@ -170,10 +170,10 @@ def test_a_client_that_went_away_leaves_its_request_behind(h: Harness):
     assert h.state() == "CompleteCommit"
 
 
-# The same request again.
+# Repeated requests.
 
 
-def test_an_end_that_is_repeated_is_answered_as_before(h: Harness):
+def test_a_repeated_end_has_the_same_result(h: Harness):
     producer = open_transaction(h)
     assert h.commit(producer) == (1000, 1)
     assert h.commit(producer) == (1000, 1)
@@ -199,7 +199,7 @@ def test_a_late_end_cannot_end_the_next_transaction(h: Harness):
     assert h.commit(first) is ErrorCode.PRODUCER_FENCED
 
 
-def test_an_end_of_an_older_client_that_is_repeated(h: Harness):
+def test_a_repeated_end_of_an_older_client_has_the_same_result(h: Harness):
     producer = open_transaction(h, version=OLD_CLIENT)
     h.commit(producer, version=OLD_CLIENT)
     assert h.commit(producer, version=OLD_CLIENT) == producer
@@ -211,12 +211,12 @@ def test_an_end_of_an_older_client_that_is_repeated(h: Harness):
     assert h.states().count("PrepareCommit") == 1
 
 
-def test_an_end_repeated_after_a_restart(h: Harness, make: Callable[..., Harness]):
+def test_a_repeated_end_has_the_same_result_after_a_restart(h: Harness, make: Callable[..., Harness]):
     producer = open_transaction(h)
     h.commit(producer)
-    again = make(h.crash())
-    assert again.commit(producer) == (1000, 1)
-    assert again.abort(producer) is ErrorCode.INVALID_TXN_STATE
+    successor = make(h.crash())
+    assert successor.commit(producer) == (1000, 1)
+    assert successor.abort(producer) is ErrorCode.INVALID_TXN_STATE
 
 
 # Empty transactions.
@@ -233,7 +233,7 @@ def test_an_empty_transaction_cannot_be_committed(h: Harness):
 
 
 def test_an_abort_of_an_empty_transaction_bumps_the_epoch(h: Harness):
-    """The producer may have sent what has not arrived: with the new epoch it cannot become part of the next one."""
+    """Batches that are still in flight must not become part of the producer's next transaction."""
     producer = h.init()
     h.loop.pass_ms(10)
     assert h.abort(producer) == (1000, 1)

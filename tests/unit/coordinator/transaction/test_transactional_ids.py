@@ -1,4 +1,4 @@
-"""Stories of the transaction coordinator: whose a transactional id is, its epochs, its timeouts, its expiry."""
+"""Transactional ids: their producers and epochs, timeouts and expiration."""
 
 from collections.abc import Callable
 
@@ -13,10 +13,10 @@ DAY_MS = 86_400_000
 OLD_CLIENT = 0
 
 
-# Who is the producer.
+# Fencing.
 
 
-def test_others_cannot_touch_a_transaction(h: Harness):
+def test_only_the_current_producer_can_change_a_transaction(h: Harness):
     open_transaction(h)
     assert h.add((999, 0), A0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert h.add((1000, 1), A0) is ErrorCode.PRODUCER_FENCED
@@ -29,14 +29,14 @@ def test_others_cannot_touch_a_transaction(h: Harness):
         assert h.commit((1000, 0), id="", version=version) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_new_producer_fences_the_former(h: Harness):
+def test_a_new_producer_fences_the_former_one(h: Harness):
     former = h.init()
     assert h.init() == (1000, 1)
     assert h.add(former, A0) is ErrorCode.PRODUCER_FENCED
     assert h.abort(former) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_new_producer_aborts_what_the_former_has_open(h: Harness):
+def test_a_new_producer_aborts_the_open_transaction_of_the_former_one(h: Harness):
     former = open_transaction(h)
     h.markers.held = True
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -45,7 +45,7 @@ def test_a_new_producer_aborts_what_the_former_has_open(h: Harness):
     h.loop.run_ready()
     assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 2))]
     assert h.init() == (1000, 2)
-    # To the former it looks like its own abort; its commit must fail.
+    # To the former producer it looks like its own abort. Its commit must fail.
     assert h.commit(former) is ErrorCode.PRODUCER_FENCED
 
 
@@ -63,14 +63,14 @@ def test_a_fenced_producer_does_not_get_the_epoch_of_an_older_client(h: Harness,
     assert h.add(newer, B0, version=OLD_CLIENT) is None
 
 
-def test_the_former_finds_its_transaction_aborted(h: Harness):
+def test_the_former_producer_finds_its_transaction_aborted(h: Harness):
     former = open_transaction(h)
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.commit(former) is ErrorCode.INVALID_TXN_STATE
     assert h.abort(former) == (1000, 1)
 
 
-def test_fencing_without_epoch_bumps_of_transactions(make: Callable[..., Harness]):
+def test_fencing_before_transactions_version_2(make: Callable[..., Harness]):
     """transaction.version below 2."""
     h = make(version=1)
     former = open_transaction(h, version=OLD_CLIENT)
@@ -81,25 +81,25 @@ def test_fencing_without_epoch_bumps_of_transactions(make: Callable[..., Harness
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_timeouts_out_of_bounds(h: Harness, timeout_ms: int):
+def test_the_timeout_has_bounds(h: Harness, timeout_ms: int):
     assert h.init(timeout_ms=timeout_ms) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert h.init(timeout_ms=900_000) == (1000, 0)
 
 
-def test_a_producer_without_a_name(h: Harness):
+def test_an_invalid_transactional_id_or_producer_is_rejected(h: Harness):
     assert h.init("") is ErrorCode.INVALID_REQUEST
     assert h.init(producer=(1000, -1)) is ErrorCode.INVALID_REQUEST
     assert h.init(producer=(-1, 3)) is ErrorCode.INVALID_REQUEST
 
 
-def test_no_producer_id_can_be_had(h: Harness):
+def test_no_producer_id_is_available(h: Harness):
     h.producer_ids.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert h.init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
     h.producer_ids.error = None
     assert h.init() == (1000, 0)
 
 
-def test_two_that_begin_at_once(h: Harness):
+def test_of_two_producers_at_once_one_has_to_try_again(h: Harness):
     tasks = [h.loop.create_task(h.transactions.init_producer_id("t", TIMEOUT_MS)) for _ in range(2)]
     h.loop.run_ready()
     results = [task.exception() or task.result() for task in tasks]
@@ -107,18 +107,18 @@ def test_two_that_begin_at_once(h: Harness):
     assert str(results[1]) == "CONCURRENT_TRANSACTIONS"
 
 
-# KIP-360: a producer goes on after an error with what it has.
+# KIP-360: a producer continues after an error with its producer id.
 
 
 def test_a_producer_bumps_its_own_epoch(h: Harness):
     producer = h.init()
     assert h.init(producer=producer) == (1000, 1)
-    assert h.init(producer=producer) == (1000, 1), "its answer was lost"
+    assert h.init(producer=producer) == (1000, 1), "the response was lost"
     assert h.init(producer=(1000, 1)) == (1000, 2)
     assert h.init(producer=producer) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_cannot_bump_after_another_has_come(h: Harness):
+def test_a_fenced_producer_cannot_bump_its_epoch(h: Harness):
     former = h.init()
     h.init()
     assert h.init(producer=former) is ErrorCode.PRODUCER_FENCED
@@ -126,19 +126,19 @@ def test_a_producer_cannot_bump_after_another_has_come(h: Harness):
     assert h.init(producer=(1000, 1)) == (1000, 2)
 
 
-def test_a_producer_whose_id_was_forgotten_gets_a_new_one(h: Harness):
+def test_the_producer_of_an_expired_transactional_id_gets_a_new_producer_id(h: Harness):
     assert h.init(producer=(77, 5)) == (1000, 0)
 
 
-def test_a_bump_that_is_repeated_after_a_restart_is_fenced(h: Harness, make: Callable[..., Harness]):
-    """The last epoch is not written down, in Kafka neither: the producer has to begin anew."""
+def test_a_repeated_bump_is_fenced_after_a_restart(h: Harness, make: Callable[..., Harness]):
+    """The last epoch is not in the log, nor is it in Kafka's: the producer has to start successor."""
     producer = h.init()
     h.init(producer=producer)
-    again = make(h.crash())
-    assert again.init(producer=producer) is ErrorCode.PRODUCER_FENCED
+    successor = make(h.crash())
+    assert successor.init(producer=producer) is ErrorCode.PRODUCER_FENCED
 
 
-# The end of epochs.
+# Exhausted epochs.
 
 
 def test_the_highest_epoch_leads_to_a_new_producer_id(h: Harness):
@@ -147,10 +147,10 @@ def test_the_highest_epoch_leads_to_a_new_producer_id(h: Harness):
     assert h.init() == (1001, 0)
     set_epoch(h, 32766)
     assert h.init(producer=(1001, 32766)) == (1002, 0)
-    assert h.init(producer=(1001, 32766)) == (1002, 0), "its answer was lost"
+    assert h.init(producer=(1001, 32766)) == (1002, 0), "the response was lost"
 
 
-def test_an_end_with_the_last_epoch_gives_a_new_producer_id(h: Harness):
+def test_the_end_of_a_transaction_with_the_last_epoch_returns_a_new_producer_id(h: Harness):
     h.init()
     set_epoch(h, 32766)
     h.add((1000, 32766), A0)
@@ -160,7 +160,7 @@ def test_an_end_with_the_last_epoch_gives_a_new_producer_id(h: Harness):
     h.markers.complete()
     h.loop.run_ready()
     assert h.markers.written == [(A0, TransactionMarker(1000, 32767, True, 0, 2))]
-    assert h.commit((1000, 32766)) == (1001, 0), "the same again"
+    assert h.commit((1000, 32766)) == (1001, 0), "repeated"
     assert h.abort((1000, 32766)) is ErrorCode.INVALID_TXN_STATE
     assert h.add((1001, 0), A0) is None
     assert h.commit((1000, 32766)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -173,10 +173,10 @@ def test_the_new_producer_id_survives_a_restart_before_the_markers(h: Harness, m
     h.add((1000, 32766), A0)
     h.markers.held = True
     assert h.commit((1000, 32766)) == (1001, 0)
-    again = make(h.crash())
-    assert again.markers.written == [(A0, TransactionMarker(1000, 32767, True, 0, 2))]
-    assert again.commit((1000, 32766)) == (1001, 0)
-    assert again.add((1001, 0), A0) is None
+    successor = make(h.crash())
+    assert successor.markers.written == [(A0, TransactionMarker(1000, 32767, True, 0, 2))]
+    assert successor.commit((1000, 32766)) == (1001, 0)
+    assert successor.add((1001, 0), A0) is None
 
 
 def test_fencing_with_the_last_epoch(h: Harness):
@@ -189,7 +189,7 @@ def test_fencing_with_the_last_epoch(h: Harness):
     assert h.init() == (1001, 1)
 
 
-# Timeouts and expiry.
+# Timeouts and expiration.
 
 
 def test_a_transaction_times_out(h: Harness):
@@ -204,7 +204,7 @@ def test_a_transaction_times_out(h: Harness):
     assert h.init(producer=producer) == (1000, 1)
 
 
-def test_a_timeout_without_epoch_bumps_of_transactions(make: Callable[..., Harness]):
+def test_a_timeout_before_transactions_version_2(make: Callable[..., Harness]):
     h = make(version=1)
     producer = open_transaction(h, version=OLD_CLIENT)
     h.loop.pass_ms(TIMEOUT_MS + 12_000)
@@ -220,12 +220,12 @@ def test_a_timeout_with_the_last_epoch(h: Harness):
     h.add((1000, 32766), A0)
     h.loop.pass_ms(TIMEOUT_MS + 12_000)
     assert h.state() == "CompleteAbort"
-    # To the producer it is the answer to its own bump.
+    # To the producer it looks like its own bump.
     assert h.init(producer=(1000, 32766)) == (1001, 0)
     assert h.add((1001, 0), A0) is None
 
 
-def test_partitions_do_not_prolong_a_transaction(h: Harness):
+def test_more_partitions_do_not_extend_the_timeout(h: Harness):
     producer = open_transaction(h)
     h.loop.pass_ms(TIMEOUT_MS - 10_000)
     assert h.add(producer, B0) is None
@@ -263,12 +263,12 @@ def test_transactional_ids_expire(make: Callable[..., Harness]):
     assert {one.transactional_id for one in h.transactions.list_transactions()} == {"later"}
     assert h.states()[-2:] == ["-", "-"]
     assert h.commit((1000, 1)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    again = make(h.crash())
-    assert {one.transactional_id for one in again.transactions.list_transactions()} == {"later"}
+    successor = make(h.crash())
+    assert {one.transactional_id for one in successor.transactions.list_transactions()} == {"later"}
     assert h.init() == (1003, 0)
 
 
-def test_what_is_open_does_not_expire(make: Callable[..., Harness]):
+def test_transactional_ids_with_an_open_transaction_do_not_expire(make: Callable[..., Harness]):
     h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=100 * DAY_MS)
     open_transaction(h)
     h.init("marked")
@@ -279,7 +279,7 @@ def test_what_is_open_does_not_expire(make: Callable[..., Harness]):
     assert (h.state(), h.state("marked")) == ("Ongoing", "PrepareCommit")
 
 
-def test_expiry_that_cannot_be_written_is_tried_again(make: Callable[..., Harness]):
+def test_an_expiration_that_cannot_be_written_is_tried_again(make: Callable[..., Harness]):
     h = make(transaction_abort_timed_out_transaction_cleanup_interval_ms=DAY_MS)
     h.init()
     h.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS

@@ -23,7 +23,7 @@ from protocol.messages.k28_txn_offset_commit import (
 )
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from protocol.records.batch import build_batch, parse_header
-from tests.unit.coordinator.group.test_group_coordinator import DAY_MS, commit_request, committed
+from tests.unit.coordinator.group.test_group_coordinator import DAY_MS, commit_error, commit_request
 from tests.unit.support.group_coordinator import NODE, Harness
 from tests.unit.support.internal_log import MemoryLog
 
@@ -33,15 +33,15 @@ UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    made: list[Harness] = []
+    brokers: list[Harness] = []
 
     def build(*args: Any, **config: Any) -> Harness:
-        made.append(Harness(*args, **config))
-        return made[-1]
+        brokers.append(Harness(*args, **config))
+        return brokers[-1]
 
     yield build
-    for harness in made:
-        harness.close()
+    for broker in brokers:
+        broker.close()
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_commit_fails_if_its_transaction_is_aborted_while_it_waits(broker: Har
     while broker.log.waiting:
         broker.log.commit()
         broker.loop.run_ready()
-    assert (committed(waiting.result()), delete.result().results[0].error_code) == (0, 0)
+    assert (commit_error(waiting.result()), delete.result().results[0].error_code) == (0, 0)
     assert error_of(commit.result()) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert fetched(broker) == [-1, -1, -1]
 

@@ -1,4 +1,4 @@
-"""A whole broker whose clients commit offsets in transactions: it is killed, loses its power, compacts its log."""
+"""Transactional offsets through kills, power losses and compaction of a whole broker."""
 
 import asyncio
 from typing import Any
@@ -39,47 +39,46 @@ UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 def story(function: Any = None, **configs: object) -> Any:
-    """Clients and transactions stay for days."""
+    """A story in which clients and transactions live for days."""
     configs |= {"connections_max_idle_ms": 1 << 40, "transaction_max_timeout_ms": 1 << 30}
     return any_story(function, **configs, transaction_state_log_num_partitions=1)
 
 
-def size(m: Machine) -> int:
+def log_size(m: Machine) -> int:
     return sum(segment.size for segment in m.partition(GROUP_METADATA_TOPIC).log.segments)
 
 
-class User:
-    """One client of group g, or of another, and its producers."""
+class GroupClient:
+    """A client of the group "g", with its transactional producers by transactional id."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.producers: dict[str, tuple[int, int]] = {}
 
-    async def find(self) -> None:
-        """Makes the coordinators' topics."""
+    async def create_internal_topics(self) -> None:
         for kind in (0, 1):
             while True:
                 request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["g"])
-                found = await self.client.request(request, 4, FindCoordinatorResponse)
-                if found.coordinators[0].error_code == 0:
+                response = await self.client.request(request, 4, FindCoordinatorResponse)
+                if response.coordinators[0].error_code == 0:
                     break
                 await asyncio.sleep(0.1)
 
     async def begin(self, name: str) -> None:
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1 << 30)
         while True:
-            found = await self.client.request(request, 5, InitProducerIdResponse)
-            if found.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            response = await self.client.request(request, 5, InitProducerIdResponse)
+            if response.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 break
             await asyncio.sleep(0.1)
-        assert found.error_code == 0
-        self.producers[name] = (found.producer_id, found.producer_epoch)
+        assert response.error_code == 0
+        self.producers[name] = (response.producer_id, response.producer_epoch)
 
-    async def write(self, name: str, partition: int, offset: int) -> None:
-        """Commit in the transaction; which begins with it."""
+    async def commit_in_transaction(self, name: str, partition: int, offset: int) -> None:
+        """Commit an offset in a transaction, which begins with it."""
         if name not in self.producers:
             await self.begin(name)
-        wanted = TxnOffsetCommitRequestPartition(
+        committed = TxnOffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset, committed_metadata=None
         )
         producer_id, epoch = self.producers[name]
@@ -88,11 +87,11 @@ class User:
             group_id="g",
             producer_id=producer_id,
             producer_epoch=epoch,
-            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[wanted])],
+            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[committed])],
         )
         while True:
-            found = await self.client.request(request, 5, TxnOffsetCommitResponse)
-            code = found.topics[0].partitions[0].error_code
+            response = await self.client.request(request, 5, TxnOffsetCommitResponse)
+            code = response.topics[0].partitions[0].error_code
             if code not in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
                 break
             await asyncio.sleep(0.02)
@@ -103,18 +102,18 @@ class User:
         request = EndTxnRequest(
             transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=committed
         )
-        found = await self.client.request(request, 5, EndTxnResponse)
-        assert found.error_code == 0
-        self.producers[name] = (found.producer_id, found.producer_epoch)
+        response = await self.client.request(request, 5, EndTxnResponse)
+        assert response.error_code == 0
+        self.producers[name] = (response.producer_id, response.producer_epoch)
 
-    async def commit(self, partition: int, offset: int, *, group: str = "g", more: int = 0) -> None:
-        """As anybody may, with metadata of some size."""
-        wanted = OffsetCommitRequestPartition(
-            partition_index=partition, committed_offset=offset, committed_metadata="." * more
+    async def commit(self, partition: int, offset: int, *, group: str = "g", metadata_bytes: int = 0) -> None:
+        """Commit an offset without a transaction."""
+        committed = OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_metadata="." * metadata_bytes
         )
-        topics = [OffsetCommitRequestTopic(name="t", partitions=[wanted])]
-        found = await self.client.request(OffsetCommitRequest(group_id=group, topics=topics), 9, OffsetCommitResponse)
-        assert found.topics[0].partitions[0].error_code == 0
+        topics = [OffsetCommitRequestTopic(name="t", partitions=[committed])]
+        response = await self.client.request(OffsetCommitRequest(group_id=group, topics=topics), 9, OffsetCommitResponse)
+        assert response.topics[0].partitions[0].error_code == 0
 
     async def offsets(self, *, stable: bool = True) -> list[int | ErrorCode]:
         topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1, 2])]
@@ -126,39 +125,41 @@ class User:
                 break
             await asyncio.sleep(0.1)
         assert group.error_code == 0
-        found = group.topics[0].partitions
-        return [ErrorCode(one.error_code) if one.error_code else one.committed_offset for one in found]
+        return [
+            ErrorCode(partition.error_code) if partition.error_code else partition.committed_offset
+            for partition in group.topics[0].partitions
+        ]
 
-    async def settled(self) -> list[int | ErrorCode]:
-        """When no marker is on its way."""
-        while UNSTABLE in (found := await self.offsets()):
+    async def stable_offsets(self) -> list[int | ErrorCode]:
+        """Return the offsets once all transactions have their markers."""
+        while UNSTABLE in (offsets := await self.offsets()):
             await asyncio.sleep(0.1)
-        return found
+        return offsets
 
     async def groups(self) -> list[str]:
-        found = await self.client.request(ListGroupsRequest(), 5, ListGroupsResponse)
-        return sorted(group.group_id for group in found.groups)
+        response = await self.client.request(ListGroupsRequest(), 5, ListGroupsResponse)
+        return sorted(group.group_id for group in response.groups)
 
 
-async def user(m: Machine, known: User | None = None) -> User:
-    """A client that goes on with the producers of another."""
-    made = User(await m.client())
-    if known is not None:
-        made.producers = known.producers
+async def group_client(m: Machine, predecessor: GroupClient | None = None) -> GroupClient:
+    """Return a client. With a predecessor it continues with its producers."""
+    client = GroupClient(await m.client())
+    if predecessor is not None:
+        client.producers = predecessor.producers
     else:
-        await made.client.create_topic("t", 3)
-        await made.find()
-    return made
+        await client.client.create_topic("t", 3)
+        await client.create_internal_topics()
+    return client
 
 
 @story
 @pytest.mark.parametrize("death", ["stop", "kill", "power"])
 async def test_open_transactions_of_groups_survive_the_broker(m: Machine, death: str) -> None:
-    one = await user(m)
+    one = await group_client(m)
     await one.commit(0, 1)
-    await one.write("T", 0, 5)
-    await one.write("U", 1, 6)
-    await one.write("V", 2, 7)
+    await one.commit_in_transaction("T", 0, 5)
+    await one.commit_in_transaction("U", 1, 6)
+    await one.commit_in_transaction("V", 2, 7)
     await one.end("V")
     assert await one.offsets() == [UNSTABLE, UNSTABLE, 7]
     if death == "power":
@@ -170,93 +171,93 @@ async def test_open_transactions_of_groups_survive_the_broker(m: Machine, death:
     else:
         await m.crash(power=death == "power")
         await m.start()
-    two = await user(m, one)
+    two = await group_client(m, one)
     assert await two.offsets() == [UNSTABLE, UNSTABLE, 7]
     assert await two.offsets(stable=False) == [1, -1, 7]
-    await two.write("T", 2, 8)
+    await two.commit_in_transaction("T", 2, 8)
     await two.end("T")
     await two.end("U", committed=False)
-    assert await two.settled() == [5, -1, 8]
+    assert await two.stable_offsets() == [5, -1, 8]
 
 
 @story
-async def test_a_decision_that_was_made_before_a_kill_reaches_the_group_after_it(m: Machine) -> None:
-    one = await user(m)
-    await one.write("T", 0, 5)
-    # Killed as soon as the answer is there: the marker may or may not have been written.
+async def test_a_transaction_that_was_committed_before_a_kill_counts_after_it(m: Machine) -> None:
+    one = await group_client(m)
+    await one.commit_in_transaction("T", 0, 5)
+    # Killed at once after the response: the marker may or may not have been written.
     await one.end("T")
     await m.crash()
     await m.start()
-    two = await user(m, one)
-    assert await two.settled() == [5, -1, -1]
-    await two.write("T", 0, 6)
+    two = await group_client(m, one)
+    assert await two.stable_offsets() == [5, -1, -1]
+    await two.commit_in_transaction("T", 0, 6)
     await two.end("T", committed=False)
-    assert await two.settled() == [5, -1, -1]
+    assert await two.stable_offsets() == [5, -1, -1]
 
 
-async def fill(one: User, m: Machine) -> None:
-    """Close a segment of the log."""
+async def fill(one: GroupClient, m: Machine) -> None:
+    """Write until a segment of the log is rolled."""
     log = m.partition(GROUP_METADATA_TOPIC).log
     before = len(log.segments)
-    number = 0
+    offset = 0
     while len(log.segments) == before:
-        number += 1
-        await one.commit(0, number, group="filler", more=4096)
+        offset += 1
+        await one.commit(0, offset, group="filler", metadata_bytes=4096)
 
 
 @story(offsets_topic_segment_bytes=MIB, log_cleaner_min_cleanable_ratio=0)
-async def test_compaction_keeps_what_transactions_mean(m: Machine) -> None:
-    one = await user(m)
+async def test_compaction_keeps_the_outcome_of_transactions(m: Machine) -> None:
+    one = await group_client(m)
     await one.commit(0, 1)
     await one.commit(1, 2)
-    await one.write("T", 0, 5)
+    await one.commit_in_transaction("T", 0, 5)
     await one.end("T")
-    await one.write("U", 1, 6)
+    await one.commit_in_transaction("U", 1, 6)
     await one.end("U", committed=False)
     await fill(one, m)
-    await one.write("V", 2, 7)
-    await one.write("T", 0, 8)
+    await one.commit_in_transaction("V", 2, 7)
+    await one.commit_in_transaction("T", 0, 8)
     await one.commit(0, 9)
     await one.end("T")
     await fill(one, m)
     await fill(one, m)
-    before = size(m)
+    before = log_size(m)
     await asyncio.sleep(MINUTE)
     assert m.processes.began["run"] > 0
-    assert size(m) < before
+    assert log_size(m) < before
     await m.crash()
     await m.start()
-    two = await user(m, one)
+    two = await group_client(m, one)
     assert await two.offsets() == [9, 2, UNSTABLE]
     await two.end("V")
-    assert await two.settled() == [9, 2, 7]
-    # Nothing holds the cleaner back now, and the last of it goes in its time.
+    assert await two.stable_offsets() == [9, 2, 7]
+    # No open transaction holds the cleaner back any more.
     await fill(two, m)
     await asyncio.sleep(2 * DAY)
     await fill(two, m)
     await asyncio.sleep(MINUTE)
-    assert size(m) < 3 * MIB
+    assert log_size(m) < 3 * MIB
     await m.restart()
-    assert await (await user(m, one)).offsets() == [9, 2, 7]
+    assert await (await group_client(m, one)).offsets() == [9, 2, 7]
 
 
 @story(offsets_topic_segment_bytes=MIB, log_cleaner_min_cleanable_ratio=0)
-async def test_what_was_deleted_does_not_come_back_when_its_tombstones_are_gone(m: Machine) -> None:
-    one = await user(m)
-    await one.write("T", 0, 5)
+async def test_deleted_offsets_do_not_come_back_after_their_tombstones_are_compacted(m: Machine) -> None:
+    one = await group_client(m)
+    await one.commit_in_transaction("T", 0, 5)
     await one.end("T")
-    await one.write("T", 1, 6)
+    await one.commit_in_transaction("T", 1, 6)
     assert await one.offsets() == [5, UNSTABLE, -1]
     request = DeleteGroupsRequest(groups_names=["g"])
     (deleted,) = (await one.client.request(request, 2, DeleteGroupsResponse)).results
     assert deleted.error_code == 0
     await one.end("T")
-    assert await one.settled() == [-1, -1, -1]
+    assert await one.stable_offsets() == [-1, -1, -1]
     for _ in range(4):
         await fill(one, m)
         await asyncio.sleep(1.5 * DAY)
     await m.crash()
     await m.start()
-    two = await user(m, one)
+    two = await group_client(m, one)
     assert await two.offsets() == [-1, -1, -1]
     assert await two.groups() == ["filler"]

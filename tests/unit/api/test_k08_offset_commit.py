@@ -26,58 +26,62 @@ def request_for(harness: Harness, version: int, *partitions: int, metadata: str 
 
 @pytest.mark.parametrize("version", range(2, 11))
 def test_every_version_commits(group_broker: Harness, version: int) -> None:
-    answer = group_broker.call(request_for(group_broker, version, 0, 1, 9), version)
-    assert [one.error_code for one in answer.topics[0].partitions] == [
+    response = group_broker.call(request_for(group_broker, version, 0, 1, 9), version)
+    assert [partition.error_code for partition in response.topics[0].partitions] == [
         ErrorCode.NONE,
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    kept = group_broker.committed_offsets()["t"][1]
-    assert (kept.offset, kept.metadata, kept.topic_id) == (7, "", group_broker.metadata.topics["t"].topic_id)
-    assert kept.commit_ms == group_broker.environment.clock.now_ms()
+    committed = group_broker.committed_offsets()["t"][1]
+    assert (committed.offset, committed.metadata, committed.topic_id) == (
+        7,
+        "",
+        group_broker.metadata.topics["t"].topic_id,
+    )
+    assert committed.commit_ms == group_broker.environment.clock.now_ms()
 
 
 @pytest.mark.parametrize("version", [2, 4, 5])
-def test_versions_2_to_4_may_bring_a_retention(group_broker: Harness, version: int) -> None:
+def test_versions_2_to_4_have_a_retention_time(group_broker: Harness, version: int) -> None:
     request = request_for(group_broker, version, 0)
     if version < 5:
         request.retention_time_ms = 1000
     group_broker.call(request, version)
-    kept = group_broker.committed_offsets()["t"][0]
-    assert kept.expire_ms == (group_broker.environment.clock.now_ms() + 1000 if version < 5 else -1)
+    committed = group_broker.committed_offsets()["t"][0]
+    assert committed.expire_ms == (group_broker.environment.clock.now_ms() + 1000 if version < 5 else -1)
 
 
 def test_a_negative_partition_does_not_exist(group_broker: Harness) -> None:
-    answer = group_broker.call(request_for(group_broker, 9, -1), 9)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    response = group_broker.call(request_for(group_broker, 9, -1), 9)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_only_known_partitions_get_the_coordinators_refusal(group_broker: Harness) -> None:
+def test_only_existing_partitions_get_the_error_of_the_coordinator(group_broker: Harness) -> None:
     group_broker.lose_group()
-    answer = group_broker.call(request_for(group_broker, 9, 0, 9), 9)
-    assert [one.error_code for one in answer.topics[0].partitions] == [
+    response = group_broker.call(request_for(group_broker, 9, 0, 9), 9)
+    assert [partition.error_code for partition in response.topics[0].partitions] == [
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
 
 
-def test_a_group_without_a_commit_is_checked_all_the_same(group_broker: Harness) -> None:
-    """All partitions have metadata that is too long: that is their answer, and nothing is written."""
+def test_metadata_that_is_too_large_is_rejected(group_broker: Harness) -> None:
+    """Nothing is written if the metadata of all partitions is too large."""
     before = group_broker.log.record_count()
-    answer = group_broker.call(request_for(group_broker, 9, 0, metadata="m" * 5000), 9)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    response = group_broker.call(request_for(group_broker, 9, 0, metadata="m" * 5000), 9)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert group_broker.log.record_count() == before
     assert GROUP_METADATA_TOPIC in group_broker.metadata.topics
 
 
-def test_a_commit_that_is_not_replicated_in_time_is_to_be_repeated(group_broker: Harness) -> None:
-    """offsets.commit.timeout.ms, with the error that Kafka answers then."""
+def test_a_commit_that_is_not_committed_in_time_can_be_retried(group_broker: Harness) -> None:
+    """offsets.commit.timeout.ms, with the error of Kafka."""
     group_broker.log.held = True
     commit = group_broker.start(request_for(group_broker, 9, 0), 9)
     group_broker.loop.pass_ms(4999)
     assert not commit.done()
     group_broker.loop.pass_ms(1)
     assert commit.result().topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    # What was written counts all the same, once it is replicated.
+    # The records count once they are committed.
     group_broker.log.commit()
     assert list(group_broker.committed_offsets()["t"]) == [0]

@@ -13,7 +13,7 @@ GROUP, SHARE = 0, 2
 
 
 def find(broker: Harness, version: int, key: str = "g", key_type: int = GROUP) -> tuple[int, int, str, int, str | None]:
-    """(error, node, host, port, message)"""
+    """Return (error, node id, host, port, message)."""
     request = FindCoordinatorRequest()
     if version:
         request.key_type = key_type
@@ -21,14 +21,20 @@ def find(broker: Harness, version: int, key: str = "g", key_type: int = GROUP) -
         request.key = key
     else:
         request.coordinator_keys = [key]
-    answer = broker.call(request, version)
-    found = answer if version < 4 else answer.coordinators[0]
-    return found.error_code, found.node_id, found.host, found.port, found.error_message
+    response = broker.call(request, version)
+    coordinator = response if version < 4 else response.coordinators[0]
+    return (
+        coordinator.error_code,
+        coordinator.node_id,
+        coordinator.host,
+        coordinator.port,
+        coordinator.error_message,
+    )
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_every_version_finds_the_groups_coordinator(group_broker: Harness, version: int) -> None:
-    # The texts are Apache Kafka's.
+def test_every_version_finds_the_coordinator_of_a_group(group_broker: Harness, version: int) -> None:
+    # The messages are Apache Kafka's.
     message = "NONE" if 1 <= version < 4 else ""
     assert find(group_broker, version) == (0, NODE, "127.0.0.1", 9092, message)
 
@@ -45,17 +51,17 @@ def test_there_are_coordinators_of_groups_and_transactions_only(
     assert not error.retriable
 
 
-def test_several_keys_are_answered_in_order(group_broker: Harness) -> None:
+def test_the_results_of_several_keys_are_in_their_order(group_broker: Harness) -> None:
     request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=["b", "", "a"])
-    answer = group_broker.call(request, 4)
-    assert [(one.key, one.error_code, one.node_id) for one in answer.coordinators] == [
+    response = group_broker.call(request, 4)
+    assert [(found.key, found.error_code, found.node_id) for found in response.coordinators] == [
         ("b", 0, NODE),
         ("", 0, NODE),
         ("a", 0, NODE),
     ]
 
 
-def test_the_first_request_makes_the_topic_and_the_group_can_be_joined_at_once() -> None:
+def test_the_first_request_creates_the_topic_and_the_group_can_be_joined_at_once() -> None:
     broker = Harness(with_topic=False)
     assert GROUP_METADATA_TOPIC not in broker.metadata.topics
     assert find(broker, 4)[:2] == (0, NODE)
@@ -67,7 +73,7 @@ def test_the_first_request_makes_the_topic_and_the_group_can_be_joined_at_once()
     broker.close()
 
 
-def test_a_topic_that_cannot_be_made_now_is_tried_again() -> None:
+def test_an_internal_topic_that_cannot_be_created_is_an_error_to_retry() -> None:
     broker = Harness(with_topic=False)
     broker.controller.error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Coordination failed.")
     assert find(broker, 4)[::4] == (ErrorCode.COORDINATOR_NOT_AVAILABLE, "Coordination failed.")
@@ -82,7 +88,7 @@ def test_a_coordinator_that_is_down_is_not_available(group_broker: Harness) -> N
 @story
 @pytest.mark.parametrize("version", range(1, 7))
 async def test_the_coordinator_of_a_transactional_id(m: Machine, version: int) -> None:
-    """The first request makes __transaction_state, and the id can be used at once."""
+    """The first request creates __transaction_state, and the id can be used at once."""
     one = Producer(await m.client())
     assert await one.find(version) == m.broker.config.node_id
     topic = m.broker.services.metadata.topics["__transaction_state"]

@@ -26,22 +26,22 @@ def request_for(version: int, member_id: str = "") -> JoinGroupRequest:
 def test_every_version_joins(group_broker: Harness, version: int) -> None:
     task = group_broker.start(request_for(version), version, client="me")
     group_broker.loop.pass_ms(1)
-    answer = task.result()
+    response = task.result()
     if version >= 4:
-        assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
-        task = group_broker.start(request_for(version, answer.member_id), version)
+        assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        task = group_broker.start(request_for(version, response.member_id), version)
         group_broker.loop.pass_ms(1)
-        answer = task.result()
-    assert re.fullmatch(f"me-{UUID4}", answer.member_id)
-    assert (answer.error_code, answer.generation_id, answer.leader) == (0, 1, answer.member_id)
-    assert [(one.member_id, one.metadata) for one in answer.members] == [(answer.member_id, b"m")]
-    assert answer.protocol_type == ("consumer" if version >= 7 else None)
+        response = task.result()
+    assert re.fullmatch(f"me-{UUID4}", response.member_id)
+    assert (response.error_code, response.generation_id, response.leader) == (0, 1, response.member_id)
+    assert [(member.member_id, member.metadata) for member in response.members] == [(response.member_id, b"m")]
+    assert response.protocol_type == ("consumer" if version >= 7 else None)
     group = group_broker.groups.group("g")
     assert group is not None
-    assert group.members[answer.member_id].rebalance_timeout_ms == (2000 if version else 1000)
+    assert group.members[response.member_id].rebalance_timeout_ms == (2000 if version else 1000)
 
 
-def test_a_static_members_id_begins_with_its_instance(group_broker: Harness) -> None:
+def test_the_member_id_of_a_static_member_begins_with_its_instance_id(group_broker: Harness) -> None:
     request = request_for(5)
     request.group_instance_id = "i"
     task = group_broker.start(request, 5)
@@ -49,7 +49,7 @@ def test_a_static_members_id_begins_with_its_instance(group_broker: Harness) -> 
     assert re.fullmatch(f"i-{UUID4}", task.result().member_id)
 
 
-def test_a_member_id_fits_the_protocol_whatever_it_begins_with(group_broker: Harness) -> None:
+def test_a_member_id_is_never_too_long_for_the_protocol(group_broker: Harness) -> None:
     request = request_for(5)
     request.group_instance_id = "\U0001d11e" * 8_191
     task = group_broker.start(request, 5)
@@ -59,11 +59,11 @@ def test_a_member_id_fits_the_protocol_whatever_it_begins_with(group_broker: Har
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_refusals_name_no_generation(group_broker: Harness, version: int) -> None:
+def test_errors_have_no_generation(group_broker: Harness, version: int) -> None:
     group_broker.lose_group()
-    answer = group_broker.call(request_for(version, "m"), version)
-    assert (answer.error_code, answer.member_id) == (ErrorCode.NOT_COORDINATOR, "m")
-    assert (answer.generation_id, answer.protocol_name, answer.leader) == (-1, None if version >= 7 else "", "")
+    response = group_broker.call(request_for(version, "m"), version)
+    assert (response.error_code, response.member_id) == (ErrorCode.NOT_COORDINATOR, "m")
+    assert (response.generation_id, response.protocol_name, response.leader) == (-1, None if version >= 7 else "", "")
 
 
 @pytest.mark.parametrize(("session_ms", "allowed"), [(99, False), (100, True), (60_000, True), (60_001, False)])
@@ -74,7 +74,7 @@ def test_the_session_timeout_has_bounds(group_broker: Harness, session_ms: int, 
     assert group_broker.call(request, 9).error_code == expected
 
 
-def test_a_protocol_that_is_named_twice_counts_once(group_broker: Harness) -> None:
+def test_of_a_protocol_that_is_listed_twice_the_first_one_counts(group_broker: Harness) -> None:
     request = request_for(3)
     request.protocols = [
         JoinGroupRequestProtocol(name=name, metadata=metadata)

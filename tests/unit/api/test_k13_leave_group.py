@@ -6,8 +6,8 @@ from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
 from tests.unit.support.group_coordinator import Harness
 
 
-def member(broker: Harness) -> str:
-    """A member that waits for its group's first rebalance."""
+def join(broker: Harness) -> str:
+    """Create a group with one member, and return the member id."""
     protocols = [JoinGroupRequestProtocol(name="p")]
     request = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
     task = broker.start(request, 0)
@@ -17,16 +17,16 @@ def member(broker: Harness) -> str:
 
 @pytest.mark.parametrize("version", range(6))
 def test_every_version_leaves(group_broker: Harness, version: int) -> None:
-    member_id = member(group_broker)
+    member_id = join(group_broker)
     if version < 3:
         request = LeaveGroupRequest(group_id="g", member_id=member_id)
         assert group_broker.call(request, version).error_code == 0
         assert group_broker.call(request, version).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     else:
-        leavers = [MemberIdentity(member_id=member_id), MemberIdentity(member_id="x", group_instance_id="i")]
-        answer = group_broker.call(LeaveGroupRequest(group_id="g", members=leavers), version)
-        assert answer.error_code == 0
-        assert [(one.member_id, one.group_instance_id, one.error_code) for one in answer.members] == [
+        members = [MemberIdentity(member_id=member_id), MemberIdentity(member_id="x", group_instance_id="i")]
+        response = group_broker.call(LeaveGroupRequest(group_id="g", members=members), version)
+        assert response.error_code == 0
+        assert [(member.member_id, member.group_instance_id, member.error_code) for member in response.members] == [
             (member_id, None, 0),
             ("x", "i", ErrorCode.UNKNOWN_MEMBER_ID),
         ]
@@ -35,8 +35,8 @@ def test_every_version_leaves(group_broker: Harness, version: int) -> None:
     assert not group.members
 
 
-def test_the_answer_waits_until_the_empty_group_is_committed(group_broker: Harness) -> None:
-    member_id = member(group_broker)
+def test_the_response_waits_until_the_empty_group_is_committed(group_broker: Harness) -> None:
+    member_id = join(group_broker)
     group_broker.log.held = True
     leave = group_broker.start(LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member_id)]), 3)
     assert not leave.done()
@@ -46,6 +46,6 @@ def test_the_answer_waits_until_the_empty_group_is_committed(group_broker: Harne
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_another_brokers_group(group_broker: Harness, version: int) -> None:
+def test_a_group_of_another_broker(group_broker: Harness, version: int) -> None:
     group_broker.lose_group()
     assert group_broker.call(LeaveGroupRequest(group_id="g"), version).error_code == ErrorCode.NOT_COORDINATOR

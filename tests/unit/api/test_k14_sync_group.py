@@ -7,7 +7,7 @@ from tests.unit.support.group_coordinator import Harness
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_version_gets_its_assignment(group_broker: Harness, version: int) -> None:
+def test_every_version_returns_the_assignment(group_broker: Harness, version: int) -> None:
     protocols = [JoinGroupRequestProtocol(name="range")]
     join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
     task = group_broker.start(join, 0)
@@ -21,14 +21,14 @@ def test_every_version_gets_its_assignment(group_broker: Harness, version: int) 
     )
     if version >= 5:
         request.protocol_type, request.protocol_name = "consumer", "range"
-    answer = group_broker.call(request, version)
-    assert (answer.error_code, answer.assignment) == (0, b"A")
-    named = (answer.protocol_type, answer.protocol_name)
-    assert named == (("consumer", "range") if version >= 5 else (None, None))
+    response = group_broker.call(request, version)
+    assert (response.error_code, response.assignment) == (0, b"A")
+    protocol = (response.protocol_type, response.protocol_name)
+    assert protocol == (("consumer", "range") if version >= 5 else (None, None))
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_another_brokers_group(group_broker: Harness, version: int) -> None:
+def test_a_group_of_another_broker(group_broker: Harness, version: int) -> None:
     group_broker.lose_group()
     request = SyncGroupRequest(group_id="g")
     if version >= 5:

@@ -12,19 +12,19 @@ from tests.unit.support.group_coordinator import NODE, Harness
 def test_every_version_lists(group_broker: Harness, version: int) -> None:
     for name in ("a", "b", "c"):
         group_broker.commit_offset("t", 0, OffsetAndMetadata(1), name)
-    answer = group_broker.call(ListGroupsRequest(), version)
-    assert answer.error_code == 0
-    assert sorted(group.group_id for group in answer.groups) == ["a", "b", "c"]
-    assert {group.group_state for group in answer.groups} == {"Empty" if version >= 4 else ""}
-    assert {group.group_type for group in answer.groups} == {"classic" if version >= 5 else ""}
+    response = group_broker.call(ListGroupsRequest(), version)
+    assert response.error_code == 0
+    assert sorted(group.group_id for group in response.groups) == ["a", "b", "c"]
+    assert {group.group_state for group in response.groups} == {"Empty" if version >= 4 else ""}
+    assert {group.group_type for group in response.groups} == {"classic" if version >= 5 else ""}
 
 
-def test_a_list_that_would_not_be_whole_is_refused(group_broker: Harness) -> None:
+def test_an_incomplete_list_is_an_error(group_broker: Harness) -> None:
     group_broker.run(group_broker.elect(0, NODE + 1))
     assert group_broker.call(ListGroupsRequest(), 5).error_code == 0
 
-    async def elected_and_asked() -> Any:
+    async def elect_and_list() -> Any:
         await group_broker.elect(0, NODE)
         return await group_broker.serve(ListGroupsRequest(), 5)
 
-    assert group_broker.run(elected_and_asked()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert group_broker.run(elect_and_list()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

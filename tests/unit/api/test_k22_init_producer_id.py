@@ -1,4 +1,4 @@
-"""InitProducerId: ids for idempotent producers and for transactional ids, which fence whoever had them."""
+"""InitProducerId: ids for idempotent producers, and for transactional ids, which fences former producers."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ from tests.unit.support.transactional_producer import Producer, producer
 
 @pytest.mark.parametrize("version", range(6))
 @async_test
-async def test_each_producer_gets_another_id(version: int):
+async def test_each_producer_gets_its_own_id(version: int):
     handlers = await start_handlers()
     for expected in range(3):
         answer = await handlers.request(
@@ -37,13 +37,13 @@ async def test_each_producer_gets_another_id(version: int):
     ],
 )
 @async_test
-async def test_what_a_producer_may_name(fields: dict[str, Any], expected: tuple[int, int, int]):
+async def test_an_idempotent_producer_gets_a_new_id(fields: dict[str, Any], expected: tuple[int, int, int]):
     fields.setdefault("transactional_id", None)
     answer = await (await start_handlers()).request(ApiKey.INIT_PRODUCER_ID, 5, **fields)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == expected
 
 
-def test_no_block_to_be_had():
+def test_no_block_of_producer_ids_is_available():
     async def story():
         disk = MemoryDisk()
         handlers = await start_handlers(disk)
@@ -64,7 +64,7 @@ def test_no_block_to_be_had():
 
 @story
 @pytest.mark.parametrize("version", range(6))
-async def test_each_call_bumps_the_epoch(m: Machine, version: int):
+async def test_each_request_bumps_the_epoch(m: Machine, version: int):
     one = await producer(m)
     first = one.producer_id, one.epoch
     for bumps in (1, 2):
@@ -74,12 +74,12 @@ async def test_each_call_bumps_the_epoch(m: Machine, version: int):
 
 @story
 @pytest.mark.parametrize("version", range(3, 6))
-async def test_only_the_holder_goes_on(m: Machine, version: int):
+async def test_only_the_current_producer_can_continue(m: Machine, version: int):
     one = await producer(m)
     old = Producer(one.client, "t", True, one.producer_id, one.epoch)
     assert await one.init(version, keep=True) == 0
     assert one.epoch == old.epoch + 1
-    # Who asks again, because the answer was lost, gets it.
+    # A repeated request, whose response was lost, gets the same epoch.
     again = Producer(one.client, "t", True, old.producer_id, old.epoch)
     assert await again.init(version, keep=True) == 0
     assert again.epoch == one.epoch
@@ -91,7 +91,7 @@ async def test_only_the_holder_goes_on(m: Machine, version: int):
 
 @story
 @pytest.mark.parametrize("version", range(6))
-async def test_what_cannot_be_asked_for(m: Machine, version: int):
+async def test_invalid_requests(m: Machine, version: int):
     one = await producer(m)
     for timeout_ms in (0, -1, 900_001):
         assert await one.init(version, timeout_ms=timeout_ms) == ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -101,7 +101,7 @@ async def test_what_cannot_be_asked_for(m: Machine, version: int):
 
 
 @story
-async def test_an_id_without_its_epoch(m: Machine):
+async def test_a_producer_id_without_an_epoch_is_invalid(m: Machine):
     one = await producer(m)
     for producer_id, epoch in ((-1, 3), (one.producer_id, -1)):
         half = Producer(one.client, "t", True, producer_id, epoch)
@@ -110,12 +110,12 @@ async def test_an_id_without_its_epoch(m: Machine):
 
 @story
 @pytest.mark.parametrize("version", range(6))
-async def test_what_is_open_is_ended_first(m: Machine, version: int):
+async def test_an_open_transaction_is_aborted_first(m: Machine, version: int):
     old = await producer(m)
     await old.send("a", b"x")
     new = Producer(old.client)
     assert await new.init(version) == ErrorCode.CONCURRENT_TRANSACTIONS
-    assert await new.completed() == "CompleteAbort"
+    assert await new.wait_until_completed() == "CompleteAbort"
     assert await new.init(version) == 0
     assert new.epoch > old.epoch
     assert await old.commit() == ErrorCode.PRODUCER_FENCED

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn: from clients for one transaction, from brokers for several, all partitions or none."""
+"""AddPartitionsToTxn: from clients for one transaction, from brokers for several; all partitions or none."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnReques
 from tests.unit.support.simulated_broker import Machine, story
 from tests.unit.support.transactional_producer import codes, producer
 
-NONE, UNKNOWN, NOT_TRIED = 0, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+NONE, UNKNOWN, NOT_ATTEMPTED = 0, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 
 @story
@@ -16,7 +16,7 @@ async def test_a_client_adds_partitions(m: Machine, version: int) -> None:
     one = await producer(m, v2=False)
     assert codes(await one.add({"a": [2, 0], "b": [0]}, version)) == {"a": {2: NONE, 0: NONE}, "b": {0: NONE}}
     assert codes(await one.add({"a": [0]}, version)) == {"a": {0: NONE}}
-    described = await one.described()
+    described = await one.describe()
     assert described.transaction_state == "Ongoing"
     assert [(topic.topic, topic.partitions) for topic in described.topics] == [("a", [0, 2]), ("b", [0])]
 
@@ -25,17 +25,17 @@ async def test_a_client_adds_partitions(m: Machine, version: int) -> None:
 @pytest.mark.parametrize("version", range(4))
 async def test_all_or_none(m: Machine, version: int) -> None:
     one = await producer(m, v2=False)
-    wanted = {"a": [0, 3], "nope": [0], "__transaction_state": [0]}
-    assert codes(await one.add(wanted, version)) == {
-        "a": {0: NOT_TRIED, 3: UNKNOWN},
+    partitions = {"a": [0, 3], "nope": [0], "__transaction_state": [0]}
+    assert codes(await one.add(partitions, version)) == {
+        "a": {0: NOT_ATTEMPTED, 3: UNKNOWN},
         "nope": {0: UNKNOWN},
         "__transaction_state": {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED},
     }
-    assert (await one.described()).transaction_state == "Empty"
+    assert (await one.describe()).transaction_state == "Empty"
 
 
 @story
-async def test_of_nothing_nothing_is_told(m: Machine) -> None:
+async def test_no_partitions_have_no_results(m: Machine) -> None:
     one = await producer(m, v2=False)
     assert await one.add({}) == []
     assert codes(await one.add({"a": []})) == {"a": {}}
@@ -43,7 +43,7 @@ async def test_of_nothing_nothing_is_told(m: Machine) -> None:
 
 @story
 @pytest.mark.parametrize("version", range(4))
-async def test_a_fenced_producer_is_told_what_it_understands(m: Machine, version: int) -> None:
+async def test_the_error_of_a_fenced_producer_depends_on_the_version(m: Machine, version: int) -> None:
     one = await producer(m, v2=False)
     one.epoch -= 1
     code = ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
@@ -51,7 +51,7 @@ async def test_a_fenced_producer_is_told_what_it_understands(m: Machine, version
 
 
 @story
-async def test_who_is_not_known(m: Machine) -> None:
+async def test_unknown_producers_are_rejected(m: Machine) -> None:
     one = await producer(m, v2=False)
     one.producer_id += 1
     assert codes(await one.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
@@ -63,7 +63,7 @@ async def test_who_is_not_known(m: Machine) -> None:
 
 @story
 @pytest.mark.parametrize("version", [4, 5])
-async def test_brokers_ask_for_several_transactions(m: Machine, version: int) -> None:
+async def test_brokers_add_and_verify_several_transactions(m: Machine, version: int) -> None:
     one, other, third = [await producer(m, name) for name in ("one", "other", "third")]
     third.transactional_id = "nobody"
     request = AddPartitionsToTxnRequest(
@@ -75,13 +75,13 @@ async def test_brokers_ask_for_several_transactions(m: Machine, version: int) ->
             third.transaction({"b": [0]}),
         ]
     )
-    answer = await one.client.request(request, version, AddPartitionsToTxnResponse)
-    assert answer.error_code == 0
+    response = await one.client.request(request, version, AddPartitionsToTxnResponse)
+    assert response.error_code == 0
     missing = int(ErrorCode.TRANSACTION_ABORTABLE)
-    assert [(row.transactional_id, codes(row.topic_results)) for row in answer.results_by_transaction] == [
+    assert [(row.transactional_id, codes(row.topic_results)) for row in response.results_by_transaction] == [
         ("one", {"a": {0: NONE, 1: NONE}}),
         ("one", {"a": {0: NONE, 2: missing}, "b": {0: missing}}),
-        ("other", {"a": {0: NOT_TRIED}, "b": {7: UNKNOWN}}),
+        ("other", {"a": {0: NOT_ATTEMPTED}, "b": {7: UNKNOWN}}),
         ("other", {"a": {1: missing}}),
         ("nobody", {"b": {0: int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)}}),
     ]
@@ -89,7 +89,7 @@ async def test_brokers_ask_for_several_transactions(m: Machine, version: int) ->
 
 @story
 @pytest.mark.parametrize("version", [4, 5])
-async def test_no_transactions_get_an_answer_too(m: Machine, version: int) -> None:
+async def test_a_request_without_transactions_has_an_empty_response(m: Machine, version: int) -> None:
     client = await m.client()
-    answer = await client.request(AddPartitionsToTxnRequest(), version, AddPartitionsToTxnResponse)
-    assert (answer.error_code, answer.results_by_transaction) == (0, [])
+    response = await client.request(AddPartitionsToTxnRequest(), version, AddPartitionsToTxnResponse)
+    assert (response.error_code, response.results_by_transaction) == (0, [])

@@ -1,4 +1,4 @@
-"""EndTxn: the old way keeps the epoch, version 5 goes on with the next one (KIP-890)."""
+"""EndTxn: older versions keep the epoch, version 5 bumps it (KIP-890)."""
 
 import pytest
 
@@ -11,13 +11,13 @@ from tests.unit.support.transactional_producer import producer
 @story
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize("committed", [True, False])
-async def test_the_old_way(m: Machine, version: int, committed: bool) -> None:
+async def test_versions_before_5_keep_the_epoch(m: Machine, version: int, committed: bool) -> None:
     one = await producer(m, v2=False)
     await one.add({"a": [0, 1]})
     assert (await one.send("a", b"x")).error_code == 0
     assert await one.end(committed, version) == 0
-    assert await one.completed() == ("CompleteCommit" if committed else "CompleteAbort")
-    # Said again, it is so still; the other way round it is not.
+    assert await one.wait_until_completed() == ("CompleteCommit" if committed else "CompleteAbort")
+    # A repeated request has the same result; one with the other outcome fails.
     assert await one.end(committed, version) == 0
     assert await one.end(not committed, version) == ErrorCode.INVALID_TXN_STATE
     assert m.partition("a").last_stable_offset == m.partition("a").log.log_end_offset == 2
@@ -25,16 +25,16 @@ async def test_the_old_way(m: Machine, version: int, committed: bool) -> None:
 
 @story
 @pytest.mark.parametrize("committed", [True, False])
-async def test_version_5_gives_the_next_epoch(m: Machine, committed: bool) -> None:
+async def test_version_5_returns_the_next_epoch(m: Machine, committed: bool) -> None:
     one = await producer(m)
     before = one.producer_id, one.epoch
     assert (await one.send("a", b"x")).error_code == 0
     request = EndTxnRequest(transactional_id="t", producer_id=before[0], producer_epoch=before[1], committed=committed)
-    answer = await one.client.request(request, 5, EndTxnResponse)
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, before[0], before[1] + 1)
-    await one.completed()
-    again = await one.client.request(request, 5, EndTxnResponse)
-    assert (again.error_code, again.producer_id, again.producer_epoch) == (0, before[0], before[1] + 1)
+    response = await one.client.request(request, 5, EndTxnResponse)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, before[0], before[1] + 1)
+    await one.wait_until_completed()
+    repeated = await one.client.request(request, 5, EndTxnResponse)
+    assert (repeated.error_code, repeated.producer_id, repeated.producer_epoch) == (0, before[0], before[1] + 1)
     request.committed = not committed
     other = await one.client.request(request, 5, EndTxnResponse)
     assert (other.error_code, other.producer_id, other.producer_epoch) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
@@ -42,7 +42,7 @@ async def test_version_5_gives_the_next_epoch(m: Machine, committed: bool) -> No
 
 @story
 @pytest.mark.parametrize("version", range(6))
-async def test_misuse(m: Machine, version: int) -> None:
+async def test_invalid_producers_are_rejected(m: Machine, version: int) -> None:
     one = await producer(m, v2=version >= 5)
     assert await one.commit(version) == ErrorCode.INVALID_TXN_STATE
     one.epoch += 1

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: ends what a producer has open in partitions, whoever asks."""
+"""WriteTxnMarkers: end the transaction of a producer in partitions of this broker."""
 
 import pytest
 
@@ -17,12 +17,12 @@ UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 @story
 @pytest.mark.parametrize("version", [1, 2])
-async def test_a_hanging_transaction_is_ended(m: Machine, version: int) -> None:
+async def test_a_hanging_transaction_is_aborted(m: Machine, version: int) -> None:
     one = await producer(m)
     assert (await one.send("a", b"x", b"y")).error_code == 0
     assert m.partition("a").last_stable_offset == 0
-    wanted = {"a": [0, 1, 9], "nope": [0]}
-    assert await write_marker(one.client, one.producer_id, one.epoch, wanted, version=version) == {
+    partitions = {"a": [0, 1, 9], "nope": [0]}
+    assert await write_marker(one.client, one.producer_id, one.epoch, partitions, version=version) == {
         ("a", 0): 0, ("a", 1): 0, ("a", 9): UNKNOWN, ("nope", 0): UNKNOWN,
     }  # fmt: skip
     assert m.partition("a").last_stable_offset == 3
@@ -31,31 +31,31 @@ async def test_a_hanging_transaction_is_ended(m: Machine, version: int) -> None:
 
 @story
 @pytest.mark.parametrize("version", [1, 2])
-async def test_old_epochs_and_old_coordinators(m: Machine, version: int) -> None:
+async def test_former_epochs_and_former_coordinators_are_fenced(m: Machine, version: int) -> None:
     one = await producer(m)
     await one.init()
     assert (await one.send("a", b"x")).error_code == 0
     where = ("a", 0)
     old = await write_marker(one.client, one.producer_id, one.epoch - 1, {"a": [0]}, version=version)
     assert old == {where: ErrorCode.INVALID_PRODUCER_EPOCH}
-    wanted = {"a": [0]}
-    done = await write_marker(one.client, one.producer_id, one.epoch, wanted, coordinator_epoch=3, version=version)
+    producer_id, epoch = one.producer_id, one.epoch
+    done = await write_marker(one.client, producer_id, epoch, {"a": [0]}, coordinator_epoch=3, version=version)
     assert done == {where: 0}
-    late = await write_marker(one.client, one.producer_id, one.epoch, wanted, coordinator_epoch=2, version=version)
+    late = await write_marker(one.client, producer_id, epoch, {"a": [0]}, coordinator_epoch=2, version=version)
     assert late == {where: ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 
 
 @story
-async def test_from_version_2_of_transactions_on_the_epoch_must_be_a_newer_one(m: Machine) -> None:
+async def test_from_transactions_version_2_on_the_epoch_must_be_higher(m: Machine) -> None:
     one = await producer(m)
     assert (await one.send("a", b"x")).error_code == 0
     for epoch, code in ((one.epoch, ErrorCode.INVALID_PRODUCER_EPOCH), (one.epoch + 1, ErrorCode.NONE)):
-        told = await write_marker(one.client, one.producer_id, epoch, {"a": [0]}, transaction_version=2)
-        assert told == {("a", 0): code}
+        errors = await write_marker(one.client, one.producer_id, epoch, {"a": [0]}, transaction_version=2)
+        assert errors == {("a", 0): code}
 
 
 @story
-async def test_what_no_producer_has(m: Machine) -> None:
+async def test_negative_ids_and_epochs_are_rejected(m: Machine) -> None:
     one = await producer(m)
     where, failed = ("a", 0), int(ErrorCode.UNKNOWN_SERVER_ERROR)
     assert await write_marker(one.client, -1, 0, {"a": [0], "nope": [0]}) == {where: failed, ("nope", 0): UNKNOWN}
@@ -66,7 +66,7 @@ async def test_what_no_producer_has(m: Machine) -> None:
 
 @story
 @pytest.mark.parametrize("version", [1, 2])
-async def test_markers_of_a_producer_are_answered_together(m: Machine, version: int) -> None:
+async def test_the_results_of_a_producer_are_returned_together(m: Machine, version: int) -> None:
     one = await producer(m)
 
     def marker(producer_id: int, topic: str, *partitions: int) -> WritableTxnMarker:
@@ -74,10 +74,10 @@ async def test_markers_of_a_producer_are_answered_together(m: Machine, version: 
         return WritableTxnMarker(producer_id=producer_id, producer_epoch=0, topics=topics)
 
     markers = [marker(70, "a", 0), marker(71, "a", 1), marker(70, "a", 2), marker(72, "a")]
-    answer = await one.client.request(WriteTxnMarkersRequest(markers=markers), version, WriteTxnMarkersResponse)
+    response = await one.client.request(WriteTxnMarkersRequest(markers=markers), version, WriteTxnMarkersResponse)
     assert [
         (row.producer_id, [(topic.name, [one.partition_index for one in topic.partitions]) for topic in row.topics])
-        for row in answer.markers
+        for row in response.markers
     ] == [(70, [("a", [0, 2])]), (71, [("a", [1])])]
     empty = await one.client.request(WriteTxnMarkersRequest(), version, WriteTxnMarkersResponse)
     assert empty.markers == []

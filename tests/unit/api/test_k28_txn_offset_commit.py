@@ -13,7 +13,7 @@ from tests.unit.support.group_coordinator import Harness
 
 
 def request_for(*partitions: int, topic: str = "t", group: str = "g") -> TxnOffsetCommitRequest:
-    wanted = [
+    offsets = [
         TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=7, committed_metadata=None)
         for index in partitions
     ]
@@ -22,27 +22,27 @@ def request_for(*partitions: int, topic: str = "t", group: str = "g") -> TxnOffs
         group_id=group,
         producer_id=1,
         producer_epoch=0,
-        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=wanted)],
+        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=offsets)],
     )
 
 
 def begin(broker: Harness, *, add: bool = False) -> None:
-    """Make the producer 1 of epoch 0; `add`: with a transaction that the group is part of."""
+    """Create the producer with id 1 and epoch 0. `add`: add the group to its transaction."""
     broker.call(InitProducerIdRequest(transactional_id="T", transaction_timeout_ms=1000), 4)
     if add:
         request = AddOffsetsToTxnRequest(transactional_id="T", producer_id=1, producer_epoch=0, group_id="g")
         assert broker.call(request, 3).error_code == 0
 
 
-def codes(answer: object) -> list[ErrorCode]:
-    return [ErrorCode(one.error_code) for one in answer.topics[0].partitions]  # type: ignore[attr-defined]
+def codes(response: object) -> list[ErrorCode]:
+    return [ErrorCode(partition.error_code) for partition in response.topics[0].partitions]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_version_writes_offsets_into_the_transaction(group_broker: Harness, version: int) -> None:
+def test_every_version_commits_offsets_in_the_transaction(group_broker: Harness, version: int) -> None:
     begin(group_broker, add=version < 5)
-    answer = group_broker.call(request_for(0, 1, 9), version)
-    assert codes(answer) == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    response = group_broker.call(request_for(0, 1, 9), version)
+    assert codes(response) == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert group_broker.unstable_partitions() == {("t", 0), ("t", 1)}
 
 
@@ -58,7 +58,7 @@ def test_a_group_that_is_not_part_of_the_transaction(group_broker: Harness, vers
     assert codes(group_broker.call(request_for(0), version)) == [ErrorCode.NONE]
 
 
-def test_only_version_5_adds_the_group_whether_or_not_others_are_verified(group_broker: Harness) -> None:
+def test_version_5_adds_the_group_even_without_verification(group_broker: Harness) -> None:
     begin(group_broker)
     group_broker.config.transaction_partition_verification_enable = False
     assert codes(group_broker.call(request_for(0), 5)) == [ErrorCode.NONE]
@@ -66,13 +66,13 @@ def test_only_version_5_adds_the_group_whether_or_not_others_are_verified(group_
     assert partition == ("__consumer_offsets", group_broker.groups.runtime.partition_for("g"))
 
 
-def test_nothing_is_asked_of_anybody_for_topics_that_do_not_exist(group_broker: Harness) -> None:
-    answer = group_broker.call(request_for(0, topic="gone", group=""), 5)
-    assert codes(answer) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+def test_topics_that_do_not_exist_are_an_error_before_the_group_is_validated(group_broker: Harness) -> None:
+    response = group_broker.call(request_for(0, topic="gone", group=""), 5)
+    assert codes(response) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert codes(group_broker.call(request_for(0, group=""), 5)) == [ErrorCode.INVALID_GROUP_ID]
 
 
-def test_metadata_that_is_too_large_is_refused_alone(group_broker: Harness) -> None:
+def test_metadata_that_is_too_large_is_an_error_of_its_partition(group_broker: Harness) -> None:
     begin(group_broker)
     request = request_for(0, 1)
     request.topics[0].partitions[0].committed_metadata = "m" * 4097
@@ -83,12 +83,12 @@ def test_a_group_of_another_broker(group_broker: Harness) -> None:
     begin(group_broker)
     group_broker.lose_group()
     assert codes(group_broker.call(request_for(0), 5)) == [ErrorCode.NOT_COORDINATOR]
-    # It was not added either: who commits at the right one adds it.
+    # The partition was not added to the transaction.
     assert not group_broker.transactions.describe("T").partitions
 
 
 @pytest.mark.parametrize(
-    ("code", "version", "told"),
+    ("error", "version", "returned"),
     [
         (ErrorCode.PRODUCER_FENCED, 5, ErrorCode.INVALID_PRODUCER_EPOCH),
         (ErrorCode.TRANSACTION_ABORTABLE, 4, ErrorCode.TRANSACTION_ABORTABLE),
@@ -101,5 +101,5 @@ def test_a_group_of_another_broker(group_broker: Harness) -> None:
         (ErrorCode.ILLEGAL_GENERATION, 0, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
-def test_what_clients_are_told(code: ErrorCode, version: int, told: ErrorCode) -> None:
-    assert error_for_client(code, version) is told
+def test_errors_by_version(error: ErrorCode, version: int, returned: ErrorCode) -> None:
+    assert error_for_client(error, version) is returned

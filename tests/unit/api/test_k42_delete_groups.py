@@ -9,15 +9,15 @@ from tests.unit.support.group_coordinator import Harness
 @pytest.mark.parametrize("version", range(3))
 def test_every_version_deletes(group_broker: Harness, version: int) -> None:
     group_broker.commit_offset("t", 0, OffsetAndMetadata(1))
-    answer = group_broker.call(DeleteGroupsRequest(groups_names=["g", "none", "g"]), version)
-    results = {one.group_id: one.error_code for one in answer.results}
+    response = group_broker.call(DeleteGroupsRequest(groups_names=["g", "none", "g"]), version)
+    results = {result.group_id: result.error_code for result in response.results}
     assert results == {"g": 0, "none": ErrorCode.GROUP_ID_NOT_FOUND}
-    assert len(answer.results) == 2
+    assert len(response.results) == 2
     assert group_broker.committed_offsets() == {}
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_another_brokers_group(group_broker: Harness, version: int) -> None:
+def test_a_group_of_another_broker(group_broker: Harness, version: int) -> None:
     group_broker.lose_group()
     (result,) = group_broker.call(DeleteGroupsRequest(groups_names=["g"]), version).results
     assert result.error_code == ErrorCode.NOT_COORDINATOR

@@ -16,20 +16,23 @@ def request_for(*partitions: int) -> OffsetDeleteRequest:
 def test_offsets_are_deleted_one_by_one(group_broker: Harness) -> None:
     group_broker.commit_offset("t", 0, OffsetAndMetadata(1))
     group_broker.commit_offset("t", 1, OffsetAndMetadata(2))
-    answer = group_broker.call(request_for(1, 7), 0)
-    assert answer.error_code == 0
-    assert [one.error_code for one in answer.topics[0].partitions] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    response = group_broker.call(request_for(1, 7), 0)
+    assert response.error_code == 0
+    assert [partition.error_code for partition in response.topics[0].partitions] == [
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
     assert group_broker.committed_offsets() == {"t": {0: OffsetAndMetadata(1)}}
-    # What is not there is deleted already.
+    # Deleting an offset that does not exist writes nothing.
     before = group_broker.log.record_count()
     assert group_broker.call(request_for(1), 0).topics[0].partitions[0].error_code == 0
     assert group_broker.log.record_count() == before
 
 
-def test_refusals_are_the_whole_answers(group_broker: Harness) -> None:
+def test_errors_of_the_whole_request(group_broker: Harness) -> None:
     assert group_broker.call(OffsetDeleteRequest(), 0).error_code == ErrorCode.INVALID_GROUP_ID
-    answer = group_broker.call(request_for(0), 0)
-    assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+    response = group_broker.call(request_for(0), 0)
+    assert (response.error_code, response.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
     group_broker.lose_group()
     assert group_broker.call(request_for(0), 0).error_code == ErrorCode.NOT_COORDINATOR
 

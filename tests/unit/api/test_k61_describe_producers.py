@@ -13,9 +13,9 @@ from tests.unit.support.handlers import Handlers, start_handlers
 
 async def ask(handlers: Handlers, topic: str, *indexes: int) -> list[Any]:
     topics = [TopicRequest(name=topic, partition_indexes=list(indexes))]
-    (answer,) = (await handlers.request(ApiKey.DESCRIBE_PRODUCERS, 0, topics=topics)).topics
-    assert answer.name == topic
-    return list(answer.partitions)
+    (response,) = (await handlers.request(ApiKey.DESCRIBE_PRODUCERS, 0, topics=topics)).topics
+    assert response.name == topic
+    return list(response.partitions)
 
 
 @async_test
@@ -35,7 +35,7 @@ async def test_the_producers_of_a_partition():
 
 
 @async_test
-async def test_refusals():
+async def test_errors():
     handlers = await start_handlers()
     await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
     handlers.replicas.add("t", 0)

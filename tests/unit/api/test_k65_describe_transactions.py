@@ -1,4 +1,4 @@
-"""DescribeTransactions: what is open, since when, and where."""
+"""DescribeTransactions: state, start time and partitions."""
 
 from protocol.errors import ErrorCode
 from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -9,30 +9,30 @@ from tests.unit.support.transactional_producer import TIMEOUT_MS, producer
 @story
 async def test_from_empty_to_complete(m: Machine) -> None:
     one = await producer(m)
-    described = await one.described()
+    described = await one.describe()
     assert (described.transaction_state, described.transaction_start_time_ms, described.topics) == ("Empty", -1, [])
     assert (described.producer_id, described.producer_epoch) == (one.producer_id, one.epoch)
     assert described.transaction_timeout_ms == TIMEOUT_MS
-    began_ms = m.now_ms
+    start_ms = m.now_ms
     await one.send("b", b"x")
     await one.send("a", b"x", partition=2)
     await one.send("a", b"x")
-    described = await one.described()
+    described = await one.describe()
     assert described.transaction_state == "Ongoing"
-    assert began_ms <= described.transaction_start_time_ms <= m.now_ms
+    assert start_ms <= described.transaction_start_time_ms <= m.now_ms
     assert [(topic.topic, topic.partitions) for topic in described.topics] == [("a", [0, 2]), ("b", [0])]
     await one.commit()
-    assert await one.completed() == "CompleteCommit"
-    described = await one.described()
+    assert await one.wait_until_completed() == "CompleteCommit"
+    described = await one.describe()
     assert (described.producer_epoch, described.topics) == (one.epoch, [])
 
 
 @story
-async def test_ids_that_are_none(m: Machine) -> None:
+async def test_unknown_transactional_ids(m: Machine) -> None:
     one = await producer(m)
     request = DescribeTransactionsRequest(transactional_ids=["nobody", "", "t"])
-    answer = await one.client.request(request, 0, DescribeTransactionsResponse)
-    assert [(row.transactional_id, row.error_code) for row in answer.transaction_states] == [
+    response = await one.client.request(request, 0, DescribeTransactionsResponse)
+    assert [(row.transactional_id, row.error_code) for row in response.transaction_states] == [
         ("nobody", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
         ("", ErrorCode.INVALID_REQUEST),
         ("t", 0),

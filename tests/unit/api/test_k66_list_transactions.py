@@ -13,11 +13,11 @@ from tests.unit.support.transactional_producer import producer
 
 
 async def listed(client: Client, version: int = 2, **filters: Any) -> tuple[list[str], dict[str, str]]:
-    """(unknown states, state by transactional id)"""
-    answer = await client.request(ListTransactionsRequest(**filters), version, ListTransactionsResponse)
-    assert answer.error_code == 0
-    return answer.unknown_state_filters, {
-        row.transactional_id: row.transaction_state for row in answer.transaction_states
+    """Return (unknown states, state by transactional id)."""
+    response = await client.request(ListTransactionsRequest(**filters), version, ListTransactionsResponse)
+    assert response.error_code == 0
+    return response.unknown_state_filters, {
+        row.transactional_id: row.transaction_state for row in response.transaction_states
     }
 
 
@@ -37,12 +37,12 @@ async def test_states_and_producers(m: Machine, version: int) -> None:
 
 @story
 @pytest.mark.parametrize("version", [1, 2])
-async def test_how_long_they_have_lasted(m: Machine, version: int) -> None:
+async def test_durations(m: Machine, version: int) -> None:
     idle, early, late = [await producer(m, name) for name in ("idle", "early", "late")]
     await early.send("a", b"x")
     await asyncio.sleep(5)
     await late.send("a", b"x")
-    # What never began has lasted for ever, as in Kafka.
+    # An id without a transaction passes every duration filter, as in Kafka.
     assert set((await listed(idle.client, version, duration_filter=4000))[1]) == {"idle", "early"}
     assert set((await listed(idle.client, version, duration_filter=60_000))[1]) == {"idle"}
     assert len((await listed(idle.client, version, duration_filter=-7))[1]) == 3

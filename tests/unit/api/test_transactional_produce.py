@@ -27,7 +27,7 @@ async def test_version_2_adds_the_partitions_itself(m: Machine, version: int) ->
     topics = {"a": {2: one.batch(b"x"), 0: one.batch(b"y", b"z")}, "b": {0: one.batch(b"w")}}
     answers = await one.send_all(topics, version=version)
     assert [[part.error_code for part in parts] for parts in answers] == [[0, 0], [0]]
-    described = await one.described()
+    described = await one.describe()
     assert [(topic.topic, topic.partitions) for topic in described.topics] == [("a", [0, 2]), ("b", [0])]
     assert await one.client.read("a") == [b"y", b"z"]
     assert await one.client.read("b") == [b"w"]
@@ -83,7 +83,7 @@ async def test_who_is_refused(m: Machine, version: int) -> None:
     assert (await other.send("a", b"x", version=version)).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     other = Producer(one.client, "", True, one.producer_id, one.epoch)
     assert (await other.send("a", b"x", version=version)).error_code == ErrorCode.INVALID_REQUEST
-    assert (await one.described()).transaction_state == "Empty"
+    assert (await one.describe()).transaction_state == "Empty"
 
 
 @story
@@ -100,7 +100,7 @@ async def test_ordinary_batches_beside_them(m: Machine) -> None:
     one = await producer(m)
     answers = await one.send_all({"a": {0: one.batch(b"x"), 1: batch(b"plain")}}, version=12)
     assert [part.error_code for part in answers[0]] == [0, 0]
-    assert [(topic.topic, topic.partitions) for topic in (await one.described()).topics] == [("a", [0])]
+    assert [(topic.topic, topic.partitions) for topic in (await one.describe()).topics] == [("a", [0])]
     outside = one.batch(b"y", sequence=1, transactional=False)
     for name_it in (True, False):
         answers = await one.send_all({"a": {0: outside}}, version=12, name_it=name_it)
@@ -121,7 +121,7 @@ async def test_what_cannot_be_written_is_not_added(m: Machine) -> None:
         [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
         [ErrorCode.INVALID_TOPIC_EXCEPTION],
     ]
-    assert [(topic.topic, topic.partitions) for topic in (await one.described()).topics] == [("a", [0])]
+    assert [(topic.topic, topic.partitions) for topic in (await one.describe()).topics] == [("a", [0])]
 
 
 @story
@@ -147,7 +147,7 @@ async def stuck(m: Machine, one: Producer) -> None:
     services.replicas.append_marker = lambda tp, marker, done: None  # type: ignore[method-assign]
     assert (await one.send("a", b"x")).error_code == 0
     assert await one.commit() == 0
-    assert (await one.described()).transaction_state == TransactionState.PREPARE_COMMIT.state_name
+    assert (await one.describe()).transaction_state == TransactionState.PREPARE_COMMIT.state_name
 
 
 @story
@@ -245,7 +245,7 @@ async def test_an_open_transaction_goes_on_after_a_restart(m: Machine, how: str)
     while (ended := await one.commit()) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         await asyncio.sleep(0.01)
     assert ended == 0
-    assert await one.completed() == "CompleteCommit"
+    assert await one.wait_until_completed() == "CompleteCommit"
     assert m.partition("a").last_stable_offset == 3
 
 
@@ -258,5 +258,5 @@ async def test_what_was_decided_before_a_crash_is_done_after_it(m: Machine) -> N
     await m.until(lambda: m.partition("a").last_stable_offset == 2)
     again = await m.client()
     one.client, again.ids = again, one.client.ids
-    assert await one.completed() == "CompleteCommit"
+    assert await one.wait_until_completed() == "CompleteCommit"
     assert (await one.send("a", b"y")).error_code == 0

@@ -1,4 +1,4 @@
-"""A transactional producer that does exactly what a test says, in any version of each request."""
+"""A transactional producer that sends exactly the requests of a test, in any version."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ Partitions = Mapping[str, Sequence[int]]
 
 @dataclass
 class Producer:
-    """One that has `transactional_id`; its methods give error codes. `v2`: it speaks transactions version 2."""
+    """Its methods return error codes. `v2`: it uses transactions version 2."""
 
     client: Client
     transactional_id: str = "t"
@@ -47,7 +47,7 @@ class Producer:
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
 
     @property
-    def _who(self) -> dict[str, object]:
+    def _identity(self) -> dict[str, object]:
         return {
             "transactional_id": self.transactional_id,
             "producer_id": self.producer_id,
@@ -55,29 +55,29 @@ class Producer:
         }
 
     async def find(self, version: int = 6) -> int:
-        """The coordinator; this makes __transaction_state."""
+        """Return the node id of the coordinator. The first call creates __transaction_state."""
         if version >= 4:
             request = FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id])
-            answer = await self.client.request(request, version, FindCoordinatorResponse)
-            assert answer.coordinators[0].error_code == 0
-            return answer.coordinators[0].node_id
-        answer = await self.client.request(
+            response = await self.client.request(request, version, FindCoordinatorResponse)
+            assert response.coordinators[0].error_code == 0
+            return response.coordinators[0].node_id
+        response = await self.client.request(
             FindCoordinatorRequest(key_type=1, key=self.transactional_id), version, FindCoordinatorResponse
         )
-        assert answer.error_code == 0
-        return answer.node_id
+        assert response.error_code == 0
+        return response.node_id
 
     async def init(self, version: int = 5, *, keep: bool = False, timeout_ms: int = TIMEOUT_MS) -> int:
-        """`keep`: with the id and the epoch that it has (KIP-360)."""
+        """`keep`: send the current producer id and epoch (KIP-360)."""
         request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms)
         if keep:
             request.producer_id, request.producer_epoch = self.producer_id, self.epoch
-        answer = await self.client.request(request, version, InitProducerIdResponse)
-        if answer.error_code == 0:
-            self._now(answer.producer_id, answer.producer_epoch)
-        return answer.error_code
+        response = await self.client.request(request, version, InitProducerIdResponse)
+        if response.error_code == 0:
+            self._set_producer(response.producer_id, response.producer_epoch)
+        return response.error_code
 
-    def _now(self, producer_id: int, epoch: int) -> None:
+    def _set_producer(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
             self.sequences.clear()
         self.producer_id, self.epoch = producer_id, epoch
@@ -94,19 +94,19 @@ class Producer:
     async def send(
         self, topic: str, *values: bytes, partition: int = 0, version: int | None = None
     ) -> PartitionProduceResponse:
-        """Records of the open transaction, with the next sequence."""
+        """Send records of the open transaction, with the next sequence."""
         sequence = self.sequences.get((topic, partition), 0)
         version = (12 if self.v2 else 11) if version is None else version
         batches = {partition: self.batch(*values, sequence=sequence)}
-        ((answer,),) = await self.send_all({topic: batches}, version=version)
-        if answer.error_code == 0:
+        ((response,),) = await self.send_all({topic: batches}, version=version)
+        if response.error_code == 0:
             self.sequences[topic, partition] = sequence + len(values)
-        return answer
+        return response
 
     async def send_all(
         self, topics: Mapping[str, Mapping[int, bytearray]], *, version: int, name_it: bool = True
     ) -> list[list[PartitionProduceResponse]]:
-        """Each topic's answers. `name_it`: the request has the transactional id."""
+        """Return the partition responses of each topic. `name_it`: the request has the transactional id."""
         request = None
         for topic, batches in topics.items():
             more = self.client.produce_request(topic, batches)
@@ -116,8 +116,8 @@ class Producer:
                 request.topic_data += more.topic_data
         assert request is not None
         request.transactional_id = self.transactional_id if name_it else None
-        answer = await self.client.request(request, version, ProduceResponse)
-        return [topic.partition_responses for topic in answer.responses]
+        response = await self.client.request(request, version, ProduceResponse)
+        return [topic.partition_responses for topic in response.responses]
 
     async def add(self, partitions: Partitions, version: int = 3) -> list[AddPartitionsToTxnTopicResult]:
         topics = [AddPartitionsToTxnTopic(name=name, partitions=list(of)) for name, of in partitions.items()]
@@ -127,24 +127,24 @@ class Producer:
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=topics,
         )
-        answer = await self.client.request(request, version, AddPartitionsToTxnResponse)
-        return answer.results_by_topic_v3_and_below
+        response = await self.client.request(request, version, AddPartitionsToTxnResponse)
+        return response.results_by_topic_v3_and_below
 
     def transaction(self, partitions: Partitions, *, verify_only: bool = False) -> AddPartitionsToTxnTransaction:
-        """As brokers ask for it."""
+        """Return the transaction of a request that a broker sends."""
         topics = [AddPartitionsToTxnTopic(name=name, partitions=list(of)) for name, of in partitions.items()]
-        return AddPartitionsToTxnTransaction(**self._who, topics=topics, verify_only=verify_only)
+        return AddPartitionsToTxnTransaction(**self._identity, topics=topics, verify_only=verify_only)
 
     async def add_offsets(self, group_id: str = "g", version: int = 4) -> int:
-        request = AddOffsetsToTxnRequest(**self._who, group_id=group_id)
+        request = AddOffsetsToTxnRequest(**self._identity, group_id=group_id)
         return (await self.client.request(request, version, AddOffsetsToTxnResponse)).error_code
 
     async def end(self, committed: bool, version: int | None = None) -> int:
         version = (5 if self.v2 else 4) if version is None else version
-        answer = await self.client.request(EndTxnRequest(**self._who, committed=committed), version, EndTxnResponse)
-        if answer.error_code == 0 and version >= 5:
-            self._now(answer.producer_id, answer.producer_epoch)
-        return answer.error_code
+        response = await self.client.request(EndTxnRequest(**self._identity, committed=committed), version, EndTxnResponse)
+        if response.error_code == 0 and version >= 5:
+            self._set_producer(response.producer_id, response.producer_epoch)
+        return response.error_code
 
     async def commit(self, version: int | None = None) -> int:
         return await self.end(True, version)
@@ -152,27 +152,27 @@ class Producer:
     async def abort(self, version: int | None = None) -> int:
         return await self.end(False, version)
 
-    async def described(self) -> TransactionState:
+    async def describe(self) -> TransactionState:
         request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
         return (await self.client.request(request, 0, DescribeTransactionsResponse)).transaction_states[0]
 
-    async def completed(self) -> str:
-        """Waits until nothing of the last transaction is under way."""
-        while (state := (await self.described()).transaction_state) not in ("Empty", "CompleteCommit", "CompleteAbort"):
+    async def wait_until_completed(self) -> str:
+        """Wait until the last transaction is completed, and return its state."""
+        while (state := (await self.describe()).transaction_state) not in ("Empty", "CompleteCommit", "CompleteAbort"):
             await asyncio.sleep(0.01)
         return state
 
 
 async def producer(m: Machine, transactional_id: str = "t", *, v2: bool = True) -> Producer:
-    """One that has its producer id, beside a topic "a" of three partitions and a topic "b"."""
+    """Return a producer with a producer id, and create the topics "a" (3 partitions) and "b" (1)."""
     client = await m.client()
     if m.broker.services.metadata.topics.get("a") is None:
         await client.create_topic("a", 3)
         await client.create_topic("b")
-    found = Producer(client, transactional_id, v2)
-    await found.find()
-    assert await found.init() == 0
-    return found
+    new = Producer(client, transactional_id, v2)
+    await new.find()
+    assert await new.init() == 0
+    return new
 
 
 async def write_marker(
@@ -186,7 +186,7 @@ async def write_marker(
     transaction_version: int = 0,
     version: int = 2,
 ) -> dict[tuple[str, int], int]:
-    """The codes by partition."""
+    """Send WriteTxnMarkers, and return the error code of each partition."""
     topics = [WritableTxnMarkerTopic(name=name, partition_indexes=list(of)) for name, of in partitions.items()]
     marker = WritableTxnMarker(
         producer_id=producer_id,
@@ -196,17 +196,17 @@ async def write_marker(
         coordinator_epoch=coordinator_epoch,
         transaction_version=transaction_version,
     )
-    answer = await client.request(WriteTxnMarkersRequest(markers=[marker]), version, WriteTxnMarkersResponse)
+    response = await client.request(WriteTxnMarkersRequest(markers=[marker]), version, WriteTxnMarkersResponse)
     return {
-        (topic.name, one.partition_index): one.error_code
-        for row in answer.markers
-        for topic in row.topics
-        for one in topic.partitions
+        (topic.name, partition.partition_index): partition.error_code
+        for marker_result in response.markers
+        for topic in marker_result.topics
+        for partition in topic.partitions
     }
 
 
 def codes(results: Sequence[AddPartitionsToTxnTopicResult]) -> dict[str, dict[int, int]]:
     return {
-        topic.name: {one.partition_index: one.partition_error_code for one in topic.results_by_partition}
+        topic.name: {result.partition_index: result.partition_error_code for result in topic.results_by_partition}
         for topic in results
     }

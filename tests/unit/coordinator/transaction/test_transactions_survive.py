@@ -92,7 +92,7 @@ async def final_state(m: Machine, id: str) -> str:
     """Return the final state. If the transaction is open, another producer aborts it."""
     successor = Producer(await m.client(), id)
     while True:
-        state = (await successor.described()).transaction_state
+        state = (await successor.describe()).transaction_state
         if state.startswith("Complete"):
             return state
         if state == "Ongoing":

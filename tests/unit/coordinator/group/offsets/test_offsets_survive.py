@@ -112,7 +112,9 @@ class GroupClient:
             partition_index=partition, committed_offset=offset, committed_metadata="." * metadata_bytes
         )
         topics = [OffsetCommitRequestTopic(name="t", partitions=[committed])]
-        response = await self.client.request(OffsetCommitRequest(group_id=group, topics=topics), 9, OffsetCommitResponse)
+        response = await self.client.request(
+            OffsetCommitRequest(group_id=group, topics=topics), 9, OffsetCommitResponse
+        )
         assert response.topics[0].partitions[0].error_code == 0
 
     async def offsets(self, *, stable: bool = True) -> list[int | ErrorCode]:

@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch (key 23), versions 2 to 4: where a leader epoch ended (KIP-101, KIP-320).
+"""OffsetForLeaderEpoch (key 23), versions 2 to 4: the end offset of a leader epoch (KIP-101, KIP-320).
 
-A consumer that may have read what its leader then lost asks here where the epoch of its position ended. An
-epoch that is not known, or -1, gets epoch and end offset -1.
+A consumer finds out with it whether records that it has read were lost with their leader, and truncates its position.
+An unknown epoch, or -1, has epoch and end offset -1.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -23,21 +23,21 @@ def handle(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_end(services, topic.topic, wanted) for wanted in topic.partitions],
+                partitions=[_end_offset(services, topic.topic, partition) for partition in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _end(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end_offset(services: Services, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = services.replicas.leader(topic, wanted.partition)
-        partition.check_leader(wanted.current_leader_epoch)
-    except KafkaError as refusal:
-        return EpochEndOffset(partition=wanted.partition, error_code=refusal.code)
+        partition = services.replicas.leader(topic, requested.partition)
+        partition.check_leader(requested.current_leader_epoch)
+    except KafkaError as error:
+        return EpochEndOffset(partition=requested.partition, error_code=error.code)
     log = partition.log
-    epoch, end_offset = log.epochs.end_offset_for(wanted.leader_epoch, log.log_end_offset)
+    epoch, end_offset = log.epochs.end_offset_for(requested.leader_epoch, log.log_end_offset)
     return EpochEndOffset(
-        partition=wanted.partition, error_code=ErrorCode.NONE, leader_epoch=epoch, end_offset=end_offset
+        partition=requested.partition, error_code=ErrorCode.NONE, leader_epoch=epoch, end_offset=end_offset
     )

@@ -54,8 +54,8 @@ async def handle(
     if existing:
         try:
             await _commit(services, context.version, request, offsets)
-        except KafkaError as refused:
-            code = error_for_client(refused.code, context.version)
+        except KafkaError as error:
+            code = error_for_client(error.code, context.version)
             for result in existing:
                 result.error_code = code
     return TxnOffsetCommitResponse(topics=topics)

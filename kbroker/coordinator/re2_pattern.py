@@ -31,7 +31,7 @@ class Re2Pattern:
         options.log_errors = False
         options.never_capture = True
         try:
-            # Given bytes, it does not convert positions back to characters.
+            # With bytes, RE2 need not convert positions to characters.
             self._pattern: Any = re2.compile(pattern.encode(), options)
         except re2.error as error:
             raise _invalid(error) from None

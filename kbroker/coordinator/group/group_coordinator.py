@@ -1,4 +1,4 @@
-"""The group coordinator: what handlers ask for, and the expiration of offsets.
+"""The group coordinator: the operations that handlers call, and the expiration of offsets.
 
 A group belongs to the partition of __consumer_offsets that its id hashes to; its coordinator is the leader of this
 partition.
@@ -45,18 +45,24 @@ MINUTE_MS = 60_000
 
 
 class GroupCoordinator:
-    """Operations raise KafkaError with the code for the client, or their futures do. A write's future is done when its
+    """Schedules operations on the groups of this broker.
+
+    Methods raise KafkaError with the code for the client, or their futures do. The future of a write is done when its
     records are committed.
     """
 
     def __init__(
-        self, environment: Environment, log: InternalLog, metadata: MetadataImage, config: Callable[[], BrokerConfig]
+        self,
+        environment: Environment,
+        internal_log: InternalLog,
+        metadata: MetadataImage,
+        config: Callable[[], BrokerConfig],
     ) -> None:
         self._environment = environment
         self._config = config
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             environment,
-            log,
+            internal_log,
             metadata,
             GROUP_METADATA_TOPIC,
             self._runtime_config,

@@ -59,7 +59,10 @@ TopicPartitions = Sequence[tuple[str, int]]
 
 
 class GroupShard:
-    """A CoordinatorShard. Every group with members or offsets, committed or pending, is in `groups`."""
+    """The state of one partition of __consumer_offsets, and the operations on it.
+
+    Every group that has members or offsets, committed or pending, is in `groups`.
+    """
 
     def __init__(
         self, environment: Environment, config: Callable[[], BrokerConfig], context: CoordinatorContext[GroupShard]

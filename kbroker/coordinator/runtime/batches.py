@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from kbroker.coordinator.runtime.operation import NO_PRODUCER, TransactionalProducer
 from protocol.records.batch import TRANSACTIONAL, NewRecord, build_batch
 
-# Upper bounds of what a record takes besides its key and value, and of a batch header, in bytes.
+# Upper bounds in bytes: a record without its key and value; a batch header.
 RECORD_OVERHEAD = 32
 BATCH_OVERHEAD = 128
 

@@ -1,4 +1,4 @@
-"""The partitions of one internal topic that this broker leads: elected, loaded, and operated on.
+"""The partitions of one internal topic that this broker leads: it loads them, and finds them by key.
 
 A key (a group id, a transactional id) belongs to the partition that it hashes to. Its coordinator is the broker that
 leads this partition.
@@ -45,14 +45,14 @@ class CoordinatorRuntime(Generic[S]):
     def __init__(
         self,
         environment: Environment,
-        log: InternalLog,
+        internal_log: InternalLog,
         metadata: MetadataImage,
         topic: str,
         config: Callable[[], RuntimeConfig],
         make_shard: Callable[[CoordinatorContext[S]], S],
     ) -> None:
         self._environment = environment
-        self._log = log
+        self._log = internal_log
         self._metadata = metadata
         self._topic = topic
         self._config = config

@@ -35,10 +35,12 @@ def prepare_init_producer_id(
     server_version: int,
     now_ms: int,
 ) -> TransactionMetadata:
-    """Give the producer an epoch. `expected` is what it has, if it wants to continue after an error (KIP-360).
+    """Return the record with the epoch of a new producer, or of one that continues after an error (KIP-360).
 
-    A record in PrepareAbort aborts the open transaction of a former producer; the client gets CONCURRENT_TRANSACTIONS,
-    and tries again until that is complete.
+    `expected` is what the continuing producer has.
+
+    A record in state PrepareAbort aborts the open transaction of a former producer; the client gets
+    CONCURRENT_TRANSACTIONS, and tries again until that is complete.
     """
     metadata = entry.metadata
     if entry.pending_state is not None:
@@ -89,5 +91,5 @@ def _next_epoch(metadata: TransactionMetadata, expected: ProducerIdAndEpoch | No
     if expected.epoch == last_epoch:
         # The response to the same request was lost.
         return epoch, last_epoch
-    # With the highest epoch Kafka fails here with UNKNOWN_SERVER_ERROR, which tells a fenced producer nothing.
+    # With the highest epoch Kafka returns UNKNOWN_SERVER_ERROR here, which does not show that the producer is fenced.
     raise KafkaError(ErrorCode.PRODUCER_FENCED)

@@ -1,4 +1,4 @@
-"""The transaction coordinator: what producers and tools ask for, and what timeouts cause.
+"""The transaction coordinator: the operations that handlers call, and timeouts.
 
     InitProducerId -> AddPartitionsToTxn, or the first Produce -> EndTxn -> PrepareX committed: EndTxn's response
     -> markers to all partitions -> CompleteX
@@ -48,12 +48,15 @@ NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
 
 
 class TransactionCoordinator:
-    """Operations raise KafkaError with the code for the client. Writes return when their record is committed."""
+    """Schedules operations on the transactional ids of this broker.
+
+    Methods raise KafkaError with the code for the client. Writes return when their record is committed.
+    """
 
     def __init__(
         self,
         environment: Environment,
-        log: InternalLog,
+        internal_log: InternalLog,
         metadata: MetadataImage,
         config: Callable[[], BrokerConfig],
         producer_ids: ProducerIdManager,
@@ -65,7 +68,7 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._marker_writer = marker_writer
         self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
-            environment, log, metadata, TRANSACTION_STATE_TOPIC, self._runtime_config, self._make_shard
+            environment, internal_log, metadata, TRANSACTION_STATE_TOPIC, self._runtime_config, self._make_shard
         )
         self._timeouts = PeriodicTask(
             environment,

@@ -19,7 +19,7 @@ EPOCH_BUMP_VERSION = 2
 class TransactionMetadata(NamedTuple):
     """A transactional id with its last or open transaction, as in a record of __transaction_state.
 
-    `last_producer_epoch` is the epoch before the last bump, if the producer itself asked for the bump; it is not in the
+    `last_producer_epoch` is the epoch before the last bump, if the producer itself requested the bump; it is not in the
     log. `previous_producer_id` is the producer id before the last transition. `next_producer_id` replaces `producer_id`
     when the transaction completes, if the epochs of that are exhausted. Timestamps are milliseconds since the epoch.
     """

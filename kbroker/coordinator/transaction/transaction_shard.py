@@ -40,9 +40,10 @@ T = TypeVar("T")
 
 
 class TransactionShard:
-    """A CoordinatorShard. `server_version` returns the finalized transaction.version.
+    """The state of one partition of __transaction_state, and the operations on it.
 
-    Operations with a `new_producer_id` raise NewProducerIdRequired if they need one and it is NO_PRODUCER_ID.
+    `server_version` returns the finalized transaction.version. Operations with a `new_producer_id` raise
+    NewProducerIdRequired if they need one and it is NO_PRODUCER_ID.
     """
 
     def __init__(

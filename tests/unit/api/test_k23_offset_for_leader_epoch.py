@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: ends of epochs, and epochs of the caller that are fenced."""
+"""OffsetForLeaderEpoch: the end offset of an epoch, and errors for the leader epoch of the caller."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, start_handlers
 
 
-async def with_epochs() -> Handlers:
+async def start_with_epochs() -> Handlers:
     handlers = await start_handlers()
     handlers.replicas.add(
         "t", 0, dict.fromkeys(range(5), 0), epochs=LeaderEpochCache([(0, 0), (2, 3)])
@@ -19,11 +19,11 @@ async def with_epochs() -> Handlers:
     return handlers
 
 
-async def ask(
+async def request_end(
     handlers: Handlers, epoch: int, current: int = -1, *, topic: str = "t", index: int = 0, version: int = 4
 ) -> Any:
-    wanted = OffsetForLeaderPartition(partition=index, leader_epoch=epoch, current_leader_epoch=current)
-    topics = [OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
+    partition = OffsetForLeaderPartition(partition=index, leader_epoch=epoch, current_leader_epoch=current)
+    topics = [OffsetForLeaderTopic(topic=topic, partitions=[partition])]
     (row,) = (await handlers.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, topics=topics)).topics[0].partitions
     assert row.partition == index
     return (row.error_code, row.leader_epoch, row.end_offset)
@@ -31,20 +31,20 @@ async def ask(
 
 @pytest.mark.parametrize("version", [2, 3, 4])
 @async_test
-async def test_ends_of_epochs(version: int):
-    handlers = await with_epochs()
-    assert await ask(handlers, 0, version=version) == (0, 0, 3)
-    assert await ask(handlers, 2, version=version) == (0, 2, 5)
-    assert await ask(handlers, 3, version=version) == (0, -1, -1)
+async def test_end_offsets_of_epochs(version: int):
+    handlers = await start_with_epochs()
+    assert await request_end(handlers, 0, version=version) == (0, 0, 3)
+    assert await request_end(handlers, 2, version=version) == (0, 2, 5)
+    assert await request_end(handlers, 3, version=version) == (0, -1, -1)
 
 
 @async_test
-async def test_refusals():
-    handlers = await with_epochs()
-    assert await ask(handlers, 0, 2) == (0, 0, 3)
-    assert await ask(handlers, 0, 3) == (75, -1, -1)
-    assert await ask(handlers, 0, 1) == (74, -1, -1)
-    assert await ask(handlers, 0, topic="nope") == (3, -1, -1)
-    assert await ask(handlers, 0, index=9) == (3, -1, -1)
+async def test_errors():
+    handlers = await start_with_epochs()
+    assert await request_end(handlers, 0, 2) == (0, 0, 3)
+    assert await request_end(handlers, 0, 3) == (75, -1, -1)
+    assert await request_end(handlers, 0, 1) == (74, -1, -1)
+    assert await request_end(handlers, 0, topic="nope") == (3, -1, -1)
+    assert await request_end(handlers, 0, index=9) == (3, -1, -1)
     handlers.replicas.leader("t", 0).is_leader = False
-    assert await ask(handlers, 0) == (6, -1, -1)
+    assert await request_end(handlers, 0) == (6, -1, -1)

@@ -11,7 +11,7 @@ from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, start_handlers
 
 
-async def ask(handlers: Handlers, topic: str, *indexes: int) -> list[Any]:
+async def describe(handlers: Handlers, topic: str, *indexes: int) -> list[Any]:
     topics = [TopicRequest(name=topic, partition_indexes=list(indexes))]
     (response,) = (await handlers.request(ApiKey.DESCRIBE_PRODUCERS, 0, topics=topics)).topics
     assert response.name == topic
@@ -19,7 +19,7 @@ async def ask(handlers: Handlers, topic: str, *indexes: int) -> list[Any]:
 
 
 @async_test
-async def test_the_producers_of_a_partition():
+async def test_producers_of_a_partition():
     handlers = await start_handlers()
     await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
     producers = handlers.replicas.add("t", 0).log.producers
@@ -28,7 +28,7 @@ async def test_the_producers_of_a_partition():
             [(0, None, b"x", [])] * 3, base_offset=base, producer_id=7, producer_epoch=2, base_sequence=sequence
         )
         producers.update(parse_header(batch, 0), base)
-    (row,) = await ask(handlers, "t", 0)
+    (row,) = await describe(handlers, "t", 0)
     (producer,) = row.active_producers
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 2, 5)
     assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
@@ -39,12 +39,12 @@ async def test_errors():
     handlers = await start_handlers()
     await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
     handlers.replicas.add("t", 0)
-    (unknown,) = await ask(handlers, "nope", 0)
+    (unknown,) = await describe(handlers, "nope", 0)
     assert (unknown.error_code, unknown.error_message) == (3, "This server does not host this topic-partition.")
-    empty, absent = await ask(handlers, "t", 0, 9)
+    empty, absent = await describe(handlers, "t", 0, 9)
     assert (empty.error_code, empty.error_message, empty.active_producers) == (0, None, [])
     assert (absent.partition_index, absent.error_code) == (9, 3)
-    (invalid,) = await ask(handlers, "a b", 0)
+    (invalid,) = await describe(handlers, "a b", 0)
     assert invalid.error_code == 17
     assert invalid.error_message.startswith("Topic name is invalid: 'a b'")
     assert TopicPartition("a b", 0) not in handlers.replicas.partitions

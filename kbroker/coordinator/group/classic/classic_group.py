@@ -157,7 +157,7 @@ class ClassicGroup:
         self.deadlines.set(("session", member_id), now_ms + timeout_ms)
 
     def restart_session(self, member: ClassicGroupMember, now_ms: int) -> None:
-        """Give a member another session timeout, as after a heartbeat."""
+        """Start the session timeout of a member again, as after a heartbeat."""
         self.start_session(member.member_id, member.session_timeout_ms, now_ms)
 
     def end_session(self, member_id: str) -> None:

@@ -115,7 +115,7 @@ def _update_member(
     group.set_protocols(member, request.protocols)
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
-    # The client has given up a request that still waits.
+    # The client has abandoned a request that still waits.
     group.respond_to_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
     member.awaiting_join = respond
     group.members_awaiting_join += 1
@@ -204,7 +204,7 @@ def _write_replacement(
         if request.supports_skipping_assignment:
             respond(replace(response, skip_assignment=group.leader_id == new_member_id))
         else:
-            # A restarted leader that is told that its old id leads acts as a follower, and assigns nothing.
+            # With its old id as the leader, a restarted leader acts as a follower, and assigns nothing.
             respond(replace(response, leader_id=old_leader_id, members=()))
 
     def on_failed(error: ErrorCode, now: Now) -> None:

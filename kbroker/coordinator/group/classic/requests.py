@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.coordinator.group.records import GroupRecord
+from kbroker.coordinator.runtime.operation import ignore
 from protocol.errors import ErrorCode
 
 UNKNOWN_MEMBER_ID = ""
@@ -99,15 +100,11 @@ RespondToJoin = Callable[[JoinResponse], None]
 RespondToSync = Callable[[SyncResponse], None]
 
 
-def ignore(*_: object) -> None:
-    """Do nothing."""
-
-
 @dataclass(slots=True, frozen=True)
 class PendingRecord:
-    """A record that has to be committed before an operation on a group goes on. The group is locked until then.
+    """A record that has to be committed before an operation on a group continues. The group is locked until then.
 
-    `on_committed` is called after the record was replayed.
+    `on_committed` is called after the replay of the record.
     """
 
     record: GroupRecord

@@ -31,7 +31,7 @@ def sync_group(
     if group.state is GroupState.STABLE:
         respond(_response(group, member.assignment))
         return None
-    # The client has given up a request that still waits.
+    # The client has abandoned a request that still waits.
     group.respond_to_sync(member, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS))
     member.awaiting_sync = respond
     if group.leader_id != request.member_id:

@@ -38,12 +38,12 @@ class OffsetMetadataManager:
 
     def groups_with_topics(self, topics: Collection[str]) -> list[str]:
         """Return the groups that have offsets of one of the topics, committed or pending."""
-        wanted = set(topics)
-        committed = [group_id for group_id, by_topic in self.by_group.items() if wanted & by_topic.keys()]
+        names = set(topics)
+        committed = [group_id for group_id, by_topic in self.by_group.items() if names & by_topic.keys()]
         pending = [
             group_id
             for group_id in self.pending.group_ids()
-            if any(topic in wanted for topic, _ in self.pending.partitions(group_id))
+            if any(topic in names for topic, _ in self.pending.partitions(group_id))
         ]
         return list(dict.fromkeys([*committed, *pending]))
 

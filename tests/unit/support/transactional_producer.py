@@ -141,7 +141,9 @@ class Producer:
 
     async def end(self, committed: bool, version: int | None = None) -> int:
         version = (5 if self.v2 else 4) if version is None else version
-        response = await self.client.request(EndTxnRequest(**self._identity, committed=committed), version, EndTxnResponse)
+        response = await self.client.request(
+            EndTxnRequest(**self._identity, committed=committed), version, EndTxnResponse
+        )
         if response.error_code == 0 and version >= 5:
             self._set_producer(response.producer_id, response.producer_epoch)
         return response.error_code

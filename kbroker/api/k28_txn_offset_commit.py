@@ -14,7 +14,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.runtime.coordinator_context import coordinator_error
-from kbroker.coordinator.runtime.operation import TransactionalProducer
+from kbroker.coordinator.runtime.operation import RecordProducer
 from protocol.errors import ErrorCode
 from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -77,9 +77,7 @@ async def _commit(
     )
 
 
-async def _verified_producer(
-    services: Services, version: int, request: TxnOffsetCommitRequest
-) -> TransactionalProducer:
+async def _verified_producer(services: Services, version: int, request: TxnOffsetCommitRequest) -> RecordProducer:
     """Make sure that the group's partition is part of the transaction. Raises KafkaError."""
     transactions = services.transactions
     identity = request.transactional_id, request.producer_id, request.producer_epoch
@@ -93,7 +91,7 @@ async def _verified_producer(
             error = transactions.verify_partitions(*identity, [tp])[tp]
             if error is not ErrorCode.NONE:
                 raise KafkaError(error)
-    return TransactionalProducer(request.producer_id, request.producer_epoch, guard, verify)
+    return RecordProducer(request.producer_id, request.producer_epoch, guard, verify)
 
 
 def error_for_client(error: ErrorCode, version: int) -> ErrorCode:

@@ -15,7 +15,7 @@ from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig, complete
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
-from kbroker.coordinator.runtime.operation import LockMode, TransactionalProducer
+from kbroker.coordinator.runtime.operation import LockMode, RecordProducer
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode
@@ -161,7 +161,7 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        producer: TransactionalProducer,
+        producer: RecordProducer,
         offsets: Sequence[OffsetRecord],
     ) -> Future[None]:
         """Write offsets that count if the producer's transaction commits."""

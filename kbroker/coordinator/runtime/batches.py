@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from kbroker.coordinator.runtime.operation import NO_PRODUCER, TransactionalProducer
+from kbroker.coordinator.runtime.operation import NO_PRODUCER, RecordProducer
 from protocol.records.batch import TRANSACTIONAL, NewRecord, build_batch
 
 # Upper bounds in bytes: a record without its key and value; a batch header.
@@ -23,7 +23,7 @@ class EncodedWrite(Protocol):
     @property
     def encoded(self) -> Sequence[NewRecord]: ...
     @property
-    def producer(self) -> TransactionalProducer: ...
+    def producer(self) -> RecordProducer: ...
 
 
 W = TypeVar("W", bound=EncodedWrite)

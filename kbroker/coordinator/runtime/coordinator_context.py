@@ -25,7 +25,7 @@ from kbroker.coordinator.runtime.operation import (
     CoordinatorResult,
     CoordinatorShard,
     LockMode,
-    TransactionalProducer,
+    RecordProducer,
 )
 from kbroker.runtime.timer import DeadlineTimer
 from kbroker.storage.producers.transaction_marker import TransactionMarker
@@ -77,7 +77,7 @@ class WriteEvent:
         key: str,
         mode: LockMode,
         timeout_ms: int | None = None,
-        producer: TransactionalProducer = NO_PRODUCER,
+        producer: RecordProducer = NO_PRODUCER,
     ) -> None:
         self.operation = operation
         self.future = future
@@ -134,7 +134,7 @@ class CoordinatorContext(Generic[S]):
         key: str = "",
         mode: LockMode = LockMode.NONE,
         timeout_ms: int | None = None,
-        producer: TransactionalProducer = NO_PRODUCER,
+        producer: RecordProducer = NO_PRODUCER,
     ) -> Future[T]:
         """Run an operation when the lock of its key admits it, and return the future of its response.
 

@@ -74,7 +74,7 @@ class LockMode(Enum):
     EXCLUSIVE_AFTER_SHARED = auto()
 
 
-class TransactionalProducer(NamedTuple):
+class RecordProducer(NamedTuple):
     """The producer of transactional records. `guard` and `verify` are InternalLog.append_internal's."""
 
     producer_id: int = NO_PRODUCER_ID
@@ -83,4 +83,4 @@ class TransactionalProducer(NamedTuple):
     verify: bool = False
 
 
-NO_PRODUCER = TransactionalProducer()
+NO_PRODUCER = RecordProducer()

@@ -17,7 +17,7 @@ from kbroker.coordinator.runtime.operation import (
     NO_PRODUCER,
     CoordinatorResult,
     LockMode,
-    TransactionalProducer,
+    RecordProducer,
 )
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
@@ -80,7 +80,7 @@ class Story:
         key: str = "key",
         mode: LockMode = LockMode.NONE,
         timeout_ms: int | None = None,
-        producer: TransactionalProducer = NO_PRODUCER,
+        producer: RecordProducer = NO_PRODUCER,
         on_failed: Callable[[ErrorCode], None] = lambda error: None,
     ) -> None:
         """Write records; the result is recorded under the first one."""
@@ -340,7 +340,7 @@ def test_no_timeout_remains_of_a_committed_write(story: Story) -> None:
 
 
 def test_the_writes_of_transactions_have_batches_of_their_own_in_order(story: Story) -> None:
-    seven, eight = TransactionalProducer(7, 0), TransactionalProducer(8, 0)
+    seven, eight = RecordProducer(7, 0), RecordProducer(8, 0)
     story.write("a")
     story.write("b", "c", producer=seven)
     story.write("d", producer=seven)
@@ -364,7 +364,7 @@ def test_the_writes_of_transactions_have_batches_of_their_own_in_order(story: St
 
 def test_a_queued_write_fails_if_a_marker_ends_its_transaction_first(story: Story) -> None:
     guard = story.log.begin_verification(TP, 7, 0)
-    story.write("a", producer=TransactionalProducer(7, 0, guard, True))
+    story.write("a", producer=RecordProducer(7, 0, guard, True))
     story.end(7, committed=False)
     story.run_ready()
     assert story.results == [("end of 7", ErrorCode.NONE), ("a", ErrorCode.INVALID_TXN_STATE)]
@@ -372,7 +372,7 @@ def test_a_queued_write_fails_if_a_marker_ends_its_transaction_first(story: Stor
 
 def test_transactions_are_replayed_when_they_are_committed_and_alike_when_they_are_loaded(story: Story) -> None:
     story.log.held = True
-    story.write("a", producer=TransactionalProducer(7, 0))
+    story.write("a", producer=RecordProducer(7, 0))
     story.run_ready()
     story.end(7)
     assert (story.shard.replayed, story.results) == ([], [])
@@ -387,7 +387,7 @@ def test_transactions_are_replayed_when_they_are_committed_and_alike_when_they_a
 
 
 def test_a_marker_that_the_log_rejects_is_not_replayed(story: Story) -> None:
-    story.write("a", producer=TransactionalProducer(7, 1))
+    story.write("a", producer=RecordProducer(7, 1))
     story.run_ready()
     story.end(7)
     assert story.results[-1] == ("end of 7", ErrorCode.INVALID_PRODUCER_EPOCH)

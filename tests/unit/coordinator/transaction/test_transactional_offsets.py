@@ -9,7 +9,7 @@ import pytest
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
-from kbroker.coordinator.runtime.operation import TransactionalProducer
+from kbroker.coordinator.runtime.operation import RecordProducer
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -315,7 +315,7 @@ def test_a_guard_is_invalid_after_the_end_of_its_transaction(broker: Harness) ->
     writer = Writer(broker)
     guard = broker.log.begin_verification(tp_of(broker), *writer.producer)
     assert write_marker(broker, TransactionMarker(*writer.producer, False, 0, 1)) == [ErrorCode.NONE]
-    producer = TransactionalProducer(*writer.producer, guard, True)
+    producer = RecordProducer(*writer.producer, guard, True)
     offsets = [OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(5))]
     with pytest.raises(KafkaError) as error_info:
         broker.run(broker.groups.commit_transactional_offsets("g", "", None, -1, producer, offsets))

@@ -9,39 +9,44 @@ import pytest
 
 from kbroker.cli import main
 
+ERRORS = [
+    (["list", "{}"], "{}: is not an archive and contains none"),
+    (["list", "{}/absent"], "{}/absent: is not an archive and contains none"),
+    (["describe", "{}/absent"], "{}/absent: no archive found; create one with: kbroker archive run"),
+    (["describe", "{}/a", "--topic", "v"], "topic v is not in the archive; it has t, u"),
+    (["describe", "{}/a", "--plot", "p.jpg"], "p.jpg: a plot is a PNG file, so its name has to end in .png"),
+    (["compact", "{}/absent"], "{}/absent: no archive found; create one with: kbroker archive run"),
+    (["compact", "{}/a", "--topic", "v"], "the archive has no rows of topic v"),
+    (["compact", "{}/a", "--date", "1999-01-31"], "the archive has no rows of date 1999-01-31"),
+]
+USAGE_ERRORS = [
+    (["compact", "{}/a", "--date", "today"], "--date must be a date such as 2026-01-31, not 'today'"),
+    (["compact", "{}/a", "--target-size", "1"], "the target size must be from 4.0 KiB to 1.0 TiB, not 1"),
+    (["compact", "{}/a", "--target-size", "big"], "expected a size such as 128MiB or 1GiB, not 'big'"),
+    (["compact", "{}/a", "--keep-replaced", "x"], "expected a duration such as 90s, 1h30m or P1DT2H, not 'x'"),
+    (["verify", "{}/a", "--offline", "--date", "2026-2-3"], "--date must be a date such as 2026-01-31, not '2026-2-3'"),
+    (["run", "{}/a"], "specify either the topics to archive or --pattern REGEX"),
+    (["run", "{}/a", "t", "--pattern", "b"], "specify either the topics to archive or --pattern REGEX"),
+    (["run", "{}/a", "a/b"], "'a/b' is not a valid topic name"),
+    (["run", "{}/a", "t", "--rate", "0"], "--rate must be positive, not 0"),
+]
+
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["list", "{}"], "{}: is not an archive and contains none"),
-        (["list", "{}/absent"], "{}/absent: is not an archive and contains none"),
-        (["describe", "{}/absent"], "{}/absent: no archive found; create one with: kbroker archive run"),
-        (["describe", "{}/a", "--topic", "v"], "topic v is not in the archive; it has t, u"),
-        (["describe", "{}/a", "--plot", "p.jpg"], "p.jpg: a plot is a PNG file, so its name has to end in .png"),
-        (["compact", "{}/absent"], "{}/absent: no archive found; create one with: kbroker archive run"),
-        (["compact", "{}/a", "--topic", "v"], "the archive has no rows of topic v"),
-        (["compact", "{}/a", "--date", "1999-01-31"], "the archive has no rows of date 1999-01-31"),
-        (["compact", "{}/a", "--target-size", "1"], "the target size must be from 4.0 KiB to 1.0 TiB, not 1"),
-        (["compact", "{}/a", "--target-size", "big"], "expected a size such as 128MiB or 1GiB, not 'big'"),
-        (["compact", "{}/a", "--keep-replaced", "x"], "expected a duration such as 90s, 1h30m or P1DT2H, not 'x'"),
-        (["compact", "{}/a", "--date", "today"], "--date must be a date such as 2026-01-31, not 'today'"),
-        (
-            ["verify", "{}/a", "--offline", "--date", "2026-2-3"],
-            "--date must be a date such as 2026-01-31, not '2026-2-3'",
-        ),
-        (["run", "{}/a"], "specify either the topics to archive or --pattern REGEX"),
-        (["run", "{}/a", "t", "--pattern", "b"], "specify either the topics to archive or --pattern REGEX"),
-        (["run", "{}/a", "a/b"], "'a/b' is not a valid topic name"),
-        (["run", "{}/a", "t", "--rate", "0"], "--rate must be positive, not 0"),
-    ],
+    ("status", "arguments", "message"), [*((1, *case) for case in ERRORS), *((2, *case) for case in USAGE_ERRORS)]
 )
 def test_errors_are_one_sentence(
-    arguments: list[str], message: str, tmp_path: Path, fill_archive: Callable, capsys: pytest.CaptureFixture[str]
+    status: int,
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    fill_archive: Callable,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "b").mkdir()
     if arguments[0] != "list":
         fill_archive(tmp_path / "a")
-    assert main(["archive", *(argument.format(tmp_path) for argument in arguments)]) in (1, 2)
+    assert main(["archive", *(argument.format(tmp_path) for argument in arguments)]) == status
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err == f"kbroker: {message.format(tmp_path)}\n"

@@ -110,14 +110,14 @@ def test_append_time_is_stamped_with_a_new_crc():
 
 
 def test_complete_batches_are_iterated_and_an_incomplete_one_is_left_out():
-    one, two = built(), built(codec=4, base_offset=4)
-    stream = one + two + one[:-1]
+    first, second = built(), built(codec=4, base_offset=4)
+    stream = first + second + first[:-1]
     assert [(pos, h.base_offset, h.size) for pos, h in iter_headers(stream)] == [
-        (0, 0, len(one)),
-        (len(one), 4, len(two)),
+        (0, 0, len(first)),
+        (len(first), 4, len(second)),
     ]
-    assert [pos for pos, _ in iter_headers(stream, len(one))] == [len(one)]
-    assert list(iter_headers(one[: HEADER_SIZE - 1])) == []
+    assert [pos for pos, _ in iter_headers(stream, len(first))] == [len(first)]
+    assert list(iter_headers(first[: HEADER_SIZE - 1])) == []
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, -(1 << 31)])

@@ -109,7 +109,7 @@ def write_some(log: Log, model: Model, random: Random, now_ms: int, batches: int
             base_sequence=identity[2],
         )
         base = append(log, batch)
-        model.written.update({base + n: one[:3] for n, one in enumerate(new)})
+        model.written.update({base + n: record[:3] for n, record in enumerate(new)})
         model.batches.add((base, base + len(new) - 1))
         if producer >= 0:
             model.producers[producer] = (epoch, sequence + len(new))
@@ -145,7 +145,10 @@ def test_many_rounds_agree_with_the_model(tmp_path: Path, seed: int) -> None:
             lab.background.run_delayed()
             log = lab.open(end if clean else 0, clean=clean, cleaned_to=cleaned_to)
             assert log.log_end_offset == end
-            active = {one.producer_id: (one.producer_epoch, one.last_sequence) for one in log.producers.active()}
+            active = {
+                producer.producer_id: (producer.producer_epoch, producer.last_sequence)
+                for producer in log.producers.active()
+            }
             assert active == model.producers
             model.check(log)
 
@@ -179,7 +182,10 @@ def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: in
         model.check(log)
         left = [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))]
         assert left == []
-        active = {one.producer_id: (one.producer_epoch, one.last_sequence) for one in log.producers.active()}
+        active = {
+            producer.producer_id: (producer.producer_epoch, producer.last_sequence)
+            for producer in log.producers.active()
+        }
         assert active == model.producers
         log.cleaned_to = 0
         log.complete_flush(log.flush_blocking(log.log_end_offset))

@@ -71,7 +71,7 @@ def test_reads_skip_removed_offsets(tmp_path: Path) -> None:
     for offset in range(log.log_end_offset):
         log.clear_position_cache()
         header = parse_header(log.read_blocking(offset, 1, log.log_end_offset))
-        assert header == next(one for one in headers if one.last_offset >= offset)
+        assert header == next(batch for batch in headers if batch.last_offset >= offset)
 
 
 def test_tombstones_are_removed_after_delete_retention(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_producers_last_batch_stays_without_its_records(tmp_path: Path) -> Non
     for path in lab.path.glob("*.snapshot"):
         path.unlink()
     log = lab.open(0)
-    assert [one.last_sequence for one in log.producers.active()] == [2]
+    assert [producer.last_sequence for producer in log.producers.active()] == [2]
 
 
 def test_with_little_memory_a_log_is_compacted_in_parts(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def committed(log: Log, start: int | None = None) -> list[tuple[int, bytes | Non
     """
     start = log.log_start_offset if start is None else start
     upper = stable(log)
-    ahead = sorted(aborted_of(log, start, upper), key=lambda one: one.first_offset)
+    ahead = sorted(aborted_of(log, start, upper), key=lambda transaction: transaction.first_offset)
     aborting: set[int] = set()
     found = []
     data = content(log)
@@ -57,9 +57,10 @@ def committed(log: Log, start: int | None = None) -> list[tuple[int, bytes | Non
                 aborting.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborting):
             found += [
-                (header.base_offset + one.offset_delta, one.key, one.value) for one in iter_batch_records(batch, header)
+                (header.base_offset + record.offset_delta, record.key, record.value)
+                for record in iter_batch_records(batch, header)
             ]
-    return [one for one in found if one[0] >= start]
+    return [record for record in found if record[0] >= start]
 
 
 def latest(found: list[tuple[int, bytes | None, bytes | None]]) -> Values:
@@ -67,7 +68,7 @@ def latest(found: list[tuple[int, bytes | None, bytes | None]]) -> Values:
 
 
 def living(values: Values) -> Values:
-    return {key: one for key, one in values.items() if one[1] is not None}
+    return {key: record for key, record in values.items() if record[1] is not None}
 
 
 @dataclass
@@ -117,31 +118,31 @@ def roll(log: Log) -> None:
 
 def test_aborted_records_are_removed_and_replace_no_others(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
-    one = Producer(1)
-    one.write(log, [(b"k", b"committed")])
-    one.end(log, committed=True)
-    one.write(log, [(b"k", b"aborted"), (b"other", b"aborted")])
-    one.end(log, committed=False)
-    one.write(log, [(b"x", b"last")])
-    one.end(log, committed=True)
+    producer = Producer(1)
+    producer.write(log, [(b"k", b"committed")])
+    producer.end(log, committed=True)
+    producer.write(log, [(b"k", b"aborted"), (b"other", b"aborted")])
+    producer.end(log, committed=False)
+    producer.write(log, [(b"x", b"last")])
+    producer.end(log, committed=True)
     roll(log)
     assert compact(log, limit=stable(log))
     assert latest(committed(log)) == {b"k": (0, b"committed"), b"x": (5, b"last"), b"end": (7, b"")}
     assert b"aborted" not in content(log)
     # The compaction that removes the records keeps the marker: a consumer may be in the middle of the transaction.
     assert markers(log) == [1, 4, 6]
-    assert [one.last_offset for one in aborted_of(log, 0, 8)] == [4]
+    assert [transaction.last_offset for transaction in aborted_of(log, 0, 8)] == [4]
 
 
 def test_a_spent_marker_waits_for_delete_retention(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()
-    one, two = Producer(1), Producer(2)
-    one.write(log, [(b"k", b"1")])
-    one.end(log, committed=False)
-    two.write(log, [(b"k", b"2")])
-    two.end(log, committed=True)
-    for producer in (one, two):
+    first, second = Producer(1), Producer(2)
+    first.write(log, [(b"k", b"1")])
+    first.end(log, committed=False)
+    second.write(log, [(b"k", b"2")])
+    second.end(log, committed=True)
+    for producer in (first, second):
         producer.write(log, [(b"k", b"3")])
         producer.end(log, committed=True)
     # One after the other the records are removed, the markers get a delete horizon, the markers are removed.
@@ -159,12 +160,12 @@ def test_a_spent_marker_waits_for_delete_retention(tmp_path: Path) -> None:
 
 def test_a_marker_in_a_later_segment_aborts_records_in_an_earlier_one(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
-    one = Producer(1)
+    producer = Producer(1)
     append(log, build_batch([(NOW, b"k", b"kept", ())]))
-    one.write(log, [(b"k", b"aborted")])
+    producer.write(log, [(b"k", b"aborted")])
     roll(log)
     assert not compact(log, limit=stable(log)), "the transaction is still open"
-    one.end(log, committed=False)
+    producer.end(log, committed=False)
     assert compact(log, limit=stable(log))
     assert latest(committed(log))[b"k"] == (0, b"kept")
     assert b"aborted" not in content(log)
@@ -175,16 +176,16 @@ def test_a_marker_in_a_later_segment_aborts_records_in_an_earlier_one(tmp_path: 
 def test_the_last_marker_of_a_producer_stays_to_fence_it(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()
-    one = Producer(1, epoch=4)
-    one.write(log, [(b"k", b"1")])
-    one.end(log, committed=False, bump=True)
+    producer = Producer(1, epoch=4)
+    producer.write(log, [(b"k", b"1")])
+    producer.end(log, committed=False, bump=True)
     for now_ms in (NOW, NOW, NOW + DAY, NOW + 2 * DAY):
         roll(log)
         assert compact(log, now_ms, limit=stable(log))
     for path in lab.path.glob("*.snapshot"):
         path.unlink()
     log = lab.open(0)
-    assert [(one.producer_id, one.producer_epoch) for one in log.producers.active()] in ([], [(1, 5)])
+    assert [(other.producer_id, other.producer_epoch) for other in log.producers.active()] in ([], [(1, 5)])
     headers = [header for _, header in iter_headers(content(log)) if header.is_control]
     assert [(header.producer_epoch, header.count) for header in headers] == [(5, 0)]
 
@@ -243,7 +244,7 @@ def test_consumers_of_committed_records_read_the_same(tmp_path: Path, seed: int)
         assert set(after) <= set(before)
         assert living(latest(after)) == living(latest(before)), "the last committed value of each key"
         for start in random.sample(range(log.log_start_offset, limit), min(5, limit)):
-            assert committed(log, start) == [one for one in after if one[0] >= start], "from any start offset"
+            assert committed(log, start) == [record for record in after if record[0] >= start], "from any start offset"
         states = sorted(log.producers.active())
         if random.random() < 0.5:
             assert lab.close(log)
@@ -266,11 +267,11 @@ def test_all_aborted_records_are_removed_in_the_end(tmp_path: Path) -> None:
     assert living(latest(committed(log))).items() >= living(before).items()
     data = content(log)
     headers = [header for _, header in iter_headers(data)]
-    last = {one.producer_id: one.last_sequence for one in log.producers.active()}
+    last = {other.producer_id: other.last_sequence for other in log.producers.active()}
     for entry in aborted_of(log, 0, log.log_end_offset):
-        left = [one for one in headers if one.producer_id == entry.producer_id and not one.is_control]
-        assert any(one.last_sequence == last[entry.producer_id] and not one.count for one in left)
-    spent = [one for one in headers if one.is_control and one.attributes & DELETE_HORIZON]
+        left = [batch for batch in headers if batch.producer_id == entry.producer_id and not batch.is_control]
+        assert any(batch.last_sequence == last[entry.producer_id] and not batch.count for batch in left)
+    spent = [batch for batch in headers if batch.is_control and batch.attributes & DELETE_HORIZON]
     assert spent == [], "markers are removed after their delete horizon"
 
 

@@ -39,8 +39,8 @@ def random_records(random: Random, count: int) -> list[Record]:
 
 def encoded(records: list[Record], base_timestamp: int = 0) -> bytes:
     return b"".join(
-        encode_record(one.offset_delta, one.timestamp - base_timestamp, one.key, one.value, one.headers)
-        for one in records
+        encode_record(record.offset_delta, record.timestamp - base_timestamp, record.key, record.value, record.headers)
+        for record in records
     )
 
 
@@ -53,7 +53,7 @@ def test_add_keys_sets_the_latest_offset_of_each_key(seed: int) -> None:
     records = random_records(Random(seed), seed)
     offsets: OffsetMap = {b"other": 7}
     add_keys(encoded(records), len(records), BASE, records[-1].offset_delta if records else 0, offsets)
-    expected = {map_key(one.key): BASE + one.offset_delta for one in records if one.key is not None}
+    expected = {map_key(record.key): BASE + record.offset_delta for record in records if record.key is not None}
     assert offsets == {b"other": 7, **expected}
 
 
@@ -63,8 +63,10 @@ def test_select_retained_drops_superseded_records(seed: int, drop_tombstones: bo
     random = Random(seed)
     records = random_records(random, seed)
     body = encoded(records)
-    last = max([one.offset_delta for one in records], default=0)
-    offsets: OffsetMap = {map_key(one.key): BASE + one.offset_delta for one in records if one.key is not None}
+    last = max([record.offset_delta for record in records], default=0)
+    offsets: OffsetMap = {
+        map_key(record.key): BASE + record.offset_delta for record in records if record.key is not None
+    }
     for key in list(offsets):
         # A later record elsewhere; or the latest known record is an earlier one; or none is known.
         draw = random.random()
@@ -75,20 +77,20 @@ def test_select_retained_drops_superseded_records(seed: int, drop_tombstones: bo
         elif draw < 0.6:
             del offsets[key]
     kept_records = [
-        one
-        for one in records
-        if one.key is not None
-        and offsets.get(map_key(one.key), -1) <= BASE + one.offset_delta
-        and (one.value is not None or not drop_tombstones)
+        record
+        for record in records
+        if record.key is not None
+        and offsets.get(map_key(record.key), -1) <= BASE + record.offset_delta
+        and (record.value is not None or not drop_tombstones)
     ]
     slices, kept, has_tombstones, max_timestamp = select_retained(body, len(records), BASE, offsets, drop_tombstones)
     assert kept == len(kept_records)
     assert b"".join(body[start:end] for start, end in slices) == encoded(kept_records)
     assert len(slices) == len({end for _, end in slices}) <= len(kept_records)
     assert all(end < start for (_, end), (start, _) in pairwise(slices)), "neighbours must be one slice"
-    assert has_tombstones == any(one.value is None for one in kept_records)
+    assert has_tombstones == any(record.value is None for record in kept_records)
     if kept_records:
-        assert max_timestamp == max(one.timestamp for one in kept_records)
+        assert max_timestamp == max(record.timestamp for record in kept_records)
     for shift in (0, 5, -(1 << 41)):
         assert rebase_timestamps(body, slices, shift) == encoded(kept_records, -shift)
 
@@ -128,7 +130,9 @@ def test_damaged_bodies_are_rejected_or_agree_with_decoding(seed: int) -> None:
     assert all(0 <= offset <= last for offset in offsets.values())
     try:
         expected = {
-            map_key(one.key): one.offset_delta for one in iter_records(bytes(body), 10, 0) if one.key is not None
+            map_key(record.key): record.offset_delta
+            for record in iter_records(bytes(body), 10, 0)
+            if record.key is not None
         }
     except MalformedError:
         # The part after the key is not decoded by add_keys.

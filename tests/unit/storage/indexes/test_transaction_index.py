@@ -89,7 +89,7 @@ def aborted(log: Log) -> list[tuple[int, int, int]]:
     found: list[AbortedTransaction] = []
     for segment in log.segments:
         segment.collect_aborted(0, 1 << 62, True, found)
-    return [one[:3] for one in found]
+    return [transaction[:3] for transaction in found]
 
 
 @pytest.fixture
@@ -171,4 +171,4 @@ def test_a_read_finds_aborted_transactions_with_markers_in_later_segments(lab: L
     size = len(log.read_blocking(0, 100, log.log_end_offset))
     found = log.aborted_transactions(0, size, True)
     assert found is not None
-    assert [one[:3] for one in found] == [(9, 0, marker)]
+    assert [transaction[:3] for transaction in found] == [(9, 0, marker)]

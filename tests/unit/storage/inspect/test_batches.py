@@ -39,7 +39,7 @@ def inspect(tmp_path: Path, data: bytes, base: int = 0) -> list[BatchAt | Damage
 
 
 def sound_positions(found: list[BatchAt | Damage]) -> list[int]:
-    return [one.position for one in found if isinstance(one, BatchAt) and one.fault is None]
+    return [item.position for item in found if isinstance(item, BatchAt) and item.fault is None]
 
 
 @pytest.fixture(params=[1 << 20, 200])
@@ -62,8 +62,8 @@ def test_a_batch_with_a_wrong_crc_is_reported_and_so_are_those_after_it(tmp_path
     data, positions = segment(10)
     data[positions[4] + 70] ^= 1
     found = inspect(tmp_path, bytes(data))
-    assert [one.position for one in found] == positions
-    assert [one for one in found if isinstance(one, BatchAt) and one.fault] == [
+    assert [item.position for item in found] == positions
+    assert [item for item in found if isinstance(item, BatchAt) and item.fault] == [
         BatchAt(positions[4], parse_header(data, positions[4]), "its CRC is wrong")
     ]
 
@@ -98,18 +98,18 @@ def test_foreign_bytes_between_batches_are_skipped(tmp_path: Path) -> None:
     foreign = Random(1).randbytes(777)
     found = inspect(tmp_path, bytes(data[:cut]) + foreign + bytes(data[cut:]))
     assert sound_positions(found) == positions[:3] + [position + 777 for position in positions[3:]]
-    assert next(one for one in found if isinstance(one, Damage)).size == 777
+    assert next(item for item in found if isinstance(item, Damage)).size == 777
 
 
 def test_offsets_that_go_back_are_reported_once(tmp_path: Path) -> None:
     first, _ = segment(4, 100)
     second, _ = segment(4, 50)
     found = inspect(tmp_path, bytes(first + second), 100)
-    assert [one.fault for one in found if isinstance(one, BatchAt) and one.fault] == [
+    assert [item.fault for item in found if isinstance(item, BatchAt) and item.fault] == [
         "offsets 50 to 50 where 107 is expected"
     ]
     # A segment under the name of another one.
-    told = [one.fault for one in inspect(tmp_path, bytes(first), 1 << 40) if isinstance(one, BatchAt) and one.fault]
+    told = [item.fault for item in inspect(tmp_path, bytes(first), 1 << 40) if isinstance(item, BatchAt) and item.fault]
     assert told == [f"offsets 100 to 100 where {1 << 40} is expected"]
 
 
@@ -143,9 +143,9 @@ def test_batches_outside_of_damaged_bytes_are_found(
     found = inspect(tmp_path_factory.mktemp("s"), bytes(content))
     hit = range(start, start + len(junk))
     untouched = [at for at, end in zip(positions, ends, strict=True) if end <= hit.start or at >= hit.stop]
-    assert set(untouched) <= {one.position for one in found if isinstance(one, BatchAt)}
+    assert set(untouched) <= {item.position for item in found if isinstance(item, BatchAt)}
     # Together they cover the file exactly once.
-    covered = [(one.position, one.end if isinstance(one, BatchAt) else one.position + one.size) for one in found]
+    covered = [(item.position, item.end if isinstance(item, BatchAt) else item.position + item.size) for item in found]
     assert covered[0][0] == 0
     assert all(before[1] == after[0] for before, after in pairwise(covered))
     assert covered[-1][1] == len(content)
@@ -155,11 +155,13 @@ def test_records_are_bounded_and_must_fit_their_batch(tmp_path: Path) -> None:
     data = bytes(build_batch([(5, b"k", b"v", [(b"h", None)]), (6, None, b"w", ())], codec=GZIP))
     file = opened(tmp_path, data)
     header = parse_header(data)
-    assert [(one.timestamp, one.key, one.value) for one in read_records(file, 0, header)] == [
+    assert [(item.timestamp, item.key, item.value) for item in read_records(file, 0, header)] == [
         (5, b"k", b"v"),
         (6, None, b"w"),
     ]
-    assert [one.timestamp for one in read_records(file, 0, header._replace(attributes=GZIP | 8, max_timestamp=9))] == [
+    assert [
+        item.timestamp for item in read_records(file, 0, header._replace(attributes=GZIP | 8, max_timestamp=9))
+    ] == [
         9,
         9,
     ]

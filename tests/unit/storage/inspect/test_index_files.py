@@ -47,7 +47,9 @@ def test_offset_index_entries_and_what_is_wrong_with_them(tmp_path: Path) -> Non
 
 def test_many_entries_are_read_in_chunks(tmp_path: Path) -> None:
     data = b"".join(pack(">ii", n, 100 * n) for n in range(1, 20_001))
-    assert [one.values[0] for one in index(tmp_path, data) if isinstance(one, IndexEntry)] == list(range(1, 20_001))
+    assert [entry.values[0] for entry in index(tmp_path, data) if isinstance(entry, IndexEntry)] == list(
+        range(1, 20_001)
+    )
     assert index(tmp_path, data + bytes(1 << 17))[-1] == Damage(160_000, 1 << 17, None, f"16384 {ZEROS}")
 
 

@@ -29,7 +29,10 @@ def check(lab: Lab, state: CheckpointedState = CLEAN) -> list[LogFinding]:
 
 
 def findings(lab: Lab, state: CheckpointedState = CLEAN) -> list[tuple[str, int | None, int | None, str]]:
-    return [(one.path.rpartition("/")[2], one.position, one.offset, one.what) for one in check(lab, state)]
+    return [
+        (finding.path.rpartition("/")[2], finding.position, finding.offset, finding.what)
+        for finding in check(lab, state)
+    ]
 
 
 def test_a_sound_log_has_no_findings(lab: Lab) -> None:
@@ -86,7 +89,7 @@ def test_missing_indexes_of_closed_segments_are_reported(lab: Lab) -> None:
     for name in lab.files("index"):
         (lab.path / name).unlink()
     closed = len(lab.files(".log")) - 1
-    assert [one[3] for one in findings(lab)] == ["missing"] * (2 * closed)
+    assert [finding[3] for finding in findings(lab)] == ["missing"] * (2 * closed)
     # Above the recovery point the next start rebuilds them.
     assert findings(lab, CheckpointedState(is_clean=False)) == []
 
@@ -134,8 +137,8 @@ def test_epochs_must_agree_with_the_batches(lab: Lab) -> None:
 
 def test_checkpoints_must_lie_within_the_log(lab: Lab) -> None:
     found = [
-        one.what
-        for one in check(lab, CheckpointedState(recovery_point=10_000, log_start_offset=20_000, cleaned_to=30_000))
+        finding.what
+        for finding in check(lab, CheckpointedState(recovery_point=10_000, log_start_offset=20_000, cleaned_to=30_000))
     ]
     assert [what.split(",")[0] for what in found] == [
         "recovery-point-offset-checkpoint has 10000",
@@ -157,8 +160,8 @@ def test_leftovers_are_reported_but_no_problem(lab: Lab) -> None:
         (lab.path / name).touch()
     (lab.path / "00000000000000000001.index").touch()
     found = check(lab)
-    assert [one.is_problem for one in found] == [False] * 4
-    assert {one.what for one in found} == {
+    assert [finding.is_problem for finding in found] == [False] * 4
+    assert {finding.what for finding in found} == {
         "a leftover; the next start removes it",
         "of an unfinished compaction; the next start finishes it",
         "belongs to no segment; the next start removes it",
@@ -167,11 +170,11 @@ def test_leftovers_are_reported_but_no_problem(lab: Lab) -> None:
 
 def test_a_damaged_topic_id_is_a_problem_and_a_missing_one_is_not(lab: Lab) -> None:
     (lab.path / file_names.PARTITION_METADATA).write_text("version: 0\ntopic_id: x")
-    assert [(one.what, one.is_problem) for one in check(lab)] == [
+    assert [(finding.what, finding.is_problem) for finding in check(lab)] == [
         ("damaged: the topic of this directory is not known", True)
     ]
     (lab.path / file_names.PARTITION_METADATA).unlink()
-    assert [one.is_problem for one in check(lab)] == [False]
+    assert [finding.is_problem for finding in check(lab)] == [False]
 
 
 def test_the_end_of_a_running_brokers_log_is_not_checked(lab: Lab) -> None:

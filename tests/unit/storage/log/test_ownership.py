@@ -118,9 +118,9 @@ def _changes(node: ast.AST, known: dict[str, str], parts: set[str]) -> Iterator[
     elif isinstance(node, ast.AugAssign | ast.AnnAssign):
         targets = [node.target]
     for target in targets:
-        for one in target.elts if isinstance(target, ast.Tuple) else [target]:
-            kind, depth = _root(one, known, parts)
-            if kind is not None and depth and not isinstance(one, ast.Name):
+        for element in target.elts if isinstance(target, ast.Tuple) else [target]:
+            kind, depth = _root(element, known, parts)
+            if kind is not None and depth and not isinstance(element, ast.Name):
                 yield kind
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATING:
         kind, depth = _root(node.func.value, known, parts)

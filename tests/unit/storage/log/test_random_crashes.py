@@ -133,7 +133,7 @@ class CrashTest:
             if len(batch) > log.config.segment_bytes:
                 continue
             # The log may have it after a crash during the append.
-            state.written.update({state.end + n: one[1:3] for n, one in enumerate(new)})
+            state.written.update({state.end + n: record[1:3] for n, record in enumerate(new)})
             state.batches[state.end + count - 1] = state.sequence + count
             assert append(log, batch) == state.end
             state.end += count
@@ -231,7 +231,7 @@ class CrashTest:
         assert self.compacted or end - 1 in state.batches or end <= log.log_start_offset, "the end of a batch"
         assert state.start <= log.log_start_offset <= max(end, state.start)
         found = self._read_all()
-        expected = {offset: one for offset, one in state.written.items() if log.log_start_offset <= offset < end}
+        expected = {offset: record for offset, record in state.written.items() if log.log_start_offset <= offset < end}
         if self.compacted:
             assert found.items() <= expected.items()
             # A gap between two unsynced segments is not noticed, since compaction leaves gaps as well.
@@ -246,8 +246,10 @@ class CrashTest:
         for offset in (log.log_start_offset, end // 2, end - 1):
             self._check_read(offset)
         # Continue with what is left.
-        state.written = found | {offset: one for offset, one in state.written.items() if offset < log.log_start_offset}
-        state.batches = {last: one for last, one in state.batches.items() if last < end}
+        state.written = found | {
+            offset: record for offset, record in state.written.items() if offset < log.log_start_offset
+        }
+        state.batches = {last: sequence for last, sequence in state.batches.items() if last < end}
         state.end, state.safe, state.start = end, max(log.recovery_point, min(state.safe, end)), state.start
 
     def _read_all(self) -> dict[int, tuple[bytes | None, bytes | None]]:
@@ -264,14 +266,14 @@ class CrashTest:
                 offset = header.next_offset
             if not data:
                 # Compaction has removed everything there.
-                offset = min(one.base_offset for one in log.segments if one.base_offset > before)
+                offset = min(segment.base_offset for segment in log.segments if segment.base_offset > before)
             assert offset > before, f"nothing can be read at {offset}"
         return found
 
     def _check_producer(self, end: int, power: bool) -> None:
         """The producer continues after its last batch in the log."""
         state = self.state
-        known = {one.producer_id: one.last_sequence for one in self.log.producers.active()}
+        known = {producer.producer_id: producer.last_sequence for producer in self.log.producers.active()}
         last = state.batches.get(end - 1)
         if last is not None and end > self.log.log_start_offset:
             # There may be a gap at the end.

@@ -90,7 +90,7 @@ class TransactionCrashTest(CrashTest):
             return
         assert self.log.producers.check(parse_header(batch)) is None
         kind = DATA if transactional else PLAIN
-        state.written.update({state.end + n: one[1:3] for n, one in enumerate(new)})
+        state.written.update({state.end + n: record[1:3] for n, record in enumerate(new)})
         self._expect(Event(state.end, state.end + count - 1, kind, producer_id, epoch))
         self.producers[producer_id] = (epoch, sequence + count)
         assert append(self.log, batch) == state.end
@@ -134,15 +134,15 @@ class TransactionCrashTest(CrashTest):
         for event in self.events:
             if event.kind in (COMMIT, ABORT):
                 self.state.written[event.base] = self._control(log, event)
-        self.state.written = {offset: one for offset, one in self.state.written.items() if one is not None}
+        self.state.written = {offset: record for offset, record in self.state.written.items() if record is not None}
         super().check(power)
         log.update_high_watermark(end)
         self._check_transactions(Model(self.events))
         # A producer whose batches were deleted and whose snapshot was lost is unknown and may begin anywhere.
         self.producers = {event.producer_id: (event.epoch, 0) for event in self.events}
-        for one in log.producers.active():
-            assert one.producer_epoch == self.producers[one.producer_id][0]
-            self.producers[one.producer_id] = (one.producer_epoch, one.last_sequence + 1)
+        for producer in log.producers.active():
+            assert producer.producer_epoch == self.producers[producer.producer_id][0]
+            self.producers[producer.producer_id] = (producer.producer_epoch, producer.last_sequence + 1)
 
     def _control(self, log: Log, event: Event) -> tuple[bytes | None, bytes | None] | None:
         if event.base < log.log_start_offset:
@@ -161,9 +161,9 @@ class TransactionCrashTest(CrashTest):
         log = self.log
         oldest = log.segments[0].base_offset
         found = {
-            one.producer_id: one.current_txn_start_offset
-            for one in log.producers.active()
-            if one.current_txn_start_offset >= 0
+            producer.producer_id: producer.current_txn_start_offset
+            for producer in log.producers.active()
+            if producer.current_txn_start_offset >= 0
         }
         # Transactions that begin before the oldest segment are known only from a snapshot.
         assert {p: first for p, first in found.items() if first >= oldest and model.open.get(p, -1) >= oldest} == {
@@ -173,11 +173,13 @@ class TransactionCrashTest(CrashTest):
         first = log.producers.transactions.first_unstable_offset
         assert first == min(found.values(), default=NO_UNSTABLE_OFFSET)
         indexed = [entry for segment in log.segments for entry in self._entries(segment)]
-        known = [(one.producer_id, one.first_offset, one.last_offset) for one in indexed]
-        assert [one for one in known if one[1] >= oldest and one in model.aborted] == [
-            one for one in model.aborted if one[1] >= oldest
+        known = [
+            (transaction.producer_id, transaction.first_offset, transaction.last_offset) for transaction in indexed
         ]
-        assert {one[2] for one in known} <= {one[2] for one in model.aborted}
+        assert [transaction for transaction in known if transaction[1] >= oldest and transaction in model.aborted] == [
+            transaction for transaction in model.aborted if transaction[1] >= oldest
+        ]
+        assert {transaction[2] for transaction in known} <= {transaction[2] for transaction in model.aborted}
         self._check_readers(model, min(max(first, log.log_start_offset), log.log_end_offset))
 
     def _entries(self, segment: LogSegment) -> list[AbortedTransaction]:
@@ -207,7 +209,7 @@ def read_committed(log: Log, offset: int, stable: int, max_bytes: int) -> list[i
         data = bytes(log.read_blocking(offset, max_bytes, stable))
         aborted_transactions = log.aborted_transactions(offset, len(data), True)
         assert aborted_transactions is not None
-        upcoming = sorted(aborted_transactions, key=lambda one: one.first_offset)
+        upcoming = sorted(aborted_transactions, key=lambda transaction: transaction.first_offset)
         aborted: set[int] = set()
         for position, header in iter_headers(data):
             while upcoming and upcoming[0].first_offset <= header.last_offset:

@@ -30,7 +30,7 @@ def test_topics_come_and_go(seed: int) -> None:
         assert described is not None
         assert described.partitions == 5
         await one.alter_configs("t", {"cleanup.policy": None, "retention.ms": "1000"})
-        assert machine.partition("t").log.config.delete
+        assert machine.partition("t").log.config.has_delete_policy
         with pytest.raises(RefusedError, match="INVALID_CONFIG"):
             await one.alter_configs("t", {"no.such.config": "1"})
         await one.delete_topic("t")

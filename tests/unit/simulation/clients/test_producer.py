@@ -153,7 +153,7 @@ async def test_a_refusal_that_may_come_after_the_append_decides_nothing(machine:
     program = await started(machine)
     producer = program.producer(config=ProducerConfig(delivery_timeout_s=1))
     await program.send(producer, PLACE)
-    machine.partition("t").log.offline = "for the story"
+    machine.partition("t").log.mark_offline("broken by the test")
     operation = await program.send(producer, PLACE)
     assert (operation.outcome, operation.detail) == (Outcome.UNKNOWN, "KAFKA_STORAGE_ERROR")
     await machine.crash()

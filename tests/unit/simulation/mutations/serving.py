@@ -1,5 +1,6 @@
-"""Mistakes in what clients are told: acknowledgements, duplicates, fetches, answers; and in what is known of topics."""
+"""Mistakes in responses: acknowledgements, duplicates, fetches, their order; and in the metadata of topics."""
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -146,12 +147,18 @@ def session_forgets_the_silent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fetching, "fall_silent", fall_silent)
 
 
-# Answers.
+# Responses.
 
 
-@mutation("An answer goes out before those to earlier requests.", scenario="durable", signs=("UnhandledError",))
-def answers_overtake(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ResponseQueue, "_deliver", lambda connection, context: connection._write(context))
+@mutation("A response is sent before those to earlier requests.", scenario="durable", signs=("UnhandledError",))
+def responses_overtake(patch: pytest.MonkeyPatch) -> None:
+    real = ResponseQueue._send_ready
+
+    def send_ready(queue: ResponseQueue) -> None:
+        queue._contexts = deque(sorted(queue._contexts, key=lambda context: context.body is None))
+        real(queue)
+
+    patch.setattr(ResponseQueue, "_send_ready", send_ready)
 
 
 # Metadata.
@@ -199,7 +206,7 @@ SERVING = (
     duplicates_are_answered_wrongly,
     gaps_of_sequences_are_taken,
     session_forgets_the_silent,
-    answers_overtake,
+    responses_overtake,
     metadata_is_not_synced,
     leader_epoch_stays,
 )

@@ -1,85 +1,74 @@
-"""A client that is nothing but sockets and frames."""
+"""A client whose messages are encoded and decoded by kio."""
 
-import socket
 from typing import Any
 
-from tests.compat.wire import entities
+from tests.compat.broker_connection import BrokerConnection, ConnectionClosedError
+from tests.compat.wire import kio_messages as entities
 
 TIMEOUT_S = 20
 
 
-class Closed(Exception):
-    """The broker has closed the connection instead of answering."""
+class Client:
+    """Sends requests, also several before their responses, over a connection that it opens at the first one.
 
-
-class Connection:
-    """One socket to a broker. Requests may be sent ahead of their answers, which come in order."""
+    After the broker has closed the connection, the next request opens another.
+    """
 
     def __init__(self, bootstrap: str, client_id: str | None = "wire") -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._address = host.strip("[]"), int(port)
+        self._bootstrap = bootstrap
         self._client_id = client_id
-        self._sent = 0
-        self._received = 0
-        self._socket: socket.socket | None = None
+        self._connection: BrokerConnection | None = None
 
-    def send(self, message: Any, answered: bool = True) -> None:
-        """Sends one request, as it is encoded by kio. `answered`: whether an answer is to come."""
-        self._sent += 1
-        self._received += not answered
-        self.send_raw(entities.encode_frame(message, self._sent, self._client_id))
+    def send(self, message: Any, *, expect_response: bool = True) -> None:
+        """Send a request of kio. Raises ConnectionClosedError."""
+        encoded = self._connected().client.send_body(
+            message.__api_key__, message.__version__, entities.encode(message), expect_response=expect_response
+        )
+        self.send_raw(encoded.frame)
 
     def receive(self, api: str, version: int) -> Any:
-        """The next answer, decoded by kio. Raises Closed."""
-        correlation_id, answer = entities.decode_frame(entities.entity(api, "response", version), self.receive_raw())
-        self._received += 1
-        assert correlation_id == self._received, f"answer to request {correlation_id}, expected {self._received}"
-        return answer
+        """Return the next response as kio's dataclass. Raises ConnectionClosedError."""
+        assert self._connection is not None, "nothing was sent"
+        try:
+            response = self._connection.receive_response()
+        except ConnectionClosedError:
+            self.close()
+            raise
+        return entities.decode(entities.entity(api, "response", version), response.frame, response.body_pos)
 
-    def ask(self, api: str, version: int, **values: Any) -> Any:
-        """Sends a request and gives its answer, as kio's dataclass. Raises Closed."""
+    def request(self, api: str, version: int, **values: Any) -> Any:
+        """Send a request and return its response as kio's dataclass. Raises ConnectionClosedError."""
         self.send(entities.request(api, version, values))
         return self.receive(api, version)
 
     def send_raw(self, data: bytes) -> None:
-        """Sends bytes as they are."""
-        if self._socket is None:
-            self._socket = socket.create_connection(self._address, TIMEOUT_S)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        """Send bytes as they are. Raises ConnectionClosedError."""
         try:
-            self._socket.sendall(data)
-        except (BrokenPipeError, ConnectionResetError) as error:
+            self._connected().send(data)
+        except ConnectionClosedError:
             self.close()
-            raise Closed from error
-
-    def finish(self) -> None:
-        """Sends nothing more; answers may still come."""
-        assert self._socket is not None
-        self._socket.shutdown(socket.SHUT_WR)
+            raise
 
     def receive_raw(self) -> bytes:
-        """The next frame, without its size. Raises Closed."""
-        size = int.from_bytes(self._exactly(4), "big")
-        return self._exactly(size)
+        """Return the next frame without its size. Raises ConnectionClosedError."""
+        assert self._connection is not None, "nothing was sent"
+        try:
+            return self._connection.receive_frame()
+        except ConnectionClosedError:
+            self.close()
+            raise
 
-    def _exactly(self, size: int) -> bytes:
-        assert self._socket is not None, "nothing was sent"
-        data = bytearray()
-        while len(data) < size:
-            try:
-                part = self._socket.recv(size - len(data))
-            except ConnectionResetError:
-                part = b""
-            if not part:
-                self.close()
-                assert not data, f"closed within a frame, after {len(data)} bytes"
-                raise Closed
-            data += part
-        return bytes(data)
+    def finish_sending(self) -> None:
+        """Close the sending side of the connection."""
+        assert self._connection is not None, "nothing was sent"
+        self._connection.finish_sending()
 
     def close(self) -> None:
-        """The next request opens a connection anew."""
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = None
-        self._sent = self._received = 0
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _connected(self) -> BrokerConnection:
+        if self._connection is None:
+            self._connection = BrokerConnection(self._bootstrap, self._client_id, TIMEOUT_S)
+        return self._connection

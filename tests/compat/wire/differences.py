@@ -1,17 +1,17 @@
-"""Where kbroker means to answer otherwise than Apache Kafka 4.3.1, and why.
+"""The intended differences between the responses of kbroker and Apache Kafka 4.3.1, with their reasons.
 
-Each row is checked to be still a difference: one that is gone must be taken out here.
+A test fails if a row here is no difference any more.
 """
 
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 ANY = "*"
-ABSENT = "absent"  # the path is not in the answer
+ABSENT = "absent"  # the path is not in the response
 
 
 class Difference(NamedTuple):
-    """`where`: a pattern of "API/step/path"; `kafka` and `here`: the two values, if only these are meant."""
+    """`where`: a pattern of "API/step/path". `kafka` and `here`: the values, if the row covers only these."""
 
     where: str
     reason: str
@@ -28,21 +28,21 @@ class Difference(NamedTuple):
         )
 
 
-NOT_SERVED = "an API that kbroker does not have yet"
-NO_FEATURES = "features of Kafka's own metadata, or of groups that kbroker does not have yet"
-RETENTION = "two weeks are kept by default instead of one"
-OWN_CONFIG = "kbroker's own configs"
-NO_ELR = "Kafka pins min.insync.replicas where eligible leader replicas are on; kbroker does not have them yet"
-SAYS_WHY = "kbroker says why, where Kafka has only the code"
-ALL_OF_THE_LOG = "a codec that does not exist is told as in the later versions"
-BOTH = "of two batches for one partition in one request Kafka drops one in silence; kbroker stores and tells both"
-WHOLE_BATCHES = "kbroker gives whole batches, never the beginning of one that does not fit"
-NOT_READ = "kbroker names the aborted transactions of what it returns, Kafka also some beyond that"
-NEVER_BELOW = "the last stable offset is never below the log start; in Kafka the log start may lie within its batch"
-CONTROLLER_LISTENER = "kbroker's controller has no listener of its own: it is reached at the broker's"
-UNFORESEEN = "Kafka fails unforeseen; kbroker names the mistake"
+NOT_SERVED = "kbroker does not have this API"
+NO_FEATURES = "features of KRaft, or of groups that kbroker does not have"
+RETENTION = "the default retention is two weeks instead of one"
+OWN_CONFIG = "a config that only kbroker has"
+NO_ELR = "Kafka sets min.insync.replicas where eligible leader replicas are on; kbroker does not have them"
+ERROR_MESSAGE = "kbroker has an error message where Kafka has only the code"
+LOG_START = "for an unknown codec kbroker returns the log start offset in all versions that have it"
+BOTH = "of two batches for one partition in one request Kafka silently drops one; kbroker stores both"
+WHOLE_BATCHES = "kbroker returns complete batches only, Kafka also the beginning of one that does not fit"
+NOT_READ = "kbroker lists the aborted transactions of the returned records, Kafka also some after them"
+NEVER_BELOW = "in Kafka the last stable offset can be below the log start offset, when that is within a batch"
+CONTROLLER_LISTENER = "kbroker's controller has no listener of its own"
+INTERNAL_ERROR = "Kafka fails with an internal error; kbroker returns the error of the request"
 
-# Name, and the first version of ApiVersions that Kafka tells it in.
+# The first version of ApiVersions in which Kafka lists each.
 FEATURES = {
     "group.version": 3, "metadata.version": 3, "share.version": 3, "streams.version": 3, "kraft.version": 4,
     "eligible.leader.replicas.version": 3,
@@ -52,7 +52,7 @@ OTHER_FEATURES = (
     for name, first in FEATURES.items()
 )
 
-# What Kafka names beyond a fetch that returns little: the first offsets of aborted transactions.
+# The first offsets of aborted transactions that Kafka lists after the returned records.
 LATER_ABORTS = (
     Difference("Fetch/transactions: one batch from 0/*/aborted_transactions", NOT_READ, ABSENT, []),
     *(
@@ -80,13 +80,13 @@ DIFFERENCES = (
     Difference("DescribeConfigs/all of a topic/*/kbroker.*", OWN_CONFIG, ABSENT),
     Difference("DescribeConfigs/*/min.insync.replicas/config_source", NO_ELR),
     Difference("AlterConfigs/a broker, only validated/*", NO_ELR),
-    Difference("IncrementalAlterConfigs/no such operation/*", UNFORESEEN),
-    Difference("Metadata/neither id nor name/*error_code", UNFORESEEN, "UNKNOWN_SERVER_ERROR", versions=(12, 99)),
-    Difference("FindCoordinator/share/*/error_message", SAYS_WHY, "", "<text>", (4, 99)),
-    Difference("Produce/*/error_message", SAYS_WHY, None, "<text>", (8, 99)),
+    Difference("IncrementalAlterConfigs/no such operation/*", INTERNAL_ERROR),
+    Difference("Metadata/neither id nor name/*error_code", INTERNAL_ERROR, "UNKNOWN_SERVER_ERROR", versions=(12, 99)),
+    Difference("FindCoordinator/share/*/error_message", ERROR_MESSAGE, "", "<text>", (4, 99)),
+    Difference("Produce/*/error_message", ERROR_MESSAGE, None, "<text>", (8, 99)),
     Difference("Produce/a partition twice/*", BOTH, ABSENT, versions=(3, 99)),
     Difference("Produce/stored/end_offsets", BOTH, versions=(3, 99)),
-    Difference("Produce/codec 5/*/log_start_offset", ALL_OF_THE_LOG, -1, 0, (5, 6)),
+    Difference("Produce/codec 5/*/log_start_offset", LOG_START, -1, 0, (5, 6)),
     Difference("Fetch/150 bytes of */records", WHOLE_BATCHES),
     Difference("Fetch/transactions: 300 bytes/*/records", WHOLE_BATCHES),
     Difference("Fetch/transactions: committed from */first_offset", NOT_READ, 15, ABSENT),

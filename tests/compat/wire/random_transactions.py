@@ -41,12 +41,12 @@ class Wire:
         self._topic = topic
 
     def find(self) -> None:
-        while self._connection.ask("FindCoordinator", 3, key=self._id, key_type=1).error_code:
+        while self._connection.request("FindCoordinator", 3, key=self._id, key_type=1).error_code:
             time.sleep(0.1)
 
     def init(self, timeout_ms: int, who: Producer) -> Producer | ErrorCode:
         while True:
-            answer = self._connection.ask(
+            answer = self._connection.request(
                 "InitProducerId", 5, transactional_id=self._id, transaction_timeout=timeout_ms,
                 producer_id=who[0], producer_epoch=who[1],
             )  # fmt: skip
@@ -70,7 +70,7 @@ class Wire:
             "v3_and_below_producer_epoch": who[1],
             "v3_and_below_topics": self._topics(partition),
         }
-        [row] = self._connection.ask("AddPartitionsToTxn", 3, **asked).results_by_topic_v3_and_below
+        [row] = self._connection.request("AddPartitionsToTxn", 3, **asked).results_by_topic_v3_and_below
         return ErrorCode(row.results_by_partition[0].partition_error_code.value)
 
     def verify(self, who: Producer, partition: int) -> ErrorCode:
@@ -82,14 +82,14 @@ class Wire:
             "transactional_id": self._id, "producer_id": who[0], "producer_epoch": who[1],
             "verify_only": verify_only, "topics": self._topics(partition),
         }  # fmt: skip
-        [row] = self._connection.ask("AddPartitionsToTxn", 5, transactions=[asked]).results_by_transaction
+        [row] = self._connection.request("AddPartitionsToTxn", 5, transactions=[asked]).results_by_transaction
         return ErrorCode(row.topic_results[0].results_by_partition[0].partition_error_code.value)
 
     def _topics(self, partition: int) -> list[dict[str, object]]:
         return [{"name": self._topic, "partitions": [partition]}]
 
     def end(self, who: Producer, committed: bool, version: int) -> Producer | ErrorCode:
-        answer = self._connection.ask(
+        answer = self._connection.request(
             "EndTxn", 5 if version == 2 else 4, transactional_id=self._id, producer_id=who[0], producer_epoch=who[1],
             committed=committed,
         )  # fmt: skip
@@ -97,7 +97,9 @@ class Wire:
 
     def describe(self) -> tuple[str, Producer, int, list[int]]:
         while True:
-            [found] = self._connection.ask("DescribeTransactions", 0, transactional_ids=[self._id]).transaction_states
+            [found] = self._connection.request(
+                "DescribeTransactions", 0, transactional_ids=[self._id]
+            ).transaction_states
             if not found.transaction_state.startswith("Prepare"):
                 break
             time.sleep(0.002)
@@ -153,7 +155,7 @@ def wire(connection: Connection, topic: str) -> Wire:
 def create_topic(connection: Connection) -> str:
     name = unique("transactions")
     topic = {"name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
-    answer = connection.ask("CreateTopics", 5, topics=[topic], timeout=10_000, validate_only=False)
+    answer = connection.request("CreateTopics", 5, topics=[topic], timeout=10_000, validate_only=False)
     assert answer.topics[0].error_code.value == 0
     return name
 

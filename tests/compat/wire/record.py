@@ -1,51 +1,51 @@
-"""Records what a real Apache Kafka answers to the stories, for the tests to compare with:
+"""Record the responses of a real Apache Kafka to the stories, which the tests compare with:
 
     python -m tests.compat.wire.record HOST:PORT [API ...]
 
-The broker should be fresh, with one node and group.initial.rebalance.delay.ms=0. APIs that are not named keep
-what was recorded before.
+The broker must be new, with one node and group.initial.rebalance.delay.ms=0. With APIs as arguments, the responses of
+all other APIs stay as they are.
 """
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.compat.wire import entities, frames
-from tests.compat.wire.golden import ANSWERS_FILE, FRAMES_FILE, Golden, Steps
-from tests.compat.wire.play import Cluster, Play
-from tests.compat.wire.table import STORIES
+from tests.compat.wire import kio_messages, malformed_frames
+from tests.compat.wire.recorded_responses import FRAMES_FILE, RESPONSES_FILE, RecordedResponses, Steps
+from tests.compat.wire.story import Cluster, Story
+from tests.compat.wire.story_table import STORIES
 
 
 def main(bootstrap: str, *apis: str) -> None:
     cluster = Cluster(bootstrap)
-    record(cluster, ANSWERS_FILE, apis, tell_answers)
-    record(cluster, FRAMES_FILE, apis, frames.tell)
+    record(cluster, RESPONSES_FILE, apis, run_story)
+    record(cluster, FRAMES_FILE, apis, malformed_frames.run)
 
 
-def tell_answers(play: Play) -> None:
-    STORIES[play.api].tell(play)
+def run_story(story: Story) -> None:
+    STORIES[story.api].run(story)
 
 
-def record(cluster: Cluster, file: Path, apis: tuple[str, ...], tell: Callable[[Play], None]) -> None:
-    golden = Golden.load(file) if apis else Golden()
+def record(cluster: Cluster, file: Path, apis: tuple[str, ...], run: Callable[[Story], None]) -> None:
+    recorded = RecordedResponses.load(file) if apis else RecordedResponses()
     for api in apis or STORIES:
-        golden.forget(api)
-        first, last = cluster.versions[entities.api_key(api)]
+        recorded.remove(api)
+        first, last = cluster.versions[kio_messages.api_key(api)]
         for version in range(first, last + 1):
-            golden.add(api, version, played(cluster, api, version, tell))
+            recorded.add(api, version, steps_of(cluster, api, version, run))
         print(f"{api} {first}-{last}", flush=True)
-    golden.save(file)
+    recorded.save(file)
     print(f"{file}: {len(file.read_text().splitlines())} lines")
 
 
-def played(cluster: Cluster, api: str, version: int, tell: Callable[[Play], None] = tell_answers) -> Steps:
-    """What a broker answers to a story of an API in a version."""
-    play = Play(cluster, api, version)
+def steps_of(cluster: Cluster, api: str, version: int, run: Callable[[Story], None] = run_story) -> Steps:
+    """Run the story of an API in a version; returns the responses."""
+    story = Story(cluster, api, version)
     try:
-        tell(play)
+        run(story)
     finally:
-        play.end()
-    return play.steps
+        story.clean_up()
+    return story.steps
 
 
 if __name__ == "__main__":

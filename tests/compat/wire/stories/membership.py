@@ -1,6 +1,6 @@
 """Members of classic groups: join, sync, heartbeat, leave."""
 
-from tests.compat.wire.play import Answer, Play
+from tests.compat.wire.story import Response, Story
 
 RANGE = [{"name": "range", "metadata": b"r"}]
 BOTH = [{"name": "range", "metadata": b"r"}, {"name": "roundrobin", "metadata": b"rr"}]
@@ -18,191 +18,191 @@ REBALANCING = "REBALANCE_IN_PROGRESS"
 class Member:
     """A member of a group that the story prepares, in the highest versions."""
 
-    def __init__(self, play: Play, group: str, instance: str | None = None) -> None:
-        self.play, self.group, self.instance = play, group, instance
+    def __init__(self, story: Story, group: str, instance: str | None = None) -> None:
+        self.story, self.group, self.instance = story, group, instance
         self.id, self.generation = "", -1
 
-    def named(self) -> "Member":
+    def request_member_id(self) -> "Member":
         """Asks for a member id (KIP-394); a static member gets one when it joins."""
-        answer = self.play.try_("JoinGroup", **JOIN, group_id=self.group)
-        assert answer["error_code"] == "MEMBER_ID_REQUIRED", answer
-        self.id = answer["member_id"]
-        self.play.learn("member_id", self.id)
+        response = self.story.try_call("JoinGroup", **JOIN, group_id=self.group)
+        assert response["error_code"] == "MEMBER_ID_REQUIRED", response
+        self.id = response["member_id"]
+        self.story.assign_placeholder("member_id", self.id)
         return self
 
     def join(self) -> "Member":
         if self.instance is None and not self.id:
-            self.named()
-        return self.joined(self.play.do("JoinGroup", **self.joining()))
+            self.request_member_id()
+        return self.set_from_response(self.story.call("JoinGroup", **self.join_fields()))
 
-    def joining(self, **more: object) -> dict[str, object]:
+    def join_fields(self, **more: object) -> dict[str, object]:
         """The fields of its JoinGroup."""
-        asked = {**JOIN, "group_id": self.group, "member_id": self.id, **more}
-        return asked | ({"group_instance_id": self.instance} if self.instance else {})
+        fields = {**JOIN, "group_id": self.group, "member_id": self.id, **more}
+        return fields | ({"group_instance_id": self.instance} if self.instance else {})
 
-    def joined(self, answer: Answer) -> "Member":
-        self.id, self.generation = answer["member_id"], answer["generation_id"]
-        self.play.learn("member_id", self.id)
+    def set_from_response(self, response: Response) -> "Member":
+        self.id, self.generation = response["member_id"], response["generation_id"]
+        self.story.assign_placeholder("member_id", self.id)
         return self
 
-    def who(self, **more: object) -> dict[str, object]:
+    def identity(self, **more: object) -> dict[str, object]:
         """The fields by which the other requests name it."""
-        asked = {"group_id": self.group, "generation_id": self.generation, "member_id": self.id, **more}
-        return asked | ({"group_instance_id": self.instance} if self.instance else {})
+        fields = {"group_id": self.group, "generation_id": self.generation, "member_id": self.id, **more}
+        return fields | ({"group_instance_id": self.instance} if self.instance else {})
 
     def sync(self, assignment: bytes = b"mine") -> "Member":
         rows = [{"member_id": self.id, "assignment": assignment}]
-        self.play.do("SyncGroup", **self.who(), **KIND, assignments=rows)
+        self.story.call("SyncGroup", **self.identity(), **KIND, assignments=rows)
         return self
 
     def stable(self) -> "Member":
         return self.join().sync()
 
 
-def rebalancing(play: Play, member: Member) -> Member:
+def rebalancing(story: Story, member: Member) -> Member:
     """Another member that waits to be let in; returns when the group has noticed."""
-    other = Member(play, member.group).named()
-    play.begin_do("JoinGroup", **other.joining())
-    play.until("Heartbeat", lambda answer: answer["error_code"] == REBALANCING, **member.who())
+    other = Member(story, member.group).request_member_id()
+    story.start_call("JoinGroup", **other.join_fields())
+    story.call_until("Heartbeat", lambda response: response["error_code"] == REBALANCING, **member.identity())
     return other
 
 
-def join_group(play: Play) -> None:
-    group = play.group("g")
+def join_group(story: Story) -> None:
+    group = story.group("g")
 
-    def ask(step: str, **more: object) -> Answer:
-        return play.ask(step, **{**JOIN, "group_id": group, **more})
+    def request(step: str, **more: object) -> Response:
+        return story.request(step, **{**JOIN, "group_id": group, **more})
 
-    ask("an empty group id", group_id="")
-    ask("session too short", session_timeout=10)
-    ask("session too long", session_timeout=10_000_000)
-    ask("no protocols", protocols=[])
-    ask("no protocol type", protocol_type="")
-    nobody = {"member_id": "nobody", "group_id": play.name("unknown")}
-    ask("unknown member of an unknown group", **nobody)
-    ask("unknown member of an unknown group, no protocol type", **nobody, protocol_type="")
-    ask("unknown member of an unknown group, no protocols", **nobody, protocols=[])
-    first = ask("a new member")
+    request("an empty group id", group_id="")
+    request("session too short", session_timeout=10)
+    request("session too long", session_timeout=10_000_000)
+    request("no protocols", protocols=[])
+    request("no protocol type", protocol_type="")
+    unknown_member = {"member_id": "nobody", "group_id": story.name("unknown")}
+    request("unknown member of an unknown group", **unknown_member)
+    request("unknown member of an unknown group, no protocol type", **unknown_member, protocol_type="")
+    request("unknown member of an unknown group, no protocols", **unknown_member, protocols=[])
+    first = request("a new member")
     if first["error_code"] == "MEMBER_ID_REQUIRED":
-        first = ask("a new member with its id", member_id=first["member_id"])
-    member = Member(play, group).joined(first)
-    ask("unknown member of a group", member_id="nobody")
-    ask("unknown member of a group, no protocol type", member_id="nobody", protocol_type="")
-    ask("unknown member of a group, no protocols", member_id="nobody", protocols=[])
-    ask("other protocols", protocols=[{"name": "other", "metadata": b""}])
-    ask("another protocol type", protocol_type="connect")
-    ask("the leader again, before it has synced", member_id=member.id)
-    again = Member(play, group)
+        first = request("a new member with its id", member_id=first["member_id"])
+    member = Member(story, group).set_from_response(first)
+    request("unknown member of a group", member_id="nobody")
+    request("unknown member of a group, no protocol type", member_id="nobody", protocol_type="")
+    request("unknown member of a group, no protocols", member_id="nobody", protocols=[])
+    request("other protocols", protocols=[{"name": "other", "metadata": b""}])
+    request("another protocol type", protocol_type="connect")
+    request("the leader again, before it has synced", member_id=member.id)
+    again = Member(story, group)
     again.id = member.id
-    again.joined(ask("the leader again with another protocol", member_id=member.id, protocols=BOTH))
+    again.set_from_response(request("the leader again with another protocol", member_id=member.id, protocols=BOTH))
     again.sync()
-    ask("the leader again, stable", member_id=member.id, protocols=BOTH)
-    two_members(play)
-    if play.version >= 5:
-        static_members(play)
+    request("the leader again, stable", member_id=member.id, protocols=BOTH)
+    two_members(story)
+    if story.version >= 5:
+        static_members(story)
 
 
-def two_members(play: Play) -> None:
+def two_members(story: Story) -> None:
     """The leader learns of both, the other one only of itself."""
-    leader = Member(play, play.group("two")).stable()
-    other = Member(play, leader.group).named()
-    waiting = play.begin("the other of two", **other.joining())
-    play.until("Heartbeat", lambda answer: answer["error_code"] == REBALANCING, **leader.who())
-    play.ask("the leader of two", **leader.joining())
+    leader = Member(story, story.group("two")).stable()
+    other = Member(story, leader.group).request_member_id()
+    waiting = story.start_request("the other of two", **other.join_fields())
+    story.call_until("Heartbeat", lambda response: response["error_code"] == REBALANCING, **leader.identity())
+    story.request("the leader of two", **leader.join_fields())
     waiting()
 
 
-def static_members(play: Play) -> None:
-    group = play.group("static")
+def static_members(story: Story) -> None:
+    group = story.group("static")
 
-    def ask(step: str, **more: object) -> Answer:
-        return play.ask(step, **{**JOIN, "group_id": group, "group_instance_id": "one", **more})
+    def request(step: str, **more: object) -> Response:
+        return story.request(step, **{**JOIN, "group_id": group, "group_instance_id": "one", **more})
 
-    first = ask("static member")
-    Member(play, group, "one").joined(first).sync()
-    second = ask("static member, started anew")
-    ask("static member with its old id", member_id=first["member_id"])
-    ask("static member with its id", member_id=second["member_id"])
-    ask("static member, unknown id", member_id="nobody")
-    ask("unknown instance with an id", member_id=second["member_id"], group_instance_id="two")
-    ask("static member, other protocols", protocols=[{"name": "other", "metadata": b""}])
+    first = request("static member")
+    Member(story, group, "one").set_from_response(first).sync()
+    second = request("static member, started anew")
+    request("static member with its old id", member_id=first["member_id"])
+    request("static member with its id", member_id=second["member_id"])
+    request("static member, unknown id", member_id="nobody")
+    request("unknown instance with an id", member_id=second["member_id"], group_instance_id="two")
+    request("static member, other protocols", protocols=[{"name": "other", "metadata": b""}])
 
 
-def sync_group(play: Play) -> None:
-    member = Member(play, play.group("g")).join()
-    mine = {"assignments": [{"member_id": member.id, "assignment": b"mine"}]}
+def sync_group(story: Story) -> None:
+    member = Member(story, story.group("g")).join()
+    own_assignment = {"assignments": [{"member_id": member.id, "assignment": b"mine"}]}
 
-    def ask(step: str, **more: object) -> None:
-        play.ask(step, **{**member.who(), **KIND, "assignments": [], **more})
+    def request(step: str, **more: object) -> None:
+        story.request(step, **{**member.identity(), **KIND, "assignments": [], **more})
 
-    ask("an empty group id", group_id="")
-    ask("unknown group", group_id=play.name("unknown"))
-    ask("unknown member", member_id="nobody")
-    ask("no member", member_id="")
-    ask("old generation", generation_id=0)
-    ask("later generation", generation_id=2)
-    if play.version >= 5:
-        ask("another protocol type", protocol_type="connect")
-        ask("another protocol", protocol_name="roundrobin")
-        ask("neither type nor name", protocol_type=None, protocol_name=None, **mine)
-    ask("the leader", **mine)
-    ask("once more")
-    ask("once more, another assignment", assignments=[{"member_id": member.id, "assignment": b"other"}])
-    rebalancing(play, member)
-    ask("while the group rebalances")
-    if play.version >= 3:
-        static = Member(play, play.group("static"), "one").join()
+    request("an empty group id", group_id="")
+    request("unknown group", group_id=story.name("unknown"))
+    request("unknown member", member_id="nobody")
+    request("no member", member_id="")
+    request("old generation", generation_id=0)
+    request("later generation", generation_id=2)
+    if story.version >= 5:
+        request("another protocol type", protocol_type="connect")
+        request("another protocol", protocol_name="roundrobin")
+        request("neither type nor name", protocol_type=None, protocol_name=None, **own_assignment)
+    request("the leader", **own_assignment)
+    request("once more")
+    request("once more, another assignment", assignments=[{"member_id": member.id, "assignment": b"other"}])
+    rebalancing(story, member)
+    request("while the group rebalances")
+    if story.version >= 3:
+        static = Member(story, story.group("static"), "one").join()
         member = static
-        ask("static member", group_instance_id="one", assignments=[{"member_id": static.id, "assignment": b"s"}])
-        ask("static member, another id", group_instance_id="one", member_id="nobody")
-        ask("unknown instance", group_instance_id="two")
+        request("static member", group_instance_id="one", assignments=[{"member_id": static.id, "assignment": b"s"}])
+        request("static member, another id", group_instance_id="one", member_id="nobody")
+        request("unknown instance", group_instance_id="two")
 
 
-def heartbeat(play: Play) -> None:
-    member = Member(play, play.group("g")).join()
+def heartbeat(story: Story) -> None:
+    member = Member(story, story.group("g")).join()
 
-    def ask(step: str, **more: object) -> None:
-        play.ask(step, **{**member.who(), **more})
+    def request(step: str, **more: object) -> None:
+        story.request(step, **{**member.identity(), **more})
 
-    ask("before the assignment")
+    request("before the assignment")
     member.sync()
-    ask("a member")
-    ask("an empty group id", group_id="")
-    ask("unknown group", group_id=play.name("unknown"))
-    ask("unknown member", member_id="nobody")
-    ask("no member", member_id="")
-    ask("old generation", generation_id=0)
-    ask("later generation", generation_id=2)
-    ask("no generation", generation_id=-1)
-    rebalancing(play, member)
-    ask("while the group rebalances")
-    ask("old generation while the group rebalances", generation_id=0)
-    if play.version >= 3:
-        member = Member(play, play.group("static"), "one").stable()
-        ask("static member")
-        ask("static member, another id", member_id="nobody")
-        ask("unknown instance", group_instance_id="two")
+    request("a member")
+    request("an empty group id", group_id="")
+    request("unknown group", group_id=story.name("unknown"))
+    request("unknown member", member_id="nobody")
+    request("no member", member_id="")
+    request("old generation", generation_id=0)
+    request("later generation", generation_id=2)
+    request("no generation", generation_id=-1)
+    rebalancing(story, member)
+    request("while the group rebalances")
+    request("old generation while the group rebalances", generation_id=0)
+    if story.version >= 3:
+        member = Member(story, story.group("static"), "one").stable()
+        request("static member")
+        request("static member, another id", member_id="nobody")
+        request("unknown instance", group_instance_id="two")
 
 
-def leave_group(play: Play) -> None:
-    def ask(step: str, group: str, *members: tuple[str, str | None]) -> None:
+def leave_group(story: Story) -> None:
+    def request(step: str, group: str, *members: tuple[str, str | None]) -> None:
         rows = [{"member_id": member, "group_instance_id": instance} for member, instance in members]
-        play.ask(step, group_id=group, member_id=members[0][0] if members else "", members=rows)
+        story.request(step, group_id=group, member_id=members[0][0] if members else "", members=rows)
 
-    member = Member(play, play.group("g")).stable()
-    ask("an empty group id", "", (member.id, None))
-    ask("unknown group", play.name("unknown"), ("nobody", None))
-    ask("unknown member", member.group, ("nobody", None))
-    ask("no member", member.group, ("", None))
-    ask("a member", member.group, (member.id, None))
-    ask("it has left", member.group, (member.id, None))
-    if play.version >= 3:
-        static = Member(play, play.group("static"), "one").stable()
-        ask("nobody", static.group)
-        ask("another id of an instance", static.group, ("nobody", "one"))
-        ask("unknown instance", static.group, ("", "two"))
-        ask("an instance without its id, and nobody", static.group, ("", "one"), ("nobody", None))
-        again = Member(play, static.group, "one").stable()
-        ask("an instance with its id", static.group, (again.id, "one"))
-        last = Member(play, static.group, "one").stable()
-        ask("an instance by its member id", static.group, (last.id, None))
+    member = Member(story, story.group("g")).stable()
+    request("an empty group id", "", (member.id, None))
+    request("unknown group", story.name("unknown"), ("nobody", None))
+    request("unknown member", member.group, ("nobody", None))
+    request("no member", member.group, ("", None))
+    request("a member", member.group, (member.id, None))
+    request("it has left", member.group, (member.id, None))
+    if story.version >= 3:
+        static = Member(story, story.group("static"), "one").stable()
+        request("nobody", static.group)
+        request("another id of an instance", static.group, ("nobody", "one"))
+        request("unknown instance", static.group, ("", "two"))
+        request("an instance without its id, and nobody", static.group, ("", "one"), ("nobody", None))
+        again = Member(story, static.group, "one").stable()
+        request("an instance with its id", static.group, (again.id, "one"))
+        last = Member(story, static.group, "one").stable()
+        request("an instance by its member id", static.group, (last.id, None))

@@ -1,25 +1,25 @@
 """Transactions as their partitions see them: batches, markers, the last stable offset, what is told of aborts."""
 
-from tests.compat.wire.batches import CONTROL, T0, TRANSACTIONAL, broken, values
-from tests.compat.wire.play import Play, now_ms
-from tests.compat.wire.stories.transactions import NEVER_GIVEN_OUT, Producer, fetched
+from tests.compat.wire.batches import CONTROL, T0, TRANSACTIONAL, modify, values
+from tests.compat.wire.stories.transactions import NEVER_GIVEN_OUT, Producer, fetch_result
+from tests.compat.wire.story import Story, now_ms
 
 EVERYTHING = 1 << 20
 COMMITTED, UNCOMMITTED = 1, 0
-ADDED_BY_PRODUCE = 12  # the version of Produce that adds its partitions to the transaction (KIP-890)
+FIRST_VERSION_2 = 12  # the version of Produce that adds its partitions to the transaction (KIP-890)
 SEGMENTS = {"segment_ms": "9000000000000"}  # whatever the records' times are, the log does not roll
 
 
-def produce(play: Play) -> None:
+def produce(story: Story) -> None:
     """Produce with a transactional id."""
-    topic = play.topic("transactional", 4, **SEGMENTS)
-    producer = Producer(play, "p", v2=play.version >= ADDED_BY_PRODUCE).init()
+    topic = story.create_topic("transactional", 4, **SEGMENTS)
+    producer = Producer(story, "p", v2=story.version >= FIRST_VERSION_2).init()
 
-    def send(step: str, records: bytes | None, partition: int = 0, **how: object) -> None:
-        asked = {"acks": -1, "timeout": 10_000, "transactional_id": producer.transactional_id, **how}
+    def send(step: str, records: bytes | None, partition: int = 0, **options: object) -> None:
+        fields = {"acks": -1, "timeout": 10_000, "transactional_id": producer.transactional_id, **options}
         data = [{"index": partition, "records": records}]
-        sent = {"name": topic, "topic_id": play.id(topic), "partition_data": data}
-        play.ask(f"transactional: {step}", **asked, topic_data=[sent])
+        sent = {"name": topic, "topic_id": story.topic_id(topic), "partition_data": data}
+        story.request(f"transactional: {step}", **fields, topic_data=[sent])
 
     send("a partition outside of the transaction", producer.batch("a"))
     producer.note("transactional: was it added?")
@@ -29,29 +29,29 @@ def produce(play: Play) -> None:
     send("a partition of the transaction", producer.batch("b", sequence=first))
     send("the same again", producer.batch("b", sequence=first))
     send("a gap", producer.batch("b", sequence=9))
-    within(play, producer, first + 1, send)
-    strangers(producer, first + 2, send)
-    play.ask("transactional: two partitions, one unknown", **two(play, producer, topic))
-    mixed_requests(play, producer, topic)
+    other_batches(story, producer, first + 1, send)
+    wrong_identities(producer, first + 2, send)
+    story.request("transactional: two partitions, one unknown", **two_partitions(story, producer, topic))
+    mixed_requests(story, producer, topic)
     producer.note("transactional: at the end")
-    play.note("transactional: stored", **fetched(play, topic, isolation=UNCOMMITTED))
-    was = producer.epoch
+    story.record("transactional: stored", **fetch_result(story, topic, isolation=UNCOMMITTED))
+    previous_epoch = producer.epoch
     producer.end()
-    ended = Producer(play, "p", producer.v2).now(producer.id, was)
+    ended = Producer(story, "p", producer.v2).now(producer.id, previous_epoch)
     send("after the end, its epoch", ended.batch("a", sequence=20))
     send("after the end, its epoch, another partition", ended.batch("a"), 3)
     send("a new epoch that begins not with sequence 0", producer.batch("a", sequence=30))
     if not producer.v2:
         producer.add(topic, 0)
-    again = 0 if producer.v2 else first + 4
-    send("a new transaction", producer.batch("a", sequence=again))
-    Producer(play, "p").init()
-    send("fenced", producer.batch("z", sequence=again + 1))
+    next_sequence = 0 if producer.v2 else first + 4
+    send("a new transaction", producer.batch("a", sequence=next_sequence))
+    Producer(story, "p").init()
+    send("fenced", producer.batch("z", sequence=next_sequence + 1))
     send("fenced, another partition", producer.batch("z", sequence=0), 3)
-    play.note("transactional: committed", **fetched(play, topic))
+    story.record("transactional: committed", **fetch_result(story, topic))
 
 
-def within(play: Play, producer: Producer, sequence: int, send: object) -> None:
+def other_batches(story: Story, producer: Producer, sequence: int, send: object) -> None:
     """What is not transactional, or half of it, beside an open transaction."""
     assert callable(send)
     plain = producer.batch("n", sequence=sequence, transactional=False)
@@ -62,17 +62,17 @@ def within(play: Play, producer: Producer, sequence: int, send: object) -> None:
     send("a batch without a producer", values("other", time_ms=now_ms()))
     send("a batch without a producer and without the id", values("plain", time_ms=now_ms()), transactional_id=None)
     send("a batch without a producer, another partition", values("plain", time_ms=now_ms()), 2)
-    none = broken(values("n"), attributes=TRANSACTIONAL)
+    none = modify(values("n"), attributes=TRANSACTIONAL)
     send("transactional without a producer", none)
     send("transactional without a sequence", producer.batch("n", sequence=-1))
-    send("a control batch", broken(producer.batch("n", sequence=sequence), attributes=TRANSACTIONAL | CONTROL))
+    send("a control batch", modify(producer.batch("n", sequence=sequence), attributes=TRANSACTIONAL | CONTROL))
     send("acks 1", producer.batch("n", sequence=sequence), acks=1)
     send("no records", b"")
-    send("a damaged batch, another partition", broken(producer.batch("n", sequence=0), crc=1), 3)
+    send("a damaged batch, another partition", modify(producer.batch("n", sequence=0), crc=1), 3)
     producer.note("transactional: was the partition of the damaged one added?")
 
 
-def strangers(producer: Producer, next_sequence: int, send: object) -> None:
+def wrong_identities(producer: Producer, next_sequence: int, send: object) -> None:
     assert callable(send)
     for partition, where in {0: "its partition", 1: "another partition"}.items():
         sequence = next_sequence if partition == 0 else 0
@@ -88,10 +88,10 @@ def strangers(producer: Producer, next_sequence: int, send: object) -> None:
             send(f"{where}: {title}", batch, partition)
 
 
-def mixed_requests(play: Play, producer: Producer, topic: str) -> None:
+def mixed_requests(story: Story, producer: Producer, topic: str) -> None:
     """A request has one transactional id, so its transactional batches are of one producer and one epoch."""
-    other = Producer(play, "other", producer.v2).init()
-    later = Producer(play, "later", producer.v2).now(producer.id, producer.epoch + 1)
+    other = Producer(story, "other", producer.v2).init()
+    later = Producer(story, "later", producer.v2).now(producer.id, producer.epoch + 1)
     batches = {
         "two producers": other.batch("m"),
         "two epochs": later.batch("m"),
@@ -99,176 +99,182 @@ def mixed_requests(play: Play, producer: Producer, topic: str) -> None:
     }
     for title, batch in batches.items():
         data = [{"index": 3, "records": producer.batch("m", sequence=7)}, {"index": 1, "records": batch}]
-        sent = {"name": topic, "topic_id": play.id(topic), "partition_data": data}
-        asked = {"acks": -1, "timeout": 10_000, "transactional_id": producer.transactional_id}
-        play.ask(f"transactional: {title} in a request", **asked, topic_data=[sent])
+        sent = {"name": topic, "topic_id": story.topic_id(topic), "partition_data": data}
+        fields = {"acks": -1, "timeout": 10_000, "transactional_id": producer.transactional_id}
+        story.request(f"transactional: {title} in a request", **fields, topic_data=[sent])
 
 
-def two(play: Play, producer: Producer, topic: str) -> dict[str, object]:
+def two_partitions(story: Story, producer: Producer, topic: str) -> dict[str, object]:
     if not producer.v2:
         producer.add(topic, 3)
     data = [{"index": 3, "records": producer.batch("two", sequence=0)}, {"index": 9, "records": producer.batch("two")}]
-    sent = {"name": topic, "topic_id": play.id(topic), "partition_data": data}
+    sent = {"name": topic, "topic_id": story.topic_id(topic), "partition_data": data}
     return {"acks": -1, "timeout": 10_000, "transactional_id": producer.transactional_id, "topic_data": [sent]}
 
 
-def fetch(play: Play) -> None:
+def fetch(story: Story) -> None:
     """Fetch in both isolation levels, while transactions are open and after they are ended."""
-    topic = play.topic("transactional", **SEGMENTS)
-    first, second, third = (Producer(play, name).init() for name in ("one", "two", "three"))
+    topic = story.create_topic("transactional", **SEGMENTS)
+    first, second, third = (Producer(story, name).init() for name in ("one", "two", "three"))
     first.send(topic, "a", "b").end()
     second.send(topic, "c", "d")
     third.send(topic, "e")
-    play.produce(topic, values("plain", time_ms=now_ms()))
+    story.produce(topic, values("plain", time_ms=now_ms()))
     second.send(topic, "f").end(False)
     third.end(False)
     first.send(topic, "g").end(False)
     second.send(topic, "h").end()
     first.send(topic, "i")
     second.send(topic, "j").end(False)
-    play.produce(topic, values("behind", time_ms=now_ms()))
-    end = play.end_offset(topic)
+    story.produce(topic, values("behind", time_ms=now_ms()))
+    end = story.end_offset(topic)
 
-    def ask(step: str, offset: int, isolation: int = COMMITTED, size: int = EVERYTHING, **how: object) -> None:
+    def request(step: str, offset: int, isolation: int = COMMITTED, size: int = EVERYTHING, **options: object) -> None:
         row = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": size, "log_start_offset": -1}
-        asked = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": EVERYTHING, "isolation_level": isolation}
-        wanted = {"topic": topic, "topic_id": play.id(topic), "partitions": [row]}
-        play.ask(f"transactions: {step}", **{**asked, "topics": [wanted], **how})
+        fields = {
+            "replica_id": -1,
+            "max_wait": 0,
+            "min_bytes": 0,
+            "max_bytes": EVERYTHING,
+            "isolation_level": isolation,
+        }
+        fetch_fields = {"topic": topic, "topic_id": story.topic_id(topic), "partitions": [row]}
+        story.request(f"transactions: {step}", **{**fields, "topics": [fetch_fields], **options})
 
-    ask("uncommitted", 0, UNCOMMITTED)
+    request("uncommitted", 0, UNCOMMITTED)
     for offset in (0, 2, 4, 8, 9, 10, 13, 14, 17, end):
-        ask(f"committed from {offset}", offset)
-    ask("committed, beyond the end", end + 1)
+        request(f"committed from {offset}", offset)
+    request("committed, beyond the end", end + 1)
     for offset in (0, 3, 5, 9):
-        ask(f"one batch from {offset}", offset, size=1)
-    ask("300 bytes", 3, size=300)
-    waiting(play, topic, first, end)
-    ask("committed, when all are ended", 0)
-    if play.version >= 7:
-        session(play, topic, first)
-    after_delete_records(play, ask, topic)
-    across_segments(play)
+        request(f"one batch from {offset}", offset, size=1)
+    request("300 bytes", 3, size=300)
+    waiting_fetch(story, topic, first, end)
+    request("committed, when all are ended", 0)
+    if story.version >= 7:
+        session(story, topic, first)
+    after_delete_records(story, request, topic)
+    across_segments(story)
 
 
-def wanted(play: Play, topic: str, offset: int) -> dict[str, object]:
+def fetch_fields(story: Story, topic: str, offset: int) -> dict[str, object]:
     row = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": EVERYTHING, "log_start_offset": -1}
-    asked = {"replica_id": -1, "max_wait": 10_000, "min_bytes": 1, "max_bytes": EVERYTHING}
-    topics = [{"topic": topic, "topic_id": play.id(topic), "partitions": [row]}]
-    return {**asked, "isolation_level": COMMITTED, "topics": topics}
+    fields = {"replica_id": -1, "max_wait": 10_000, "min_bytes": 1, "max_bytes": EVERYTHING}
+    topics = [{"topic": topic, "topic_id": story.topic_id(topic), "partitions": [row]}]
+    return {**fields, "isolation_level": COMMITTED, "topics": topics}
 
 
-def waiting(play: Play, topic: str, producer: Producer, end: int) -> None:
+def waiting_fetch(story: Story, topic: str, producer: Producer, end: int) -> None:
     """Whoever waits at the last stable offset is answered when the transaction there is ended."""
-    stable = fetched(play, topic)["last_stable_offset"]
+    stable = fetch_result(story, topic)["last_stable_offset"]
     assert stable < end
-    finish = play.begin("transactions: a fetch that waits for the end", **wanted(play, topic, stable))
+    finish = story.start_request("transactions: a fetch that waits for the end", **fetch_fields(story, topic, stable))
     producer.end(False)
     finish()
 
 
-def session(play: Play, topic: str, producer: Producer) -> None:
+def session(story: Story, topic: str, producer: Producer) -> None:
     """A session tells a partition whose last stable offset has moved, and not one where only records were added."""
-    start = play.end_offset(topic)
-    once = {"max_wait": 0, "min_bytes": 0}
-    asked = {**wanted(play, topic, start), **once}
-    opened = play.ask("transactions: a session", **asked, session_id=0, session_epoch=0)
-    more = {**asked, "topics": [], "session_id": opened["session_id"]}
+    start = story.end_offset(topic)
+    no_wait = {"max_wait": 0, "min_bytes": 0}
+    fields = {**fetch_fields(story, topic, start), **no_wait}
+    open_producer = story.request("transactions: a session", **fields, session_id=0, session_epoch=0)
+    more = {**fields, "topics": [], "session_id": open_producer["session_id"]}
     producer.send(topic, "in a session")
-    play.ask("transactions: a session, records were added", **more, session_epoch=1)
-    play.ask("transactions: a session, nothing is new", **more, session_epoch=2)
+    story.request("transactions: a session, records were added", **more, session_epoch=1)
+    story.request("transactions: a session, nothing is new", **more, session_epoch=2)
     producer.end()
-    play.ask("transactions: a session, it was committed", **more, session_epoch=3)
+    story.request("transactions: a session, it was committed", **more, session_epoch=3)
 
 
-def after_delete_records(play: Play, ask: object, topic: str) -> None:
+def after_delete_records(story: Story, request: object, topic: str) -> None:
     """The log may begin within an aborted transaction, and within an open one."""
     assert callable(ask)
     rows = [{"partition_index": 0, "offset": 4}]
-    play.do("DeleteRecords", topics=[{"name": topic, "partitions": rows}], timeout=10_000)
-    ask("after DeleteRecords, below the log start", 3)
-    ask("after DeleteRecords", 4)
-    opened = Producer(play, "deleted").init().send(topic, "x").send(topic, "y")
+    story.call("DeleteRecords", topics=[{"name": topic, "partitions": rows}], timeout=10_000)
+    request("after DeleteRecords, below the log start", 3)
+    request("after DeleteRecords", 4)
+    open_producer = Producer(story, "deleted").init().send(topic, "x").send(topic, "y")
     rows = [{"partition_index": 0, "offset": -1}]
-    play.do("DeleteRecords", topics=[{"name": topic, "partitions": rows}], timeout=10_000)
-    ask("all of an open transaction is deleted", play.end_offset(topic))
-    opened.send(topic, "z")
-    ask("it goes on", play.end_offset(topic) - 1)
-    opened.end(False)
-    ask("it is aborted", play.end_offset(topic) - 2)
+    story.call("DeleteRecords", topics=[{"name": topic, "partitions": rows}], timeout=10_000)
+    request("all of an open transaction is deleted", story.end_offset(topic))
+    open_producer.send(topic, "z")
+    request("it goes on", story.end_offset(topic) - 1)
+    open_producer.end(False)
+    request("it is aborted", story.end_offset(topic) - 2)
 
 
-def across_segments(play: Play) -> None:
+def across_segments(story: Story) -> None:
     """Records of long ago and markers of now lie in segments of their own."""
-    topic = play.topic("segments")
-    aborted, committed = Producer(play, "old").init(), Producer(play, "older").init()
+    topic = story.create_topic("segments")
+    aborted, committed = Producer(story, "old").init(), Producer(story, "older").init()
     aborted.send(topic, "a", time_ms=T0)
     committed.send(topic, "b", time_ms=T0).end()
     aborted.send(topic, "c", time_ms=T0).end(False)
     committed.send(topic, "d", time_ms=T0).end(False)
-    for offset in range(play.end_offset(topic)):
-        play.note(f"transactions: across segments, {offset}", **fetched(play, topic, offset=offset))
+    for offset in range(story.end_offset(topic)):
+        story.record(f"transactions: across segments, {offset}", **fetch_result(story, topic, offset=offset))
 
 
-def list_offsets(play: Play) -> None:
-    topic = play.topic("transactional", 2, **SEGMENTS)
-    producer, other = Producer(play, "p").init(), Producer(play, "q").init()
-    play.produce(topic, values("a", "b", step_ms=10))
+def list_offsets(story: Story) -> None:
+    topic = story.create_topic("transactional", 2, **SEGMENTS)
+    producer, other = Producer(story, "p").init(), Producer(story, "q").init()
+    story.produce(topic, values("a", "b", step_ms=10))
     producer.send(topic, "c", "d", time_ms=T0 + 100, step_ms=10)
     other.send(topic, "e", time_ms=T0 + 50).end(False)
     times = {"latest": -1, "earliest": -2, "max timestamp": -3, "earliest local": -4, "before the transaction": T0 + 5,
              "in the transaction": T0 + 100, "behind it": T0 + 105, "all": 0}  # fmt: skip
 
-    def ask(title: str, isolation: int) -> None:
+    def request(title: str, isolation: int) -> None:
         for when, timestamp in times.items():
             row = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
-            asked = {"replica_id": -1, "isolation_level": isolation}
-            play.ask(f"{title}: {when}", **asked, topics=[{"name": topic, "partitions": [row]}])
+            fields = {"replica_id": -1, "isolation_level": isolation}
+            story.request(f"{title}: {when}", **fields, topics=[{"name": topic, "partitions": [row]}])
 
-    ask("open, committed", COMMITTED)
-    ask("open, uncommitted", UNCOMMITTED)
+    request("open, committed", COMMITTED)
+    request("open, uncommitted", UNCOMMITTED)
     producer.end(False)
     del times["max timestamp"]  # the markers' is the time of day
-    ask("aborted, committed", COMMITTED)
+    request("aborted, committed", COMMITTED)
 
 
-def describe_producers(play: Play) -> None:
-    topic = play.topic("transactional", 2, **SEGMENTS)
-    producer = Producer(play, "p", v2=False).init()
+def describe_producers(story: Story) -> None:
+    topic = story.create_topic("transactional", 2, **SEGMENTS)
+    producer = Producer(story, "p", v2=False).init()
 
-    def ask(step: str) -> None:
-        play.ask(f"transactional: {step}", topics=[{"name": topic, "partition_indexes": [0, 1]}])
+    def request(step: str) -> None:
+        story.request(f"transactional: {step}", topics=[{"name": topic, "partition_indexes": [0, 1]}])
 
     producer.add(topic, 0, 1)
-    ask("partitions without records")
+    request("partitions without records")
     producer.send(topic, "a", "b")
-    ask("open")
+    request("open")
     producer.send(topic, "c")
-    ask("more records")
+    request("more records")
     producer.end()
-    ask("committed, one partition without records")
+    request("committed, one partition without records")
     producer.v2 = True
     producer.send(topic, "d")
-    ask("open again")
+    request("open again")
     producer.end(False)
-    ask("aborted by a client of 4.0")
-    Producer(play, "p").init()
-    ask("begun anew")
+    request("aborted by a client of 4.0")
+    Producer(story, "p").init()
+    request("begun anew")
 
 
-def delete_records(play: Play) -> None:
-    topic = play.topic("transactional", **SEGMENTS)
-    producer = Producer(play, "p").init().send(topic, "a", "b")
-    play.produce(topic, values("c", time_ms=now_ms()))
+def delete_records(story: Story) -> None:
+    topic = story.create_topic("transactional", **SEGMENTS)
+    producer = Producer(story, "p").init().send(topic, "a", "b")
+    story.produce(topic, values("c", time_ms=now_ms()))
     for offset in (1, 2, -1):
         rows = [{"partition_index": 0, "offset": offset}]
-        play.ask(f"an open transaction, {offset}", topics=[{"name": topic, "partitions": rows}], timeout=10_000)
-        play.note(f"an open transaction, {offset}: read", **fetched(play, topic, offset=max(offset, 0)))
+        story.request(f"an open transaction, {offset}", topics=[{"name": topic, "partitions": rows}], timeout=10_000)
+        story.record(f"an open transaction, {offset}: read", **fetch_result(story, topic, offset=max(offset, 0)))
     producer.end()
 
 
-def write_markers(play: Play) -> None:
+def write_markers(story: Story) -> None:
     """WriteTxnMarkers, which brokers send each other and administrators to end what hangs."""
-    topic = play.topic("t", 4, **SEGMENTS)
+    topic = story.create_topic("t", 4, **SEGMENTS)
 
     def marker(producer: tuple[int, int], *partitions: int, name: str = topic, committed: bool = True,
                coordinator: int = 0, version: int = 0) -> dict[str, object]:  # fmt: skip
@@ -276,58 +282,60 @@ def write_markers(play: Play) -> None:
         ends = {"producer_id": producer[0], "producer_epoch": producer[1], "transaction_result": committed}
         return {**ends, "topics": topics, "coordinator_epoch": coordinator, "transaction_version": version}
 
-    def ask(step: str, *markers: dict[str, object]) -> None:
-        play.ask(step, markers=list(markers))
+    def request(step: str, *markers: dict[str, object]) -> None:
+        story.request(step, markers=list(markers))
 
-    def seen(step: str, partition: int) -> None:
+    def record_partition(step: str, partition: int) -> None:
         rows = [{"name": topic, "partition_indexes": [partition]}]
-        play.note(f"{step}: producers", **play.try_("DescribeProducers", topics=rows))
-        play.note(f"{step}: log", **fetched(play, topic, partition))
+        story.record(f"{step}: producers", **story.try_call("DescribeProducers", topics=rows))
+        story.record(f"{step}: log", **fetch_result(story, topic, partition))
 
     one = NEVER_GIVEN_OUT
-    ask("nothing was written", marker((one, 3), 0))
-    ask("again", marker((one, 3), 0))
-    ask("abort", marker((one, 3), 0, committed=False))
-    ask("a later epoch", marker((one, 5), 0))
-    ask("an earlier epoch", marker((one, 4), 0))
-    ask("a later coordinator", marker((one, 5), 0, coordinator=7))
-    ask("an earlier coordinator", marker((one, 5), 0, coordinator=6))
-    ask("another producer, an earlier coordinator", marker((one + 1, 0), 0, coordinator=6))
-    ask("no coordinator epoch", marker((one + 2, 0), 0, coordinator=-1))
-    seen("markers alone", 0)
-    ask("unknown partition", marker((one, 5), 1, 9))
-    ask("unknown topic", marker((one, 5), 0, name=play.name("unknown")))
-    ask("a negative producer id", marker((-1, 0), 1))
-    ask("a negative epoch", marker((one, -1), 1))
-    ask("no markers")
-    ask("no partitions", marker((one, 5)))
-    ask("no topics", {**marker((one, 5)), "topics": []})
-    ask("two producers", marker((one, 9), 2), marker((one + 1, 9), 2, 3))
-    ask("one producer twice", marker((one, 10), 2), marker((one, 10), 3, committed=False))
-    seen("several markers", 2)
-    for version in (0, 1, 2) if play.version >= 2 else (0,):
-        to_open_transactions(play, topic, marker, ask, seen, version)
-    if play.version >= 2:
-        ask("transaction version 3", marker((one, 20), 3, version=3))
-        ask("transaction version -1", marker((one, 20), 3, version=-1))
+    request("nothing was written", marker((one, 3), 0))
+    request("again", marker((one, 3), 0))
+    request("abort", marker((one, 3), 0, committed=False))
+    request("a later epoch", marker((one, 5), 0))
+    request("an earlier epoch", marker((one, 4), 0))
+    request("a later coordinator", marker((one, 5), 0, coordinator=7))
+    request("an earlier coordinator", marker((one, 5), 0, coordinator=6))
+    request("another producer, an earlier coordinator", marker((one + 1, 0), 0, coordinator=6))
+    request("no coordinator epoch", marker((one + 2, 0), 0, coordinator=-1))
+    record_partition("markers alone", 0)
+    request("unknown partition", marker((one, 5), 1, 9))
+    request("unknown topic", marker((one, 5), 0, name=story.name("unknown")))
+    request("a negative producer id", marker((-1, 0), 1))
+    request("a negative epoch", marker((one, -1), 1))
+    request("no markers")
+    request("no partitions", marker((one, 5)))
+    request("no topics", {**marker((one, 5)), "topics": []})
+    request("two producers", marker((one, 9), 2), marker((one + 1, 9), 2, 3))
+    request("one producer twice", marker((one, 10), 2), marker((one, 10), 3, committed=False))
+    record_partition("several markers", 2)
+    for version in (0, 1, 2) if story.version >= 2 else (0,):
+        to_open_transactions(story, topic, marker, request, record_partition, version)
+    if story.version >= 2:
+        request("transaction version 3", marker((one, 20), 3, version=3))
+        request("transaction version -1", marker((one, 20), 3, version=-1))
 
 
-def to_open_transactions(play: Play, topic: str, marker: object, ask: object, seen: object, version: int) -> None:
+def to_open_transactions(
+    story: Story, topic: str, marker: object, request: object, record_partition: object, version: int
+) -> None:
     assert callable(marker)
     assert callable(ask)
-    assert callable(seen)
+    assert callable(record_partition)
     title = f"transaction version {version}"
-    Producer(play, f"p{version}").init()
-    producer = Producer(play, f"p{version}").init().send(topic, "a", partition=1)
+    Producer(story, f"p{version}").init()
+    producer = Producer(story, f"p{version}").init().send(topic, "a", partition=1)
     number, epoch = producer.id, producer.epoch
 
     def end(step: str, epoch: int, committed: bool) -> None:
-        ask(f"{title}, {step}", marker((number, epoch), 1, committed=committed, version=version))
+        request(f"{title}, {step}", marker((number, epoch), 1, committed=committed, version=version))
 
     end("an earlier epoch", epoch - 1, True)
     end("its epoch", epoch, False)
-    seen(f"{title}, its epoch", 1)
+    record_partition(f"{title}, its epoch", 1)
     end("a later epoch", epoch + 1, True)
     end("a later epoch, again", epoch + 1, True)
     end("its epoch, late", epoch, False)
-    seen(f"{title}, a later epoch", 1)
+    record_partition(f"{title}, a later epoch", 1)

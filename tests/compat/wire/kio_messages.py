@@ -1,7 +1,7 @@
-"""Requests and answers as plain values, through kio: Kafka's schemas as dataclasses, one for each version.
+"""Requests and responses through kio, which has Kafka's messages as one dataclass per version.
 
-A request is given by all the fields that any version of its API has; those that a version does not have are left
-out. Names are kio's: as Kafka's, in snake case, times (ms) without their unit.
+A request is made from the fields of all versions of its API: those that its version does not have are left out. Field
+names are kio's: Kafka's in snake case, times (milliseconds) without their unit.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ import kio.schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-# What a field without a default gets when the request does not name it; no type of its own: a number.
+# The value of a required field that a request does not set, by wire type; 0 for all others.
 EMPTY = {"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": UUID(int=0)}
 MS = timedelta(milliseconds=1)
 
@@ -30,25 +30,25 @@ def folder(api: str) -> str:
 
 @cache
 def known_versions(api: str) -> list[int]:
-    """The versions in which kio has an API."""
-    found = Path(next(iter(kio.schema.__path__)), folder(api))
-    return sorted(int(path.name[1:]) for path in found.glob("v*"))
+    """Return the versions of an API that kio has."""
+    path = Path(next(iter(kio.schema.__path__)), folder(api))
+    return sorted(int(path.name[1:]) for path in path.glob("v*"))
 
 
 @cache
 def entity(api: str, kind: str, version: int) -> Any:
-    """kio's class of "request" or "response"."""
+    """Return kio's class of a "request" or "response"."""
     module = import_module(f"kio.schema.{folder(api)}.v{version}.{kind}")
     if (api, kind) == ("DescribeTransactions", "response"):
-        _as_number(module.TransactionState, "transaction_start_time")
+        _read_as_number(module.TransactionState, "transaction_start_time")
     return getattr(module, api + kind.capitalize())
 
 
-def _as_number(cls: Any, name: str) -> None:
-    """Has kio read a time as a number: it refuses -1, which is no time."""
-    for found in fields(cls):
-        if found.name == name:
-            found.type, found.metadata = int, MappingProxyType({"kafka_type": "int64"})
+def _read_as_number(cls: Any, name: str) -> None:
+    """Make kio read a time as a number: as a time it rejects -1."""
+    for field in fields(cls):
+        if field.name == name:
+            field.type, field.metadata = int, MappingProxyType({"kafka_type": "int64"})
 
 
 def api_key(api: str) -> int:
@@ -56,37 +56,49 @@ def api_key(api: str) -> int:
 
 
 def request(api: str, version: int, values: Mapping[str, Any], strict: bool = True) -> Any:
-    """A request in a version, from the fields of all versions. `strict`: one of them must have each field."""
+    """Return a request in a version, from the fields of all versions.
+
+    strict: raise AssertionError for a field that no version has.
+    """
     unknown = _names(values) - _all_names(api)
     assert not (strict and unknown), f"no version of {api} has {sorted(unknown)}"
     return _build(entity(api, "request", version), values)
 
 
-def encode_frame(message: Any, correlation_id: int, client_id: str | None) -> bytes:
-    """A request with its header and its size in front."""
+def encode(message: Any) -> bytes:
+    out = BytesIO()
+    entity_writer(type(message))(out, message)
+    return out.getvalue()
+
+
+def decode(cls: Any, frame: bytes, pos: int) -> Any:
+    """Decode the body at a position of a frame; raises AssertionError if bytes remain after it."""
+    response, size = entity_reader(cls)(frame, pos)
+    assert pos + size == len(frame), f"{len(frame) - pos - size} bytes too many after a {cls.__name__}"
+    return response
+
+
+def encode_request_frame(message: Any, correlation_id: int, client_id: str | None) -> bytes:
+    """Encode a frame, including its size."""
     header = message.__header_schema__
-    made = header(
+    values = header(
         request_api_key=message.__api_key__,
         request_api_version=message.__version__,
         correlation_id=correlation_id,
         **({"client_id": client_id} if "client_id" in header.__dataclass_fields__ else {}),
     )
-    out = BytesIO()
-    entity_writer(header)(out, made)
-    entity_writer(type(message))(out, message)
-    return len(out.getvalue()).to_bytes(4, "big") + out.getvalue()
+    frame = encode(values) + encode(message)
+    return len(frame).to_bytes(4, "big") + frame
 
 
-def decode_frame(cls: Any, frame: bytes) -> tuple[int, Any]:
-    """(correlation id, answer) of a frame without its size; every byte of it must have been needed."""
-    header, pos = entity_reader(cls.__header_schema__)(frame, 0)
-    answer, size = entity_reader(cls)(frame, pos)
-    assert pos + size == len(frame), f"{len(frame) - pos - size} bytes too many after a {cls.__name__}"
-    return header.correlation_id, answer
+def decode_response_frame(cls: Any, frame: bytes) -> Any:
+    """Decode the response in a frame without its size."""
+    _, pos = entity_reader(cls.__header_schema__)(frame, 0)
+    return decode(cls, frame, pos)
 
 
 def plain(value: Any) -> Any:
-    """An answer as dicts, lists, strings and numbers: error codes by name, times in ms, ids in hex digits."""
+    """Convert a response to dicts, lists, strings and numbers: error codes by name, times in ms, uuids as text."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
@@ -103,12 +115,12 @@ def plain(value: Any) -> Any:
 
 
 def _build(cls: Any, values: Mapping[str, Any]) -> Any:
-    return cls(**{field.name: _field(field, values) for field in fields(cls)})
+    return cls(**{field.name: _field_value(field, values) for field in fields(cls)})
 
 
-def _field(field: Field[Any], values: Mapping[str, Any]) -> Any:
+def _field_value(field: Field[Any], values: Mapping[str, Any]) -> Any:
     if field.name in values:
-        return _value(field, field.type, values[field.name])
+        return _convert(field, field.type, values[field.name])
     if field.default is not MISSING:
         return field.default
     kind = field.metadata.get("kafka_type", "")
@@ -116,16 +128,16 @@ def _field(field: Field[Any], values: Mapping[str, Any]) -> Any:
         return None
     if get_origin(field.type) is tuple:
         return ()
-    return _value(field, field.type, EMPTY.get(kind, 0))
+    return _convert(field, field.type, EMPTY.get(kind, 0))
 
 
-def _value(field: Field[Any], wanted: Any, value: Any) -> Any:
+def _convert(field: Field[Any], annotation: Any, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, list):
-        return tuple(_value(field, wanted, item) for item in value)
+        return tuple(_convert(field, annotation, item) for item in value)
     if isinstance(value, Mapping):
-        return _build(_dataclass_in(wanted), value)
+        return _build(_dataclass_in(annotation), value)
     if field.metadata.get("kafka_type", "").startswith("timedelta"):
         return value * MS
     if isinstance(value, UUID):
@@ -133,11 +145,11 @@ def _value(field: Field[Any], wanted: Any, value: Any) -> Any:
     return value
 
 
-def _dataclass_in(wanted: Any) -> Any:
-    """The dataclass in `X`, `X | None`, `tuple[X, ...]` and `tuple[X, ...] | None`."""
-    if is_dataclass(wanted):
-        return wanted
-    return next((found for item in get_args(wanted) if (found := _dataclass_in(item)) is not None), None)
+def _dataclass_in(annotation: Any) -> Any:
+    """Return the dataclass X in `X`, `X | None`, `tuple[X, ...]` and `tuple[X, ...] | None`."""
+    if is_dataclass(annotation):
+        return annotation
+    return next((found for item in get_args(annotation) if (found := _dataclass_in(item)) is not None), None)
 
 
 def _names(values: Any) -> set[str]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.compat.broker_connection import BrokerConnection, ConnectionClosedError
-from tests.compat.wire import kio_messages as entities
+from tests.compat.wire import kio_messages
 
 TIMEOUT_S = 20
 
@@ -22,7 +22,7 @@ class Client:
     def send(self, message: Any, *, expect_response: bool = True) -> None:
         """Send a request of kio. Raises ConnectionClosedError."""
         encoded = self._connected().client.send_body(
-            message.__api_key__, message.__version__, entities.encode(message), expect_response=expect_response
+            message.__api_key__, message.__version__, kio_messages.encode(message), expect_response=expect_response
         )
         self.send_raw(encoded.frame)
 
@@ -34,11 +34,11 @@ class Client:
         except ConnectionClosedError:
             self.close()
             raise
-        return entities.decode(entities.entity(api, "response", version), response.frame, response.body_pos)
+        return kio_messages.decode(kio_messages.entity(api, "response", version), response.frame, response.body_pos)
 
     def request(self, api: str, version: int, **values: Any) -> Any:
         """Send a request and return its response as kio's dataclass. Raises ConnectionClosedError."""
-        self.send(entities.request(api, version, values))
+        self.send(kio_messages.request(api, version, values))
         return self.receive(api, version)
 
     def send_raw(self, data: bytes) -> None:

@@ -61,7 +61,7 @@ STORIES = {
     "AddOffsetsToTxn": StoryEntry("transactions", transactions.add_offsets),
     "EndTxn": StoryEntry("transactions", transactions.end_txn),
     "WriteTxnMarkers": StoryEntry("transactions", transactional.write_markers),
-    "TxnOffsetCommit": StoryEntry("transactions", transactional_offsets.commits),
+    "TxnOffsetCommit": StoryEntry("transactions", transactional_offsets.txn_offset_commit),
     "DescribeTransactions": StoryEntry("transactions", transactions.describe_transactions),
     "ListTransactions": StoryEntry("transactions", transactions.list_transactions),
     "UpdateFeatures": StoryEntry("cluster", features.update_features),

@@ -32,7 +32,7 @@ REJECTIONS = {"CORRUPT_MESSAGE", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "UNKNOWN
 pytestmark = pytest.mark.feature("bad frames")
 
 
-class TestedBroker:
+class BrokerUnderTest:
     """The broker that receives the malformed frames, and another client of it, which must not be affected."""
 
     def __init__(
@@ -100,27 +100,29 @@ class TestedBroker:
 
 
 @pytest.fixture(scope="module")
-def module_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestedBroker]:
+def module_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerUnderTest]:
     if OUTSIDE:
-        yield TestedBroker(request.getfixturevalue("cluster"))
+        yield BrokerUnderTest(request.getfixturevalue("cluster"))
         return
     directory = tmp_path_factory.mktemp("broker")
     metrics = f"127.0.0.1:{free_port()}"
     with running_broker(directory, {"kbroker.metrics.listener": metrics}) as broker:
-        tested = TestedBroker(Cluster(broker.bootstrap), broker.pid, directory / "stderr-1", metrics)
+        tested = BrokerUnderTest(Cluster(broker.bootstrap), broker.pid, directory / "stderr-1", metrics)
         yield tested
         tested.clean_up()
         broker.stop()
 
 
 @pytest.fixture
-def broker(module_broker: TestedBroker) -> Iterator[TestedBroker]:
+def broker(module_broker: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     yield module_broker
     module_broker.check()
 
 
 @pytest.fixture
-def own_broker(broker: TestedBroker) -> TestedBroker:
+def own_broker(broker: BrokerUnderTest) -> BrokerUnderTest:
     if broker.pid is None:
         pytest.skip("not run: it looks at the broker's process, and the tests did not start this broker")
     return broker
@@ -131,14 +133,14 @@ def test_every_api_is_tried():
 
 
 @pytest.mark.parametrize("api", STORIES)
-def test_malformed_requests_end_as_with_kafka(broker: TestedBroker, api: str):
+def test_malformed_requests_end_as_with_kafka(broker: BrokerUnderTest, api: str):
     first, last = RECORDED.versions[api]
     for version in range(first, last + 1):
         steps = steps_of(broker.cluster, api, version, malformed_frames.run)
         assert steps == RECORDED.steps(api, version), f"version {version}"
 
 
-def test_closed_connections_are_counted_and_logged(own_broker: TestedBroker):
+def test_closed_connections_are_counted_and_logged(own_broker: BrokerUnderTest):
     before = own_broker.closed_connections()
     cases = [data for _, data, finish in malformed_frames.invalid_frames() if not finish]
     outcomes = [malformed_frames.outcome(own_broker.cluster.bootstrap, data, "Heartbeat", 0) for data in cases]
@@ -148,7 +150,7 @@ def test_closed_connections_are_counted_and_logged(own_broker: TestedBroker):
     assert own_broker.logged_reasons() >= set(own_broker.closed_connections())
 
 
-def test_a_frame_size_allocates_nothing(own_broker: TestedBroker):
+def test_a_frame_size_allocates_nothing(own_broker: BrokerUnderTest):
     """Each client sends the largest frame size that is allowed, and little of the frame."""
     clients = [Client(own_broker.cluster.bootstrap) for _ in range(60)]
     for client in clients:
@@ -161,7 +163,7 @@ def test_a_frame_size_allocates_nothing(own_broker: TestedBroker):
         client.close()
 
 
-def test_a_frame_of_many_elements(own_broker: TestedBroker):
+def test_a_frame_of_many_elements(own_broker: BrokerUnderTest):
     """The frame is complete, but decoded it would be a hundred times as large: a limit that only kbroker has."""
     for api, item in {"DescribeGroups": b"\1", "Metadata": bytes(16) + b"\2a\0", "DeleteGroups": b"\2g"}.items():
         version = own_broker.cluster.highest(api)
@@ -172,7 +174,7 @@ def test_a_frame_of_many_elements(own_broker: TestedBroker):
         assert malformed_frames.outcome(own_broker.cluster.bootstrap, frame, api, version) == "closed"
 
 
-def test_null_records(broker: TestedBroker):
+def test_null_records(broker: BrokerUnderTest):
     """Kafka fails internally and never responds; kbroker rejects them."""
     if not broker.cluster.is_kbroker:
         pytest.skip("not run: Kafka never responds")
@@ -197,7 +199,7 @@ CLAIMS = {
 
 
 @pytest.mark.parametrize("title", CLAIMS)
-def test_a_claimed_size_allocates_nothing(own_broker: TestedBroker, title: str):
+def test_a_claimed_size_allocates_nothing(own_broker: BrokerUnderTest, title: str):
     """The topic has another compression type, so that the broker decompresses the records."""
     codec, body = CLAIMS[title]
     errors = produce_errors(
@@ -207,7 +209,7 @@ def test_a_claimed_size_allocates_nothing(own_broker: TestedBroker, title: str):
     assert len(errors) == 1
 
 
-def test_a_decompression_bomb_is_rejected(own_broker: TestedBroker):
+def test_a_decompression_bomb_is_rejected(own_broker: BrokerUnderTest):
     """256 MB of zeros in a batch of a few KB."""
     bomb = batch_of(bytes(cramjam.zstd.compress(bytes(1 << 28))), "zstd")
     assert len(bomb) < MB
@@ -220,7 +222,7 @@ def batch_of(body: bytes, codec: str) -> bytes:
     return modify(head + body, length=HEADER - 12 + len(body), attributes=CODECS[codec])
 
 
-def produce_errors(broker: TestedBroker, title: str, records: bytes | None, **configs: str) -> list[str]:
+def produce_errors(broker: BrokerUnderTest, title: str, records: bytes | None, **configs: str) -> list[str]:
     """Produce to a new topic, which must remain empty; returns the error codes."""
     story = Story(broker.cluster, "Produce", 12)
     topic = story.create_topic(re.sub(r"\W", "-", title), **configs)

@@ -137,17 +137,17 @@ class _AlterConfigsClient:
     """Sends IncrementalAlterConfigs requests with one config each."""
 
     def __init__(self, bootstrap: str) -> None:
-        from tests.compat.wire.client import Connection
+        from tests.compat.wire.client import Client
 
-        self._connection = Connection(bootstrap)
+        self._client = Client(bootstrap)
         topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        self._connection.request("CreateTopics", 5, topics=[topic], timeout=10_000, validate_only=False)
+        self._client.request("CreateTopics", 5, topics=[topic], timeout=10_000, validate_only=False)
 
     def alter(self, method: str, name: str, value: str) -> Outcome:
         resource_type, resource = RESOURCES[method]
         config = {"name": name, "config_operation": 0, "value": value}
         row = {"resource_type": resource_type, "resource_name": resource, "configs": [config]}
-        response = self._connection.request("IncrementalAlterConfigs", 1, resources=[row], validate_only=True)
+        response = self._client.request("IncrementalAlterConfigs", 1, resources=[row], validate_only=True)
         (result,) = response.responses
         return None if not result.error_code else (int(result.error_code), result.error_message)
 

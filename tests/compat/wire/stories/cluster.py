@@ -1,6 +1,6 @@
-"""The cluster, its log directories, its metadata quorum, reassignments, and what it speaks."""
+"""ApiVersions, DescribeCluster, DescribeLogDirs, ListPartitionReassignments, DescribeQuorum."""
 
-from tests.compat.wire import kio_messages as entities
+from tests.compat.wire import kio_messages
 from tests.compat.wire.batches import values
 from tests.compat.wire.story import Story
 
@@ -20,16 +20,16 @@ def api_versions(story: Story) -> None:
 
 
 def unsupported(story: Story) -> None:
-    """What happens to versions that do not exist: the connection closes, but for ApiVersions (KIP-511)."""
-    later = entities.encode_frame(entities.request("ApiVersions", 4, {}), 1, "wire")
+    """Send unknown versions: the broker closes the connection, except for ApiVersions (KIP-511)."""
+    later = kio_messages.encode_request_frame(kio_messages.request("ApiVersions", 4, {}), 1, "wire")
     story.request_frame("ApiVersions in a later version", _with_version(later, LATER), "ApiVersions", 0)
     story.request_frame("ApiVersions in a negative version", _with_version(later, -1), "ApiVersions", 0)
     for api in ("Produce", "Fetch", "Metadata", "CreateTopics", "Heartbeat"):
         version = story.cluster.highest(api)
-        frame = entities.encode_frame(entities.request(api, version, {}), 1, "wire")
-        for what in (LATER, -1):
-            story.request_frame(f"{api} in version {what}", _with_version(frame, what), api, version)
-    frame = bytearray(entities.encode_frame(entities.request("Heartbeat", 0, {}), 1, "wire"))
+        frame = kio_messages.encode_request_frame(kio_messages.request(api, version, {}), 1, "wire")
+        for unknown in (LATER, -1):
+            story.request_frame(f"{api} in version {unknown}", _with_version(frame, unknown), api, version)
+    frame = bytearray(kio_messages.encode_request_frame(kio_messages.request("Heartbeat", 0, {}), 1, "wire"))
     for key in (999, -1, 4):
         frame[4:6] = key.to_bytes(2, "big", signed=True)
         story.request_frame(f"api key {key}", bytes(frame), "Heartbeat", 0)
@@ -87,7 +87,7 @@ def list_partition_reassignments(story: Story) -> None:
 
 
 def describe_quorum(story: Story) -> None:
-    """How many metadata changes and elections there were, and where the controller listens, is each broker's own."""
+    """Offsets, epochs and the port of the controller differ between brokers."""
     topic = story.create_topic("t")
     story.mask("high_watermark", "log_end_offset", "leader_epoch", "port")
     metadata = ("__cluster_metadata", [0])

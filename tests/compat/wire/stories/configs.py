@@ -1,4 +1,4 @@
-"""Configs of topics, brokers, groups: described, replaced, changed one by one, listed."""
+"""Configs of topics, brokers, groups: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources."""
 
 from tests.compat.wire.story import Response, Story
 
@@ -76,7 +76,7 @@ def alter_configs(story: Story) -> None:
 
 
 def record_topic_configs(story: Story, step: str, topic: str, **configs: str) -> None:
-    """Waits until the configs have these values; records all that are set on the topic itself."""
+    """Wait until the topic has these configs; record all configs that are set on the topic."""
     fields = [{"resource_type": TOPIC, "resource_name": topic, "configuration_keys": None}]
 
     def is_altered(response: Response) -> bool:
@@ -84,8 +84,10 @@ def record_topic_configs(story: Story, step: str, topic: str, **configs: str) ->
         return all(values[name.replace("_", ".")] == value for name, value in configs.items())
 
     response = story.call_until("DescribeConfigs", is_altered, resources=fields)
-    found = {row["name"]: row["value"] for row in response["results"][0]["configs"] if row["config_source"] == 1}
-    story.record(step, **found)
+    topic_configs = {
+        row["name"]: row["value"] for row in response["results"][0]["configs"] if row["config_source"] == 1
+    }
+    story.record(step, **topic_configs)
 
 
 def incremental_alter_configs(story: Story) -> None:

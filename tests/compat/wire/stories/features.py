@@ -1,4 +1,4 @@
-"""Features that are finalized for the whole cluster: the version of transactions."""
+"""UpdateFeatures: the finalized level of transaction.version."""
 
 from tests.compat.support import eventually
 from tests.compat.wire.story import Story
@@ -18,7 +18,7 @@ def update_features(story: Story) -> None:
 
 def changes(story: Story) -> None:
     def request(step: str, *updates: Update, level: int = 2, **more: object) -> None:
-        """Asks; `level` is what clients are told afterwards, in Kafka a little later."""
+        """Send a request and wait until ApiVersions has the level, in Kafka a little later."""
         rows = [
             {"feature": name, "max_version_level": level, "upgrade_type": kind, "allow_downgrade": kind != UPGRADE}
             for name, level, kind in updates
@@ -52,7 +52,7 @@ def changes(story: Story) -> None:
 
 
 def finalized(story: Story) -> int:
-    """The level that clients are told of; one of 0 is left out."""
+    """Return the finalized level in the ApiVersions response; 0 if the feature is missing."""
     response = story.call("ApiVersions", client_software_name="wire", client_software_version="1")
-    found = [row["max_version_level"] for row in response["finalized_features"] if row["name"] == NAME]
-    return int(found[0]) if found else 0
+    levels = [row["max_version_level"] for row in response["finalized_features"] if row["name"] == NAME]
+    return int(levels[0]) if levels else 0

@@ -16,7 +16,7 @@ def story(story: Story) -> None:
     story.produce(topic, values("a", "b"), values("c", "d", "e"), values("f", codec="lz4"))
     offsets(story, topic)
     limits(story, topic)
-    refused(story, topic)
+    errors(story, topic)
     epochs(story, topic)
     if story.version >= 7:
         sessions(story, topic)
@@ -66,7 +66,7 @@ def limits(story: Story, topic: str) -> None:
     fetch(story, "nothing of all", fetch_topic(story, topic, (0, 0)), max_bytes=0)
 
 
-def refused(story: Story, topic: str) -> None:
+def errors(story: Story, topic: str) -> None:
     fetch(story, "unknown topic", fetch_topic(story, story.name("unknown"), (0, 0)))
     fetch(story, "unknown partition", fetch_topic(story, topic, (7, 0)))
     fetch(story, "a known and an unknown partition", fetch_topic(story, topic, (0, 5), (7, 0)))
@@ -89,7 +89,7 @@ def epochs(story: Story, topic: str) -> None:
 
 
 def sessions(story: Story, topic: str) -> None:
-    """KIP-227: a full fetch opens a session, the following ones tell what has changed."""
+    """Fetch sessions (KIP-227): a full fetch opens a session, later responses have only changed partitions."""
     both = fetch_topic(story, topic, (0, 5), (1, 0))
     session = fetch(story, "a new session", both, session_id=0, session_epoch=NEW_SESSION)["session_id"]
     fetch(story, "nothing has changed but the offset", session_id=session, session_epoch=1)

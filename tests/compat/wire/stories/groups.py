@@ -1,4 +1,4 @@
-"""Groups as a whole: found, described, listed, deleted; and their offsets."""
+"""Consumer groups: FindCoordinator, DescribeGroups, ListGroups, DeleteGroups, OffsetCommit, OffsetDelete."""
 
 from uuid import UUID
 
@@ -23,7 +23,7 @@ def find_coordinator(story: Story) -> None:
 
 
 def is_ready(response: Response) -> bool:
-    """Not while Kafka still makes the internal topic."""
+    """Return whether Kafka has created the internal topic."""
     return "COORDINATOR_NOT_AVAILABLE" not in str(response)
 
 
@@ -96,7 +96,7 @@ def delete_groups(story: Story) -> None:
 
 
 def commit(story: Story, group: str, topic: str, offset: int) -> None:
-    """An offset for partition 0, without a member."""
+    """Commit an offset for partition 0 without a member."""
     rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}]
     fields_of_topic = {"name": topic, "topic_id": story.topic_id(topic), "partitions": rows}
     story.call("OffsetCommit", group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=[fields_of_topic])
@@ -130,12 +130,12 @@ def offset_commit(story: Story) -> None:
     request("a generation of an unknown group", group_id=story.name("h"), **generation_field(1))
     request("no topics", topics=[])
     member = Member(story, story.group("full")).join()
-    member_fields = {"group_id": member.group, "member_id": member.id, **generation_field(member.generation_field)}
+    member_fields = {"group_id": member.group, "member_id": member.id, **generation_field(member.generation)}
     request("before the assignment", **member_fields)
     member.sync()
     request("a member", **member_fields)
-    request("an old generation", **{**member_fields, **generation_field(member.generation_field - 1)})
-    request("a later generation", **{**member_fields, **generation_field(member.generation_field + 1)})
+    request("an old generation", **{**member_fields, **generation_field(member.generation - 1)})
+    request("a later generation", **{**member_fields, **generation_field(member.generation + 1)})
     request("an unknown member", **{**member_fields, "member_id": "nobody"})
     request("nobody, while there is a member", group_id=member.group)
     if story.version >= 7:
@@ -216,9 +216,8 @@ def offset_delete(story: Story) -> None:
     story.request("no topics", group_id=group, topics=[])
     subscription = b"\0\0" + b"\0\0\0\1" + len(topic).to_bytes(2, "big") + topic.encode() + b"\xff\xff\xff\xff"
     member = Member(story, story.group("full"))
-    member.fields_of_topic().joined(
-        story.call("JoinGroup", **member.joining(protocols=[{"name": "range", "metadata": subscription}]))
-    )
+    fields = member.request_member_id().join_fields(protocols=[{"name": "range", "metadata": subscription}])
+    member.set_from_response(story.call("JoinGroup", **fields))
     member.sync()
     request("a topic that a member is subscribed to", group=member.group)
     request("a topic that no member is subscribed to", name=other, group=member.group)

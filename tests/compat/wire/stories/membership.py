@@ -1,4 +1,4 @@
-"""Members of classic groups: join, sync, heartbeat, leave."""
+"""Members of classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""
 
 from tests.compat.wire.story import Response, Story
 
@@ -16,14 +16,14 @@ REBALANCING = "REBALANCE_IN_PROGRESS"
 
 
 class Member:
-    """A member of a group that the story prepares, in the highest versions."""
+    """A member of a group; its requests are not recorded and have the highest versions."""
 
     def __init__(self, story: Story, group: str, instance: str | None = None) -> None:
         self.story, self.group, self.instance = story, group, instance
         self.id, self.generation = "", -1
 
     def request_member_id(self) -> "Member":
-        """Asks for a member id (KIP-394); a static member gets one when it joins."""
+        """Request a member id (KIP-394); a static member gets one when it joins."""
         response = self.story.try_call("JoinGroup", **JOIN, group_id=self.group)
         assert response["error_code"] == "MEMBER_ID_REQUIRED", response
         self.id = response["member_id"]
@@ -36,7 +36,7 @@ class Member:
         return self.set_from_response(self.story.call("JoinGroup", **self.join_fields()))
 
     def join_fields(self, **more: object) -> dict[str, object]:
-        """The fields of its JoinGroup."""
+        """Return the fields of its JoinGroup request."""
         fields = {**JOIN, "group_id": self.group, "member_id": self.id, **more}
         return fields | ({"group_instance_id": self.instance} if self.instance else {})
 
@@ -46,7 +46,7 @@ class Member:
         return self
 
     def identity(self, **more: object) -> dict[str, object]:
-        """The fields by which the other requests name it."""
+        """Return the fields of the other requests that identify the member."""
         fields = {"group_id": self.group, "generation_id": self.generation, "member_id": self.id, **more}
         return fields | ({"group_instance_id": self.instance} if self.instance else {})
 
@@ -60,7 +60,7 @@ class Member:
 
 
 def rebalancing(story: Story, member: Member) -> Member:
-    """Another member that waits to be let in; returns when the group has noticed."""
+    """Start the join of another member; returns when the group is rebalancing."""
     other = Member(story, member.group).request_member_id()
     story.start_call("JoinGroup", **other.join_fields())
     story.call_until("Heartbeat", lambda response: response["error_code"] == REBALANCING, **member.identity())
@@ -103,7 +103,7 @@ def join_group(story: Story) -> None:
 
 
 def two_members(story: Story) -> None:
-    """The leader learns of both, the other one only of itself."""
+    """Only the leader gets the list of members."""
     leader = Member(story, story.group("two")).stable()
     other = Member(story, leader.group).request_member_id()
     waiting = story.start_request("the other of two", **other.join_fields())

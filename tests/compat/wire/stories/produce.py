@@ -4,14 +4,15 @@ from uuid import UUID
 
 from kafka.protocol.producer import ProduceRequest
 
-from tests.compat.wire import kio_messages as entities
+from tests.compat.broker_connection import ConnectionClosedError
+from tests.compat.wire import kio_messages
 from tests.compat.wire.batches import CONTROL, T0, TRANSACTIONAL, batch, legacy, modify, values
-from tests.compat.wire.client import Connection, ConnectionClosedError
+from tests.compat.wire.client import Client
 from tests.compat.wire.stories import transactional
 from tests.compat.wire.story import Story, now_ms
 
 UNKNOWN_ID = UUID(int=1)
-NO_PRODUCER = 10**12  # an id that was never given out
+NO_PRODUCER = 10**12  # an id that no producer has
 FIRST_VERSION = 3
 
 
@@ -169,23 +170,23 @@ def idempotent(story: Story) -> None:
 
 
 def acks_0(story: Story) -> None:
-    """acks 0: no answer; a refusal closes the connection."""
-    topic = story.create_topic("unanswered")
-    connection = Connection(story.cluster.bootstrap)
+    """Produce with acks=0 has no response; an error closes the connection."""
+    topic = story.create_topic("no-response")
+    client = Client(story.cluster.bootstrap)
 
     def send_acks_0(to_topic: str) -> None:
         fields = {"acks": 0, "timeout": 10_000, "topic_data": [topic_data(story, to_topic, values("a"))]}
-        connection.send(entities.request("Produce", story.version, fields), answered=False)
+        client.send(kio_messages.request("Produce", story.version, fields), expect_response=False)
 
     send_acks_0(topic)
     send_acks_0(topic)
-    connection.request("ApiVersions", 0)
+    client.request("ApiVersions", 0)
     story.record("acks 0", end_offset=story.end_offset(topic))
     send_acks_0(story.name("unknown"))
     try:
-        connection.receive_raw()
+        client.receive_raw()
         outcome = "answered"
     except ConnectionClosedError:
         outcome = "closed"
     story.record("acks 0 to an unknown topic", connection=outcome)
-    connection.close()
+    client.close()

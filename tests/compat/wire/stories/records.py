@@ -1,4 +1,4 @@
-"""What is known of a partition's records: offsets by time and epoch, the log start, producers."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords, InitProducerId without a transaction, DescribeProducers."""
 
 from tests.compat.wire.batches import T0, values
 from tests.compat.wire.stories import transactional, transactions

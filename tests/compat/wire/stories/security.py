@@ -23,7 +23,7 @@ ACL = {
     "operation": 3,
     "permission_type": 3,
 }
-# Numbers of the elements; Kafka closes the connection for UNKNOWN and accepts numbers that belong to no type.
+# The numbers of the enum values; Kafka closes the connection for UNKNOWN and accepts numbers without a meaning.
 FILTER_ELEMENTS = ("resource_type_filter", "pattern_type_filter", "operation", "permission_type")
 ACL_ELEMENTS = ("resource_type", "resource_pattern_type", "operation", "permission_type")
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2

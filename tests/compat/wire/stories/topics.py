@@ -1,4 +1,4 @@
-"""Topics: made, described, enlarged, deleted."""
+"""Topics: Metadata, CreateTopics, DeleteTopics, CreatePartitions, DescribeTopicPartitions."""
 
 from uuid import UUID
 
@@ -33,7 +33,7 @@ def metadata(story: Story) -> None:
         include_cluster_authorized_operations=True,
     )
     if story.version >= 10:
-        by_id(story, topic, ask)
+        by_id(story, topic, request)
     if story.version >= 4:
         created_by_metadata(story)
     if story.version >= 1:
@@ -43,7 +43,7 @@ def metadata(story: Story) -> None:
 
 
 def by_id(story: Story, topic: str, request: object) -> None:
-    assert callable(ask)
+    assert callable(request)
     request("by id", {"name": None, "topic_id": story.topic_id(topic)})
     request("by id and name", {"name": topic, "topic_id": story.topic_id(topic)})
     request("an unknown id", {"name": None, "topic_id": UNKNOWN_ID})
@@ -51,15 +51,15 @@ def by_id(story: Story, topic: str, request: object) -> None:
 
 
 def created_by_metadata(story: Story) -> None:
-    """Auto-creation: Kafka answers that there is no such topic until there is one."""
+    """Auto-creation: until the topic exists, Kafka returns an error for it."""
     name = story.name("created")
     row = {"name": name, "topic_id": NO_ID}
 
     def is_created(response: Response) -> bool:
-        found = response["topics"][0]
-        return found["error_code"] == "NONE" and all(p["error_code"] == "NONE" for p in found["partitions"])
+        row = response["topics"][0]
+        return row["error_code"] == "NONE" and all(p["error_code"] == "NONE" for p in row["partitions"])
 
-    story.record_only("partitions", "0")  # of as many as the broker makes by default
+    story.record_only("partitions", "0")  # the number of partitions is the default of the broker
     story.request_until("created by asking", is_created, topics=[row], allow_auto_topic_creation=True)
     story.delete_topic(name)
     story.record_all("partitions")

@@ -1,13 +1,13 @@
-"""Transactions as their partitions see them: batches, markers, the last stable offset, what is told of aborts."""
+"""Transactions in partitions: batches, markers, the last stable offset, aborted transactions in responses."""
 
 from tests.compat.wire.batches import CONTROL, T0, TRANSACTIONAL, modify, values
-from tests.compat.wire.stories.transactions import NEVER_GIVEN_OUT, Producer, fetch_result
+from tests.compat.wire.stories.transactions import UNKNOWN_PRODUCER_ID, Producer, fetch_result
 from tests.compat.wire.story import Story, now_ms
 
 EVERYTHING = 1 << 20
 COMMITTED, UNCOMMITTED = 1, 0
 FIRST_VERSION_2 = 12  # the version of Produce that adds its partitions to the transaction (KIP-890)
-SEGMENTS = {"segment_ms": "9000000000000"}  # whatever the records' times are, the log does not roll
+SEGMENTS = {"segment_ms": "9000000000000"}  # so large that no record time rolls the log
 
 
 def produce(story: Story) -> None:
@@ -22,7 +22,7 @@ def produce(story: Story) -> None:
         story.request(f"transactional: {step}", **fields, topic_data=[sent])
 
     send("a partition outside of the transaction", producer.batch("a"))
-    producer.note("transactional: was it added?")
+    producer.record("transactional: was it added?")
     if not producer.v2:
         producer.add(topic, 0)
     first = 1 if producer.v2 else 0
@@ -33,11 +33,11 @@ def produce(story: Story) -> None:
     wrong_identities(producer, first + 2, send)
     story.request("transactional: two partitions, one unknown", **two_partitions(story, producer, topic))
     mixed_requests(story, producer, topic)
-    producer.note("transactional: at the end")
+    producer.record("transactional: at the end")
     story.record("transactional: stored", **fetch_result(story, topic, isolation=UNCOMMITTED))
     previous_epoch = producer.epoch
     producer.end()
-    ended = Producer(story, "p", producer.v2).now(producer.id, previous_epoch)
+    ended = Producer(story, "p", producer.v2).use(producer.id, previous_epoch)
     send("after the end, its epoch", ended.batch("a", sequence=20))
     send("after the end, its epoch, another partition", ended.batch("a"), 3)
     send("a new epoch that begins not with sequence 0", producer.batch("a", sequence=30))
@@ -52,7 +52,7 @@ def produce(story: Story) -> None:
 
 
 def other_batches(story: Story, producer: Producer, sequence: int, send: object) -> None:
-    """What is not transactional, or half of it, beside an open transaction."""
+    """Send non-transactional and inconsistent batches while a transaction is open."""
     assert callable(send)
     plain = producer.batch("n", sequence=sequence, transactional=False)
     send("a batch of its producer that is not transactional", plain)
@@ -69,7 +69,7 @@ def other_batches(story: Story, producer: Producer, sequence: int, send: object)
     send("acks 1", producer.batch("n", sequence=sequence), acks=1)
     send("no records", b"")
     send("a damaged batch, another partition", modify(producer.batch("n", sequence=0), crc=1), 3)
-    producer.note("transactional: was the partition of the damaged one added?")
+    producer.record("transactional: was the partition of the damaged one added?")
 
 
 def wrong_identities(producer: Producer, next_sequence: int, send: object) -> None:
@@ -80,7 +80,7 @@ def wrong_identities(producer: Producer, next_sequence: int, send: object) -> No
         send(f"{where}: another id in the request", own, partition, transactional_id="wire.unknown")
         send(f"{where}: an empty id", producer.batch("s", sequence=sequence + 1), partition, transactional_id="")
         for title, (number, epoch) in {
-            "an unknown producer": (NEVER_GIVEN_OUT, producer.epoch),
+            "an unknown producer": (UNKNOWN_PRODUCER_ID, producer.epoch),
             "a later epoch": (producer.id, producer.epoch + 1),
             "a negative epoch": (producer.id, -1),
         }.items():
@@ -89,9 +89,9 @@ def wrong_identities(producer: Producer, next_sequence: int, send: object) -> No
 
 
 def mixed_requests(story: Story, producer: Producer, topic: str) -> None:
-    """A request has one transactional id, so its transactional batches are of one producer and one epoch."""
+    """Send requests whose batches have different producers; they must have one, as they have one transactional id."""
     other = Producer(story, "other", producer.v2).init()
-    later = Producer(story, "later", producer.v2).now(producer.id, producer.epoch + 1)
+    later = Producer(story, "later", producer.v2).use(producer.id, producer.epoch + 1)
     batches = {
         "two producers": other.batch("m"),
         "two epochs": later.batch("m"),
@@ -113,7 +113,7 @@ def two_partitions(story: Story, producer: Producer, topic: str) -> dict[str, ob
 
 
 def fetch(story: Story) -> None:
-    """Fetch in both isolation levels, while transactions are open and after they are ended."""
+    """Fetch with both isolation levels, while transactions are open and after their end."""
     topic = story.create_topic("transactional", **SEGMENTS)
     first, second, third = (Producer(story, name).init() for name in ("one", "two", "three"))
     first.send(topic, "a", "b").end()
@@ -164,7 +164,7 @@ def fetch_fields(story: Story, topic: str, offset: int) -> dict[str, object]:
 
 
 def waiting_fetch(story: Story, topic: str, producer: Producer, end: int) -> None:
-    """Whoever waits at the last stable offset is answered when the transaction there is ended."""
+    """A fetch at the last stable offset waits until the transaction there ends."""
     stable = fetch_result(story, topic)["last_stable_offset"]
     assert stable < end
     finish = story.start_request("transactions: a fetch that waits for the end", **fetch_fields(story, topic, stable))
@@ -173,12 +173,12 @@ def waiting_fetch(story: Story, topic: str, producer: Producer, end: int) -> Non
 
 
 def session(story: Story, topic: str, producer: Producer) -> None:
-    """A session tells a partition whose last stable offset has moved, and not one where only records were added."""
+    """In a session, a partition is returned when its last stable offset moves, not when only records are added."""
     start = story.end_offset(topic)
     no_wait = {"max_wait": 0, "min_bytes": 0}
     fields = {**fetch_fields(story, topic, start), **no_wait}
-    open_producer = story.request("transactions: a session", **fields, session_id=0, session_epoch=0)
-    more = {**fields, "topics": [], "session_id": open_producer["session_id"]}
+    opened = story.request("transactions: a session", **fields, session_id=0, session_epoch=0)
+    more = {**fields, "topics": [], "session_id": opened["session_id"]}
     producer.send(topic, "in a session")
     story.request("transactions: a session, records were added", **more, session_epoch=1)
     story.request("transactions: a session, nothing is new", **more, session_epoch=2)
@@ -187,8 +187,8 @@ def session(story: Story, topic: str, producer: Producer) -> None:
 
 
 def after_delete_records(story: Story, request: object, topic: str) -> None:
-    """The log may begin within an aborted transaction, and within an open one."""
-    assert callable(ask)
+    """The log start offset is within an aborted transaction, then within an open one."""
+    assert callable(request)
     rows = [{"partition_index": 0, "offset": 4}]
     story.call("DeleteRecords", topics=[{"name": topic, "partitions": rows}], timeout=10_000)
     request("after DeleteRecords, below the log start", 3)
@@ -204,7 +204,7 @@ def after_delete_records(story: Story, request: object, topic: str) -> None:
 
 
 def across_segments(story: Story) -> None:
-    """Records of long ago and markers of now lie in segments of their own."""
+    """Old records and new markers are in different segments, as the log rolls by time."""
     topic = story.create_topic("segments")
     aborted, committed = Producer(story, "old").init(), Producer(story, "older").init()
     aborted.send(topic, "a", time_ms=T0)
@@ -233,7 +233,7 @@ def list_offsets(story: Story) -> None:
     request("open, committed", COMMITTED)
     request("open, uncommitted", UNCOMMITTED)
     producer.end(False)
-    del times["max timestamp"]  # the markers' is the time of day
+    del times["max timestamp"]  # that of the markers, which is the time of the run
     request("aborted, committed", COMMITTED)
 
 
@@ -273,7 +273,7 @@ def delete_records(story: Story) -> None:
 
 
 def write_markers(story: Story) -> None:
-    """WriteTxnMarkers, which brokers send each other and administrators to end what hangs."""
+    """WriteTxnMarkers, sent by brokers, and by administrators to end hanging transactions."""
     topic = story.create_topic("t", 4, **SEGMENTS)
 
     def marker(producer: tuple[int, int], *partitions: int, name: str = topic, committed: bool = True,
@@ -290,39 +290,39 @@ def write_markers(story: Story) -> None:
         story.record(f"{step}: producers", **story.try_call("DescribeProducers", topics=rows))
         story.record(f"{step}: log", **fetch_result(story, topic, partition))
 
-    one = NEVER_GIVEN_OUT
-    request("nothing was written", marker((one, 3), 0))
-    request("again", marker((one, 3), 0))
-    request("abort", marker((one, 3), 0, committed=False))
-    request("a later epoch", marker((one, 5), 0))
-    request("an earlier epoch", marker((one, 4), 0))
-    request("a later coordinator", marker((one, 5), 0, coordinator=7))
-    request("an earlier coordinator", marker((one, 5), 0, coordinator=6))
-    request("another producer, an earlier coordinator", marker((one + 1, 0), 0, coordinator=6))
-    request("no coordinator epoch", marker((one + 2, 0), 0, coordinator=-1))
+    producer_id = UNKNOWN_PRODUCER_ID
+    request("nothing was written", marker((producer_id, 3), 0))
+    request("again", marker((producer_id, 3), 0))
+    request("abort", marker((producer_id, 3), 0, committed=False))
+    request("a later epoch", marker((producer_id, 5), 0))
+    request("an earlier epoch", marker((producer_id, 4), 0))
+    request("a later coordinator", marker((producer_id, 5), 0, coordinator=7))
+    request("an earlier coordinator", marker((producer_id, 5), 0, coordinator=6))
+    request("another producer, an earlier coordinator", marker((producer_id + 1, 0), 0, coordinator=6))
+    request("no coordinator epoch", marker((producer_id + 2, 0), 0, coordinator=-1))
     record_partition("markers alone", 0)
-    request("unknown partition", marker((one, 5), 1, 9))
-    request("unknown topic", marker((one, 5), 0, name=story.name("unknown")))
+    request("unknown partition", marker((producer_id, 5), 1, 9))
+    request("unknown topic", marker((producer_id, 5), 0, name=story.name("unknown")))
     request("a negative producer id", marker((-1, 0), 1))
-    request("a negative epoch", marker((one, -1), 1))
+    request("a negative epoch", marker((producer_id, -1), 1))
     request("no markers")
-    request("no partitions", marker((one, 5)))
-    request("no topics", {**marker((one, 5)), "topics": []})
-    request("two producers", marker((one, 9), 2), marker((one + 1, 9), 2, 3))
-    request("one producer twice", marker((one, 10), 2), marker((one, 10), 3, committed=False))
+    request("no partitions", marker((producer_id, 5)))
+    request("no topics", {**marker((producer_id, 5)), "topics": []})
+    request("two producers", marker((producer_id, 9), 2), marker((producer_id + 1, 9), 2, 3))
+    request("one producer twice", marker((producer_id, 10), 2), marker((producer_id, 10), 3, committed=False))
     record_partition("several markers", 2)
     for version in (0, 1, 2) if story.version >= 2 else (0,):
         to_open_transactions(story, topic, marker, request, record_partition, version)
     if story.version >= 2:
-        request("transaction version 3", marker((one, 20), 3, version=3))
-        request("transaction version -1", marker((one, 20), 3, version=-1))
+        request("transaction version 3", marker((producer_id, 20), 3, version=3))
+        request("transaction version -1", marker((producer_id, 20), 3, version=-1))
 
 
 def to_open_transactions(
     story: Story, topic: str, marker: object, request: object, record_partition: object, version: int
 ) -> None:
     assert callable(marker)
-    assert callable(ask)
+    assert callable(request)
     assert callable(record_partition)
     title = f"transaction version {version}"
     Producer(story, f"p{version}").init()

@@ -1,9 +1,9 @@
-"""Offsets that are committed by transactions (KIP-447): who may, when they are visible, who waits for them."""
+"""Offsets committed in transactions (KIP-447): TxnOffsetCommit, and OffsetFetch while they are pending."""
 
 from tests.compat.wire.stories import groups
 from tests.compat.wire.stories.groups import commit
 from tests.compat.wire.stories.membership import Member, rebalancing
-from tests.compat.wire.stories.transactions import NEVER_GIVEN_OUT, Producer
+from tests.compat.wire.stories.transactions import UNKNOWN_PRODUCER_ID, Producer
 from tests.compat.wire.story import Story
 
 FIRST_VERSION_2 = 5  # the version of TxnOffsetCommit that adds the group's partition to the transaction (KIP-890)
@@ -30,7 +30,7 @@ def txn_offset_commit(story: Story) -> None:
         story.request(step, **fields, topics=list(rows) if rows else [row(topic)])
 
     request("the group's partition is not in the transaction")
-    producer.note("was it added?")
+    producer.record("was it added?")
     add_group(story, producer, group)
     request("offsets", row(topic, 5), row(topic, 6, 1, None))
     record_offsets(story, "pending", group, topic)
@@ -43,7 +43,7 @@ def txn_offset_commit(story: Story) -> None:
     wrong_identities = {
         "an unknown transactional id": {"transactional_id": story.name("unknown")},
         "an empty transactional id": {"transactional_id": ""},
-        "another producer id": {"producer_id": NEVER_GIVEN_OUT},
+        "another producer id": {"producer_id": UNKNOWN_PRODUCER_ID},
         "a negative producer id": {"producer_id": -1},
         "a later epoch": {"producer_epoch": producer.epoch + 1},
         "an earlier epoch": {"producer_epoch": producer.epoch - 1},
@@ -68,7 +68,7 @@ def txn_offset_commit(story: Story) -> None:
 
 
 def record_offsets(story: Story, step: str, group: str, topic: str) -> None:
-    """What others find, those that wait for stable offsets and those that do not."""
+    """Record the offsets that OffsetFetch returns, with and without require_stable."""
     topics = [{"name": topic, "topic_id": story.topic_id(topic), "partition_indexes": [0, 1]}]
     for stable in (True, False):
         title = f"{step}{', stable' if stable else ''}"
@@ -79,7 +79,7 @@ def record_offsets(story: Story, step: str, group: str, topic: str) -> None:
 
 
 def order_of_commits(story: Story, topic: str) -> None:
-    """The offset that was written last is the group's, whoever ended first."""
+    """The last written offset wins, in whichever order the transactions end."""
     group = story.group("order")
     first, second = Producer(story, "first").init(), Producer(story, "second").init()
     for producer, offset in ((first, 10), (second, 20)):
@@ -118,7 +118,7 @@ def order_of_commits(story: Story, topic: str) -> None:
 
 
 def group_members(story: Story, topic: str) -> None:
-    """Who names the group's generation must be a member of it."""
+    """A request with a generation id must be from a member of the group."""
     member = Member(story, story.group("full")).join()
     producer = Producer(story, "member").init()
     add_group(story, producer, member.group)

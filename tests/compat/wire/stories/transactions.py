@@ -1,4 +1,4 @@
-"""Transactions as their coordinator sees them: begun, ended, fenced, described."""
+"""Transactions at their coordinator: InitProducerId, AddPartitionsToTxn, EndTxn, and their descriptions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,13 +7,12 @@ from tests.compat.wire.batches import values
 from tests.compat.wire.story import Response, Story, now_ms
 
 TIMEOUT_MS = 60_000
-NEVER_GIVEN_OUT = 10**12  # a producer id
-BUSY = "CONCURRENT_TRANSACTIONS"
+UNKNOWN_PRODUCER_ID = 10**12
 Partitions = Mapping[str, list[int]]  # by topic
 
 
 class Producer:
-    """A transactional producer that the story prepares. `v2`: as clients since Kafka 4.0 are (KIP-890)."""
+    """A transactional producer for a story. `v2`: it uses transaction version 2 (KIP-890), as clients since 4.0."""
 
     def __init__(self, story: Story, name: str, v2: bool = True) -> None:
         self.story, self.transactional_id, self.v2 = story, story.name(name), v2
@@ -21,14 +20,14 @@ class Producer:
         self._sequences: dict[tuple[str, int], int] = {}
 
     def init(self) -> "Producer":
-        """Gets its id, and the next epoch. What an earlier one has left open is aborted."""
+        """Get a producer id and the next epoch; an open transaction of the transactional id is aborted."""
         fields = {"transactional_id": self.transactional_id, "transaction_timeout": TIMEOUT_MS}
         self.story.call_until("FindCoordinator", is_found, key_type=1, coordinator_keys=[self.transactional_id])
-        response = self.story.call_until("InitProducerId", lambda got: got["error_code"] == "NONE", **fields)
-        return self.now(response["producer_id"], response["producer_epoch"])
+        response = self.story.call_until("InitProducerId", lambda response: response["error_code"] == "NONE", **fields)
+        return self.use(response["producer_id"], response["producer_epoch"])
 
-    def now(self, producer_id: int, epoch: int) -> "Producer":
-        """Goes on with this id and epoch; a new epoch begins with sequence 0."""
+    def use(self, producer_id: int, epoch: int) -> "Producer":
+        """Use this id and epoch from now on; a new epoch begins with sequence 0."""
         if (producer_id, epoch) != (self.id, self.epoch):
             self._sequences.clear()
         self.id, self.epoch = producer_id, epoch
@@ -36,12 +35,12 @@ class Producer:
         return self
 
     def identity(self, **more: Any) -> dict[str, Any]:
-        """The fields by which its requests name it."""
+        """Return the fields of requests that identify the producer."""
         fields = {"transactional_id": self.transactional_id, "producer_id": self.id, "producer_epoch": self.epoch}
         return fields | more
 
     def add(self, topic: str, *partitions: int) -> "Producer":
-        """The partitions belong to its transaction, as clients before 4.0 have to say."""
+        """Add partitions to the transaction, as clients before 4.0 must."""
         topic_fields = {"v3_and_below_topics": [{"name": topic, "partitions": list(partitions)}]}
         self.story.call_in_version(3, "AddPartitionsToTxn", **v3_fields(self.identity()), **topic_fields)
         return self
@@ -49,7 +48,7 @@ class Producer:
     def batch(
         self, *texts: str, sequence: int | None = None, topic: str = "", partition: int = 0, **options: Any
     ) -> bytes:
-        """A batch of its transaction, with the next sequence of the partition if none is named."""
+        """Build a batch of the transaction; its default sequence is the next one of the partition."""
         if sequence is None:
             sequence = self._sequences.get((topic, partition), 0)
             self._sequences[topic, partition] = sequence + len(texts)
@@ -57,7 +56,7 @@ class Producer:
         return values(*texts, producer=(self.id, self.epoch, sequence), **options)
 
     def send(self, topic: str, *texts: str, partition: int = 0, **options: Any) -> "Producer":
-        """Writes records of its transaction."""
+        """Produce records in the transaction."""
         if not self.v2:
             self.add(topic, partition)
         data = [{"index": partition, "records": self.batch(*texts, topic=topic, partition=partition, **options)}]
@@ -68,24 +67,24 @@ class Producer:
         return self
 
     def end(self, committed: bool = True) -> "Producer":
-        """Ends its transaction, and returns when that has reached every partition."""
+        """End the transaction; returns when every partition has its marker."""
         self.story.call_in_version(5 if self.v2 else 4, "EndTxn", **self.identity(committed=committed))
         return self.wait_until_complete()
 
     def wait_until_complete(self) -> "Producer":
-        """Returns when its coordinator has nothing to do for it; goes on with the epoch that it has then."""
+        """Wait until the coordinator has completed the transaction, then use the current id and epoch."""
         response = self.story.call_until("DescribeTransactions", is_complete, transactional_ids=[self.transactional_id])
         [state] = response["transaction_states"]
-        return self.now(state["producer_id"], state["producer_epoch"])
+        return self.use(state["producer_id"], state["producer_epoch"])
 
-    def note(self, step: str) -> None:
-        """Records what the coordinator knows of it."""
+    def record(self, step: str) -> None:
+        """Record the description of the transaction."""
         [state] = self.story.call("DescribeTransactions", transactional_ids=[self.transactional_id])[
             "transaction_states"
         ]
         names = ("transaction_state", "transaction_timeout", "producer_id", "producer_epoch", "topics")
         for row in state["topics"]:
-            if row["topic"] == "__consumer_offsets":  # which of them is a matter of the group's name
+            if row["topic"] == "__consumer_offsets":  # the partition depends on the name of the group
                 row["partitions"] = [f"<{len(row['partitions'])} of them>"]
         self.story.record(step, **{name: state[name] for name in names})
 
@@ -103,8 +102,8 @@ def v3_fields(identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_not_concurrent(response: Response) -> bool:
-    """Not while the coordinator still ends the transaction before."""
-    return BUSY not in str(response)
+    """Return whether the coordinator has ended the previous transaction."""
+    return "CONCURRENT_TRANSACTIONS" not in str(response)
 
 
 def init_producer_id(story: Story) -> None:
@@ -117,7 +116,7 @@ def init_producer_id(story: Story) -> None:
 
     for timeout in (0, -1, 900_001, 900_000):
         request(f"a transaction's timeout of {timeout}", transaction_timeout=timeout)
-    producer.note("the timeout is the last one")
+    producer.record("the timeout is the last one")
     producer.init()
     request("a new epoch")
     if story.version >= 3:
@@ -128,7 +127,7 @@ def init_producer_id(story: Story) -> None:
 
 
 def with_id_and_epoch(story: Story, producer: Producer) -> None:
-    """A producer that has failed and goes on names its id and epoch, and gets the next epoch once (KIP-360)."""
+    """A producer that recovers from an error sends its id and epoch and gets the next epoch, once (KIP-360)."""
 
     def request(step: str, epoch: int, producer_id: int | None = None, **more: object) -> None:
         identity = producer.identity(producer_epoch=epoch, transaction_timeout=TIMEOUT_MS)
@@ -139,13 +138,13 @@ def with_id_and_epoch(story: Story, producer: Producer) -> None:
     request("its epoch again, as the answer was lost", epoch)
     request("the epoch before", epoch - 1)
     request("a later epoch", epoch + 5)
-    request("another id", epoch + 1, NEVER_GIVEN_OUT)
+    request("another id", epoch + 1, UNKNOWN_PRODUCER_ID)
     request("an id and no epoch", -1)
     request("an epoch and no id", epoch + 1, -1)
     request("a negative id", epoch + 1, -5)
     request("a negative epoch", -5)
     unknown = {"transactional_id": story.name("unknown"), "transaction_timeout": TIMEOUT_MS}
-    story.request("unknown, with an id and an epoch", **unknown, producer_id=NEVER_GIVEN_OUT, producer_epoch=7)
+    story.request("unknown, with an id and an epoch", **unknown, producer_id=UNKNOWN_PRODUCER_ID, producer_epoch=7)
     topic = story.create_topic("lost")
     for v2 in (True, False):
         title = "v2" if v2 else "v1"
@@ -154,29 +153,29 @@ def with_id_and_epoch(story: Story, producer: Producer) -> None:
         lost.end()
         identity = lost.identity(producer_epoch=before, transaction_timeout=TIMEOUT_MS)
         story.request(f"{title}: the epoch of a committed transaction", **identity)
-        lost.wait_until_complete().note(f"{title}: after it")
+        lost.wait_until_complete().record(f"{title}: after it")
         lost.send(topic, "b")
         identity = lost.identity(transaction_timeout=TIMEOUT_MS)
         story.request(f"{title}: its epoch in a transaction", **identity)
         story.request_until(f"{title}: its epoch, when that is aborted", is_not_concurrent, **identity)
         story.request(f"{title}: once more", **identity)
-        lost.note(f"{title}: after the abort")
+        lost.record(f"{title}: after the abort")
 
 
 def open_transaction_of_predecessor(story: Story, topic: str, v2: bool) -> None:
-    """A transaction that the one before has left is aborted, and who comes gets the epoch after that."""
+    """InitProducerId aborts the open transaction of the predecessor and returns the epoch after that."""
     title = "v2" if v2 else "v1"
     producer = Producer(story, f"left.{title}", v2).init().send(topic, "a")
     identity = {"transactional_id": producer.transactional_id, "transaction_timeout": 30_000}
     story.request(f"{title}: a transaction is open", **identity)
     story.request_until(f"{title}: when it is aborted", is_not_concurrent, **identity)
-    producer.note(f"{title}: the new one")
+    producer.record(f"{title}: the new one")
     story.record(f"{title}: the old one commits", **try_request(story, producer, "EndTxn", committed=True))
     producer.wait_until_complete().send(topic, "b").end()
 
 
 def try_request(story: Story, producer: Producer, api: str, **more: Any) -> Response:
-    """The answer to a request of its API in the highest version."""
+    """Send a request of the producer in the highest version of its API."""
     return story.try_call(api, **producer.identity(**more))
 
 
@@ -186,9 +185,9 @@ def end_txn(story: Story) -> None:
     producer = Producer(story, "p", v2).init()
 
     def request(step: str, committed: bool, **more: object) -> None:
-        """Asks, and notes what the coordinator makes of it; the producer goes on with that."""
+        """Send a request and record the description of the transaction afterwards."""
         story.request(step, **producer.identity(committed=committed, **more))
-        producer.wait_until_complete().note(f"{step}: afterwards")
+        producer.wait_until_complete().record(f"{step}: afterwards")
 
     request("commit of a transaction that was never begun", True)
     request("abort of a transaction that was never begun", False)
@@ -211,27 +210,27 @@ def end_txn(story: Story) -> None:
 
 
 def record_log(story: Story, topic: str) -> None:
-    """What a consumer that reads committed finds, markers included."""
+    """Record what a fetch with read_committed returns, markers included."""
     for partition in (0, 1):
         story.record(f"the log of partition {partition}", **fetch_result(story, topic, partition))
 
 
 def fetch_result(story: Story, topic: str, partition: int = 0, offset: int = 0, isolation: int = 1) -> Response:
-    """What a Fetch tells of a partition, but for what is the same always."""
+    """Return the fields of a partition in a fetch response, without those that never differ."""
     row = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20, "log_start_offset": -1}
     fields = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": isolation}
-    wanted = [{"topic": topic, "topic_id": story.topic_id(topic), "partitions": [row]}]
-    [state] = story.try_call("Fetch", **fields, topics=wanted)["responses"][0]["partitions"]
+    topics = [{"topic": topic, "topic_id": story.topic_id(topic), "partitions": [row]}]
+    [state] = story.try_call("Fetch", **fields, topics=topics)["responses"][0]["partitions"]
     names = ("error_code", "high_watermark", "last_stable_offset", "log_start_offset", "aborted_transactions")
     return {name: state[name] for name in (*names, "records")}
 
 
 def end_by_others(story: Story, producer: Producer) -> None:
-    """Who is not the producer of the open transaction cannot end it."""
+    """Only its producer can end the open transaction."""
     wrong_identities = {
         "an unknown transactional id": {"transactional_id": story.name("unknown")},
         "an empty transactional id": {"transactional_id": ""},
-        "another producer id": {"producer_id": NEVER_GIVEN_OUT},
+        "another producer id": {"producer_id": UNKNOWN_PRODUCER_ID},
         "a negative producer id": {"producer_id": -1},
         "a later epoch": {"producer_epoch": producer.epoch + 1},
         "an earlier epoch": {"producer_epoch": producer.epoch - 1},
@@ -242,11 +241,11 @@ def end_by_others(story: Story, producer: Producer) -> None:
             story.request(
                 f"{'commit' if committed else 'abort'} by {title}", **producer.identity(committed=committed, **identity)
             )
-    producer.note("it is still open")
+    producer.record("it is still open")
 
 
 def fenced(story: Story, topic: str, v2: bool) -> None:
-    """Another producer has come with the same transactional id."""
+    """A newer producer with the same transactional id fences the older one."""
     old = Producer(story, "fenced", v2).init().send(topic, "a").end().send(topic, "b")
     new = Producer(story, "fenced", v2).init()
     story.request("commit by a fenced producer", **old.identity(committed=True))
@@ -254,25 +253,25 @@ def fenced(story: Story, topic: str, v2: bool) -> None:
     new.send(topic, "c")
     story.request("commit by a fenced producer in the new one's transaction", **old.identity(committed=True))
     story.request("commit by the new producer", **new.identity(committed=True))
-    new.wait_until_complete().note("the new producer")
+    new.wait_until_complete().record("the new producer")
 
 
 def mixed(story: Story, topic: str) -> None:
-    """Clients of both kinds, one after the other."""
+    """The producer switches between transaction versions 1 and 2."""
     producer = Producer(story, "mixed", v2=False).init().send(topic, "a")
     story.request("v1 has begun it", **producer.identity(committed=True))
-    producer.wait_until_complete().note("v1 has begun it: afterwards")
+    producer.wait_until_complete().record("v1 has begun it: afterwards")
     producer.v2 = True
     producer.send(topic, "b")
     producer.v2 = False
-    producer.end().note("v1 ends what v2 has begun")
+    producer.end().record("v1 ends what v2 has begun")
     story.request("v2 commits what v1 has committed", **producer.identity(committed=True))
     story.request("v2 aborts what v1 has committed", **producer.identity(committed=False))
-    producer.wait_until_complete().note("v2 aborts: afterwards")
+    producer.wait_until_complete().record("v2 aborts: afterwards")
 
 
 def add_partitions(story: Story) -> None:
-    """Versions 0-3 are for clients, 4 and 5 for brokers, which may ask whether partitions are in a transaction."""
+    """Versions 0-3 are for clients, 4 and 5 for brokers, which can also verify partitions."""
     topic, other = story.create_topic("t", 4), story.create_topic("u")
     producer = Producer(story, "p", v2=False).init()
 
@@ -286,9 +285,9 @@ def add_partitions(story: Story) -> None:
     request("unknown topic", {unknown: [0]})
     request("unknown partition", {topic: [0, 9]})
     request("unknown and known topics", {unknown: [0], topic: [0]})
-    producer.note("nothing was added")
+    producer.record("nothing was added")
     request("two topics", {topic: [0, 1], other: [0]})
-    producer.note("they are added")
+    producer.record("they are added")
     request("once more", {topic: [1, 0]})
     request("another one", {topic: [2]})
     request("one twice", {topic: [3, 3]})
@@ -296,11 +295,11 @@ def add_partitions(story: Story) -> None:
     request("no partitions", {topic: []})
     request("a negative partition", {topic: [-1]})
     request("an internal topic", {"__transaction_state": [0]})
-    producer.note("all that was added")
+    producer.record("all that was added")
     wrong_identities = {
         "an unknown transactional id": {"transactional_id": story.name("unknown")},
         "an empty transactional id": {"transactional_id": ""},
-        "another producer id": {"producer_id": NEVER_GIVEN_OUT},
+        "another producer id": {"producer_id": UNKNOWN_PRODUCER_ID},
         "a later epoch": {"producer_epoch": producer.epoch + 1},
         "an earlier epoch": {"producer_epoch": producer.epoch - 1},
     }
@@ -312,7 +311,7 @@ def add_partitions(story: Story) -> None:
         verify_only(story, producer, request, topic)
     producer.end()
     request("a new transaction", {topic: [1]})
-    producer.note("of it")
+    producer.record("of it")
     Producer(story, "p").init()
     request("a fenced producer", {topic: [1]})
 
@@ -323,7 +322,7 @@ def verify_only(story: Story, producer: Producer, request: Any, topic: str) -> N
     request("check: some are not", {topic: [0], other: [0, 1]}, check=True)
     request("check: unknown topic", {story.name("unknown"): [0]}, check=True)
     request("check: no topics", {}, check=True)
-    producer.note("checking adds nothing")
+    producer.record("checking adds nothing")
     idle = Producer(story, "idle").init()
     request("check: no transaction", {topic: [0]}, check=True, **idle.identity())
     idle.send(topic, "a").end()
@@ -344,15 +343,15 @@ def add_offsets(story: Story) -> None:
 
     request("an unknown transactional id", transactional_id=story.name("unknown"))
     request("an empty transactional id", transactional_id="")
-    request("another producer id", producer_id=NEVER_GIVEN_OUT)
+    request("another producer id", producer_id=UNKNOWN_PRODUCER_ID)
     request("a later epoch", producer_epoch=producer.epoch + 1)
     request("an earlier epoch", producer_epoch=producer.epoch - 1)
-    producer.note("nothing was added")
+    producer.record("nothing was added")
     request("a group")
     request("again")
     request("an unknown group", story.name("unknown"))
     request("an empty group id", "")
-    producer.end().note("nothing was committed, and it ended")
+    producer.end().record("nothing was committed, and it ended")
     request("a new transaction")
     Producer(story, "p").init()
     request("a fenced producer")
@@ -404,7 +403,7 @@ def list_transactions(story: Story) -> None:
     request("one state that does not exist", state_filters=["Ongoing", "Happy"])
     request("a producer", producer_id_filters=[opened.id])
     request("two producers", producer_id_filters=[aborted.id, opened.id])
-    request("an unknown producer", producer_id_filters=[NEVER_GIVEN_OUT])
+    request("an unknown producer", producer_id_filters=[UNKNOWN_PRODUCER_ID])
     request("a producer in another state", producer_id_filters=[opened.id], state_filters=["Empty"])
     if story.version >= 1:
         for duration in (0, 3_600_000, -2):

@@ -136,9 +136,12 @@ def _error_at(request: Message | None, path: ErrorPath) -> ResponseError:
 
 
 def report_produce_errors(context: RequestContext, request: ProduceRequest | None, topics: list[TopicResult]) -> None:
-    errors = [(row[1], (key, row)) for key, partitions in topics for row in partitions if row[1]]
-    if errors:
-        _report(context, errors, partial(_produce_error, request))
+    for _, results in topics:
+        for result in results:
+            if result[1]:
+                errors = [(row[1], (key, row)) for key, rows in topics for row in rows if row[1]]
+                _report(context, errors, partial(_produce_error, request))
+                return
 
 
 def _produce_error(request: ProduceRequest | None, error: tuple[str | bytes, PartitionResult]) -> ResponseError:
@@ -155,9 +158,12 @@ def report_fetch_errors(context: RequestContext, request: FetchRequest, response
     if response.error_code:
         _report(context, [(response.error_code, None)], lambda _: _fetch_session_error(request, response.error_code))
         return
-    errors = [(row[1], (key, row)) for key, partitions in response.topics for row in partitions if row[1]]
-    if errors:
-        _report(context, errors, partial(_fetch_error, request))
+    for _, results in response.topics:
+        for result in results:
+            if result[1]:
+                errors = [(row[1], (key, row)) for key, rows in response.topics for row in rows if row[1]]
+                _report(context, errors, partial(_fetch_error, request))
+                return
 
 
 def _fetch_session_error(request: FetchRequest, code: int) -> ResponseError:

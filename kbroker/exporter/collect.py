@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.api.k00_produce import DelayedProduce
 from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.exporter.page import Page, labels
+from kbroker.replica.produce.delayed_produce import DelayedProduce
 from kbroker.runtime.metrics import Histogram
 from kbroker.server.error_reporter import api_name
 from protocol.apis import ApiKey
@@ -152,10 +152,10 @@ def partitions(services: Services, page: Page) -> Iterator[None]:
     page.add(_REPLICAS + "leadercount", leaders)
     page.add(_REPLICAS + "underreplicatedpartitions", under_replicated)
     page.add(_REPLICAS + "underminisrpartitioncount", under_min)
-    page.add(_REPLICAS + "offlinereplicacount", offline + len(replicas.upkeep.missing))
+    page.add(_REPLICAS + "offlinereplicacount", offline + len(replicas.dirty_partitions.missing))
     page.add(_REPLICAS + "produceridcount", producers)
-    work = replicas.upkeep.work
-    page.add("kbroker_compactions_running", len(replicas.upkeep.cleaning))
+    work = replicas.dirty_partitions.work
+    page.add("kbroker_compactions_running", len(replicas.dirty_partitions.cleaning))
     page.add("kbroker_compactions_total", work.compactions)
     page.add("kbroker_compaction_failures_total", work.compaction_failures)
     page.add("kbroker_compaction_seconds_total", work.compaction_ms / 1000)
@@ -193,7 +193,7 @@ def _log(page: Page, where: str, partition: Partition) -> None:
 
 def _traffic(services: Services, page: Page, messages: Counter[str], size: Counter[str]) -> None:
     """By topic, and of all: those of topics that are gone are in it."""
-    gone = services.replicas.departed
+    gone = services.replicas.removed_totals
     image = services.metadata
     out: Counter[str] = Counter()
     sent_in_all = 0
@@ -214,7 +214,7 @@ def _traffic(services: Services, page: Page, messages: Counter[str], size: Count
 
 def waiting(services: Services, page: Page) -> Iterator[None]:
     """Requests in purgatory, and fetch sessions."""
-    operations = services.replicas.purgatory.waiting()
+    operations = services.replicas.purgatory.keys()
     produce = sum(isinstance(operation, DelayedProduce) for operation in operations)
     name = "kafka_server_delayedoperationpurgatory_purgatorysize"
     page.add(name, produce, labels(delayedoperation="Produce"))

@@ -10,7 +10,7 @@ from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.replica.logs.checkpoints import Report
 from kbroker.replica.logs.log_manager import Wanted
-from kbroker.replica.partition import Partition, acknowledged_by_sync
+from kbroker.replica.partition import Partition, waits_for_flush
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.turnstile import Turnstile
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _must_sync(log: Log) -> bool:
     """Recovery has read what an earlier process wrote, which is perhaps not on the disk yet. Where consumers see only
     what is, it is synced before they are served: a high watermark does not go back."""
-    return acknowledged_by_sync(log.config) and log.recovery_point < log.log_end_offset
+    return waits_for_flush(log.config) and log.recovery_point < log.log_end_offset
 
 
 class Assignments:
@@ -35,7 +35,7 @@ class Assignments:
         self._replicas = replicas
         self._node_id = replicas.node_id
         self._logs = replicas.logs
-        self._upkeep = replicas.upkeep
+        self._upkeep = replicas.dirty_partitions
         self._metadata = metadata
         # Logs are opened and removed for one reason at a time.
         self._changing = Turnstile(environment.loop)
@@ -112,7 +112,7 @@ class Assignments:
         for change in delta.partitions:
             partition = self._replicas.partitions.get(change.tp)
             if change.old is not None and change.new is not None and partition is not None:
-                partition.follow(change.new, self._node_id)
+                partition.apply_registration(change.new, self._node_id)
         changed = {resource.name for resource in delta.configs if resource.type == ConfigResourceType.TOPIC}
         if changed:
             self.reconfigure(changed)
@@ -129,10 +129,10 @@ class Assignments:
             if config == partition.log.config:
                 continue
             partition.log.set_config(config)
-            partition.flush_before_ack = acknowledged_by_sync(config)
+            partition.flush_before_ack = waits_for_flush(config)
             self._upkeep.note_uncleaned(partition)
             # Whether acknowledgements wait for a sync may have changed under those who wait.
-            partition.advance()
+            partition.advance_high_watermark()
 
     def _install(self, log: Log, topic: TopicImage) -> None:
         """A log that was opened or created begins to serve. Alone in sync, all that it claims is committed."""
@@ -140,11 +140,11 @@ class Assignments:
         partition = Partition(
             log,
             PartitionState(self._node_id, image.leader_epoch, image.isr, log.log_start_offset),
-            self._upkeep.request_flush,
+            self._upkeep,
             is_leader=image.leader == self._node_id,
-            internal=topic.internal,
+            is_internal=topic.internal,
         )
-        partition.advance()
+        partition.advance_high_watermark()
         self._replicas.add(partition)
         partition.begin_epoch()
         self._upkeep.note_uncleaned(partition)

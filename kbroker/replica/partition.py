@@ -1,84 +1,101 @@
-"""A partition that this broker holds: its log, its leadership, and who waits for it."""
+"""A partition on this broker: its log, its leadership, and the requests that wait for it."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from kbroker.common import Buffer, KafkaError, TopicPartition
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.config.topic_config import TopicConfig
 from kbroker.replica.fetch.fetch_session import FetchPartition
 from kbroker.replica.partition_state import PartitionState
+from kbroker.replica.produce.batch_validation import validate_batch
+from kbroker.replica.produce.record_validation import ValidatedBatch
 from kbroker.storage.log.control_batches import MarkerBatch
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
-from protocol.records.batch import LENGTH_OVERHEAD, BatchHeader
+from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, parse_header
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import PartitionRegistration
 
-Committed = Callable[[ErrorCode], None]
+ACKS_ALL = -1
+
+OnCommitted = Callable[[ErrorCode], None]
 
 
-def acknowledged_by_sync(config: TopicConfig) -> bool:
-    """Kafka syncs inside the append when flush.messages is 1: as good as flush.before.ack."""
+class AppendListener(Protocol):
+    """The replica manager's DirtyPartitions, which syncs and compacts what was appended."""
+
+    def on_append(self, partition: Partition, now_ms: int) -> None: ...
+
+    def on_append_failed(self, partition: Partition) -> None: ...
+
+    def request_flush(self, partition: Partition) -> None:
+        """Sync the log, then call `advance_high_watermark`."""
+        ...
+
+
+def waits_for_flush(config: TopicConfig) -> bool:
+    """Whether batches are acknowledged after they are synced. Kafka does that with flush.messages=1."""
     return config.flush_before_ack or config.flush_messages == 1
 
 
 class Partition:
-    """Appends and their consequences: the high watermark moves, waiting requests wake.
+    """Appends move the high watermark, which completes waiting requests.
 
-    Consumers see offsets below `state.high_watermark`; `fetchers` are in the fetch sessions to tell when it moves.
-    `internal`: of a coordinator's topic. `closed`: it has left this broker. `bytes_in` have been appended since it is
-    here, and everything from `first_offset` on.
+    `fetchers`: entries of fetch sessions that are to be notified of changes. `bytes_in`: appended since this broker has
+    the partition, from `first_offset` on. `flush_before_ack`: see `waits_for_flush`.
     """
 
     __slots__ = (
+        "_append_listener",
+        "_uncommitted_bytes",
+        "_waiting",
         "bytes_in",
-        "closed",
         "fetchers",
         "first_offset",
         "flush_before_ack",
-        "flushing",
-        "internal",
+        "is_closed",
+        "is_flushing",
+        "is_internal",
         "is_leader",
         "log",
-        "request_flush",
         "state",
         "tp",
-        "uncommitted",
-        "waiting",
     )
 
     def __init__(
         self,
         log: Log,
         state: PartitionState,
-        request_flush: Callable[[Partition], None],
+        append_listener: AppendListener,
         *,
         is_leader: bool = True,
-        internal: bool = False,
+        is_internal: bool = False,
     ) -> None:
         self.tp: TopicPartition = log.tp
         self.log = log
         self.state = state
         self.is_leader = is_leader
-        self.closed = False
-        self.internal = internal
-        self.flushing = False
+        # Of a topic that belongs to a coordinator.
+        self.is_internal = is_internal
+        # It has left this broker.
+        self.is_closed = False
+        self.is_flushing = False
         self.bytes_in = 0
         self.first_offset = log.log_end_offset
-        # Bytes appended since the high watermark moved last: how much more there is to fetch when it moves.
-        self.uncommitted = 0
-        self.flush_before_ack = acknowledged_by_sync(log.config)
-        self.request_flush = request_flush
+        self.flush_before_ack = waits_for_flush(log.config)
         self.fetchers: dict[FetchPartition, None] = {}
-        log.update_high_watermark(state.high_watermark)
+        self._append_listener = append_listener
+        # Appended since the high watermark moved: what a fetch gains when it moves next.
+        self._uncommitted_bytes = 0
         # (offset, callback) in order of offset.
-        self.waiting: deque[tuple[int, Committed]] = deque()
+        self._waiting: deque[tuple[int, OnCommitted]] = deque()
+        log.update_high_watermark(state.high_watermark)
 
     @property
     def topic_id(self) -> bytes:
@@ -94,93 +111,173 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """min(first open transaction, high watermark); without transactions it is the high watermark. An open one of
-        which records were deleted holds back from the log start on."""
+        """min(first offset of an open transaction, high watermark).
+
+        If the first records of the transaction were deleted, it is the log start offset.
+        """
         unstable, high_watermark = self.log.producers.transactions.first_unstable_offset, self.state.high_watermark
         if unstable >= high_watermark:
             return high_watermark
         return min(max(unstable, self.log.log_start_offset), high_watermark)
 
+    # Leadership.
+
     def begin_epoch(self) -> None:
-        """What is appended from now on is of the leader epoch that has come."""
+        """What is appended from now on belongs to the current leader epoch."""
         if self.is_leader:
             self.log.assign_leader_epoch(self.state.leader_epoch)
 
-    def follow(self, image: PartitionRegistration, node_id: int) -> None:
-        """The metadata image has changed: perhaps the leader, which this broker (`node_id`) is or is not."""
-        newer = image.leader_epoch > self.state.leader_epoch
-        self.state.become_leader(image.leader_epoch, image.isr)
-        self.is_leader = image.leader == node_id
-        if newer:
+    def apply_registration(self, registration: PartitionRegistration, node_id: int) -> None:
+        """The metadata image has changed. `node_id`: this broker's, which may have become the leader or a follower."""
+        is_new_epoch = registration.leader_epoch > self.state.leader_epoch
+        self.state.update_leader_and_isr(registration.leader_epoch, registration.isr)
+        self.is_leader = registration.leader == node_id
+        if is_new_epoch:
             self.begin_epoch()
         if not self.is_leader:
             self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def append(self, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
-        """Append one validated batch as leader; gives its base offset. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
-        base_offset = self.log.append(batch, header, self.state.leader_epoch, now_ms)
-        size = header[1] + LENGTH_OVERHEAD
-        self.uncommitted += size
-        self.bytes_in += size
-        if self.flush_before_ack:
-            self.request_flush(self)
-        else:
-            self.advance()
-        return base_offset
+    def check_leader(self, current_epoch: int) -> None:
+        """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if current_epoch == -1 or current_epoch == self.state.leader_epoch:
+            return
+        if current_epoch < self.state.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    # Appends.
+
+    def append_as_leader(
+        self,
+        records: memoryview | None,
+        acks: int,
+        produce_version: int,
+        now_ms: int,
+        transactional: bool = False,
+        guard: VerificationGuard | None = None,
+        must_verify: bool = False,
+        validated: ValidatedBatch | None = None,
+    ) -> tuple[int, int, int]:
+        """Validate and append the batch of a client, unless it is a duplicate.
+
+        Returns (base offset, end offset, log append time in ms or -1), those of the original for a duplicate.
+        `transactional`: the request has a transactional id. `must_verify`: a batch that begins a transaction is refused
+        without the `guard` of its verification. Raises KafkaError, and NeedsSlowValidation: then call again with
+        `validated`.
+        """
+        if self.is_internal:
+            # They are written by their coordinators only.
+            message = f"Cannot append to internal topic {self.tp.topic}"
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        log = self.log
+        if acks == ACKS_ALL and self.state.is_under_min_isr(log.config.min_insync_replicas):
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if validated is None:
+            validated = validate_batch(records, log.config, now_ms, produce_version, transactional)
+        batch, header, append_time_ms = validated
+        if header.producer_id >= 0:
+            duplicate = log.producers.check(header, guard, must_verify)
+            if duplicate is not None:
+                base_offset, last_offset, append_time_ms = duplicate
+                return base_offset, last_offset + 1, append_time_ms
+        try:
+            base_offset = log.append(batch, header, self.state.leader_epoch, now_ms)
+        except KafkaError:
+            self._append_listener.on_append_failed(self)
+            raise
+        self._after_append(header.batch_length + LENGTH_OVERHEAD, now_ms)
+        # Not the log end offset: completed requests may have appended more.
+        return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
+
+    def append_internal(self, batch: bytearray, now_ms: int, guard: VerificationGuard | None, verify: bool) -> int:
+        """Append a batch of a coordinator. Returns the end offset. Raises KafkaError.
+
+        A transactional batch has a producer id and epoch but no sequence. With `verify` it is refused unless its
+        transaction is open here, or `guard` belongs to it (ProducerStateManager.begin_verification).
+        """
+        header = parse_header(batch)
+        if header.is_transactional and not header.attributes & CONTROL and header.producer_id >= 0:
+            self.log.producers.check_internal(header, guard, verify)
+        try:
+            base_offset = self.log.append(batch, header, self.state.leader_epoch, now_ms)
+        except KafkaError:
+            self._append_listener.on_append_failed(self)
+            raise
+        self._after_append(len(batch), now_ms)
+        return base_offset + header.last_offset_delta + 1
 
     def append_markers(self, batches: list[MarkerBatch], now_ms: int) -> int:
-        """Append markers with one write; gives the offset of the first. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
-        offset = self.log.append_markers(batches, self.state.leader_epoch, now_ms)
-        size = sum([len(batch) for batch, _, _ in batches])
-        self.uncommitted += size
+        """Append transaction markers with one write. Returns the offset of the first. Raises KafkaError."""
+        try:
+            base_offset = self.log.append_markers(batches, self.state.leader_epoch, now_ms)
+        except KafkaError:
+            self._append_listener.on_append_failed(self)
+            raise
+        self._after_append(sum([len(batch) for batch, _, _ in batches]), now_ms)
+        return base_offset
+
+    def _after_append(self, size: int, now_ms: int) -> None:
+        self._uncommitted_bytes += size
         self.bytes_in += size
+        self._append_listener.on_append(self, now_ms)
         if self.flush_before_ack:
-            self.request_flush(self)
+            self._append_listener.request_flush(self)
         else:
-            self.advance()
-        return offset
+            self.advance_high_watermark()
 
-    def begin_verification(self, header: BatchHeader, tv2: bool) -> VerificationGuard | None:
-        """What to show with the append of a client's transactional batch once its coordinator has confirmed that this
-        partition is part of the transaction; None if that was done before. Raises KafkaError."""
-        return self.log.producers.begin_verification(
-            header.producer_id, header.producer_epoch, header.base_sequence, tv2
-        )
+    # The high watermark.
 
-    def claim(self) -> int:
-        """Up to where this broker says that it has the log: under flush.before.ack, up to where it is synced."""
-        return self.log.recovery_point if self.flush_before_ack else self.log.log_end_offset
+    def advance_high_watermark(self) -> None:
+        """Commit what all in-sync replicas have, and complete the requests that wait for it.
 
-    def advance(self) -> None:
-        """The claim may have grown: commit what can be, and wake who waits for it."""
-        state = self.state
+        Under flush.before.ack this replica has only what is synced.
+        """
+        state, log = self.state, self.log
         before = state.high_watermark
-        if not state.advance(self.claim()):
+        if not state.advance_high_watermark(log.recovery_point if self.flush_before_ack else log.log_end_offset):
             return
-        size, self.uncommitted = self.uncommitted, 0
-        stable = None
-        if self.log.producers.transactions.first_unstable_offset != NO_UNSTABLE_OFFSET:
-            stable = self._stabilize(before)
-        waiting = self.waiting
+        size, self._uncommitted_bytes = self._uncommitted_bytes, 0
+        stable_size = None
+        if log.producers.transactions.first_unstable_offset != NO_UNSTABLE_OFFSET:
+            stable_size = self._advance_last_stable_offset(before)
+        waiting = self._waiting
         while waiting and waiting[0][0] <= state.high_watermark:
             waiting.popleft()[1](ErrorCode.NONE)
         if self.fetchers:
-            self.wake(size, stable)
+            self.notify_fetchers(size, stable_size)
 
-    def _stabilize(self, before: int) -> int | None:
-        """The high watermark has moved from `before`. Gives how many bytes have become stable; 0 if it is not known, -1
-        if none have."""
+    def _advance_last_stable_offset(self, high_watermark_before: int) -> int:
+        """Return how many bytes have become stable; 0 if that is not known, -1 if none have."""
         transactions, log = self.log.producers.transactions, self.log
-        was = max(min(transactions.first_unstable_offset, before), log.log_start_offset)
+        before = max(min(transactions.first_unstable_offset, high_watermark_before), log.log_start_offset)
         log.update_high_watermark(self.state.high_watermark)
-        now = self.last_stable_offset
-        return log.bytes_between(was, now) if now > was else -1
+        after = self.last_stable_offset
+        return log.bytes_between(before, after) if after > before else -1
 
-    def wake(self, size: int, stable: int | None = None) -> None:
-        """Tell the fetch sessions that this partition has changed. Those in which nobody waits need be told once: it
-        is in their next answer, after which they listen again. So sessions that are left alone cost appends nothing.
+    def on_committed(self, offset: int, callback: OnCommitted) -> None:
+        """Call back when everything below `offset` is committed, or with the error that prevents it."""
+        if self.is_closed:
+            callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.state.high_watermark >= offset:
+            callback(ErrorCode.NONE)
+        elif self.log.offline is not None:
+            callback(ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            waiting = self._waiting
+            position = len(waiting)
+            # Offsets of appends only grow, but a duplicate waits for the offset of its original.
+            while position and waiting[position - 1][0] > offset:
+                position -= 1
+            waiting.insert(position, (offset, callback))
 
-        Who waits for committed records gains the `stable` bytes, none if that is -1; None: the same as others.
+    def notify_fetchers(self, size: int, stable_size: int | None = None) -> None:
+        """Tell the fetch sessions that the partition has changed, and waiting fetches that there is more to read.
+
+        `size`: bytes committed, 0 for another change that must be sent. `stable_size`: bytes that have become stable,
+        for fetches of committed records, or -1; None for the same as `size`. A session without a waiting fetch is
+        notified once, and again after its next response: idle sessions cost appends nothing.
         """
         if not self.fetchers:
             return
@@ -190,47 +287,23 @@ class Partition:
             session.ready[fetched] = None
             if session.waiter is not None:
                 self.fetchers[fetched] = None
-                if stable is None or not session.waiter.read_committed:
+                if stable_size is None or not session.waiter.read_committed:
                     session.waiter.gained(size)
-                elif stable >= 0:
-                    session.waiter.gained(stable)
+                elif stable_size >= 0:
+                    session.waiter.gained(stable_size)
 
-    def on_committed(self, offset: int, callback: Committed) -> None:
-        """Call back when everything below `offset` is committed, or with the reason why it never will be."""
-        if self.closed:
-            callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif self.state.high_watermark >= offset:
-            callback(ErrorCode.NONE)
-        elif self.log.offline is not None:
-            callback(ErrorCode.KAFKA_STORAGE_ERROR)
-        else:
-            waiting = self.waiting
-            place = len(waiting)
-            # Appends only grow, but what is repeated waits for the offset of its original.
-            while place and waiting[place - 1][0] > offset:
-                place -= 1
-            waiting.insert(place, (offset, callback))
+    # The end.
 
     def fail_waiting(self, code: ErrorCode) -> None:
-        """Leadership or the disk is lost: nobody who waits here will see the offset committed."""
-        waiting, self.waiting = self.waiting, deque()
+        """Leadership or the disk is lost: what waiting requests have appended may never be committed."""
+        waiting, self._waiting = self._waiting, deque()
         for _, callback in waiting:
             callback(code)
-        self.wake(0)
+        self.notify_fetchers(0)
 
     def close(self) -> None:
         """The partition leaves this broker."""
-        self.closed = True
+        self.is_closed = True
         self.is_leader = False
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.fetchers.clear()
-
-    def check_leader(self, current_epoch: int) -> None:
-        """Fence a client whose metadata is of another leader epoch (KIP-320); -1 is not checked."""
-        if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if current_epoch == -1 or current_epoch == self.state.leader_epoch:
-            return
-        if current_epoch < self.state.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)

@@ -1,13 +1,13 @@
-"""The pure part of a partition's leadership: who is in sync, and how far is committed.
+"""The in-sync replicas of a partition and its high watermark, as decisions without I/O.
 
-High watermark (HW): exclusive; everything below it is on every in-sync replica. In a cluster the leader's own claim
-and its followers' fetch positions decide; with a single replica the leader's claim alone does. Under
-`flush.before.ack` a claim is the flushed offset instead of the log end offset, on the leader as on followers.
+The high watermark is exclusive: everything below it is on every in-sync replica. In a cluster it follows from the
+leader's end offset and the fetch positions of the followers; with a single replica it is the leader's end offset. Under
+flush.before.ack the flushed offset takes the place of the end offset, on the leader as on followers.
 """
 
 
 class PartitionState:
-    """Replica positions of one partition as its leader sees them. Offsets are exclusive ends."""
+    """The replicas' positions as the leader knows them. Offsets are exclusive ends."""
 
     __slots__ = ("followers", "high_watermark", "isr", "leader_epoch", "local_id")
 
@@ -16,12 +16,12 @@ class PartitionState:
         self.leader_epoch = leader_epoch
         self.isr = isr
         self.high_watermark = high_watermark
-        # Positions of the other in-sync replicas; a replica that has not fetched yet holds the mark back.
+        # Positions of the other in-sync replicas: -1 until a replica has fetched, which keeps the high watermark back.
         self.followers: dict[int, int] = {replica: -1 for replica in isr if replica != local_id}
 
-    def advance(self, leader_claim: int) -> bool:
-        """Move the high watermark to what every in-sync replica has; True when it moved. It never goes back."""
-        committed = leader_claim
+    def advance_high_watermark(self, leader_position: int) -> bool:
+        """Move the high watermark to what every in-sync replica has. Returns whether it moved; it never goes back."""
+        committed = leader_position
         for position in self.followers.values():
             if position < committed:
                 committed = position
@@ -30,18 +30,18 @@ class PartitionState:
         self.high_watermark = committed
         return True
 
-    def follower_at(self, replica_id: int, position: int) -> None:
-        """A follower's fetch claims everything below `position`."""
+    def update_follower(self, replica_id: int, position: int) -> None:
+        """A follower has everything below `position`."""
         if replica_id in self.followers:
             self.followers[replica_id] = max(position, self.followers[replica_id])
 
-    def enough_in_sync(self, min_insync_replicas: int) -> bool:
-        """Whether acks=all may be accepted (min.insync.replicas)."""
-        return len(self.isr) >= min_insync_replicas
+    def is_under_min_isr(self, min_insync_replicas: int) -> bool:
+        """Whether acks=all must be refused (min.insync.replicas)."""
+        return len(self.isr) < min_insync_replicas
 
-    def become_leader(self, leader_epoch: int, isr: list[int]) -> None:
-        """A newer leader epoch or ISR takes effect; positions of replicas that stay are kept."""
-        known = self.followers
+    def update_leader_and_isr(self, leader_epoch: int, isr: list[int]) -> None:
+        """Apply a leader epoch and an ISR. The positions of replicas that stay in it are kept."""
+        positions = self.followers
         self.leader_epoch = leader_epoch
         self.isr = isr
-        self.followers = {replica: known.get(replica, -1) for replica in isr if replica != self.local_id}
+        self.followers = {replica: positions.get(replica, -1) for replica in isr if replica != self.local_id}

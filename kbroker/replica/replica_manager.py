@@ -1,51 +1,53 @@
-"""The partitions that this broker holds, and what is done to them by those who use them.
+"""The partitions on this broker: API handlers and coordinators append to them through the replica manager.
 
-Handlers append and read through it; coordinators write their internal topics through it; housekeeping works on its
-logs. Which partitions there are is the business of assignments.py.
+Which partitions there are is decided in assignments.py.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
-from kbroker.common import Buffer, KafkaError, TopicPartition
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.logs.dirty_partitions import DirtyPartitions
 from kbroker.replica.logs.log_manager import LogManager
-from kbroker.replica.partition import Committed, Partition
-from kbroker.replica.produce.batch_validation import validate
-from kbroker.replica.produce.marker_batching import Done, MarkerBatcher
-from kbroker.replica.produce.record_validation import Unfinished, Validated
-from kbroker.replica.produce.validation_queue import ValidationQueue
-from kbroker.replica.purgatory import DelayedOperation, Purgatory
-from kbroker.storage.log.control_batches import MarkerBatch
+from kbroker.replica.partition import ACKS_ALL, OnCommitted, Partition
+from kbroker.replica.produce.batch_validation import NotOneBatchError
+from kbroker.replica.produce.delayed_produce import NO_RECORD_ERRORS, DelayedProduce, UnacknowledgedBatch
+from kbroker.replica.produce.marker_appends import MarkerAppends
+from kbroker.replica.produce.record_validation import InvalidRecordsError
+from kbroker.replica.produce.record_validator import NeedsSlowValidation, RecordValidator
+from kbroker.replica.produce.transaction_verification import VerificationError, VerifiedPartitions
+from kbroker.replica.purgatory import Purgatory
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import TopicKey
-from protocol.records.batch import CONTROL, NO_SEQUENCE, TRANSACTIONAL, BatchHeader, parse_header
+from protocol.fast.produce import PartitionResult, TopicRecords, TopicResult
+from protocol.records.batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
-
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
 
-ACKS_ALL = -1
+ProduceResponse = list[TopicResult]
+# A batch that is not appended yet: (topic, partition, records, where its result goes).
+RemainingBatch = tuple[TopicKey, int, memoryview | None, list[PartitionResult]]
 
-
-class AppendResult(NamedTuple):
-    """Where a produced batch went. `settled`: acknowledged already, nothing to wait for."""
-
-    partition: Partition
-    base_offset: int
-    end_offset: int
-    append_time_ms: int
-    log_start_offset: int
-    settled: bool
+# With these Kafka sends the log start offset, if the log or the records are the reason.
+ERRORS_WITH_LOG_START_OFFSET = {
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_TXN_STATE,
+}
 
 
 class RemovedPartitionTotals:
-    """What the partitions that have left this broker had taken."""
+    """What was appended to partitions that have left this broker: the metrics do not go back."""
 
     __slots__ = ("bytes_in", "messages")
 
@@ -59,208 +61,205 @@ class RemovedPartitionTotals:
 
 
 class ReplicaManager:
-    """Partitions by name and by topic id, and the purgatory of the requests that wait on them."""
-
     def __init__(self, environment: Environment, node_id: int, metadata: MetadataImage, logs: LogManager) -> None:
         self.node_id = node_id
-        self.purgatory = Purgatory()
+        self.purgatory = Purgatory(environment)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
-        self.upkeep = DirtyPartitions(environment)
-        self.departed = RemovedPartitionTotals()
-        self.lane = ValidationQueue(environment)
-        self._markers = MarkerBatcher(environment, self._append_markers)
-        self._environment = environment
+        self.dirty_partitions = DirtyPartitions(environment)
+        self.removed_totals = RemovedPartitionTotals()
+        self._markers = MarkerAppends(environment)
+        self._record_validator = RecordValidator(environment)
+        self._clock = environment.clock
         self._metadata = metadata
-        # Both a topic's name and its id lead to its partitions: requests use either (KIP-516).
-        self._topics: dict[TopicKey, dict[int, Partition]] = {}
-        self._timer: TimerHandle | None = None
-        self._timer_ms = 0
+        # By the name and by the id of the topic: requests use either (KIP-516).
+        self._partitions_by_topic: dict[TopicKey, dict[int, Partition]] = {}
 
     # Lookup.
 
-    def find(self, key: TopicKey, index: int) -> Partition | None:
-        """By topic name (str) or topic id (bytes of 16)."""
-        found = self._topics.get(key)
-        return found.get(index) if found is not None else None
-
-    def get(self, topic: str, index: int) -> Partition | None:
-        return self.find(topic, index)
+    def get(self, key: TopicKey, index: int) -> Partition | None:
+        """Return the partition of a topic, given by name (str) or id (16 bytes)."""
+        partitions = self._partitions_by_topic.get(key)
+        return None if partitions is None else partitions.get(index)
 
     def leader(self, key: TopicKey, index: int) -> Partition:
-        """The partition, led by this broker; raises KafkaError with the code for the client."""
-        partition = self.find(key, index)
+        """Return the partition if this broker leads it. Raises KafkaError with the code for the client."""
+        partitions = self._partitions_by_topic.get(key)
+        partition = None if partitions is None else partitions.get(index)
         if partition is None:
-            raise KafkaError(self.absence(key, index))
+            raise KafkaError(self.missing_error(key, index))
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 
-    def absence(self, key: TopicKey, index: int) -> ErrorCode:
-        """What to say of a partition that was not found."""
-        for tp, topic_id in self.upkeep.missing.items():
+    def missing_error(self, key: TopicKey, index: int) -> ErrorCode:
+        """Return the error code for a partition that `get` does not find."""
+        for tp, topic_id in self.dirty_partitions.missing.items():
             if tp.partition == index and key in (tp.topic, topic_id):
                 return ErrorCode.KAFKA_STORAGE_ERROR
-        unknown_id = isinstance(key, bytes) and key not in self._metadata.topics_by_id
-        return ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_unknown_id = isinstance(key, bytes) and key not in self._metadata.topics_by_id
+        return ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    # What is here.
+    # Partitions come and go.
 
     def add(self, partition: Partition) -> None:
-        """It is found from now on."""
         tp = partition.tp
         self.partitions[tp] = partition
         for key in (tp.topic, partition.topic_id):
-            self._topics.setdefault(key, {})[tp.partition] = partition
+            self._partitions_by_topic.setdefault(key, {})[tp.partition] = partition
 
     def hide(self, topic_id: bytes, topic: str) -> list[Partition]:
-        """The topic is deleted: requests do not find its partitions any more. Gives them, to be removed."""
-        hidden = self._topics.pop(topic_id, {})
-        if self._topics.get(topic) is not None and all(p.topic_id == topic_id for p in self._topics[topic].values()):
-            del self._topics[topic]
+        """The topic is deleted: requests do not find its partitions any more. Returns them, to be removed."""
+        hidden = self._partitions_by_topic.pop(topic_id, {})
+        named = self._partitions_by_topic.get(topic)
+        if named is not None and all(partition.topic_id == topic_id for partition in named.values()):
+            del self._partitions_by_topic[topic]
         return list(hidden.values())
 
     async def remove(self, partition: Partition) -> None:
-        """It leaves this broker. Afterwards nothing is under way that writes into its directory."""
+        """The partition leaves this broker. Afterwards nothing writes into its directory any more."""
         self.partitions.pop(partition.tp, None)
-        self.departed.add(partition)
+        self.removed_totals.add(partition)
         partition.close()
-        await self.upkeep.forget(partition)
+        await self.dirty_partitions.forget(partition)
 
-    # Appends.
+    # Produce requests.
 
-    def append(
+    def append_records(
         self,
-        key: TopicKey,
-        index: int,
-        records: memoryview | None,
+        topics: list[TopicRecords],
         acks: int,
-        version: int,
-        now_ms: int,
-        validated: Validated | None = None,
-        *,
-        transactional_id: str | None = None,
-        guard: VerificationGuard | None = None,
-    ) -> AppendResult:
-        """Append what a client produced; the buffer is only used during the call. Raises KafkaError, and Unfinished
-        for what `append_later` takes. `validated`: it has been looked into already. Without a `transactional_id` there
-        may be no transactional batches; `guard`: under which it was verified that this one may begin its transaction
-        here (Partition.begin_verification).
+        timeout_ms: int,
+        produce_version: int,
+        verified: VerifiedPartitions | None = None,
+    ) -> ProduceResponse | DelayedProduce | Coroutine[Any, Any, ProduceResponse]:
+        """Append the batches of a Produce request, in its order.
 
-        Internal topics are their coordinators', as in Kafka.
+        Returns the response; delayed, if it has to wait for acknowledgements; or a coroutine, if the records of a batch
+        need slow validation. The buffers of the records are used during the call only. `verified`: for a request with a
+        transactional id.
         """
-        topic = self._topics.get(key)
-        partition = topic.get(index) if topic is not None else None
-        if partition is None or not partition.is_leader:
-            partition = self.leader(key, index)
-        if partition.internal:
-            message = f"Cannot append to internal topic {partition.tp.topic}"
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-        log = partition.log
-        if acks == ACKS_ALL and not partition.state.enough_in_sync(log.config.min_insync_replicas):
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        if validated is None:
-            validated = validate(records, log.config, now_ms, version, transactional_id is not None)
-        batch, header, append_time_ms = validated
-        if header[9] < 0:
-            duplicate = None
-        elif header[5] & TRANSACTIONAL:
-            duplicate = log.producers.check(header, guard, self.logs.verify_transactions())
-        else:
-            duplicate = log.producers.check(header)
-        if duplicate is not None:
-            base_offset, last_offset, append_time_ms = duplicate
-            end_offset = last_offset + 1
-        else:
-            base_offset = self._append(partition, batch, header, now_ms)
-            # Not the log end offset: whoever waited for this append may have appended more already.
-            end_offset = base_offset + header[6] + 1
-        settled = partition.state.high_watermark >= end_offset or (acks != ACKS_ALL and not partition.flush_before_ack)
-        return AppendResult(partition, base_offset, end_offset, append_time_ms, log.log_start_offset, settled)
+        now_ms = self._clock.now_ms()
+        transactional = verified is not None
+        must_verify = verified is not None and verified.must_verify
+        guard = None
+        response: ProduceResponse = []
+        unacknowledged: list[UnacknowledgedBatch] = []
+        for key, partitions in topics:
+            results: list[PartitionResult] = []
+            if partitions:
+                response.append((key, results))
+            for index, records in partitions:
+                try:
+                    partition = self.leader(key, index)
+                    if verified is not None:
+                        guard = verified.guard_of((key, index))
+                    appended = partition.append_as_leader(
+                        records, acks, produce_version, now_ms, transactional, guard, must_verify
+                    )
+                except KafkaError as error:
+                    results.append(self._error_result(key, index, error))
+                except NeedsSlowValidation:
+                    remaining = _copy_remaining(topics, response)
+                    return self._append_remaining(
+                        remaining, response, unacknowledged, acks, timeout_ms, produce_version, verified
+                    )
+                else:
+                    _add_result(results, unacknowledged, index, partition, appended, acks)
+        if unacknowledged and acks != 0:
+            return self._delay(response, unacknowledged, timeout_ms)
+        return response
 
-    async def append_later(
+    async def _append_remaining(
         self,
-        key: TopicKey,
-        index: int,
-        unfinished: Unfinished,
+        remaining: list[RemainingBatch],
+        response: ProduceResponse,
+        unacknowledged: list[UnacknowledgedBatch],
         acks: int,
-        version: int,
-        *,
-        transactional_id: str | None = None,
-        guard: VerificationGuard | None = None,
-    ) -> AppendResult:
-        """As `append`, for a batch that takes long to look into."""
-        partition = self.find(key, index)
-        job = self.lane.take(unfinished)
-        validated = await job.done
-        if self.find(key, index) is not partition:
-            # It was deleted meanwhile, and perhaps made anew with other configs.
-            raise KafkaError(self.absence(key, index))
-        now_ms = self._environment.clock.now_ms()
-        return self.append(
-            key, index, None, acks, version, now_ms, validated, transactional_id=transactional_id, guard=guard
-        )
+        timeout_ms: int,
+        produce_version: int,
+        verified: VerifiedPartitions | None,
+    ) -> ProduceResponse:
+        """Append the batches of a Produce request from the first one that needs slow validation on."""
+        transactional = verified is not None
+        must_verify = verified is not None and verified.must_verify
+        for key, index, records, results in remaining:
+            try:
+                partition = self.leader(key, index)
+                guard = None if verified is None else verified.guard_of((key, index))
+                validated = None
+                while True:
+                    try:
+                        appended = partition.append_as_leader(
+                            records, acks, produce_version, self._clock.now_ms(), transactional, guard, must_verify,
+                            validated,
+                        )  # fmt: skip
+                        break
+                    except NeedsSlowValidation as slow:
+                        validated = await self._record_validator.validate(slow)
+                    if self.get(key, index) is not partition:
+                        # It was deleted meanwhile, and perhaps created again with other configs.
+                        raise KafkaError(self.missing_error(key, index))
+            except KafkaError as error:
+                results.append(self._error_result(key, index, error))
+            else:
+                _add_result(results, unacknowledged, index, partition, appended, acks)
+        if unacknowledged and acks != 0:
+            return await self._delay(response, unacknowledged, timeout_ms)
+        return response
 
-    def _append(self, partition: Partition, batch: Buffer, header: BatchHeader, now_ms: int) -> int:
-        """Gives the base offset."""
-        log = partition.log
-        try:
-            base_offset = partition.append(batch, header, now_ms)
-        except KafkaError:
-            self.upkeep.append_failed(partition)
-            raise
-        times = self.upkeep.dirty.get(partition)
-        if times is None or log.log_end_offset - log.recovery_point >= log.config.flush_messages:
-            self.upkeep.note_appended(partition, now_ms)
-        else:
-            times[1] = now_ms
-        return base_offset
+    def _delay(
+        self, response: ProduceResponse, unacknowledged: list[UnacknowledgedBatch], timeout_ms: int
+    ) -> DelayedProduce:
+        delayed = DelayedProduce(self.purgatory, response, unacknowledged)
+        delayed.start(self._clock.mono_ms() + max(timeout_ms, 0))
+        return delayed
+
+    def _error_result(self, key: TopicKey, index: int, error: KafkaError) -> PartitionResult:
+        log_start_offset = -1
+        if error.code in ERRORS_WITH_LOG_START_OFFSET and not isinstance(error, NotOneBatchError | VerificationError):
+            partition = self.get(key, index)
+            if partition is not None:
+                log_start_offset = partition.log.log_start_offset
+        record_errors = tuple(error.record_errors) if isinstance(error, InvalidRecordsError) else NO_RECORD_ERRORS
+        return (index, int(error.code), -1, -1, log_start_offset, record_errors, error.message)
+
+    # Appends of coordinators.
 
     def append_internal(
         self, tp: TopicPartition, batch: bytearray, *, guard: VerificationGuard | None = None, verify: bool = False
     ) -> int:
-        """Append a batch that a coordinator built; gives the log end offset. Raises KafkaError.
+        """Append a batch to an internal topic. Returns the end offset. Raises KafkaError.
 
-        A transactional one has a producer id and epoch and no sequence. With `verify` it is refused unless its
-        transaction is open here, or `guard` is what `begin_verification` gave and nothing has ended since.
+        With `verify` a transactional batch is refused unless its transaction is open here, or `guard` is of
+        `begin_verification` and no transaction of the producer has ended since.
         """
         partition = self.leader(tp.topic, tp.partition)
-        now_ms = self._environment.clock.now_ms()
-        header = parse_header(batch, 0)
-        if header[5] & TRANSACTIONAL and not header[5] & CONTROL and header[9] >= 0:
-            partition.log.producers.check_internal(header, guard, verify)
-        return self._append(partition, batch, header, now_ms) + header.last_offset_delta + 1
+        return partition.append_internal(batch, self._clock.now_ms(), guard, verify)
 
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
-        """For a coordinator that is about to write what belongs to a transaction: taken before it is verified that the
-        partition is part of it, shown to `append_internal`. None if the transaction is open here. Raises KafkaError."""
+        """Begin to verify that an internal partition is part of a transaction, whose coordinator is asked next.
+
+        Returns the guard for `append_internal`, None if the transaction is open here. Raises KafkaError.
+        """
         partition = self.leader(tp.topic, tp.partition)
         return partition.log.producers.begin_verification(producer_id, epoch, NO_SEQUENCE, False)
 
-    def append_marker(self, tp: TopicPartition, marker: TransactionMarker, done: Done) -> None:
-        """Append the end of a transaction to one of this broker's partitions, internal ones too.
+    def append_marker(self, tp: TopicPartition, marker: TransactionMarker, on_committed: OnCommitted) -> None:
+        """Append a transaction marker, in the next iteration of the event loop.
 
-        `done` is told when the high watermark has passed it, or why it never will: INVALID_PRODUCER_EPOCH,
+        `on_committed` is called when the marker is committed, or with the error: INVALID_PRODUCER_EPOCH,
         TRANSACTION_COORDINATOR_FENCED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS,
-        KAFKA_STORAGE_ERROR. What is asked for in one turn of the loop shares an append.
+        KAFKA_STORAGE_ERROR.
         """
-        partition = self.find(tp.topic, tp.partition)
+        partition = self.get(tp.topic, tp.partition)
         if partition is None:
-            done(self.absence(tp.topic, tp.partition))
+            on_committed(self.missing_error(tp.topic, tp.partition))
         else:
-            self._markers.write(partition, marker, done)
+            self._markers.add(partition, marker, on_committed)
 
-    def _append_markers(self, partition: Partition, batches: list[MarkerBatch], now_ms: int) -> int:
-        try:
-            offset = partition.append_markers(batches, now_ms)
-        except KafkaError:
-            self.upkeep.append_failed(partition)
-            raise
-        self.upkeep.note_appended(partition, now_ms)
-        return offset
-
-    def on_committed(self, tp: TopicPartition, offset: int, callback: Committed) -> None:
-        """Call back when the high watermark has reached `offset`, or with the reason why it never will."""
+    def on_committed(self, tp: TopicPartition, offset: int, callback: OnCommitted) -> None:
+        """Call back when the high watermark has reached `offset`, or with the error that prevents it."""
         partition = self.partitions.get(tp)
         if partition is None:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -268,61 +267,71 @@ class ReplicaManager:
             partition.on_committed(offset, callback)
 
     def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
-        """Whole batches from `offset` on, for a coordinator that loads; b"" at the end. Runs in a thread."""
+        """Read complete batches from `offset` on, b"" at the end of the log. Called in a thread."""
         log = self.partitions[tp].log
         if offset >= log.log_end_offset:
             return b""
         return bytes(log.read_blocking(max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
+    # Other changes.
+
     async def delete_records(self, partition: Partition, offset: int) -> int:
-        """Delete what lies below `offset` (-1: the high watermark); gives the new log start offset.
+        """Delete the records below `offset` (-1: the high watermark). Returns the new log start offset.
 
         Raises KafkaError.
         """
-        if partition.log.offline is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.log.offline)
+        log = partition.log
+        if log.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
         high_watermark = partition.high_watermark
         if offset == -1:
             offset = high_watermark
         if not 0 <= offset <= high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if offset > partition.log.log_start_offset:
-            partition.log.delete_records(offset)
-            partition.wake(0)
-        # Also when it was deleted before: who asked first may have been told that it could not be written down.
+        if offset > log.log_start_offset:
+            log.delete_records(offset)
+            partition.notify_fetchers(0)
+        # Also if the records were deleted before: the write of that request may have failed.
         try:
             await self.logs.write_checkpoints()
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        return partition.log.log_start_offset
-
-    # Waiting.
-
-    def watch(self, operation: DelayedOperation) -> None:
-        """Let a request wait until it completes itself or its deadline passes."""
-        self.purgatory.watch(operation)
-        if self._timer is None or operation.deadline_ms < self._timer_ms:
-            self._arm(operation.deadline_ms)
-
-    def _arm(self, deadline_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_ms = max(0, deadline_ms - self._environment.clock.mono_ms())
-        self._timer_ms = deadline_ms
-        self._timer = self._environment.loop.call_later(delay_ms / 1000, self._expire)
-
-    def _expire(self) -> None:
-        self._timer = None
-        self.purgatory.expire(self._environment.clock.mono_ms())
-        deadline_ms = self.purgatory.next_deadline_ms()
-        # Those that expired may have been followed by others, which have set the timer.
-        if deadline_ms is not None and (self._timer is None or deadline_ms < self._timer_ms):
-            self._arm(deadline_ms)
+        return log.log_start_offset
 
     async def stop(self) -> None:
-        """Fail what waits, and let the syncs that are under way end."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Fail the waiting requests, and wait for the syncs in progress."""
+        self.purgatory.stop()
         for partition in self.partitions.values():
             partition.close()
-        await self.upkeep.flushed()
+        await self.dirty_partitions.wait_for_flushes()
+
+
+def _add_result(
+    results: list[PartitionResult],
+    unacknowledged: list[UnacknowledgedBatch],
+    index: int,
+    partition: Partition,
+    appended: tuple[int, int, int],
+    acks: int,
+) -> None:
+    base_offset, end_offset, append_time_ms = appended
+    if end_offset > partition.state.high_watermark and (acks == ACKS_ALL or partition.flush_before_ack):
+        unacknowledged.append(UnacknowledgedBatch(partition, end_offset, results, len(results)))
+    results.append((index, 0, base_offset, append_time_ms, partition.log.log_start_offset, NO_RECORD_ERRORS, None))
+
+
+def _copy_remaining(topics: list[TopicRecords], response: ProduceResponse) -> list[RemainingBatch]:
+    """Copy the batches that have no result yet, and add their topics to the response."""
+    remaining: list[RemainingBatch] = []
+    results_by_position = iter([results for _, results in response])
+    for key, partitions in topics:
+        if not partitions:
+            continue
+        results = next(results_by_position, None)
+        if results is None:
+            results = []
+            response.append((key, results))
+        for index, records in partitions[len(results) :]:
+            copy = None if records is None else memoryview(bytearray(records))
+            remaining.append((key, index, copy, results))
+    return remaining

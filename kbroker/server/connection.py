@@ -252,17 +252,17 @@ class Connection(asyncio.BufferedProtocol):
             handler = server.dispatch.find(api_key, version)
             if handler.is_flexible:
                 pos = pos + 1 if frame[pos] == 0 else skip_tagged_fields(frame, pos)
-            handler.stats.requests += 1
-            handler.stats.bytes_in += len(frame)
+            stats = handler.stats
+            stats.requests += 1
+            stats.bytes_in += len(frame)
             context = RequestContext(self, handler, version, correlation_id, client_id, self.last_active_ns)
             request = handler.decode(frame, pos, version)
-            responses.add(context)
             response = handler.handle(server.services, context, request)
             if isinstance(response, handler.response_type):
-                responses.respond(context, request, response)
-            elif response is None:
-                responses.discard(context)
-            else:
+                handler.report_errors(context, request, response)
+                context.body = handler.encode(response, version)
+                responses.send(context)
+            elif response is not None:
                 responses.wait_for(context, request, response)
         except UnsupportedRequest as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)

@@ -48,6 +48,8 @@ class RequestMemory:
         mono_ns: Callable[[], int],
     ) -> None:
         self.held_bytes = 0
+        # Beyond the limit, connections should read little at a time.
+        self.is_scarce = False
         # The part of it that is held by requests in progress, which end by themselves.
         self.in_progress_bytes = 0
         self._call_soon = call_soon
@@ -60,10 +62,6 @@ class RequestMemory:
         # When the incomplete frames have begun (monotonic).
         self._frame_start_ns: dict[MemoryHolder, int] = {}
         self._timer: TimerHandle | None = None
-
-    @property
-    def is_scarce(self) -> bool:
-        return self.held_bytes > LIMIT
 
     def may_grow(self, holder: MemoryHolder, more: int, size: int) -> bool:
         """Whether the buffer of a frame may grow by `more` to `size` bytes; if not, its `grow` is called later."""
@@ -86,6 +84,7 @@ class RequestMemory:
     def on_change(self, holder: MemoryHolder, change: int) -> None:
         """A holder has `change` bytes more (fewer, if negative)."""
         self.held_bytes += change
+        self.is_scarce = self.held_bytes > LIMIT
         if holder.partial_frame is not None:
             self._frame_start_ns.setdefault(holder, self._mono_ns())
         else:

@@ -73,27 +73,11 @@ class ResponseQueue:
 
     # Requests.
 
-    def add(self, context: RequestContext) -> None:
-        """A request is about to be handled. It is followed by one of the three calls below."""
-        self._contexts.append(context)
-
-    def respond(self, context: RequestContext, request: Any, response: Any) -> None:
-        """Encode a response, and send it unless those before it are not there yet."""
-        handler = context.handler
-        handler.report_errors(context, request, response)
-        context.body = handler.encode(response, context.version)
-        self._send_ready()
-
-    def discard(self, context: RequestContext) -> None:
-        """The request gets no response."""
-        if context in self._contexts:
-            self._contexts.remove(context)
-            self._send_ready()
-
     def wait_for(
         self, context: RequestContext, request: Any, response: DelayedResponse[Any] | Coroutine[Any, Any, Any]
     ) -> None:
         """Respond when the response is there."""
+        self._contexts.append(context)
         overlaps = context.handler.overlaps
         # Produce, the request that may overlap, refers to the receive buffer: it must not be kept.
         kept = None if overlaps else request
@@ -122,15 +106,18 @@ class ResponseQueue:
         context.delayed = None
         if self._blocking is context:
             self._blocking = None
-        try:
-            if response is None:
-                self.discard(context)
-            else:
-                self.respond(context, request, response)
-        except Exception as error:
-            # Not into the append or the timer that has completed it.
-            self._owner.on_request_error(error, context)
-            return
+        if response is None:
+            self._contexts.remove(context)
+        else:
+            handler = context.handler
+            try:
+                handler.report_errors(context, request, response)
+                context.body = handler.encode(response, context.version)
+            except Exception as error:
+                # It must not be raised in the append or the timer that has completed the response.
+                self._owner.on_request_error(error, context)
+                return
+        self._send_ready()
         self._owner.on_unblocked()
 
     def _update_blocked(self) -> None:
@@ -142,6 +129,11 @@ class ResponseQueue:
         )
 
     # Sending.
+
+    def send(self, context: RequestContext) -> None:
+        """Send the response of a request, in its place."""
+        self._contexts.append(context)
+        self._send_ready()
 
     def _send_ready(self) -> None:
         """Send the responses that are there, up to the first that is not."""

@@ -113,7 +113,7 @@ PURE = (
     "kbroker/metadata/store/znodes.py",
     "kbroker/replica/fetch/fetch_session.py",
     "kbroker/replica/partition_state.py",
-    "kbroker/replica/purgatory.py",
+    "kbroker/replica/produce/record_validation.py",
     "kbroker/runtime/deadlines.py",
     "kbroker/server/connection_rate.py",
     "kbroker/storage/cleaner/batch_filter.py",

@@ -164,12 +164,12 @@ async def full_disk(m: Machine, client: Client) -> None:
 @way
 async def mistake_of_ours(m: Machine, client: Client) -> None:
     def fail(*args: object) -> None:
-        raise KeyError(bytes(args[2]) if isinstance(args[2], memoryview) else PAYLOAD, MARK)
+        raise KeyError(repr(args), PAYLOAD, MARK)
 
-    m.broker.services.replicas.append = fail  # type: ignore[method-assign, assignment]
+    m.broker.services.replicas.append_records = fail  # type: ignore[method-assign, assignment]
     client.send_produce("t", records())
     await client.closed
-    del m.broker.services.replicas.append
+    del m.broker.services.replicas.append_records
 
 
 @way

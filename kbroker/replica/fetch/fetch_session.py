@@ -1,13 +1,15 @@
-"""Fetch sessions (KIP-227): what a consumer fetches, remembered between its requests.
+"""Fetch sessions (KIP-227): the partitions that a consumer fetches, remembered between its requests.
 
-A session keeps the set of its partitions that may have something to say (`ready`). Partitions add themselves when
-their high watermark moves, so an incremental fetch costs what has changed and not what is watched. A request
-without a session is served by the same code on a session that is thrown away.
+A session keeps the set of its partitions that may have something to send (`ready`). A partition adds itself when its
+high watermark moves, so an incremental fetch costs as much as has changed, not as much as is fetched. A request without
+a session is served by the same code, with a session that is dropped afterwards.
 """
+
+from __future__ import annotations
 
 from collections import OrderedDict
 from random import Random
-from typing import Any
+from typing import Protocol
 
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
@@ -16,90 +18,144 @@ from protocol.fast.fetch import FetchedPartition, TopicKey
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
+# The memory of one partition in a session besides its topic's name. Measured: 300 bytes, 500 if the partition exists.
+PARTITION_BYTES = 512
+# The memory of all sessions: some 98,000 partitions, 98 for each of 1,000 sessions (the default number of slots).
+MAX_SESSION_BYTES = 48 << 20
+
+
+class FetchTarget(Protocol):
+    """A partition of this broker, which notifies its fetchers of changes."""
+
+    fetchers: dict[FetchPartition, None]
+
+
+class WaitingFetch(Protocol):
+    """A request of the session that waits."""
+
+    @property
+    def read_committed(self) -> bool: ...
+
+    def gained(self, size: int) -> None:
+        """A partition has `size` bytes more to read; 0 if it has another change that must be sent."""
+        ...
+
+
+def partition_bytes(key: TopicKey) -> int:
+    """An upper bound of the memory that one partition of a topic takes in a session."""
+    return PARTITION_BYTES + len(key) * (1 if isinstance(key, bytes) or key.isascii() else 4)
 
 
 class FetchPartition:
-    """One partition of a session: what the client wants, and what it was told last."""
+    """One partition of a session: what the client asks for, and what it was sent."""
 
-    __slots__ = ("current_epoch", "index", "key", "last_epoch", "max_bytes", "offset", "session", "target", "told")
+    __slots__ = (
+        "current_epoch", "index", "key", "last_epoch", "last_sent", "max_bytes", "offset", "session", "target",
+    )  # fmt: skip
 
-    def __init__(self, session: "FetchSession", key: TopicKey, wanted: FetchedPartition) -> None:
+    def __init__(self, session: FetchSession, key: TopicKey, requested: FetchedPartition) -> None:
         self.session = session
         self.key = key
-        self.index, self.current_epoch, self.offset, self.last_epoch, self.max_bytes = wanted
-        # The replica that serves it, attached by the replica room; None while there is none.
-        self.target: Any = None
-        # (high watermark, log start offset) of the last answer; None when the next one must mention it.
-        self.told: tuple[int, int] | None = None
+        self.index, self.current_epoch, self.offset, self.last_epoch, self.max_bytes = requested
+        # The partition of this broker; None if it was not looked up yet, or not found.
+        self.target: FetchTarget | None = None
+        # (high watermark, log start offset) in the last response; None if the next response must include the partition.
+        self.last_sent: tuple[int, int] | None = None
 
-    def want(self, wanted: FetchedPartition) -> None:
-        _, self.current_epoch, self.offset, self.last_epoch, self.max_bytes = wanted
+    def update(self, requested: FetchedPartition) -> None:
+        _, self.current_epoch, self.offset, self.last_epoch, self.max_bytes = requested
+
+    def detach(self) -> None:
+        """The partition need not notify this fetcher any more."""
+        if self.target is not None:
+            self.target.fetchers.pop(self, None)
 
 
 class FetchSession:
-    """The partitions of one consumer or, with id 0, of one request. `over`: it was closed or evicted."""
+    """The partitions of one consumer, or of one request (id 0).
 
-    __slots__ = ("by_id", "epoch", "id", "incremental", "last_used_ms", "over", "partitions", "ready", "waiter")
+    `is_closed`: it was closed or evicted. `size_bytes`: an upper bound of its memory; the cache has counted
+    `counted_bytes` of it.
+    """
 
-    def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
+    __slots__ = (
+        "counted_bytes", "epoch", "id", "is_closed", "is_incremental", "last_used_ms", "partitions", "ready",
+        "size_bytes", "uses_topic_ids", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
         self.id = session_id
-        self.by_id = by_id
+        self.uses_topic_ids = uses_topic_ids
         self.epoch = INITIAL_EPOCH + 1
-        self.incremental = False
-        self.over = False
+        # The first request has been served.
+        self.is_incremental = False
+        self.is_closed = False
         self.last_used_ms = now_ms
         self.partitions: dict[tuple[TopicKey, int], FetchPartition] = {}
         self.ready: dict[FetchPartition, None] = {}
-        self.waiter: Any = None
+        self.size_bytes = 0
+        self.counted_bytes = 0
+        self.waiter: WaitingFetch | None = None
 
-    def apply(
+    def update(
         self,
         topics: list[tuple[TopicKey, list[FetchedPartition]]],
         forgotten: list[tuple[TopicKey, list[int]]],
-    ) -> tuple[list[FetchPartition], list[FetchPartition]]:
-        """Take a request's partitions over; gives (those that are new, those that left)."""
-        added = []
-        for key, wanted_partitions in topics:
-            for wanted in wanted_partitions:
-                address = (key, wanted[0])
-                found = self.partitions.get(address)
-                if found is None:
-                    found = self.partitions[address] = FetchPartition(self, key, wanted)
-                    added.append(found)
+    ) -> None:
+        """Add, update and remove partitions as a request asks for."""
+        for key, requested_partitions in topics:
+            added_bytes = partition_bytes(key) if self.id else 0
+            for requested in requested_partitions:
+                partition_key = (key, requested[0])
+                partition = self.partitions.get(partition_key)
+                if partition is None:
+                    partition = self.partitions[partition_key] = FetchPartition(self, key, requested)
+                    self.size_bytes += added_bytes
                 else:
-                    found.want(wanted)
-                self.ready[found] = None
-        removed = []
-        # A request that is no continuation has nothing to forget.
-        for key, indexes in forgotten if self.incremental else ():
-            for index in indexes:
-                gone = self.partitions.pop((key, index), None)
-                if gone is not None:
-                    self.ready.pop(gone, None)
-                    removed.append(gone)
-        return added, removed
+                    partition.update(requested)
+                self.ready[partition] = None
+        if self.is_incremental:
+            for key, indexes in forgotten:
+                for index in indexes:
+                    partition = self.partitions.pop((key, index), None)
+                    if partition is not None:
+                        self.size_bytes -= partition_bytes(key)
+                        self.ready.pop(partition, None)
+                        partition.detach()
 
-    def served(self, partition: FetchPartition) -> None:
-        """It had its turn: others go first next time, so that one busy partition starves nobody."""
+    def move_to_end(self, partition: FetchPartition) -> None:
+        """Records of the partition were sent: others come first in the next response, so none starves."""
         self.ready.pop(partition, None)
         self.ready[partition] = None
 
-    def next_epoch(self) -> None:
-        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+    def end_request(self) -> None:
+        """A request was served. If there is no next one in this session, no partition notifies it any more."""
+        if self.id and not self.is_closed:
+            return
+        for partition in self.partitions.values():
+            partition.detach()
+            partition.target = None
+        # They refer to the session: without this they, perhaps 100,000, stay in memory until a garbage collection.
+        self.partitions.clear()
+        self.ready.clear()
 
 
 class FetchSessionCache:
-    """At most `slots` sessions (max.incremental.fetch.session.cache.slots), the least recently used first.
+    """At most `slots` sessions (max.incremental.fetch.session.cache.slots) of at most `max_bytes` in all.
 
-    A full cache gives up a session that has been idle for `eviction_ms`; when there is none, the newcomer gets no
-    session and sends whole requests, as with Kafka.
+    The least recently used is the first. A full cache evicts sessions that were not used for `eviction_ms`. If that is
+    not enough, a session gets the id 0, and its client sends full requests, as with Kafka.
     """
 
-    __slots__ = ("_random", "_sessions", "eviction_ms", "slots")
+    __slots__ = ("_random", "_sessions", "eviction_ms", "max_bytes", "size_bytes", "slots")
 
-    def __init__(self, slots: int, random: Random, eviction_ms: int = 120_000) -> None:
+    def __init__(
+        self, slots: int, random: Random, eviction_ms: int = 120_000, max_bytes: int = MAX_SESSION_BYTES
+    ) -> None:
         self.slots = slots
         self.eviction_ms = eviction_ms
+        self.max_bytes = max_bytes
+        self.size_bytes = 0
         self._random = random
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
@@ -107,37 +163,62 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def all(self) -> list[FetchSession]:
-        """To look at."""
         return list(self._sessions.values())
 
-    def create(self, by_id: bool, now_ms: int) -> tuple[FetchSession, FetchSession | None]:
-        """A new session, of id 0 when there is no room; and the session that was evicted for it."""
+    def create(self, uses_topic_ids: bool, now_ms: int) -> tuple[FetchSession, FetchSession | None]:
+        """Return (new session, the session that was evicted for it or None)."""
         evicted = None
         if len(self._sessions) >= self.slots:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.last_used_ms < self.eviction_ms:
-                return FetchSession(0, by_id, now_ms), None
-            evicted = self._sessions.pop(oldest.id)
+                return FetchSession(0, uses_topic_ids, now_ms), None
+            evicted = self.remove(oldest.id)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._random.randrange(1, 2**31)
-        session = self._sessions[session_id] = FetchSession(session_id, by_id, now_ms)
+        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, now_ms)
         return session, evicted
 
-    def resume(self, session_id: int, epoch: int, by_id: bool, now_ms: int) -> FetchSession:
-        """The session that an incremental request continues; raises KafkaError with KIP-227's codes."""
+    def count_bytes(self, session: FetchSession, now_ms: int) -> list[FetchSession]:
+        """Count the memory of a session whose partitions have changed. Returns the sessions evicted for it.
+
+        If there is no room, the session is removed and gets the id 0: its client sends full requests from then on.
+        """
+        self.size_bytes += session.size_bytes - session.counted_bytes
+        session.counted_bytes = session.size_bytes
+        excess = self.size_bytes - self.max_bytes
+        evicted = []
+        for oldest in self._sessions.values():
+            if excess <= 0 or now_ms - oldest.last_used_ms < self.eviction_ms:
+                break
+            evicted.append(oldest)
+            excess -= oldest.counted_bytes
+        if excess > 0:
+            self.remove(session.id)
+            session.id = 0
+            return []
+        for oldest in evicted:
+            self.remove(oldest.id)
+        return evicted
+
+    def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, now_ms: int) -> FetchSession:
+        """Return the session that an incremental request continues. Raises KafkaError."""
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if session.by_id != by_id:
+        if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if session.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         session.last_used_ms = now_ms
-        session.next_epoch()
-        session.incremental = True
+        session.epoch = 1 if epoch == MAX_EPOCH else epoch + 1
+        session.is_incremental = True
         self._sessions.move_to_end(session_id)
         return session
 
     def remove(self, session_id: int) -> FetchSession | None:
-        return self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.size_bytes -= session.counted_bytes
+            session.counted_bytes = 0
+        return session

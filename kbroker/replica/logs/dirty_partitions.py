@@ -63,7 +63,7 @@ class DirtyPartitions:
             self.uncleaned[partition] = None
         self._tell()
 
-    def note_appended(self, partition: Partition, now_ms: int) -> None:
+    def on_append(self, partition: Partition, now_ms: int) -> None:
         """It was appended to at `now_ms`; a sync is begun if flush.messages asks for one."""
         times = self.dirty.get(partition)
         if times is None:
@@ -85,7 +85,7 @@ class DirtyPartitions:
             self.uncleaned[partition] = None
             self._tell()
 
-    def append_failed(self, partition: Partition) -> None:
+    def on_append_failed(self, partition: Partition) -> None:
         """The disk is full; or it fails, and then nobody who waits here will be served."""
         if partition.log.offline is not None:
             partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -111,9 +111,9 @@ class DirtyPartitions:
 
     def request_flush(self, partition: Partition) -> None:
         """Sync what has been appended; one sync at a time serves all appends before it (group commit)."""
-        if partition.flushing:
+        if partition.is_flushing:
             return
-        partition.flushing = True
+        partition.is_flushing = True
         task = self._environment.loop.create_task(self._flush(partition))
         self._flushes.add(task)
         task.add_done_callback(self._flushes.discard)
@@ -121,16 +121,16 @@ class DirtyPartitions:
     async def _flush(self, partition: Partition) -> None:
         log = partition.log
         try:
-            while not partition.closed:
+            while not partition.is_closed:
                 # A checkpoint may have synced what is waited for; and who waited may append, which takes another sync.
-                partition.advance()
+                partition.advance_high_watermark()
                 if log.recovery_point >= log.log_end_offset:
                     break
                 await self.flush_now(partition)
         except KafkaError as error:
             partition.fail_waiting(error.code)
         finally:
-            partition.flushing = False
+            partition.is_flushing = False
 
     async def flush_now(self, partition: Partition) -> None:
         """Sync one log in a thread. A failed sync takes the log offline: it is never tried again (fsyncgate).
@@ -144,7 +144,7 @@ class DirtyPartitions:
         try:
             await self._environment.offload(log.flush_blocking, target)
         except Exception as error:
-            if not partition.closed:
+            if not partition.is_closed:
                 log.mark_offline(f"sync failed: {error}")
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
         log.complete_flush(target)
@@ -154,7 +154,7 @@ class DirtyPartitions:
             # What is left was appended since then.
             self.dirty[partition][0] = began_ms
 
-    async def flushed(self) -> None:
+    async def wait_for_flushes(self) -> None:
         """No sync is under way that was asked for."""
         for flush in list(self._flushes):
             await flush

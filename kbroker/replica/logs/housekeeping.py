@@ -41,7 +41,7 @@ class Housekeeping:
     ) -> None:
         self._environment = environment
         self._replicas = replicas
-        upkeep = self._upkeep = replicas.upkeep
+        upkeep = self._upkeep = replicas.dirty_partitions
         self._config = config
         self._stopped = False
 
@@ -87,7 +87,7 @@ class Housekeeping:
         async for partition in self._gently(list(dirty)):
             since_ms, last_ms = dirty.get(partition, (now_ms, now_ms))
             storage = partition.log
-            if partition.closed or storage.offline is not None or storage.recovery_point >= storage.log_end_offset:
+            if partition.is_closed or storage.offline is not None or storage.recovery_point >= storage.log_end_offset:
                 dirty.pop(partition, None)
             elif storage.read_only:
                 # A sync would fail, and a failed one is never repeated: it waits until the file system is writable.
@@ -100,9 +100,9 @@ class Housekeeping:
     async def _probe(self, partition: Partition) -> None:
         """Can it be written to again? Kafka would have stopped; here appends are refused until it can."""
         storage = partition.log
-        if not storage.full or partition.closed or storage.offline is not None:
+        if not storage.full or partition.is_closed or storage.offline is not None:
             self._upkeep.full.pop(partition, None)
-        elif await self._environment.offload(storage.probe_blocking) and not partition.closed:
+        elif await self._environment.offload(storage.probe_blocking) and not partition.is_closed:
             what = "the file system is writable again" if storage.read_only else "there is room again"
             storage.resume()
             self._upkeep.full.pop(partition, None)
@@ -114,7 +114,7 @@ class Housekeeping:
         partitions = list(upkeep.unchecked)
         upkeep.unchecked.clear()
         async for partition in self._gently(partitions):
-            if partition.closed or partition.log.offline is not None:
+            if partition.is_closed or partition.log.offline is not None:
                 continue
             if partition.log.read_only:
                 upkeep.unchecked[partition] = None
@@ -126,7 +126,7 @@ class Housekeeping:
                 # It was appended to meanwhile, or is not known to be clean yet.
                 upkeep.unchecked[partition] = None
         if not await self._write_checkpoints():
-            upkeep.unchecked.update(dict.fromkeys(one for one in partitions if not one.closed))
+            upkeep.unchecked.update(dict.fromkeys(one for one in partitions if not one.is_closed))
 
     async def retain(self) -> None:
         """Remove old segments, expire producers, close files that nobody reads."""
@@ -134,7 +134,7 @@ class Housekeeping:
         async for partition in self._gently(list(self._replicas.partitions.values())):
             now_ms = self._environment.clock.now_ms()
             storage = partition.log
-            if partition.closed or storage.offline is not None:
+            if partition.is_closed or storage.offline is not None:
                 continue
             before = storage.log_start_offset
             storage.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms)
@@ -145,7 +145,7 @@ class Housekeeping:
                 self._upkeep.work.retention_segments += segments
                 start = storage.log_start_offset
                 log.info("retention removed segments", partition=partition.tp, segments=segments, log_start=start)
-                partition.wake(0)
+                partition.notify_fetchers(0)
         if removed:
             await self._write_checkpoints()
 

@@ -56,7 +56,7 @@ class LogCleaner:
     def __init__(self, environment: Environment, replicas: ReplicaManager, config: Callable[[], BrokerConfig]) -> None:
         self._environment = environment
         self._replicas = replicas
-        self._upkeep = replicas.upkeep
+        self._upkeep = replicas.dirty_partitions
         self._config = config
         self._stopped = False
         # Partitions that are damaged; when others that failed are tried again (monotonic ms), and after what pause.
@@ -86,7 +86,7 @@ class LogCleaner:
 
     async def _begin(self) -> None:
         """Let as many be at work as there may be. One that finds nothing to do ends."""
-        for partition in [one for one in (*self._uncleanable, *self._paused) if one.closed]:
+        for partition in [one for one in (*self._uncleanable, *self._paused) if one.is_closed]:
             self._uncleanable.pop(partition, None)
             self._paused.pop(partition, None)
         for _ in range(self._config().log_cleaner_threads - len(self._workers)):
@@ -114,14 +114,14 @@ class LogCleaner:
             found = await self._candidate(partition)
             if found is not None and (best is None or _urgency(found) > _urgency(best.found)):
                 best = Choice(partition, found)
-        if best is None or best.partition in self._upkeep.cleaning or best.partition.closed:
+        if best is None or best.partition in self._upkeep.cleaning or best.partition.is_closed:
             # Another worker was faster, or the topic is gone: the next round looks again.
             return None
         return best
 
     async def _candidate(self, partition: Partition) -> LogToClean | None:
         storage, config = partition.log, partition.log.config
-        if partition.closed or not config.is_compacted:
+        if partition.is_closed or not config.is_compacted:
             self._upkeep.uncleaned.pop(partition, None)
             return None
         if partition in self._upkeep.cleaning or partition in self._uncleanable or self._is_paused(partition):
@@ -164,7 +164,7 @@ class LogCleaner:
         except (OSError, ValueError, SegmentGone) as error:
             self._failed(partition, CompactionResult(failure=str(error), damaged=isinstance(error, ValueError)))
             return
-        if partition.closed or partition in self._upkeep.cleaning:
+        if partition.is_closed or partition in self._upkeep.cleaning:
             return
         plan = self._plan(choice, later, now_ms)
         running = self._upkeep.cleaning[partition] = _Running(self._environment, plan)
@@ -177,7 +177,7 @@ class LogCleaner:
                     self._pause(partition)
             elif result.failure is not None:
                 self._failed(partition, result)
-            elif not partition.closed:
+            elif not partition.is_closed:
                 await self._install(partition, result, began_ms)
         finally:
             del self._upkeep.cleaning[partition]
@@ -226,12 +226,12 @@ class LogCleaner:
             bytes_after=storage.size_bytes,
             ms=self._environment.clock.mono_ms() - began_ms,
         )
-        if not partition.closed:
+        if not partition.is_closed:
             # So that a restart does not begin again.
             await self._replicas.logs.write_checkpoints()
 
     def _failed(self, partition: Partition, result: CompactionResult) -> None:
-        if partition.closed or self._stopped:
+        if partition.is_closed or self._stopped:
             return
         if result.damaged:
             self._uncleanable[partition] = None

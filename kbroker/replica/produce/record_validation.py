@@ -1,12 +1,11 @@
-"""Looking into the records of a produced batch: what takes long is done a part at a time, or in a thread.
+"""The validation and conversion of the records in a produced batch, as pure functions.
 
-A batch of a kilobyte may decompress to a gigabyte, or hold a million records, and the loop serves everybody else. So
-the work is a generator. What a small batch takes it does at once; from then on it asks: None is for a turn of the
-others, a Demand for something to be done in a thread. Lane (lane.py) works such batches off.
+`walk_records` checks every record. It is a generator that yields after each slice of records, since a batch of a few
+hundred bytes may hold a million of them. record_validator.py decides what runs between the slices.
 """
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
 from protocol.errors import ErrorCode, MalformedError
@@ -16,75 +15,37 @@ from protocol.records.batch import (
     NO_TIMESTAMP,
     BatchHeader,
     assemble_batch,
-    body_of,
     parse_header,
     patch_max_timestamp,
 )
-from protocol.records.compression import (
-    CODEC_NAMES,
-    GZIP,
-    NONE,
-    TooLargeError,
-    compress,
-    decompress,
-    decompress_mapped,
-)
+from protocol.records.compression import CODEC_NAMES
 from protocol.records.record import MAX_HEADERS, MIN_RECORD_BYTES, decode_varint
 
 if TYPE_CHECKING:
     from kbroker.config import TopicConfig
 
-Batch = memoryview | bytearray
-# A batch as it is to be appended, its header, and the log append time in ms, -1 if timestamps are the client's own.
-Validated = tuple[Batch, BatchHeader, int]
+WritableBatch = memoryview | bytearray
+# The batch to append, its header, and the log append time in ms (-1 if the timestamps are the producer's).
+ValidatedBatch = tuple[WritableBatch, BatchHeader, int]
+# (index in the batch, reason)
 RecordErrors = list[tuple[int, str | None]]
 
-MIB = 1 << 20
-# Bounds on what one batch makes us hold: its records decompressed, and the errors that we tell about them.
-MAX_DECOMPRESSED = 24 * MIB
 MAX_RECORD_ERRORS = 1000
-# What is decompressed at once, by the codec, and what it may become. An empty member of gzip has twenty bytes and takes
-# 5 us, a block of zstd has three and takes 10 ns.
-SMALL = 16 * 1024
-SMALL_GZIP = 1024
-SMALL_DECOMPRESSED = 64 * 1024
-# What may be held decompressed for many batches at a time. A larger one has to wait until it is the only such.
-MEDIUM_DECOMPRESSED = MIB
-# Records and record headers that are walked before others have their turn: a tenth of a millisecond.
+# Records and record headers that are walked in one go: they take a tenth of a millisecond.
 SLICE = 128
 
-_EARLIEST, _SPAN = -(1 << 63), 1 << 64
-
-
-class Demand(NamedTuple):
-    """To be called in a thread. `large`: with its result, more than MEDIUM_DECOMPRESSED may be held."""
-
-    large: bool
-    work: Callable[..., Buffer]
-    arguments: tuple[object, ...]
-
-
-Work = Generator[Demand | None, Buffer | None, Validated]
-
-
-class Unfinished(Exception):
-    """There is more to do for a batch than may be done at once. `work` goes on with `asked`."""
-
-    def __init__(self, work: Work, asked: Demand | None) -> None:
-        super().__init__("a batch whose records take longer")
-        self.work = work
-        self.asked = asked
+_MIN_LONG, _LONG_RANGE = -(1 << 63), 1 << 64
 
 
 class InvalidRecordsError(KafkaError):
-    """A batch is refused for some of its records: `record_errors` has (index in the batch, reason) of each."""
+    """A batch is refused because of the records in `record_errors`."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: RecordErrors) -> None:
         super().__init__(code, message)
         self.record_errors = record_errors
 
 
-def invalid(message: str) -> KafkaError:
+def invalid_record(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
@@ -95,92 +56,47 @@ def too_large(size: int, config: "TopicConfig") -> KafkaError:
     )
 
 
-def look_into(batch: Batch, header: BatchHeader, config: "TopicConfig", now_ms: int) -> Validated:
-    """Check the records, and convert them if the topic wants that. Raises KafkaError, and Unfinished."""
-    # The frame's buffer is somebody else's as soon as this returns.
-    work = _work(bytearray(batch), header, config, now_ms)
-    try:
-        asked = next(work)
-    except StopIteration as done:
-        validated: Validated = done.value
-        return validated
-    raise Unfinished(work, asked)
+def target_codec(header: BatchHeader, config: "TopicConfig") -> int:
+    """Return the codec that the batch is to have (compression.type)."""
+    return header.codec if config.compression_type == "producer" else CODEC_NAMES.index(config.compression_type)
 
 
-def _work(batch: Batch, header: BatchHeader, config: "TopicConfig", now_ms: int) -> Work:
-    size = header.size
-    limit = max(MAX_DECOMPRESSED, config.max_message_bytes)
-    try:
-        body = yield from _decompressed(header.codec, body_of(batch, 0, size), limit)
-    except TooLargeError as error:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"The record batch has {error}.") from None
-    except MalformedError as error:
-        # As Kafka's unexpected failure of a codec.
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Records cannot be decompressed: {error}.") from None
-    try:
-        latest = yield from _walk(body, header, config, now_ms)
-    except MalformedError as error:
-        raise invalid(f"Malformed records: {error}.") from None
+def convert(
+    batch: WritableBatch,
+    header: BatchHeader,
+    config: "TopicConfig",
+    now_ms: int,
+    max_timestamp: int,
+    recompressed: Buffer | None,
+) -> ValidatedBatch:
+    """Apply compression.type and message.timestamp.type to a batch whose records are valid.
+
+    `max_timestamp`: of its records. `recompressed`: they, in the codec of the topic, if that is not the batch's.
+    """
     attributes = header.attributes & ~LOG_APPEND_TIME
-    append_time = NO_TIMESTAMP
+    append_time_ms = NO_TIMESTAMP
     if config.message_timestamp_type == "LogAppendTime":
         attributes |= LOG_APPEND_TIME
-        append_time = latest = now_ms
-    target = config.compression_type
-    if target != "producer" and target != CODEC_NAMES[header.codec]:
-        codec = CODEC_NAMES.index(target)
-        packed = yield from _compressed(codec, body, config)
-        batch = _rebuilt(packed, header, attributes & ~CODEC_MASK | codec, latest)
+        append_time_ms = max_timestamp = now_ms
+    if recompressed is not None:
+        codec = target_codec(header, config)
+        batch = _assemble(recompressed, header, attributes & ~CODEC_MASK | codec, max_timestamp)
         if len(batch) > config.max_message_bytes:
             raise too_large(len(batch), config)
-    elif attributes != header.attributes or latest != header.max_timestamp:
-        patch_max_timestamp(batch, 0, size, attributes, latest)
+    elif attributes != header.attributes or max_timestamp != header.max_timestamp:
+        patch_max_timestamp(batch, 0, header.size, attributes, max_timestamp)
     else:
-        return batch, header, append_time
-    return batch, parse_header(batch), append_time
+        return batch, header, append_time_ms
+    return batch, parse_header(batch), append_time_ms
 
 
-def _decompressed(codec: int, data: memoryview, limit: int) -> Generator[Demand | None, Buffer | None, Buffer]:
-    """Raises MalformedError, and TooLargeError beyond `limit` bytes."""
-    if codec == NONE:
-        # Bytes are read faster than a memoryview.
-        return bytes(data) if len(data) <= SMALL_DECOMPRESSED else data
-    if len(data) <= (SMALL_GZIP if codec == GZIP else SMALL):
-        try:
-            return decompress(codec, data, SMALL_DECOMPRESSED)
-        except TooLargeError:
-            pass
-    for most, large in ((MEDIUM_DECOMPRESSED, False), (limit, True)):
-        try:
-            body = yield Demand(large, decompress_mapped, (codec, data, most))
-        except TooLargeError:
-            if large:
-                raise
-        else:
-            assert body is not None
-            return body
-    raise AssertionError("what is large was neither taken nor refused")
-
-
-def _compressed(codec: int, body: Buffer, config: "TopicConfig") -> Generator[Demand | None, Buffer | None, Buffer]:
-    """The records in the codec of the topic's compression.type."""
-    if codec == NONE and len(body) > config.max_message_bytes:
-        raise too_large(len(body), config)
-    levels = (None, config.compression_gzip_level, None, config.compression_lz4_level, config.compression_zstd_level)
-    if len(body) <= SMALL:
-        return compress(codec, body, levels[codec])
-    packed = yield Demand(len(body) > MEDIUM_DECOMPRESSED, compress, (codec, body, levels[codec]))
-    assert packed is not None
-    return packed
-
-
-def _rebuilt(packed: Buffer, header: BatchHeader, attributes: int, latest: int) -> bytearray:
+def _assemble(body: Buffer, header: BatchHeader, attributes: int, max_timestamp: int) -> bytearray:
     return assemble_batch(
-        packed,
+        body,
         count=header.count,
         last_offset_delta=header.last_offset_delta,
         base_timestamp=header.base_timestamp,
-        max_timestamp=latest,
+        max_timestamp=max_timestamp,
         attributes=attributes,
         leader_epoch=header.leader_epoch,
         producer_id=header.producer_id,
@@ -189,13 +105,22 @@ def _rebuilt(packed: Buffer, header: BatchHeader, attributes: int, latest: int) 
     )
 
 
-def _walk(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int) -> Generator[None, None, int]:
-    """Check every record; gives the latest timestamp. Raises InvalidRecordsError, MalformedError."""
-    rules = Rules(header, config, now_ms)
+def walk_records(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int) -> Generator[None, None, int]:
+    """Check every record of a decompressed batch, and return the largest timestamp. Yields after each slice.
+
+    Raises KafkaError(INVALID_RECORD) for malformed records, InvalidRecordsError for those that the topic refuses.
+    """
+    try:
+        return (yield from _walk_records(body, header, RecordRules(header, config, now_ms)))
+    except MalformedError as error:
+        raise invalid_record(f"Malformed records: {error}.") from None
+
+
+def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules") -> Generator[None, None, int]:
     count, end = header.count, len(body)
     if not 0 <= count <= end // MIN_RECORD_BYTES:
         raise MalformedError(f"{count} records in {end} bytes")
-    judge = rules.judge
+    check = rules.check
     pos, left = 0, SLICE
     try:
         for index in range(count):
@@ -209,27 +134,27 @@ def _walk(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int)
                 raise MalformedError(f"record of {size} bytes in {end - start} bytes")
             timestamp_delta, at = decode_varint(body, start + 1, 10)
             offset_delta, at = decode_varint(body, at)
-            key, at = decode_varint(body, at)
-            if key > 0:
-                at += key
-            value, at = decode_varint(body, at)
-            if value > 0:
-                at += value
-            # A count of headers is the last byte of most records.
+            key_size, at = decode_varint(body, at)
+            if key_size > 0:
+                at += key_size
+            value_size, at = decode_varint(body, at)
+            if value_size > 0:
+                at += value_size
+            # In most records the header count is 0, and the last byte.
             if at != pos - 1 or body[at] != 0:
                 at, left = yield from _walk_headers(body, at, pos, left)
                 if at != pos:
                     raise MalformedError(f"record ends {pos - at} bytes before its length says")
-            judge(index, timestamp_delta, offset_delta, key < 0)
+            check(index, timestamp_delta, offset_delta, key_size < 0)
     except IndexError:
         raise MalformedError("a record is cut off") from None
     if pos != end:
         raise MalformedError(f"{end - pos} bytes remain after {count} records")
-    return rules.verdict()
+    return rules.max_timestamp_if_valid()
 
 
 def _walk_headers(body: Buffer, pos: int, end: int, left: int) -> Generator[None, None, tuple[int, int]]:
-    """Gives (where the record's headers end, what is left of the slice)."""
+    """Check a record's headers. Returns (position after them, what is left of the slice)."""
     count, pos = decode_varint(body, pos)
     if not 0 <= count <= min((end - pos) // 2, MAX_HEADERS):
         raise MalformedError(f"{count} record headers in {end - pos} bytes")
@@ -249,59 +174,60 @@ def _walk_headers(body: Buffer, pos: int, end: int, left: int) -> Generator[None
     return pos, left
 
 
-class Rules:
-    """What a topic asks of each record, and what was found."""
+class RecordRules:
+    """What a topic requires of each record, and the errors found."""
 
     __slots__ = (
-        "_base", "_code", "_compressed", "_create_time", "_earliest", "_errors", "_keyed", "_latest", "_newest",
-        "_stamp",
+        "_base_timestamp", "_code", "_errors", "_has_create_time", "_is_compressed", "_log_append_time",
+        "_max_allowed_timestamp", "_max_timestamp", "_min_allowed_timestamp", "_requires_key",
     )  # fmt: skip
 
     def __init__(self, header: BatchHeader, config: "TopicConfig", now_ms: int) -> None:
-        self._base = header.base_timestamp
-        # The time of every record of a batch that claims to have been stamped by a broker.
-        self._stamp = header.max_timestamp if header.is_log_append_time else None
-        self._compressed = bool(header.codec)
-        self._keyed = "compact" in config.cleanup_policy
-        self._create_time = config.message_timestamp_type != "LogAppendTime"
-        self._earliest = now_ms - config.message_timestamp_before_max_ms
-        self._newest = now_ms + config.message_timestamp_after_max_ms
-        self._latest = NO_TIMESTAMP
+        self._base_timestamp = header.base_timestamp
+        # The timestamp of every record of a batch that claims to have LogAppendTime.
+        self._log_append_time = header.max_timestamp if header.is_log_append_time else None
+        self._is_compressed = bool(header.codec)
+        self._requires_key = config.is_compacted
+        self._has_create_time = config.message_timestamp_type != "LogAppendTime"
+        self._min_allowed_timestamp = now_ms - config.message_timestamp_before_max_ms
+        self._max_allowed_timestamp = now_ms + config.message_timestamp_after_max_ms
+        self._max_timestamp = NO_TIMESTAMP
         self._code = ErrorCode.INVALID_RECORD
         self._errors: RecordErrors = []
 
-    def judge(self, index: int, timestamp_delta: int, offset_delta: int, null_key: bool) -> None:
-        timestamp = self._base + timestamp_delta if self._stamp is None else self._stamp
-        if not _EARLIEST <= timestamp < -_EARLIEST:
-            # As a long of Java.
-            timestamp = (timestamp - _EARLIEST) % _SPAN + _EARLIEST
-        if timestamp > self._latest:
-            self._latest = timestamp
-        if self._compressed and offset_delta != index:
-            self._refuse(index, f"Record {index} of a compressed batch has offset delta {offset_delta}.")
-        elif self._keyed and null_key:
-            self._refuse(index, "Compacted topic cannot accept message without key.")
-        elif self._create_time and timestamp != NO_TIMESTAMP:
-            if not self._earliest <= timestamp <= self._newest:
+    def check(self, index: int, timestamp_delta: int, offset_delta: int, has_null_key: bool) -> None:
+        timestamp = self._base_timestamp + timestamp_delta if self._log_append_time is None else self._log_append_time
+        if not _MIN_LONG <= timestamp < -_MIN_LONG:
+            # Kafka computes with overflow.
+            timestamp = (timestamp - _MIN_LONG) % _LONG_RANGE + _MIN_LONG
+        if timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        if self._is_compressed and offset_delta != index:
+            self._add_error(index, f"Record {index} of a compressed batch has offset delta {offset_delta}.")
+        elif self._requires_key and has_null_key:
+            self._add_error(index, "Compacted topic cannot accept message without key.")
+        elif self._has_create_time and timestamp != NO_TIMESTAMP:
+            if not self._min_allowed_timestamp <= timestamp <= self._max_allowed_timestamp:
                 self._code = ErrorCode.INVALID_TIMESTAMP
-                self._refuse(
+                self._add_error(
                     index,
                     f"Timestamp {timestamp} of message with offset {index} is out of range. "
-                    f"The timestamp should be within [{self._earliest}, {self._newest}]",
+                    f"The timestamp should be within [{self._min_allowed_timestamp}, {self._max_allowed_timestamp}]",
                 )
-        elif self._stamp is not None:
+        elif self._log_append_time is not None:
             self._code = ErrorCode.INVALID_TIMESTAMP
-            self._refuse(index, "Producer should not set timestamp type to LogAppendTime.")
+            self._add_error(index, "Producer should not set timestamp type to LogAppendTime.")
 
-    def _refuse(self, index: int, reason: str) -> None:
+    def _add_error(self, index: int, reason: str) -> None:
         if len(self._errors) < MAX_RECORD_ERRORS:
             self._errors.append((index, reason))
 
-    def verdict(self) -> int:
+    def max_timestamp_if_valid(self) -> int:
+        """Return the largest timestamp of the records. Raises InvalidRecordsError."""
         errors = self._errors
         if errors:
-            kind = "invalid timestamp"
+            reason = "invalid timestamp"
             if self._code != ErrorCode.INVALID_TIMESTAMP:
-                kind = f"record errors: {errors[0][1]}"
-            raise InvalidRecordsError(self._code, f"One or more records have been rejected due to {kind}", errors)
-        return self._latest
+                reason = f"record errors: {errors[0][1]}"
+            raise InvalidRecordsError(self._code, f"One or more records have been rejected due to {reason}", errors)
+        return self._max_timestamp

@@ -60,7 +60,7 @@ class Invariants:
         if services is None:
             return
         for partition in services.replicas.partitions.values():
-            if not partition.closed and partition.log.offline is None:
+            if not partition.is_closed and partition.log.offline is None:
                 place = partition.tp.topic, partition.tp.partition
                 self._check_state(place, partition)
                 self._check_bytes(place, partition)
@@ -106,7 +106,7 @@ class Invariants:
         flush.before.ack it is synced then. (What the broker takes for synced is compared with the disk elsewhere.)"""
         services = self._machine.services
         partition = None if services is None else services.replicas.get(*place)
-        if partition is None or partition.closed or partition.log.offline is not None:
+        if partition is None or partition.is_closed or partition.log.offline is not None:
             return
         if partition.log.recovery_point < end:
             self._broken(place, f"{end - 1} was told, and what is synced ends at {partition.log.recovery_point}")

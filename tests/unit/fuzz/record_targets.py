@@ -8,7 +8,7 @@ from struct import Struct
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.replica.produce.batch_validation import validate
+from kbroker.replica.produce.batch_validation import validate_batch
 from protocol.errors import MalformedError
 from protocol.records.batch import (
     CRC_POS,
@@ -28,7 +28,7 @@ from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.protocol.records import java_batches
 from tests.unit.support.log_lab import NOW, config
-from tests.unit.support.record_validation import finished
+from tests.unit.support.record_validation import validate_completely
 
 # Where decompression ends in these tests, whatever the input says.
 MAX_OUTPUT = 1 << 20
@@ -182,7 +182,7 @@ def _run_produced(rng: Random) -> tuple[Callable[[bytes], None], bool]:
 
     def run(data: bytes) -> None:
         produced = memoryview(bytearray(data))
-        batch, header, _ = finished(lambda: validate(produced, topic, NOW, produce_version=version))
+        batch, header, _ = validate_completely(lambda: validate_batch(produced, topic, NOW, produce_version=version))
         assert header == parse_header(batch)
         assert header.size == len(batch)
         assert header.crc == crc32c(memoryview(batch)[CRC_START:])

@@ -11,7 +11,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.journal import Journal, JournalCorrupted
-from kbroker.replica.produce.batch_validation import validate
+from kbroker.replica.produce.batch_validation import validate_batch
 from protocol.errors import MalformedError
 from protocol.limits import MAX_REQUEST_ELEMENTS
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
@@ -25,7 +25,7 @@ from protocol.varints import encode_uvarint
 from tests.unit.fuzz.file_targets import empty_disk
 from tests.unit.support.log_lab import NOW, config
 from tests.unit.support.random_messages import all_messages
-from tests.unit.support.record_validation import finished
+from tests.unit.support.record_validation import validate_completely
 
 MIB = 1 << 20
 # Beside ten bytes for each byte of a frame, decoding one message takes at most this.
@@ -134,9 +134,13 @@ def test_a_record_of_headers_alone_is_bounded() -> None:
     batch = build_batch([(NOW, b"k", b"v", [(b"", None)] * (MAX_HEADERS + 1))], codec=4)
     assert len(batch) < 2000
     with pytest.raises(KafkaError, match="record headers"):
-        finished(lambda: validate(memoryview(batch), config(kbroker_record_validation="full"), NOW, produce_version=13))
+        validate_completely(
+            lambda: validate_batch(memoryview(batch), config(kbroker_record_validation="full"), NOW, produce_version=13)
+        )
     fine = build_batch([(NOW, b"k", b"v", [(b"", None)] * MAX_HEADERS)], codec=4)
-    finished(lambda: validate(memoryview(fine), config(kbroker_record_validation="full"), NOW, produce_version=13))
+    validate_completely(
+        lambda: validate_batch(memoryview(fine), config(kbroker_record_validation="full"), NOW, produce_version=13)
+    )
 
 
 @pytest.mark.parametrize("codec", range(1, 5), ids=CODEC_NAMES[1:])

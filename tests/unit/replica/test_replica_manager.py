@@ -54,7 +54,7 @@ async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFi
         m.threads.release("flush_blocking")
         await deletion
         await asyncio.sleep(10)
-        assert partition not in m.broker.services.replicas.upkeep.dirty
+        assert partition not in m.broker.services.replicas.dirty_partitions.dirty
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
@@ -154,7 +154,7 @@ async def test_losing_the_leadership_fails_those_who_wait(m: Machine) -> None:
     produced = client.send_produce("t", batch(b"a"))
     fetched = other.send_fetch({("t", 0): 0}, max_wait_ms=100_000)
     await asyncio.sleep(1)
-    m.partition("t").follow(PartitionRegistration(2, 5, [1, 2], [1, 2]), node_id=1)
+    m.partition("t").apply_registration(PartitionRegistration(2, 5, [1, 2], [1, 2]), node_id=1)
     assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (await fetched).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -186,14 +186,14 @@ def test_who_waits_is_called_in_the_order_of_offsets() -> None:
             self.producers.on_high_watermark_updated(offset)
 
     log = NoLog()
-    partition = Partition(log, PartitionState(1, 0, [1, 2]), lambda _: None)  # type: ignore[arg-type]
+    partition = Partition(log, PartitionState(1, 0, [1, 2]), None)  # type: ignore[arg-type]
     called: list[int] = []
     for offset in (5, 10, 10, 7, 5, 20):
         partition.on_committed(offset, lambda code, offset=offset: called.append(offset))  # type: ignore[misc]
     partition.state.followers = {}
     for end, expected in ((4, []), (7, [5, 5, 7]), (19, [5, 5, 7, 10, 10])):
         log.log_end_offset = end
-        partition.advance()
+        partition.advance_high_watermark()
         assert called == expected
     partition.close()
     assert called[-1] == 20

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.replica.replica_manager import AppendResult, ReplicaManager
+from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
@@ -35,19 +35,29 @@ class Writer:
         return self.m.broker.services.replicas
 
     def begin(self, records: bytearray, tv2: bool = True) -> VerificationGuard | None:
-        return self.m.partition("t").begin_verification(parse_header(records), tv2)
+        header = parse_header(records)
+        return self.m.partition("t").log.producers.begin_verification(
+            header.producer_id, header.producer_epoch, header.base_sequence, tv2
+        )
 
-    def append(self, records: bytearray, guard: VerificationGuard | None = None, **options: Any) -> AppendResult:
-        now_ms = self.m.broker.services.environment.clock.now_ms()
-        options = {"transactional_id": "x", **options}
-        return self.replicas.append("t", 0, memoryview(records), -1, 12, now_ms, guard=guard, **options)
+    def append(self, records: bytearray, guard: VerificationGuard | None = None, *, transactional: bool = True) -> int:
+        """Return the base offset. `transactional`: the request has a transactional id."""
+        services = self.m.broker.services
+        now_ms, must_verify = (
+            services.environment.clock.now_ms(),
+            services.config.transaction_partition_verification_enable,
+        )
+        partition = self.m.partition("t")
+        return partition.append_as_leader(memoryview(records), -1, 12, now_ms, transactional, guard, must_verify)[0]
 
     def write(self, records: bytearray) -> int:
-        return self.append(records, self.begin(records)).base_offset
+        return self.append(records, self.begin(records))
 
-    def refusal(self, records: bytearray, guard: VerificationGuard | None = None, **options: Any) -> ErrorCode:
+    def refusal(
+        self, records: bytearray, guard: VerificationGuard | None = None, *, transactional: bool = True
+    ) -> ErrorCode:
         with pytest.raises(KafkaError) as refused:
-            self.append(records, guard, **options)
+            self.append(records, guard, transactional=transactional)
         return refused.value.code
 
     def post_end(self, **fields: Any) -> "asyncio.Future[ErrorCode]":
@@ -201,12 +211,12 @@ async def test_a_transaction_begins_with_its_guard(m: Machine) -> None:
     assert guard is not None
     assert writer.begin(data(1)) is guard
     assert writer.refusal(data(0), VerificationGuard()) == ErrorCode.INVALID_TXN_STATE
-    assert writer.append(data(0), guard).base_offset == 0
+    assert writer.append(data(0), guard) == 0
     # From now on it is open, and nobody asks any more.
     assert writer.begin(data(1)) is None
-    assert writer.append(data(1)).base_offset == 1
+    assert writer.append(data(1)) == 1
     # A repetition is told where the original is, whatever it shows.
-    assert writer.append(data(0)).base_offset == 0
+    assert writer.append(data(0)) == 0
 
 
 @story
@@ -222,23 +232,23 @@ async def test_a_guard_is_worth_nothing_after_a_marker(m: Machine) -> None:
 async def test_without_verification_a_transaction_begins_by_itself(m: Machine) -> None:
     await m.restart(transaction_partition_verification_enable=False)
     _, writer = await begin(m)
-    assert writer.append(data(0)).base_offset == 0
+    assert writer.append(data(0)) == 0
 
 
 @story
 async def test_a_producer_with_an_open_transaction_writes_nothing_else(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0))
-    assert writer.refusal(data(1, txn=False), transactional_id=None) == ErrorCode.INVALID_TXN_STATE
+    assert writer.refusal(data(1, txn=False), transactional=False) == ErrorCode.INVALID_TXN_STATE
     await writer.end()
-    assert writer.append(data(0, epoch=1, txn=False)).base_offset == 2
+    assert writer.append(data(0, epoch=1, txn=False)) == 2
 
 
 @story
 async def test_transactional_batches_of_a_request_without_transactional_id(m: Machine) -> None:
     _, writer = await begin(m)
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert writer.refusal(data(0), transactional_id=None) == code
+    assert writer.refusal(data(0), transactional=False) == code
 
 
 @story

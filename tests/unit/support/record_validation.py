@@ -1,28 +1,37 @@
-"""Batches whose records take long to look into, worked off at once."""
+"""Validation of batches to the end, slow or not, without a broker."""
 
+import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
-from kbroker.common import Buffer
-from kbroker.replica.produce.record_validation import Unfinished, Validated
+from kbroker.replica.produce.record_validation import ValidatedBatch
+from kbroker.replica.produce.record_validator import NeedsSlowValidation, RecordValidator
+
+T = TypeVar("T")
 
 
-def finished(validation: Callable[[], Validated], asked_for: list[str] | None = None) -> Validated:
-    """What a validation gives or raises in the end. `asked_for`: takes what it needed on its way."""
+def validate_completely(validation: Callable[[], ValidatedBatch], calls: list[str] | None = None) -> ValidatedBatch:
+    """Return or raise what a validation does in the end. `calls`: gets the functions that are called in threads."""
     try:
         return validation()
-    except Unfinished as unfinished:
-        work, asked = unfinished.work, unfinished.asked
-    while True:
-        given: Buffer | Exception | None = None
-        if asked_for is not None:
-            asked_for.append("turn" if asked is None else "large" if asked.large else "medium")
-        if asked is not None:
-            try:
-                given = asked.work(*asked.arguments)
-            except Exception as error:
-                given = error
-        try:
-            asked = work.throw(given) if isinstance(given, Exception) else work.send(given)
-        except StopIteration as done:
-            validated: Validated = done.value
-            return validated
+    except NeedsSlowValidation as slow:
+        needed = slow
+
+    async def offload(function: Callable[..., T], *arguments: object) -> T:
+        if calls is not None:
+            calls.append(function.__name__)
+        return function(*arguments)
+
+    async def validate() -> ValidatedBatch:
+        return await RecordValidator(cast(Any, SimpleNamespace(offload=offload))).validate(needed)
+
+    return asyncio.run(validate())
+
+
+def needs_slow_validation(validation: Callable[[], ValidatedBatch]) -> bool:
+    try:
+        validation()
+    except NeedsSlowValidation:
+        return True
+    return False

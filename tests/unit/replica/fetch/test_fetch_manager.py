@@ -234,7 +234,7 @@ async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
     for index in range(10, 10_000):
         fetched = type(next(iter(state.partitions.values())))(state, "t", (index, -1, 0, -1, 1 << 20))
         fetched.target = partition
-        fetched.told = (0, 0)
+        fetched.last_sent = (0, 0)
         state.partitions["t", index] = fetched
     looked_at: list[int] = []
     check = type(partition).check_leader

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): epochs, the cache, and the set of partitions with something to say."""
+"""Fetch sessions (KIP-227): epochs, the cache, and the partitions that are ready."""
 
 from random import Random
 
@@ -9,7 +9,7 @@ from kbroker.replica.fetch.fetch_session import MAX_EPOCH, FetchSessionCache
 from protocol.errors import ErrorCode
 
 
-def wanted(index: int, offset: int = 0) -> tuple[int, int, int, int, int]:
+def requested(index: int, offset: int = 0) -> tuple[int, int, int, int, int]:
     return (index, -1, offset, -1, 1000)
 
 
@@ -17,36 +17,34 @@ def cache(slots: int = 2) -> FetchSessionCache:
     return FetchSessionCache(slots, Random(7), eviction_ms=1000)
 
 
-def test_an_incremental_request_changes_only_what_it_names() -> None:
-    session, _ = cache().create(by_id=False, now_ms=0)
-    added, removed = session.apply([("a", [wanted(0), wanted(1)]), ("b", [wanted(0)])], [])
-    assert [(p.key, p.index) for p in added] == [("a", 0), ("a", 1), ("b", 0)]
-    assert removed == []
+def test_an_incremental_request_changes_only_its_partitions() -> None:
+    session, _ = cache().create(uses_topic_ids=False, now_ms=0)
+    session.update([("a", [requested(0), requested(1)]), ("b", [requested(0)])], [])
+    assert list(session.partitions) == [("a", 0), ("a", 1), ("b", 0)]
     session.ready.clear()
-    session.incremental = True
-    added, removed = session.apply([("a", [wanted(1, offset=50)])], [("b", [0]), ("b", [9])])
-    assert added == []
-    assert [(p.key, p.index) for p in removed] == [("b", 0)]
+    session.is_incremental = True
+    session.update([("a", [requested(1, offset=50)])], [("b", [0]), ("b", [9])])
     assert [(p.key, p.index, p.offset) for p in session.ready] == [("a", 1, 50)]
     assert set(session.partitions) == {("a", 0), ("a", 1)}
 
 
-def test_a_whole_request_forgets_nothing() -> None:
-    session, _ = cache().create(by_id=False, now_ms=0)
-    added, removed = session.apply([("a", [wanted(0)])], [("a", [0])])
+def test_a_full_request_forgets_no_partition() -> None:
+    session, _ = cache().create(uses_topic_ids=False, now_ms=0)
+    session.update([("a", [requested(0)])], [("a", [0])])
     assert [(p.key, p.index) for p in session.ready] == [("a", 0)]
-    assert (len(added), removed) == (1, [])
+    assert list(session.partitions) == [("a", 0)]
 
 
-def test_who_was_served_goes_to_the_back() -> None:
-    session, _ = cache().create(by_id=False, now_ms=0)
-    (first, second), _ = session.apply([("a", [wanted(0), wanted(1)])], [])
-    session.served(first)
+def test_a_partition_whose_records_were_sent_moves_to_the_end() -> None:
+    session, _ = cache().create(uses_topic_ids=False, now_ms=0)
+    session.update([("a", [requested(0), requested(1)])], [])
+    first, second = session.partitions.values()
+    session.move_to_end(first)
     assert list(session.ready) == [second, first]
 
 
 @pytest.mark.parametrize(
-    ("session_id", "epoch", "by_id", "code"),
+    ("session_id", "epoch", "uses_topic_ids", "code"),
     [
         ("mine", 1, False, None),
         ("mine", 2, False, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
@@ -54,29 +52,29 @@ def test_who_was_served_goes_to_the_back() -> None:
         ("mine", 1, True, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
     ],
 )
-def test_resuming(session_id: str, epoch: int, by_id: bool, code: ErrorCode | None) -> None:
+def test_resuming(session_id: str, epoch: int, uses_topic_ids: bool, code: ErrorCode | None) -> None:
     sessions = cache()
-    session, _ = sessions.create(by_id=False, now_ms=0)
+    session, _ = sessions.create(uses_topic_ids=False, now_ms=0)
     number = session.id if session_id == "mine" else session.id ^ 1
     if code is None:
-        assert sessions.resume(number, epoch, by_id, 5) is session
+        assert sessions.resume(number, epoch, uses_topic_ids, 5) is session
         assert session.epoch == 2
-        assert session.incremental
+        assert session.is_incremental
         return
     with pytest.raises(KafkaError) as refused:
-        sessions.resume(number, epoch, by_id, 5)
+        sessions.resume(number, epoch, uses_topic_ids, 5)
     assert refused.value.code is code
 
 
 def test_epochs_wrap_to_one() -> None:
     sessions = cache()
-    session, _ = sessions.create(by_id=False, now_ms=0)
+    session, _ = sessions.create(uses_topic_ids=False, now_ms=0)
     session.epoch = MAX_EPOCH
     sessions.resume(session.id, MAX_EPOCH, False, 0)
     assert session.epoch == 1
 
 
-def test_a_full_cache_gives_up_the_one_that_idles_longest_or_none() -> None:
+def test_a_full_cache_evicts_the_least_recently_used_session_or_none() -> None:
     sessions = cache(slots=2)
     first, _ = sessions.create(False, now_ms=0)
     second, _ = sessions.create(False, now_ms=10)

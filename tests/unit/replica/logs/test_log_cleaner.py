@@ -70,7 +70,7 @@ async def test_the_dirtiest_goes_first_and_before_it_what_is_overdue(m: Machine)
     await fill(client, "first", 3)
     await m.until(lambda: m.processes.began["run"] == 4)
     order = []
-    upkeep = m.broker.services.replicas.upkeep
+    upkeep = m.broker.services.replicas.dirty_partitions
     await fill(client, "bit", 1)
     await fill(client, "half", 6)
     await fill(client, "all", 6)

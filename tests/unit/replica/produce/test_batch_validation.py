@@ -2,8 +2,9 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config import TopicConfig
-from kbroker.replica.produce.batch_validation import validate
-from kbroker.replica.produce.record_validation import MAX_DECOMPRESSED, InvalidRecordsError
+from kbroker.replica.produce.batch_validation import validate_batch
+from kbroker.replica.produce.record_validation import InvalidRecordsError
+from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED
 from protocol.errors import ErrorCode
 from protocol.records.batch import (
     LOG_APPEND_TIME,
@@ -17,7 +18,7 @@ from protocol.records.batch import (
 from protocol.records.compression import CODEC_NAMES, LZ4, compress, decompress
 from protocol.records.record import Record, encode_record, iter_records
 from tests.unit.replica.produce.kafka_responses import CASES, HOUR, NOW, TOPICS, Case, good, keyed, stamped
-from tests.unit.support.record_validation import finished
+from tests.unit.support.record_validation import validate_completely
 
 
 def config_of(topic: str, **overrides: str) -> TopicConfig:
@@ -25,7 +26,9 @@ def config_of(topic: str, **overrides: str) -> TopicConfig:
 
 
 def check(records: bytes, config: TopicConfig, version: int = 13) -> tuple[memoryview | bytearray, BatchHeader, int]:
-    return finished(lambda: validate(memoryview(bytearray(records)), config, NOW, produce_version=version))
+    return validate_completely(
+        lambda: validate_batch(memoryview(bytearray(records)), config, NOW, produce_version=version)
+    )
 
 
 def records_of(batch: memoryview | bytearray) -> list[Record]:
@@ -59,14 +62,14 @@ def test_header_validation_answers_as_kafka_but_for_what_only_records_tell(case)
 
 def test_no_records_at_all():
     with pytest.raises(KafkaError) as refused:
-        validate(None, config_of("plain"), NOW, produce_version=13)
+        validate_batch(None, config_of("plain"), NOW, produce_version=13)
     assert refused.value.code == ErrorCode.INVALID_RECORD
 
 
 def test_an_ordinary_batch_is_neither_copied_nor_changed():
     frame = memoryview(bytearray(b"....") + good(NOW))
     before = bytes(frame)
-    batch, header, append_time = validate(frame[4:], config_of("plain"), NOW, produce_version=13)
+    batch, header, append_time = validate_batch(frame[4:], config_of("plain"), NOW, produce_version=13)
     assert (header, append_time) == (parse_header(before, 4), -1)
     assert before == bytes(frame)
     batch[0] = 77
@@ -80,7 +83,7 @@ def test_what_follows_the_batch_is_cut_off():
 
 
 def test_a_buffer_that_cannot_be_written_is_copied():
-    batch, _, _ = validate(memoryview(bytes(good(NOW))), config_of("plain"), NOW, produce_version=13)
+    batch, _, _ = validate_batch(memoryview(bytes(good(NOW))), config_of("plain"), NOW, produce_version=13)
     batch[0] = 77
     assert bytes(batch[1:]) == good(NOW)[1:]
 

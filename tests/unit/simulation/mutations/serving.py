@@ -8,13 +8,13 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.metadata import controller
 from kbroker.metadata.store.journal import Journal
-from kbroker.replica.fetch import fetch_manager as fetching
-from kbroker.replica.fetch import log_reads as fetch_reads
+from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.partition import Partition
-from kbroker.replica.replica_manager import AppendResult, ReplicaManager
 from kbroker.server.response_queue import ResponseQueue
+from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
+from protocol.records.batch import parse_header
 from tests.unit.simulation.mutations.mutation import mutation
 from tests.unit.simulation.mutations.shapes import blink, only, short
 
@@ -31,14 +31,14 @@ INVARIANT = "BrokenInvariant"
     shape=short(),
 )
 def acknowledged_and_never_written(patch: pytest.MonkeyPatch) -> None:
-    real, count = ReplicaManager._append, 0
+    real, count = Log.append, 0
 
-    def append(manager: ReplicaManager, partition: Partition, *arguments: Any) -> int:
+    def append(log: Log, *arguments: Any) -> int:
         nonlocal count
         count += 1
-        return partition.log.log_end_offset if count % 30 == 0 else real(manager, partition, *arguments)
+        return log.log_end_offset if count % 30 == 0 else real(log, *arguments)
 
-    patch.setattr(ReplicaManager, "_append", append)
+    patch.setattr(Log, "append", append)
 
 
 @mutation(
@@ -48,15 +48,18 @@ def acknowledged_and_never_written(patch: pytest.MonkeyPatch) -> None:
     shape=only("full", members=0, producers=3),
 )
 def acknowledged_although_the_append_failed(patch: pytest.MonkeyPatch) -> None:
-    real = ReplicaManager._append
+    real = Partition.append_as_leader
 
-    def append(manager: ReplicaManager, partition: Partition, *arguments: Any) -> int:
+    def append(partition: Partition, records: Any, *arguments: Any) -> tuple[int, int, int]:
         try:
-            return real(manager, partition, *arguments)
-        except KafkaError:
-            return partition.log.log_end_offset
+            return real(partition, records, *arguments)
+        except KafkaError as error:
+            if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                raise
+            base_offset = partition.log.log_end_offset
+            return base_offset, base_offset + parse_header(records).last_offset_delta + 1, -1
 
-    patch.setattr(ReplicaManager, "_append", append)
+    patch.setattr(Partition, "append_as_leader", append)
 
 
 @mutation(
@@ -65,7 +68,14 @@ def acknowledged_although_the_append_failed(patch: pytest.MonkeyPatch) -> None:
     signs=(INVARIANT, "unflushed acknowledgement"),
 )
 def unsynced_is_committed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partition, "claim", lambda partition: partition.log.log_end_offset)
+    real = Partition.advance_high_watermark
+
+    def advance_high_watermark(partition: Partition) -> None:
+        partition.flush_before_ack, flush_before_ack = False, partition.flush_before_ack
+        real(partition)
+        partition.flush_before_ack = flush_before_ack
+
+    patch.setattr(Partition, "advance_high_watermark", advance_high_watermark)
 
 
 @mutation(
@@ -75,14 +85,14 @@ def unsynced_is_committed(patch: pytest.MonkeyPatch) -> None:
     shape=only("slow_disk", "reset", producers=3, members=0, coordination=False),
 )
 def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
-    real = ReplicaManager.append
+    real = Partition.append_as_leader
 
-    def append(manager: ReplicaManager, key: Any, index: int, *arguments: Any) -> AppendResult:
-        end_offset = manager.leader(key, index).log.log_end_offset
-        appended = real(manager, key, index, *arguments)
-        return appended._replace(settled=True) if appended.end_offset <= end_offset else appended
+    def append(partition: Partition, *arguments: Any) -> tuple[int, int, int]:
+        log_end_offset = partition.log.log_end_offset
+        base_offset, end_offset, append_time_ms = real(partition, *arguments)
+        return base_offset, 0 if end_offset <= log_end_offset else end_offset, append_time_ms
 
-    patch.setattr(ReplicaManager, "append", append)
+    patch.setattr(Partition, "append_as_leader", append)
 
 
 # Sequences.
@@ -96,7 +106,7 @@ def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
 )
 def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStateManager.check
-    patch.setattr(ProducerStateManager, "check", lambda states, header: real(states, header) and None)
+    patch.setattr(ProducerStateManager, "check", lambda states, *batch: real(states, *batch) and None)
 
 
 @mutation(
@@ -108,8 +118,8 @@ def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
 def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStateManager.check
 
-    def check(states: ProducerStateManager, header: Any) -> tuple[int, int, int] | None:
-        found = real(states, header)
+    def check(states: ProducerStateManager, *batch: Any) -> tuple[int, int, int] | None:
+        found = real(states, *batch)
         return None if found is None else (found[0] + 1, *found[1:])
 
     patch.setattr(ProducerStateManager, "check", check)
@@ -124,9 +134,9 @@ def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
 def gaps_of_sequences_are_taken(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStateManager.check
 
-    def check(states: ProducerStateManager, header: Any) -> tuple[int, int, int] | None:
+    def check(states: ProducerStateManager, *batch: Any) -> tuple[int, int, int] | None:
         try:
-            return real(states, header)
+            return real(states, *batch)
         except KafkaError as error:
             if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 return None
@@ -140,11 +150,11 @@ def gaps_of_sequences_are_taken(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("A partition that had nothing is forgotten by its session.", scenario="calm", signs=("stale poll",))
 def session_forgets_the_silent(patch: pytest.MonkeyPatch) -> None:
-    def fall_silent(session: Any, fetched: Any, partition: Partition) -> None:
+    def wait_for_change(session: Any, fetched: Any, partition: Partition) -> None:
         session.ready.pop(fetched, None)
 
-    patch.setattr(fetch_reads, "fall_silent", fall_silent)
-    patch.setattr(fetching, "fall_silent", fall_silent)
+    patch.setattr(partition_reads, "wait_for_change", wait_for_change)
+    patch.setattr(fetch_manager, "wait_for_change", wait_for_change)
 
 
 # Responses.

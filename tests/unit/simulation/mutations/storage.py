@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.replica.fetch import fetch_manager as fetching
-from kbroker.replica.fetch import log_reads as fetch_reads
+from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.storage import file_names
 from kbroker.storage.log import log as log_module
 from kbroker.storage.log.durability import DirectorySync
@@ -226,8 +225,8 @@ def partial_write_is_not_cut_back(patch: pytest.MonkeyPatch) -> None:
     shape=only("slow_disk", "restart"),
 )
 def cold_reads_are_mixed_up(patch: pytest.MonkeyPatch) -> None:
-    real = fetch_reads.read_cold_blocking
-    patch.setattr(fetching, "read_cold_blocking", lambda cold, budget: real(cold, budget)[::-1])
+    real = partition_reads.read_cold_blocking
+    patch.setattr(fetch_manager, "read_cold_blocking", lambda cold, budget: real(cold, budget)[::-1])
 
 
 @mutation(

@@ -16,7 +16,7 @@ from kbroker.coordinator.transaction.transaction_markers import TransactionMarke
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.coordinator.transaction.transaction_state import PREPARED
 from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
-from kbroker.replica.fetch import log_reads as fetch_reads
+from kbroker.replica.fetch import partition_reads
 from kbroker.simulation.clients.consumer.group_offsets import Membership
 from kbroker.simulation.clients.consumer.member import Member
 from kbroker.simulation.clients.producer import transactional_offsets
@@ -232,7 +232,7 @@ def markers_are_taken_with_any_epoch(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only()),
 )
 def reads_pass_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fetch_reads, "READ_COMMITTED", -1)
+    patch.setattr(partition_reads, "READ_COMMITTED", -1)
 
 
 @mutation(
@@ -242,7 +242,7 @@ def reads_pass_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     shape=transacting(only()),
 )
 def aborted_transactions_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fetch_reads, "aborted_in", lambda *_, **__: [])
+    patch.setattr(partition_reads, "aborted_transactions", lambda *_, **__: [])
 
 
 @mutation(

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from kbroker.simulation.__main__ import main
 from kbroker.simulation.checker.history import Note
 from kbroker.simulation.scenarios.run import simulate
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
+from protocol.records.batch import parse_header
 
 # What the default run explores, on all cores.
 SEEDS = 150
@@ -78,16 +80,17 @@ def test_a_failure_is_told_with_its_history_and_how_to_replay_it(
 ):
     from kbroker.replica.partition import Partition
 
-    real = Partition.append
+    real = Partition.append_as_leader
 
-    def lying(self: Partition, batch: bytearray, header: tuple[int, ...], now_ms: int) -> int:
+    def lying(self: Partition, records: memoryview, *arguments: Any) -> tuple[int, int, int]:
         """Acknowledges the tenth batch of a partition without writing it."""
-        if not self.internal and self.log.log_end_offset > 10 and not hasattr(type(self), "lied"):
+        if self.log.log_end_offset > 10 and not hasattr(type(self), "lied"):
             type(self).lied = True  # type: ignore[attr-defined]
-            return self.log.log_end_offset
-        return real(self, batch, header, now_ms)  # type: ignore[arg-type]
+            base_offset = self.log.log_end_offset
+            return base_offset, base_offset + parse_header(records).last_offset_delta + 1, -1
+        return real(self, records, *arguments)
 
-    monkeypatch.setattr(Partition, "append", lying)
+    monkeypatch.setattr(Partition, "append_as_leader", lying)
     try:
         assert main(["--seeds", "3", "--scenario", "calm"]) == 1
     finally:

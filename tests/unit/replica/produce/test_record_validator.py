@@ -1,4 +1,4 @@
-"""Batches whose records take long to look into are worked off beside others, and keep their order."""
+"""Batches whose records take long to validate are validated beside other requests, and keep their order."""
 
 import asyncio
 from random import Random
@@ -6,8 +6,14 @@ from random import Random
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.replica.produce.batch_validation import validate
-from kbroker.replica.produce.record_validation import MAX_DECOMPRESSED, MEDIUM_DECOMPRESSED, SLICE
+from kbroker.replica.produce.batch_validation import validate_batch
+from kbroker.replica.produce.record_validation import SLICE, walk_records
+from kbroker.replica.produce.record_validator import (
+    MAX_DECOMPRESSED,
+    MEDIUM_DECOMPRESSED,
+    QUICK_SLICES,
+    RecordValidator,
+)
 from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records.batch import assemble_batch, body_of, parse_header
@@ -15,69 +21,80 @@ from protocol.records.compression import CODEC_NAMES, LZ4, ZSTD, compress, decom
 from protocol.records.record import encode_record, iter_records
 from tests.unit.support.client import EPOCH_MS, batch
 from tests.unit.support.log_lab import NOW, config
-from tests.unit.support.record_validation import finished
+from tests.unit.support.record_validation import needs_slow_validation, validate_completely
 from tests.unit.support.simulated_broker import Machine, story
 
 MANY = 40 * SLICE
 
 
-def many(count: int = MANY, codec: int = 0, at_ms: int = EPOCH_MS) -> bytearray:
+def many_records(count: int = MANY, codec: int = 0, at_ms: int = EPOCH_MS) -> bytearray:
     return batch(*[b"%d" % number for number in range(count)], codec=codec, at_ms=at_ms, size=20)
 
 
-def in_lane(m: Machine) -> bool:
-    lane = m.broker.services.replicas.lane
-    return bool(lane._turns or lane._tasks or lane._medium.waiting or lane._large.waiting)
+def validator_of(m: Machine) -> RecordValidator:
+    return m.broker.services.replicas._record_validator
 
 
-def holds_nothing(m: Machine) -> bool:
-    lane = m.broker.services.replicas.lane
-    return not in_lane(m) and (lane._medium.free, lane._large.free) == (1, 1)
+def is_validating(m: Machine) -> bool:
+    validator = validator_of(m)
+    return any(lock.locked() for lock in (validator._medium, validator._large, validator._walking))
 
 
-# What is asked for on the way.
+# What is done at once, on the event loop, and in threads.
 
 
-def asked_for(records: bytearray, **configs: object) -> list[str]:
-    log: list[str] = []
-    topic = config(**configs)
-    finished(lambda: validate(memoryview(records), topic, NOW, produce_version=13), log)
-    return log
+def validate(records: bytearray, calls: list[str] | None = None, **configs: object) -> None:
+    topic = config(kbroker_record_validation="full", **configs)
+    validate_completely(lambda: validate_batch(memoryview(records), topic, NOW, produce_version=13), calls)
 
 
-def test_others_have_a_turn_after_every_slice() -> None:
-    full = {"kbroker_record_validation": "full"}
-    assert asked_for(many(SLICE - 1, at_ms=NOW), **full) == []
-    assert asked_for(many(10 * SLICE, at_ms=NOW), **full) == ["turn"] * 10
+def is_slow(records: bytearray, **configs: object) -> bool:
+    topic = config(**({"kbroker_record_validation": "full"} | configs))
+    return needs_slow_validation(lambda: validate_batch(memoryview(records), topic, NOW, produce_version=13))
+
+
+def slices(records: bytearray) -> int:
+    header = parse_header(records)
+    walk = walk_records(body_of(records, 0, header.size), header, config(), NOW)
+    return sum(1 for _ in walk)
+
+
+def test_records_and_headers_are_walked_in_slices() -> None:
+    assert not is_slow(many_records(SLICE - 1, at_ms=NOW))
+    assert is_slow(many_records(10 * SLICE, at_ms=NOW))
+    assert slices(many_records(10 * SLICE, at_ms=NOW)) == 10
     record = encode_record(0, 0, b"k", b"v", [(b"", None)] * 10 * SLICE)
     headers = assemble_batch(record, count=1, last_offset_delta=0, base_timestamp=NOW, max_timestamp=NOW)
-    assert asked_for(headers, **full) == ["turn"] * 10
+    assert is_slow(headers)
+    assert slices(headers) == 10
 
 
-def test_an_ordinary_topic_asks_for_nothing() -> None:
-    assert asked_for(many(at_ms=NOW), cleanup_policy="delete") == []
+def test_the_records_of_an_ordinary_topic_are_not_walked() -> None:
+    assert not is_slow(many_records(at_ms=NOW), kbroker_record_validation="header", cleanup_policy="delete")
 
 
 @pytest.mark.parametrize("codec", range(1, 5), ids=CODEC_NAMES[1:])
-def test_what_decompresses_to_much_is_done_in_a_thread(codec: int) -> None:
-    full = {"kbroker_record_validation": "full", "max_message_bytes": 8 << 20}
+def test_large_batches_are_decompressed_in_a_thread(codec: int) -> None:
+    def threads(size: int) -> list[str]:
+        calls: list[str] = []
+        validate(batch(b"v" * size, codec=codec, at_ms=NOW), calls, max_message_bytes=8 << 20)
+        return calls
 
-    def apart(size: int) -> list[str]:
-        return [one for one in asked_for(batch(b"v" * size, codec=codec, at_ms=NOW), **full) if one != "turn"]
-
-    assert apart(100) == []
-    assert apart(MEDIUM_DECOMPRESSED // 2) == ["medium"]
-    assert apart(2 * MEDIUM_DECOMPRESSED) == ["medium", "large"]
+    assert threads(100) == []
+    assert threads(MEDIUM_DECOMPRESSED // 2) == ["decompress_mapped"]
+    assert threads(2 * MEDIUM_DECOMPRESSED) == 2 * ["decompress_mapped"]
     with pytest.raises(KafkaError) as refused:
-        apart(MAX_DECOMPRESSED)
+        threads(MAX_DECOMPRESSED)
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_many_members_of_nothing_are_read_in_a_thread() -> None:
-    """Nothing comes out of them, but they take time."""
+def test_many_empty_gzip_members_are_decompressed_in_a_thread() -> None:
+    """They become nothing, but they take time."""
     body = compress(1, b"") * 1000 + compress(1, encode_record(0, 0, b"k", b"v"))
     made = assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=NOW, max_timestamp=NOW, attributes=1)
-    assert asked_for(made, kbroker_record_validation="full") == ["medium"]
+    calls: list[str] = []
+    validate(made, calls)
+    assert calls == ["decompress_mapped"]
 
 
 @pytest.mark.parametrize("codec", range(1, 5), ids=CODEC_NAMES[1:])
@@ -102,8 +119,7 @@ def result(function: object, codec: int, data: bytes) -> object:
         return type(error)
 
 
-def test_records_are_walked_as_they_are_read() -> None:
-    """What is taken is what `iter_records` gives."""
+def test_the_walk_accepts_what_iter_records_reads() -> None:
     random = Random(5)
     topic = config(kbroker_record_validation="full")
     seen = {True: 0, False: 0}
@@ -121,7 +137,7 @@ def test_records_are_walked_as_they_are_read() -> None:
         except MalformedError:
             whole = []
         try:
-            finished(lambda made=made: validate(memoryview(made), topic, NOW, produce_version=13))  # type: ignore[misc]
+            validate_completely(lambda made=made: validate_batch(memoryview(made), topic, NOW, produce_version=13))  # type: ignore[misc]
             taken = True
         except KafkaError as error:
             taken = error.code == ErrorCode.INVALID_TIMESTAMP
@@ -138,10 +154,10 @@ async def test_a_connections_batches_keep_their_order(m: Machine) -> None:
     one, other = await m.client(), await m.client()
     await one.create_topic("t", cleanup_policy="compact")
     m.threads.held.add("decompress_mapped")
-    long = one.send_produce("t", many(codec=ZSTD))
+    long = one.send_produce("t", many_records(codec=ZSTD))
     after = one.send_produce("t", batch(b"after"))
     unanswered = one.send_produce("t", batch(b"last"), acks=1)
-    await m.until(lambda: in_lane(m))
+    await m.until(lambda: is_validating(m))
     assert (await other.produce("t", batch(b"others"))).base_offset == 0
     assert not long.done()
     m.threads.release("decompress_mapped")
@@ -149,7 +165,7 @@ async def test_a_connections_batches_keep_their_order(m: Machine) -> None:
     assert (await after).base_offset == 1 + MANY
     assert (await unanswered).base_offset == 2 + MANY
     assert (await one.read("t"))[-2:] == [b"after", b"last"]
-    assert holds_nothing(m)
+    assert not is_validating(m)
 
 
 @story
@@ -158,7 +174,14 @@ async def test_the_rest_of_a_request_waits_with_it(m: Machine) -> None:
     await client.create_topic("t", 3, cleanup_policy="compact")
     await client.create_topic("plain", flush_before_ack=True)
     keyless = batch(b"x", key=None)
-    parts = [(0, batch(b"a")), (1, many(codec=ZSTD)), (0, many()), (2, keyless), (9, batch(b"x")), (0, batch(b"b"))]
+    parts = [
+        (0, batch(b"a")),
+        (1, many_records(codec=ZSTD)),
+        (0, many_records()),
+        (2, keyless),
+        (9, batch(b"x")),
+        (0, batch(b"b")),
+    ]
     topics = [
         TopicProduceData(name="t", partition_data=[]),
         TopicProduceData(name="t", partition_data=[PartitionProduceData(index=i, records=r) for i, r in parts]),
@@ -182,8 +205,8 @@ async def test_the_rest_of_a_request_waits_with_it(m: Machine) -> None:
 async def test_one_that_is_not_answered(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact")
-    client.produce_acks_0("t", many())
-    client.produce_acks_0("t", many(codec=LZ4))
+    client.produce_acks_0("t", many_records())
+    client.produce_acks_0("t", many_records(codec=LZ4))
     assert (await client.produce("t", batch(b"after"))).base_offset == 2 * MANY
     client.produce_acks_0("t", batch(*[b"x"] * MANY, key=None))
     await client.closed
@@ -206,26 +229,38 @@ async def test_batches_of_clients_that_are_gone_are_appended_and_their_memory_is
     assert memory.held_bytes == memory.in_progress_bytes == 4 * len(large)
     m.threads.release("decompress_mapped")
     await m.until(lambda: memory.held_bytes == 0)
-    assert holds_nothing(m)
+    assert not is_validating(m)
     assert m.partition("t").log.log_end_offset == 4
 
 
 @story
-async def test_large_ones_are_held_one_at_a_time(m: Machine) -> None:
+async def test_large_batches_are_decompressed_one_at_a_time(m: Machine) -> None:
     clients = [await m.client() for _ in range(6)]
     await clients[0].create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
     large = batch(b"v" * 2 * MEDIUM_DECOMPRESSED, codec=ZSTD)
-    lane = m.broker.services.replicas.lane
-    asked = [client.send_produce("t", bytearray(large)) for client in clients]
-    most = {"large": 0, "medium": 0}
-    while not all(one.done() for one in asked):
-        held = [job.holds for job in lane._turns]
-        most["large"] = max(most["large"], 1 - lane._large.free, held.count(lane._large))
-        most["medium"] = max(most["medium"], 1 - lane._medium.free)
-        await asyncio.sleep(0.001)
-    assert most == {"large": 1, "medium": 1}
-    assert sorted([(await one).base_offset for one in asked]) == list(range(6))
-    assert holds_nothing(m)
+    m.threads.held.add("decompress_mapped")
+    responses = [client.send_produce("t", bytearray(large)) for client in clients]
+    most = 0
+    while not all(response.done() for response in responses):
+        await asyncio.sleep(1)
+        most = max(most, len(m.threads._waiting))
+        m.threads.let_go("decompress_mapped")
+    # One that turns out to be large, and one that is large.
+    assert most == 2
+    assert sorted([(await response).base_offset for response in responses]) == list(range(6))
+    assert not is_validating(m)
+
+
+@story
+async def test_batches_are_walked_in_turn(m: Machine) -> None:
+    """A small batch does not wait until larger ones are validated."""
+    clients = [await m.client() for _ in range(4)]
+    await clients[0].create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
+    huge = [client.send_produce("t", many_records(10 * QUICK_SLICES * SLICE)) for client in clients[:3]]
+    await m.until(lambda: m.broker._server.context.memory.in_progress_bytes)
+    assert (await clients[3].produce("t", many_records(4 * SLICE))).base_offset == 0
+    assert not any(response.done() for response in huge)
+    assert sorted([(await response).error_code for response in huge]) == [0, 0, 0]
 
 
 @story
@@ -234,7 +269,7 @@ async def test_a_topic_that_is_gone_when_it_is_through(m: Machine) -> None:
     await admin.create_topic("t", cleanup_policy="compact")
     m.threads.held.add("decompress_mapped")
     asked = client.send_produce("t", batch(b"v" * MEDIUM_DECOMPRESSED, codec=ZSTD))
-    await m.until(lambda: in_lane(m))
+    await m.until(lambda: is_validating(m))
     await admin.delete_topic("t")
     await admin.create_topic("t")
     m.threads.release("decompress_mapped")
@@ -257,8 +292,8 @@ async def test_the_broker_stops_meanwhile(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact")
     m.threads.held.add("decompress_mapped")
-    client.send_produce("t", many(codec=ZSTD)).add_done_callback(lambda asked: asked.exception())
-    await m.until(lambda: in_lane(m))
+    client.send_produce("t", many_records(codec=ZSTD)).add_done_callback(lambda asked: asked.exception())
+    await m.until(lambda: is_validating(m))
     await m.restart()
     m.threads.release("decompress_mapped")
     assert m.partition("t").log.log_end_offset == 0
@@ -273,7 +308,7 @@ def test_a_timestamp_beyond_a_long_is_javas() -> None:
         message_timestamp_after_max_ms=2**63 - 1,
         message_timestamp_before_max_ms=2**63 - 1,
     )
-    batch_, header, _ = finished(lambda: validate(memoryview(made), topic, NOW, produce_version=13))
+    batch_, header, _ = validate_completely(lambda: validate_batch(memoryview(made), topic, NOW, produce_version=13))
     assert parse_header(batch_) == header
     assert header.max_timestamp == -1
     assert len(body_of(batch_, 0, header.size)) == len(body)

@@ -1,0 +1,82 @@
+"""Fetch requests that wait until there is enough to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbroker.replica.fetch.fetch_session import FetchSession
+from kbroker.replica.fetch.partition_reads import READ_COMMITTED
+from kbroker.replica.purgatory import DelayedOperation, Purgatory
+from protocol.fast.fetch import FetchRequest, FetchResponse
+
+
+class DelayedFetch(DelayedOperation[FetchResponse]):
+    """A request that waits for `min_bytes` or its deadline, or for the disk.
+
+    When the wait for bytes is over, `on_ready` is called, which reads and completes it. It is called in the next
+    iteration of the event loop, so the appends of one iteration share a response.
+    """
+
+    __slots__ = ("_call_soon", "_gained_bytes", "_is_waiting", "_min_bytes", "_on_ready", "request", "session")
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        session: FetchSession,
+        request: FetchRequest,
+        call_soon: Callable[[Callable[[], None]], object],
+        on_ready: Callable[[DelayedFetch], None],
+    ) -> None:
+        super().__init__(purgatory)
+        self.session = session
+        self.request = request
+        self._call_soon = call_soon
+        self._on_ready = on_ready
+        self._is_waiting = False
+        self._gained_bytes = 0
+        self._min_bytes = 0
+        session.waiter = self
+
+    @property
+    def read_committed(self) -> bool:
+        return self.request.isolation_level == READ_COMMITTED
+
+    def wait_for_bytes(self, available: int, min_bytes: int, deadline_ms: int) -> None:
+        # Partitions that are not ready notify the session already.
+        for fetched in self.session.ready:
+            if fetched.target is not None:
+                fetched.target.fetchers[fetched] = None
+        self._is_waiting = True
+        self._gained_bytes, self._min_bytes = available, min_bytes
+        self.watch(deadline_ms)
+
+    def gained(self, size: int) -> None:
+        """A partition has `size` bytes more to read; 0 if it has another change that must be sent."""
+        self._gained_bytes += size
+        if self._is_waiting and (size == 0 or self._gained_bytes >= self._min_bytes):
+            self._is_waiting = False
+            self._call_soon(self._end_wait)
+
+    def expire(self) -> None:
+        self._is_waiting = False
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        if not self.is_done:
+            self.stop_watching()
+            self._on_ready(self)
+
+    def complete(self, response: FetchResponse) -> None:
+        self._leave_session()
+        super().complete(response)
+
+    def abandon(self) -> None:
+        """The connection is closed. The session is as if the request had not been made."""
+        if not self.is_done:
+            super().abandon()
+            self._leave_session()
+            self.session.end_request()
+
+    def _leave_session(self) -> None:
+        if self.session.waiter is self:
+            self.session.waiter = None

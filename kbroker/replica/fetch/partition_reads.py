@@ -1,0 +1,237 @@
+"""Reads the partitions of a fetch session, within the limits of a request.
+
+What is in memory is read at once. When a partition's records are not, and nothing was read before it, the rest of the
+request is read in a thread. So partitions that are read from the disk get their share beside those in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kbroker.common import Buffer, KafkaError
+from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
+from kbroker.replica.partition import Partition
+from kbroker.storage.log.reading.file_slice import FileSlice
+from protocol.errors import ErrorCode
+from protocol.fast.fetch import FetchRequest, FetchResult, TopicKey
+
+if TYPE_CHECKING:
+    from kbroker.storage.log.log import Log
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+# (producer id, first offset) of aborted transactions; None for a request with READ_UNCOMMITTED.
+AbortedTransactions = list[tuple[int, int]] | None
+# What a thread has read.
+ColdReadResult = tuple[Buffer, AbortedTransactions] | KafkaError
+
+
+class Partitions(Protocol):
+    """The replica manager."""
+
+    def get(self, key: TopicKey, index: int) -> Partition | None: ...
+
+    def missing_error(self, key: TopicKey, index: int) -> ErrorCode: ...
+
+
+class ColdRead(NamedTuple):
+    """A read for a thread: at most `max_bytes` from `offset` on, below `end_offset`."""
+
+    fetched: FetchPartition
+    partition: Partition
+    offset: int
+    end_offset: int
+    max_bytes: int
+    read_committed: bool
+
+
+class FetchReads:
+    """What was read for a response. `size`: bytes of records. `must_respond`: the request must not wait for more."""
+
+    __slots__ = ("cold", "must_respond", "results", "size")
+
+    def __init__(self) -> None:
+        self.results: list[tuple[FetchPartition, FetchResult]] = []
+        self.size = 0
+        self.must_respond = False
+        self.cold: list[ColdRead] = []
+
+    def add_error(self, fetched: FetchPartition, code: ErrorCode) -> None:
+        # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
+        aborted: AbortedTransactions = [] if fetched.target is None else None
+        self.results.append((fetched, FetchResult(fetched.index, code, -1, -1, -1, aborted, b"")))
+
+    def add(
+        self,
+        session: FetchSession,
+        fetched: FetchPartition,
+        partition: Partition,
+        request: FetchRequest,
+        records: Buffer | FileSlice,
+        aborted: AbortedTransactions = None,
+    ) -> None:
+        """Add a partition, unless the client knows all of it already (KIP-227)."""
+        if records or not session.is_incremental or fetched.last_sent != state_of(partition):
+            self.size += len(records)
+            self.results.append((fetched, _result(partition, fetched, request, records, aborted)))
+        elif fetched.offset >= partition.high_watermark:
+            wait_for_change(session, fetched, partition)
+
+
+def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int, partitions: Partitions) -> FetchReads:
+    """Read the partitions that are ready, or all in the first request of a session.
+
+    At most `max_bytes`, but at least one batch (KIP-74). The partitions that are not `ready` afterwards notify the
+    session of changes.
+    """
+    reads = FetchReads()
+    read_committed = request.isolation_level == READ_COMMITTED
+    read_all = not session.is_incremental
+    for fetched in list(session.partitions.values() if read_all else session.ready):
+        if reads.size >= max_bytes and reads.size and not read_all:
+            break
+        try:
+            partition: Partition | None = fetched.target  # type: ignore[assignment]
+            if partition is None or partition.is_closed:
+                # Closed: its topic was deleted, and perhaps created again.
+                partition = _look_up(fetched, partitions)
+            diverging = check_fetch(partition, fetched, request)
+        except KafkaError as error:
+            reads.must_respond = True
+            reads.add_error(fetched, error.code)
+            continue
+        if diverging is not None:
+            reads.must_respond = True
+            reads.results.append((fetched, _result(partition, fetched, request, b"")._replace(diverging=diverging)))
+            continue
+        log = partition.log
+        end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
+        if log.offline is not None:
+            end_offset = min(end_offset, log.readable_end)
+        limit = min(fetched.max_bytes, max_bytes - reads.size)
+        if fetched.offset >= end_offset or (limit <= 0 and reads.size):
+            reads.add(session, fetched, partition, request, b"")
+            continue
+        records: Buffer | FileSlice | None = None
+        aborted: AbortedTransactions = None
+        if not reads.cold:
+            try:
+                records = log.read_or_slice(fetched.offset, max(limit, 0), end_offset, not reads.size)
+                if read_committed and records and fetched.offset <= log.last_aborted_offset:
+                    aborted = aborted_transactions(log, fetched.offset, len(records), wait=False)
+                    if aborted is None:
+                        records = None
+            except KafkaError as error:
+                reads.must_respond = True
+                reads.add_error(fetched, error.code)
+                continue
+        if records is None and not reads.size:
+            reads.cold.append(ColdRead(fetched, partition, fetched.offset, end_offset, limit, read_committed))
+        else:
+            # Cold records behind others that were read are left to the next request.
+            reads.add(session, fetched, partition, request, records or b"", aborted)
+    return reads
+
+
+def _look_up(fetched: FetchPartition, partitions: Partitions) -> Partition:
+    partition = fetched.target = partitions.get(fetched.key, fetched.index)
+    if partition is None:
+        raise KafkaError(partitions.missing_error(fetched.key, fetched.index))
+    return partition
+
+
+def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchRequest) -> tuple[int, int] | None:
+    """Raise KafkaError if the client may not fetch from its offset.
+
+    Returns (epoch, end offset) up to which the client's log agrees with this one, if the client sent the last epoch
+    that it has fetched and they do not agree up to its offset (KIP-595); else None.
+    """
+    partition.check_leader(fetched.current_epoch)
+    if request.replica_id >= 0:
+        # Not a replica of this partition: replication comes with the cluster.
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    log = partition.log
+    if log.offline is not None and fetched.offset >= log.readable_end:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    if fetched.offset < log.log_start_offset:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if fetched.last_epoch >= 0:
+        epoch, end_offset = log.epochs.end_offset_for(fetched.last_epoch, log.log_end_offset)
+        if end_offset < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < fetched.last_epoch or end_offset < fetched.offset:
+            return epoch, end_offset
+    if fetched.offset > log.log_end_offset:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return None
+
+
+def _result(
+    partition: Partition,
+    fetched: FetchPartition,
+    request: FetchRequest,
+    records: Buffer | FileSlice,
+    aborted: AbortedTransactions = None,
+) -> FetchResult:
+    return FetchResult(
+        fetched.index,
+        0,
+        partition.state.high_watermark,
+        partition.last_stable_offset,
+        partition.log.log_start_offset,
+        aborted or [] if request.isolation_level == READ_COMMITTED else None,
+        records,
+    )
+
+
+def state_of(partition: Partition) -> tuple[int, int]:
+    """What a response says of a partition besides its records. The last stable offset changes only with these."""
+    return partition.state.high_watermark, partition.log.log_start_offset
+
+
+def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: Partition) -> None:
+    """The partition has nothing to send until it notifies the session."""
+    session.ready.pop(fetched, None)
+    partition.fetchers[fetched] = None
+
+
+# Reads that wait for the disk.
+
+
+def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int) -> list[ColdReadResult]:
+    """Read in a thread, one partition after the other until there are `max_bytes`: the results of those that were."""
+    results: list[ColdReadResult] = []
+    size = 0
+    for _, partition, offset, end_offset, partition_max_bytes, read_committed in cold_reads:
+        limit = min(partition_max_bytes, max_bytes - size)
+        if size and limit <= 0:
+            break
+        try:
+            records = partition.log.read_blocking(offset, max(limit, 0), end_offset, not size)
+            aborted = aborted_transactions(partition.log, offset, len(records), wait=True) if read_committed else None
+        except KafkaError as error:
+            results.append(error)
+            continue
+        size += len(records)
+        results.append((records, aborted))
+    return results
+
+
+def add_cold_results(
+    reads: FetchReads, session: FetchSession, request: FetchRequest, results: Sequence[ColdReadResult]
+) -> None:
+    """Add what a thread has read. The partitions that it did not reach are left to the next request."""
+    for number, cold_read in enumerate(reads.cold):
+        result = results[number] if number < len(results) else (b"", None)
+        if isinstance(result, KafkaError):
+            reads.add_error(cold_read.fetched, result.code)
+        else:
+            reads.add(session, cold_read.fetched, cold_read.partition, request, *result)
+
+
+def aborted_transactions(log: Log, offset: int, size: int, wait: bool) -> AbortedTransactions:
+    """The aborted transactions for `size` bytes from `offset` on; None if that would have to wait for the disk."""
+    found = log.aborted_transactions(offset, size, wait)
+    # In the order of their markers, as Kafka sends them; consumers sort them.
+    return None if found is None else [(transaction.producer_id, transaction.first_offset) for transaction in found]

@@ -1,0 +1,80 @@
+"""Appends of transaction markers: those of one partition and one iteration of the event loop share a write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.replica.partition import OnCommitted, Partition
+from kbroker.storage.log.control_batches import MarkerBatch
+from kbroker.storage.producers.transaction_marker import TransactionMarker
+from protocol.errors import ErrorCode
+from protocol.records.batch import parse_header
+from protocol.records.control import EndTransactionMarker, build_end_marker
+
+if TYPE_CHECKING:
+    from kbroker.runtime.environment import Environment
+
+MAX_MARKERS_PER_WRITE = 1000
+# A marker has 78 bytes.
+_MAX_MARKER_BYTES = 128
+
+
+class MarkerAppends:
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._waiting: dict[Partition, list[tuple[TransactionMarker, OnCommitted]]] = {}
+
+    def add(self, partition: Partition, marker: TransactionMarker, on_committed: OnCommitted) -> None:
+        """Append in the next iteration. `on_committed`: called when the marker is committed, or cannot be appended."""
+        if not self._waiting:
+            self._environment.loop.call_soon(self._append_all)
+        self._waiting.setdefault(partition, []).append((marker, on_committed))
+
+    def _append_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for partition, markers in waiting.items():
+            max_markers = max(1, min(MAX_MARKERS_PER_WRITE, partition.log.config.segment_bytes // _MAX_MARKER_BYTES))
+            group: dict[int, tuple[TransactionMarker, OnCommitted]] = {}
+            for marker, on_committed in markers:
+                # Whether a producer's second marker is valid depends on its first one being appended.
+                if marker.producer_id in group or len(group) == max_markers:
+                    self._append(partition, group)
+                    group = {}
+                group[marker.producer_id] = (marker, on_committed)
+            self._append(partition, group)
+
+    def _append(self, partition: Partition, group: dict[int, tuple[TransactionMarker, OnCommitted]]) -> None:
+        now_ms = self._environment.clock.now_ms()
+        batches: list[MarkerBatch] = []
+        callbacks = []
+        for marker, on_committed in group.values():
+            try:
+                check_marker(partition, marker)
+            except KafkaError as error:
+                on_committed(error.code)
+                continue
+            end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
+            batch = build_end_marker(end, marker.producer_id, marker.producer_epoch, now_ms)
+            batches.append((batch, parse_header(batch), end))
+            callbacks.append(on_committed)
+        if not batches:
+            return
+        try:
+            base_offset = partition.append_markers(batches, now_ms)
+        except KafkaError as error:
+            for on_committed in callbacks:
+                on_committed(error.code)
+            return
+        for offset, on_committed in enumerate(callbacks, base_offset):
+            partition.on_committed(offset + 1, on_committed)
+
+
+def check_marker(partition: Partition, marker: TransactionMarker) -> None:
+    """Raise KafkaError if a marker may not be appended now. The conditions are those of acks=all."""
+    if partition.is_closed or not partition.is_leader:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    log = partition.log
+    if partition.state.is_under_min_isr(log.config.min_insync_replicas):
+        raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    log.producers.check_marker(marker)

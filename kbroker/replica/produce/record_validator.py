@@ -1,0 +1,166 @@
+"""Validates the records of batches beside other requests, where a topic requires that (batch_validation.py says when).
+
+A batch of a kilobyte may decompress to a gigabyte, or hold a million records, and the event loop serves everybody else.
+Therefore `validate_small` does only what takes at most a tenth of a millisecond. For other batches it raises
+NeedsSlowValidation, and the coroutine `RecordValidator.validate` does the work:
+
+- Decompression and compression run in a thread, without the interpreter's lock.
+- Records are walked on the event loop, one slice of one batch in each iteration. A thread would not help: walking is
+  Python code that holds the interpreter's lock, and each switch would cost other requests up to 5 ms.
+- At most two batches are held decompressed, one of up to 1 MiB and one of any size, so memory is bounded.
+"""
+
+from __future__ import annotations
+
+from asyncio import Lock, sleep
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer, KafkaError
+from kbroker.replica.produce.record_validation import (
+    ValidatedBatch,
+    WritableBatch,
+    convert,
+    target_codec,
+    too_large,
+    walk_records,
+)
+from protocol.errors import ErrorCode, MalformedError
+from protocol.records.batch import BatchHeader, body_of
+from protocol.records.compression import GZIP, NONE, TooLargeError, compress, decompress, decompress_mapped
+
+if TYPE_CHECKING:
+    from kbroker.config import TopicConfig
+    from kbroker.runtime.environment import Environment
+
+MIB = 1 << 20
+MAX_DECOMPRESSED = 24 * MIB
+# What is decompressed at once: by its size, and by what it becomes. An empty member of gzip has 20 bytes and takes
+# 5 us, an empty block of zstd has 3 bytes and takes 10 ns.
+SMALL = 16 * 1024
+SMALL_GZIP = 1024
+SMALL_DECOMPRESSED = 64 * 1024
+MEDIUM_DECOMPRESSED = MIB
+# A batch with more slices than usual ones have gets PACED_SLICES per millisecond: a process that is never idle would
+# be treated as a batch job by the scheduler of the system.
+QUICK_SLICES = 64
+PACED_SLICES = 2
+PACE_S = 0.001
+
+
+class NeedsSlowValidation(Exception):
+    """The records of a batch cannot be validated at once."""
+
+    def __init__(self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+        super().__init__("the records of a batch need slow validation")
+        self.batch = batch
+        self.header = header
+        self.config = config
+        self.now_ms = now_ms
+
+
+def validate_small(batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int) -> ValidatedBatch:
+    """Validate and convert a batch now. Raises KafkaError, and NeedsSlowValidation if that takes too long."""
+    body = _decompress_small(header.codec, body_of(batch, 0, header.size))
+    if body is not None:
+        try:
+            next(walk_records(body, header, config, now_ms))
+        except StopIteration as end:
+            codec = target_codec(header, config)
+            if codec == header.codec:
+                return convert(batch, header, config, now_ms, end.value, None)
+            if len(body) <= SMALL:
+                recompressed = compress(codec, body, _level(codec, config))
+                return convert(batch, header, config, now_ms, end.value, recompressed)
+    raise NeedsSlowValidation(batch, header, config, now_ms)
+
+
+def _decompress_small(codec: int, data: memoryview) -> Buffer | None:
+    if codec == NONE:
+        # Walking bytes is faster than walking a memoryview.
+        return bytes(data) if len(data) <= SMALL_DECOMPRESSED else data
+    if len(data) > (SMALL_GZIP if codec == GZIP else SMALL):
+        return None
+    try:
+        return decompress(codec, data, SMALL_DECOMPRESSED)
+    except TooLargeError:
+        return None
+    except MalformedError as error:
+        raise _cannot_decompress(error) from None
+
+
+def _cannot_decompress(error: MalformedError) -> KafkaError:
+    """Kafka fails unexpectedly, with this code."""
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Records cannot be decompressed: {error}.")
+
+
+def _level(codec: int, config: TopicConfig) -> int | None:
+    levels = (None, config.compression_gzip_level, None, config.compression_lz4_level, config.compression_zstd_level)
+    return levels[codec]
+
+
+class RecordValidator:
+    """All slow validations of a broker."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._offload = environment.offload
+        # Each for one batch at a time: decompressed to at most MEDIUM_DECOMPRESSED, decompressed to more, being
+        # compressed, and being walked in this iteration of the event loop.
+        self._medium = Lock()
+        self._large = Lock()
+        self._compressing = Lock()
+        self._walking = Lock()
+
+    async def validate(self, slow: NeedsSlowValidation) -> ValidatedBatch:
+        """Validate and convert a batch, in a buffer that nobody else uses. Raises KafkaError."""
+        codec, data = slow.header.codec, body_of(slow.batch, 0, slow.header.size)
+        if codec == NONE:
+            return await self._validate_body(slow, data)
+        try:
+            async with self._medium:
+                return await self._validate_body(slow, await self._decompress(codec, data, MEDIUM_DECOMPRESSED))
+        except TooLargeError:
+            pass
+        try:
+            async with self._large:
+                limit = max(MAX_DECOMPRESSED, slow.config.max_message_bytes)
+                return await self._validate_body(slow, await self._decompress(codec, data, limit))
+        except TooLargeError as error:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"The record batch has {error}.") from None
+
+    async def _decompress(self, codec: int, data: memoryview, limit: int) -> Buffer:
+        try:
+            return await self._offload(decompress_mapped, codec, data, limit)
+        except TooLargeError:
+            raise
+        except MalformedError as error:
+            raise _cannot_decompress(error) from None
+
+    async def _validate_body(self, slow: NeedsSlowValidation, body: Buffer) -> ValidatedBatch:
+        header, config, now_ms = slow.header, slow.config, slow.now_ms
+        max_timestamp = await self._walk(walk_records(body, header, config, now_ms))
+        recompressed = None
+        codec = target_codec(header, config)
+        if codec != header.codec:
+            if codec == NONE and len(body) > config.max_message_bytes:
+                raise too_large(len(body), config)
+            async with self._compressing:
+                recompressed = await self._offload(compress, codec, body, _level(codec, config))
+        return convert(slow.batch, header, config, now_ms, max_timestamp, recompressed)
+
+    async def _walk(self, steps: Generator[None, None, int]) -> int:
+        """Walk the records, in turn with the other batches that are walked."""
+        slices = 0
+        while True:
+            is_paced = slices >= QUICK_SLICES
+            async with self._walking:
+                try:
+                    for _ in range(PACED_SLICES if is_paced else 1):
+                        next(steps)
+                        slices += 1
+                except StopIteration as end:
+                    max_timestamp: int = end.value
+                    return max_timestamp
+                await sleep(0)
+            if is_paced:
+                await sleep(PACE_S)

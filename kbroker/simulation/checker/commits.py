@@ -132,8 +132,10 @@ class _Sweep:
                 self._overwriter,
                 loss,
             )
-        # Of several commits of this offset the first may be the durable one, if it was not gone before.
-        durable = next((one for one in self._by_offset.get(floor, []) if one.end >= self._durable_from), None)
+        # Of several commits of this offset the first may be the durable one, unless it was gone before. Only a disk that
+        # rots takes what was durable at an earlier Loss.
+        before = [one for one in self._by_offset.get(floor, []) if one.begun < loss.begun]
+        durable = next((one for one in before if one.end >= self._durable_from), before[0] if before else None)
         self._durable_from = self._overwritten = min(self._overwritten, 0 if durable is None else durable.begun)
         self._overwriter = None if durable is None else durable.operation
         self._seen, self._seen_offset, self._lost_before = 0, NOTHING, loss.begun

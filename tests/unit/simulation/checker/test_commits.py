@@ -184,6 +184,19 @@ def test_two_losses():
     assert story.kinds() == ["lost commit"]
 
 
+def test_rot_takes_a_commit_that_was_durable():
+    """What the second Loss leaves is older than what was durable at the first. Later it is committed once more."""
+    story = Story()
+    for offset in (5, 6, 7):
+        story.commit(offset)
+    story.loss(commits=6)
+    story.commit(8)
+    story.loss(commits=5)
+    story.committed(5)
+    story.commit(5)
+    assert story.kinds() == []
+
+
 def test_under_flush_before_ack_a_loss_takes_no_acknowledged_commit():
     for durable, kinds in ((8, ["unflushed acknowledgement"]), (9, [])):
         assert committed_and_lost(durable=durable).kinds(durable=True) == kinds

@@ -132,8 +132,8 @@ class _Sweep:
                 self._overwriter,
                 loss,
             )
-        # Of several commits of this offset the first may be the durable one, unless it was gone before. Only a disk that
-        # rots takes what was durable at an earlier Loss.
+        # Of several commits of this offset the first may be the durable one, unless an earlier Loss took it. What was
+        # durable then is durable now, except on a disk that rots.
         before = [one for one in self._by_offset.get(floor, []) if one.begun < loss.begun]
         durable = next((one for one in before if one.end >= self._durable_from), before[0] if before else None)
         self._durable_from = self._overwritten = min(self._overwritten, 0 if durable is None else durable.begun)

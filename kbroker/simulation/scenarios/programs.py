@@ -18,6 +18,7 @@ from kbroker.simulation.clients.workloads.sabotage import sabotage
 from kbroker.simulation.clients.workloads.settling import all_is_transformed, no_transaction_is_open
 from kbroker.simulation.clients.workloads.transacting import Work, transact, transform
 from kbroker.simulation.clients.workloads.values import Values
+from kbroker.simulation.clients.workloads.waiting_fetches import wait_alone
 from kbroker.simulation.clients.workloads.workload import Setting, Stop, produce, trim
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.simulation.runtime.host import HostLoop
@@ -217,6 +218,11 @@ class Programs:
         generations = {join.generation for join in last.values()}
         places = {place for join in last.values() for place in join.partitions}
         return len(last) == len(names) and len(generations) == 1 and places.issuperset(self.places)
+
+    async def wait_alone(self) -> None:
+        """Fetches that nothing but the broker's own timers completes."""
+        host = self._stage.client("waiter")
+        await host.run(wait_alone(self._setting(host), self._stage.random_for("waiter"), self.places[0]))
 
     async def read_all(self) -> None:
         """Every record, and what the group has committed."""

@@ -9,7 +9,9 @@ from kbroker.common import KafkaError
 from kbroker.metadata import controller
 from kbroker.metadata.store.journal import Journal
 from kbroker.replica.fetch import fetch_manager, partition_reads
+from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.partition import Partition
+from kbroker.replica.purgatory import Purgatory
 from kbroker.server.response_queue import ResponseQueue
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -19,6 +21,8 @@ from tests.unit.simulation.mutations.mutation import mutation
 from tests.unit.simulation.mutations.shapes import blink, only, short
 
 INVARIANT = "BrokenInvariant"
+# Only the end of the run matters.
+alone = short(0.1, producers=1, readers=1, members=0)
 
 
 # Acknowledgements.
@@ -157,6 +161,26 @@ def session_forgets_the_silent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fetch_manager, "wait_for_change", wait_for_change)
 
 
+@mutation(
+    "A second fetch in a session leaves the first waiting.", scenario="calm", signs=("LateResponse",), shape=alone
+)
+def first_fetch_of_a_session_waits_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FetchManager, "_end_waiter", lambda manager, session: None)
+
+
+@mutation(
+    "After a deadline the timer for the next one is not set.", scenario="calm", signs=("LateResponse",), shape=alone
+)
+def next_deadline_has_no_timer(patch: pytest.MonkeyPatch) -> None:
+    def expire(purgatory: Purgatory) -> None:
+        purgatory._timer = None
+        now_ms = purgatory._environment.clock.mono_ms()
+        while (operation := purgatory._deadlines.pop_due(now_ms)) is not None:
+            operation.expire()
+
+    patch.setattr(Purgatory, "_expire", expire)
+
+
 # Responses.
 
 
@@ -216,6 +240,8 @@ SERVING = (
     duplicates_are_answered_wrongly,
     gaps_of_sequences_are_taken,
     session_forgets_the_silent,
+    first_fetch_of_a_session_waits_on,
+    next_deadline_has_no_timer,
     responses_overtake,
     metadata_is_not_synced,
     leader_epoch_stays,

@@ -1,0 +1,110 @@
+"""Fetches that wait while nothing else happens, after the faults have ended.
+
+Elsewhere the timers and appends of other clients' requests may complete a waiting fetch that the broker has forgotten.
+Here each fetch gets its response only if the broker completes it for its own sake.
+"""
+
+import asyncio
+from random import Random
+
+from kbroker.simulation.checker.history import Place
+from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.connections.connection import Connection
+from kbroker.simulation.clients.consumer.fetch_session import INITIAL_EPOCH
+from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
+from kbroker.simulation.clients.workloads.workload import Setting
+from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+# The last version that names topics.
+FETCH_VERSION = 12
+# The waits of two fetches that begin together.
+SHORT_WAIT_MS, LONG_WAIT_MS = 100, 400
+# The wait of a fetch that is superseded: longer than anything else takes here.
+SUPERSEDED_WAIT_MS = 5_000
+# A response may be later than its deadline by this much.
+SLACK_S = 1.0
+
+
+class LateResponse(AssertionError):
+    """A fetch that waited did not get its response in time."""
+
+
+async def wait_alone(setting: Setting, random: Random, place: Place) -> None:
+    """Two consumers wait at the end of a partition, then one sends two fetches in one session. Raises LateResponse."""
+    clusters = [Cluster(setting.loop, setting.bootstrap, random, f"waiter{number}") for number in range(2)]
+    try:
+        connections, end = await _connect(clusters, place)
+        await _wait_for_deadlines(setting.loop, connections, place, end)
+        await _supersede(setting.loop, connections, place, end)
+    finally:
+        for cluster in clusters:
+            cluster.close()
+
+
+async def _connect(clusters: list[Cluster], place: Place) -> tuple[list[Connection], int]:
+    while True:
+        try:
+            connections = [await cluster.leader(place) for cluster in clusters]
+            end, _ = await list_offset(clusters[0], place, LATEST)
+        except OSError:
+            await clusters[0].rest()
+        else:
+            return connections, end
+
+
+async def _wait_for_deadlines(
+    loop: asyncio.AbstractEventLoop, connections: list[Connection], place: Place, end: int
+) -> None:
+    """The deadline of the second fetch comes after that of the first, when no request sets a timer any more."""
+    waits = [
+        _fetch_in_time(loop, connection, _request(place, end, wait_ms), wait_ms / 1000)
+        for connection, wait_ms in zip(connections, (SHORT_WAIT_MS, LONG_WAIT_MS), strict=True)
+    ]
+    await asyncio.gather(*waits)
+
+
+async def _supersede(loop: asyncio.AbstractEventLoop, connections: list[Connection], place: Place, end: int) -> None:
+    """A client has lost a connection on which a fetch waits, and sends its next fetch on another one."""
+    session_id = (await _fetch_in_time(loop, connections[0], _request(place, end, 0, INITIAL_EPOCH), 0.0)).session_id
+    if not session_id:
+        # The broker has no slot for the session.
+        return
+    first = loop.create_task(
+        connections[0].request(
+            _in_session(session_id, INITIAL_EPOCH + 1, SUPERSEDED_WAIT_MS), FetchResponse, version=FETCH_VERSION
+        )
+    )
+    await asyncio.sleep(SHORT_WAIT_MS / 1000)
+    second = _in_session(session_id, INITIAL_EPOCH + 2, SHORT_WAIT_MS)
+    await _fetch_in_time(loop, connections[1], second, SHORT_WAIT_MS / 1000)
+    if not first.done():
+        first.cancel()
+        raise LateResponse("the second fetch of a session has its response, and the first still waits")
+
+
+async def _fetch_in_time(
+    loop: asyncio.AbstractEventLoop, connection: Connection, request: FetchRequest, wait_s: float
+) -> FetchResponse:
+    begun = loop.time()
+    try:
+        response = await connection.request(request, FetchResponse, version=FETCH_VERSION, timeout_s=wait_s + SLACK_S)
+    except OSError as error:
+        raise LateResponse(
+            f"a fetch that waits for {wait_s} s has no response after {loop.time() - begun:.3f} s: {error}"
+        ) from None
+    assert not response.error_code, response
+    return response
+
+
+def _request(place: Place, offset: int, wait_ms: int, session_epoch: int = -1) -> FetchRequest:
+    partition = FetchPartition(partition=place[1], fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        session_epoch=session_epoch,
+        topics=[FetchTopic(topic=place[0], partitions=[partition])],
+    )
+
+
+def _in_session(session_id: int, session_epoch: int, wait_ms: int) -> FetchRequest:
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, session_id=session_id, session_epoch=session_epoch)

@@ -18,7 +18,7 @@ from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.common.spark_options import Jars, Master, SparkConf, spark_session_for
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.compaction.compaction import CompactionResult
+    from kbroker.pipeline.archive.compaction.compaction import ArchiveCompactionResult
     from kbroker.pipeline.archive.compaction.plan import MergeBin
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
@@ -120,7 +120,7 @@ def _print_plan(bins: "Sequence[MergeBin]", leftovers: int, as_json: bool) -> No
         print(f"{count_text(leftovers, 'leftover')} of writers that died would be deleted")
 
 
-def _print_result(result: "CompactionResult", foreign: "Sequence[str]", as_json: bool) -> None:
+def _print_result(result: "ArchiveCompactionResult", foreign: "Sequence[str]", as_json: bool) -> None:
     if as_json:
         print_json(asdict(result) | {"foreign": list(foreign)})
     elif result.merged:

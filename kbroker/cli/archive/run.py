@@ -128,9 +128,9 @@ def _run(
 
 def _require_topics(options: "IngestOptions") -> None:
     """Raise before Spark starts, which takes seconds, if no broker responds or a named topic does not exist."""
-    from kbroker.pipeline.kafka import Cluster
+    from kbroker.pipeline.cluster_admin import ClusterAdmin
 
-    with Cluster(options.bootstrap) as cluster:
+    with ClusterAdmin(options.bootstrap) as cluster:
         cluster.require_topics(options.subscription.topics)
 
 

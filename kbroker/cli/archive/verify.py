@@ -116,7 +116,7 @@ def _verify(
 def _require_archive_and_broker(directory: str, address: str) -> None:
     """Raise before Spark starts, which takes seconds, if there is no archive or no broker responds."""
     from kbroker.pipeline.archive.verification.verify import require_archive
-    from kbroker.pipeline.kafka import BrokerGone, reachable
+    from kbroker.pipeline.cluster_admin import BrokerUnavailableError, require_reachable
     from kbroker.pipeline.storage.location import is_local, open_storage
 
     with pipeline_errors():
@@ -125,8 +125,8 @@ def _require_archive_and_broker(directory: str, address: str) -> None:
         if not address:
             return
         try:
-            reachable(address)
-        except BrokerGone as error:
+            require_reachable(address)
+        except BrokerUnavailableError as error:
             raise CliError(f"{error}; --offline verifies without a broker") from None
 
 

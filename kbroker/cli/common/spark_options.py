@@ -42,7 +42,7 @@ def spark_session_for(
     """Open a Spark session for one command. Errors of Spark and of the pipeline are raised as CliError."""
     from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.spark.session import spark_session
-    from kbroker.pipeline.spark.settings import parse_conf
+    from kbroker.pipeline.spark.session_conf import parse_conf
 
     with pipeline_errors():
         try:
@@ -57,13 +57,13 @@ def spark_session_for(
 def pipeline_errors() -> Iterator[None]:
     """Raise errors of the pipeline, Spark and py4j as CliError."""
     from kbroker.pipeline.errors import PipelineError
-    from kbroker.pipeline.spark.explain import explain, is_sparks
+    from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 
     try:
         yield
     except PipelineError as error:
         raise CliError(str(error)) from error
     except Exception as error:
-        if not is_sparks(error):
+        if not is_spark_error(error):
             raise
-        raise CliError(explain(error)) from error
+        raise CliError(error_text(error)) from error

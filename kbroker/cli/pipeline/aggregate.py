@@ -249,13 +249,13 @@ def template(
     ] = None,
 ) -> None:
     """Print a small job of your own to start from, which `kbroker pipeline run` runs as it is."""
-    from kbroker.pipeline.spark.template import TEXT
+    from kbroker.pipeline.spark.job_template import JOB_TEMPLATE
 
     if file is None:
-        print(TEXT, end="")
+        print(JOB_TEMPLATE, end="")
         return
     try:
         with open(file, "x", encoding="utf-8") as out:
-            out.write(TEXT)
+            out.write(JOB_TEMPLATE)
     except FileExistsError:
         raise CliError(f"{file}: is there already") from None

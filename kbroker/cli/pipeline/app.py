@@ -52,16 +52,16 @@ def fetch(
     from pathlib import Path
 
     from kbroker.pipeline.spark import connector
-    from kbroker.pipeline.spark.installed import require_spark
+    from kbroker.pipeline.spark.installation import require_spark
     from kbroker.pipeline.spark.java import require_java
-    from kbroker.pipeline.spark.settings import parse_conf
+    from kbroker.pipeline.spark.session_conf import parse_conf
 
     with pipeline_errors():
         ivy = parse_conf(conf or []).get("spark.jars.ivySettings")
         installed, java = require_spark(os.environ), require_java(os.environ)
         target = Path(directory) if directory is not None else connector.cache_directory(os.environ)
-        print_note(f"fetching Spark's Kafka connector {connector.VERSION}")
-        connector.fetch(target, installed, java, os.environ, Path(ivy) if ivy else None)
+        print_note(f"downloading Spark's Kafka connector {connector.VERSION}")
+        connector.fetch_connector(target, installed, java, os.environ, Path(ivy) if ivy else None)
         for jar in connector.connector_jars(target, installed):
             print(jar)
 

@@ -175,15 +175,15 @@ def replay(
 def _check_before_spark(directory: str, topics: Sequence[str], bootstrap: str) -> None:
     """Raise PipelineError for what can be found without Spark, which takes seconds to start."""
     from kbroker.pipeline.archive.archive import Archive
-    from kbroker.pipeline.kafka import reachable
+    from kbroker.pipeline.cluster_admin import require_reachable
     from kbroker.pipeline.replay.preparation import require_topics
-    from kbroker.pipeline.spark.installed import require_spark
+    from kbroker.pipeline.spark.installation import require_spark
     from kbroker.pipeline.storage.location import open_storage
 
     require_spark(os.environ)
     if "://" not in directory:
         require_topics(Archive.open(open_storage(directory)), topics)
-    reachable(bootstrap)
+    require_reachable(bootstrap)
 
 
 @contextmanager
@@ -230,13 +230,13 @@ def _execute(context: "ReplayContext", plan: "ReplayPlan", limit: "SpeedLimit") 
     """Execute a plan with a progress bar. Errors name the option that resumes the replay."""
     from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.replay.run import execute_plan
-    from kbroker.pipeline.spark.explain import explain, is_sparks
+    from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 
     try:
         with ProgressBar("replaying", plan.rows) as bar:
             return execute_plan(context, plan, limit, bar.advance_to)
     except Exception as error:
-        if not (isinstance(error, PipelineError) or is_sparks(error)):
+        if not (isinstance(error, PipelineError) or is_spark_error(error)):
             raise
-        detail = str(error) if isinstance(error, PipelineError) else explain(error)
+        detail = str(error) if isinstance(error, PipelineError) else error_text(error)
         raise PipelineError(f"{detail.rstrip('.')} (to continue: --resume {plan.id})") from error

@@ -16,8 +16,8 @@ from kbroker.pipeline.aggregate import result_files as aggregate_files
 from kbroker.pipeline.aggregate.definition import AggregateDefinition, check_definition
 from kbroker.pipeline.aggregate.sql import OBSERVED, PROBLEMS, aggregated, message, observed, read, windows
 from kbroker.pipeline.archive.manifest.model import TopicInfo
+from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.storage.location import open_storage
 
 if TYPE_CHECKING:
@@ -84,15 +84,15 @@ class AggregateSummary:
 
 def require_topics(bootstrap: str, definition: AggregateDefinition, target: ResultSink) -> None:
     """Raises PipelineError where no broker answers, a topic is absent, or is to be aggregated into itself."""
-    with Cluster(bootstrap) as cluster:
+    with ClusterAdmin(bootstrap) as cluster:
         _topics(cluster, definition, target)
 
 
-def _topics(cluster: Cluster, definition: AggregateDefinition, target: ResultSink) -> dict[str, TopicInfo]:
+def _topics(cluster: ClusterAdmin, definition: AggregateDefinition, target: ResultSink) -> dict[str, TopicInfo]:
     if target.topic in definition.topics:
         raise PipelineError(f"topic {target.topic} cannot be aggregated into itself")
     found = cluster.require_topics(definition.topics)
-    return found | cluster.topics([target.topic]) if target.topic else found
+    return found | cluster.describe_topics([target.topic]) if target.topic else found
 
 
 class AggregateQuery:
@@ -129,7 +129,7 @@ class AggregateQuery:
 
     def _claim(self) -> None:
         topic = self.target.topic
-        with Cluster(self._bootstrap) as cluster:
+        with ClusterAdmin(self._bootstrap) as cluster:
             found = _topics(cluster, self.definition, self.target)
             ids = {name: found[name].topic_id for name in self.definition.topics}
             where = f"topic {topic}" if topic else "files"
@@ -139,7 +139,7 @@ class AggregateQuery:
             elif topic not in found:
                 cluster.create_topic(topic, max(found[name].partitions for name in ids), COMPACTED)
                 self.remarks.append(f"topic {topic} is created, with cleanup.policy=compact")
-            elif "compact" not in cluster.in_force("cleanup.policy", [topic]).get(topic, ""):
+            elif "compact" not in cluster.effective_configs("cleanup.policy", [topic]).get(topic, ""):
                 self.remarks.append(
                     f"topic {topic} has no cleanup.policy=compact: it keeps every update, the last of a key is right"
                 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.pipeline import plot
 from kbroker.pipeline.aggregate.definition import AggregateDefinition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.plot import Piece, Points
+from kbroker.pipeline.plot import Points, SpanAmount
 from kbroker.pipeline.storage.location import without_globs
 from kbroker.pipeline.storage.storage import Storage
 
@@ -23,7 +23,7 @@ _LABEL = " / "
 
 def check_plot(path: str, definition: AggregateDefinition) -> None:
     """Refuses what `draw` could not do once the work is done. Raises PipelineError."""
-    plot.require(path)
+    plot.check_plot_path(path)
     if "count" not in definition.compute:
         raise PipelineError("a plot shows the count: compute it too")
 
@@ -42,12 +42,12 @@ def draw_results(path: str, definition: AggregateDefinition, rows: "DataFrame") 
     stacked = definition.slide_ms == length
     width = _width(definition, found) if stacked else None
     overlap = f"each window is {_length(length)} long, and a new one begins every {_span(definition.slide_ms)}"
-    plot.over_time(
+    plot.plot_over_time(
         path,
         f"{', '.join(definition.topics)}, by {' and '.join(key.name for key in definition.keys) or 'time'}",
-        plot.largest(series["count"]),
+        plot.largest_series(series["count"]),
         f"{UNITS['count']} per {_span(width or length)}",
-        lower=plot.largest(series["bytes"]) if "bytes" in series else None,
+        lower=plot.largest_series(series["bytes"]) if "bytes" in series else None,
         lower_unit=f"{UNITS['bytes']} per {_span(width or length)}",
         width_ms=width,
         note="" if stacked else overlap,
@@ -57,7 +57,7 @@ def draw_results(path: str, definition: AggregateDefinition, rows: "DataFrame") 
 def _width(definition: AggregateDefinition, found: list[Any]) -> int:
     """A window's length, or where there are too many of them to be seen, that of a longer bucket."""
     starts = [row.from_ms for row in found]
-    return max(definition.window_ms, plot.step(min(starts), max(starts)).ms)
+    return max(definition.window_ms, plot.bucket_length(min(starts), max(starts)).ms)
 
 
 def _series(definition: AggregateDefinition, name: str, found: list[Any]) -> dict[str, Points]:
@@ -70,7 +70,7 @@ def _series(definition: AggregateDefinition, name: str, found: list[Any]) -> dic
     if width == definition.window_ms:
         return {label: sorted(listed) for label, listed in points.items()}
     return {
-        label: plot.spread((Piece(at, at + definition.window_ms - 1, value) for at, value in listed), width)
+        label: plot.sum_by_bucket((SpanAmount(at, at + definition.window_ms - 1, value) for at, value in listed), width)
         for label, listed in points.items()
     }
 

@@ -12,9 +12,9 @@ def plot_archive(state: ArchiveState, path: str, title: str, topics: Collection[
     """Write a PNG with the records and bytes of all topics, or of the given ones.
 
     The rows of a file are distributed evenly over the time between its first and last timestamp. Raises PipelineError
-    as plot.over_time does.
+    as plot.plot_over_time does.
     """
-    plot.require(path)
+    plot.check_plot_path(path)
     stats: dict[str, list[PartitionStats]] = defaultdict(list)
     for file in state.files.values():
         if not topics or file.topic in topics:
@@ -23,22 +23,22 @@ def plot_archive(state: ArchiveState, path: str, title: str, topics: Collection[
     all_dated = [one for listed in dated.values() for one in listed]
     if not all_dated:
         raise PipelineError(f"{path}: there is nothing to plot, because no row has a timestamp")
-    step = plot.step(min(one.from_ms for one in all_dated), max(one.to_ms for one in all_dated))
+    step = plot.bucket_length(min(one.from_ms for one in all_dated), max(one.to_ms for one in all_dated))
 
     def series(amount: Callable[[PartitionStats], int]) -> dict[str, plot.Points]:
         return {
-            topic: plot.spread((plot.Piece(one.from_ms, one.to_ms, amount(one)) for one in listed), step.ms)
+            topic: plot.sum_by_bucket((plot.SpanAmount(one.from_ms, one.to_ms, amount(one)) for one in listed), step.ms)
             for topic, listed in dated.items()
         }
 
     rows, data = series(lambda one: one.rows), series(lambda one: one.bytes)
     undated = sum(one.rows for listed in stats.values() for one in listed) - sum(one.rows for one in all_dated)
-    plot.over_time(
+    plot.plot_over_time(
         path,
         title,
-        plot.largest(rows),
+        plot.largest_series(rows),
         f"records per {step.text}",
-        lower=plot.largest(data, by=rows),
+        lower=plot.largest_series(data, by=rows),
         lower_unit=f"bytes per {step.text}",
         width_ms=step.ms,
         note=_footnote(undated),

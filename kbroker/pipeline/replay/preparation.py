@@ -28,7 +28,7 @@ from kbroker.pipeline.replay.selection import (
 from kbroker.pipeline.replay.sending.progress import TargetStart
 from kbroker.pipeline.replay.target_topics import (
     DescribedTopic,
-    NewTopic,
+    NewTargetTopic,
     broker_defaults,
     describe_topic,
     new_topic,
@@ -60,7 +60,7 @@ class PreparedReplay:
     request: ReplayRequest
     records: SelectedRecords
     totals: Mapping[TopicPartition, RecordTotals]
-    new_topics: Mapping[str, NewTopic]
+    new_topics: Mapping[str, NewTargetTopic]
     starts: Mapping[TopicPartition, TargetStart]  # of the target topics that exist
     warnings: tuple[str, ...]
     committed: tuple[CommittedOffset, ...]  # of the groups to restore
@@ -87,7 +87,7 @@ def prepare_replay(context: ReplayContext, request: ReplayRequest, configs: Mapp
     sources = _source_partitions(context, state, request, end_offsets)
     existing_topics, new_topics = _target_topics(cluster, state, request, sources, configs)
     topic_configs = _effective_configs(cluster, existing_topics, new_topics)
-    topics: dict[str, DescribedTopic | NewTopic] = {**existing_topics, **new_topics}
+    topics: dict[str, DescribedTopic | NewTargetTopic] = {**existing_topics, **new_topics}
     partitions = {name: topics[name].partitions for name in request.names.values()}
     routing = Routing(request.names, partitions, request.by_key)
     routing.check(sources)
@@ -151,10 +151,10 @@ def _target_topics(
     request: ReplayRequest,
     sources: list[TopicPartition],
     configs: Mapping[str, str],
-) -> tuple[dict[str, DescribedTopic], dict[str, NewTopic]]:
+) -> tuple[dict[str, DescribedTopic], dict[str, NewTargetTopic]]:
     """The target topics that exist, and those that the replay creates."""
     existing: dict[str, DescribedTopic] = {}
-    new: dict[str, NewTopic] = {}
+    new: dict[str, NewTargetTopic] = {}
     for name in dict.fromkeys(request.names.values()):
         topic = describe_topic(cluster, name)
         if topic is not None:
@@ -169,7 +169,7 @@ def _target_topics(
 
 
 def _effective_configs(
-    cluster: ClusterClient, existing: Mapping[str, DescribedTopic], new: Mapping[str, NewTopic]
+    cluster: ClusterClient, existing: Mapping[str, DescribedTopic], new: Mapping[str, NewTargetTopic]
 ) -> dict[str, Mapping[str, str]]:
     """The configs of each target topic; a new topic inherits the broker's defaults."""
     defaults = broker_defaults(cluster) if new else {}

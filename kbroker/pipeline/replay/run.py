@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest.model import ArchiveState
+from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.replay.client.cluster import ClusterClient, as_pipeline_errors
 from kbroker.pipeline.replay.client.connection import BrokerError
 from kbroker.pipeline.replay.client.partition_log import LATEST, list_offset
@@ -91,7 +91,7 @@ def create_plan(context: ReplayContext, prepared: PreparedReplay, new: bool = Fa
 
 
 def _create_topics(context: ReplayContext, prepared: PreparedReplay) -> None:
-    with Cluster(context.bootstrap) as cluster:
+    with ClusterAdmin(context.bootstrap) as cluster:
         for name, topic in prepared.new_topics.items():
             cluster.create_topic(name, topic.partitions, topic.configs)
             context.notify(f"created topic {name} with {topic.partitions} partition{'s' * (topic.partitions > 1)}")
@@ -199,7 +199,7 @@ def _restore_groups(
     positions = records.group_positions(plan.committed, counts)
     offsets = offsets_to_commit(context.cluster, plan.producer_id, positions, plan.starts(), counts)
     restored = {}
-    with Cluster(context.bootstrap) as cluster:
+    with ClusterAdmin(context.bootstrap) as cluster:
         for group, group_offsets in offsets.items():
             name = plan.request.group_prefix + group
             cluster.commit_offsets(name, group_offsets)

@@ -60,7 +60,7 @@ class DescribedTopic:
 
 
 @dataclass(frozen=True)
-class NewTopic:
+class NewTargetTopic:
     """A topic that the replay creates."""
 
     partitions: int
@@ -111,7 +111,9 @@ def _describe_configs(
     return {config.name: config.value for config in response.configs if config.value is not None}
 
 
-def new_topic(state: ArchiveState, sources: Iterable[str], min_partitions: int, configs: Mapping[str, str]) -> NewTopic:
+def new_topic(
+    state: ArchiveState, sources: Iterable[str], min_partitions: int, configs: Mapping[str, str]
+) -> NewTargetTopic:
     """Return a topic like the archived topics that are replayed into it; `configs` override theirs.
 
     It always has CreateTime, because records must keep their timestamps.
@@ -119,7 +121,7 @@ def new_topic(state: ArchiveState, sources: Iterable[str], min_partitions: int, 
     archived = [state.topics[source] for source in sources if source in state.topics]
     archived_configs = dict(archived[0].configs) if len(archived) == 1 else {}
     partitions = max([min_partitions, *(topic.partitions for topic in archived)])
-    return NewTopic(partitions, {**archived_configs, TIMESTAMP_TYPE: "CreateTime", **configs})
+    return NewTargetTopic(partitions, {**archived_configs, TIMESTAMP_TYPE: "CreateTime", **configs})
 
 
 def timestamp_errors(name: str, configs: Mapping[str, str], from_ms: int, to_ms: int, now_ms: int) -> list[str]:

@@ -1,1 +1,1 @@
-"""Spark itself: the session, the Kafka connector, Java, and Spark's errors."""
+"""Spark: its installation, Java, the Kafka connector, sessions, and the text of its errors."""

@@ -1,4 +1,4 @@
-"""Which Java the JVM of Spark will be, looked at before it is started: its own complaint is a page of stack traces."""
+"""Which Java runs Spark. It is checked before Spark starts, because Spark fails with a page of stack traces."""
 
 import os
 import re
@@ -10,71 +10,75 @@ from typing import NamedTuple
 
 from kbroker.pipeline.errors import PipelineError
 
-# Spark 4.0 is built for 17. Java 23 took away Subject.getSubject, without which its Hadoop does not start.
+# Spark 4.0 is compiled for Java 17. Java 23 removed Subject.getSubject, which its Hadoop needs.
 OLDEST, NEWEST = 17, 22
-WANTED = f"Spark needs Java {OLDEST} to {NEWEST}"
-_ANSWER_S = 30
+REQUIRED = f"Spark requires Java {OLDEST} to {NEWEST}"
+_VERSION_TIMEOUT_S = 30
 
 _QUOTED = re.compile(r'"([^"]+)"')
 _VERSION = re.compile(r"(?:1\.)?(\d+)")
 
 
-class Java(NamedTuple):
-    """A Java that Spark can run on."""
-
+class JavaInstallation(NamedTuple):
     executable: str
     version: int  # 17, 21, ...
 
 
-def require_java(environ: Mapping[str, str]) -> Java:
-    """The Java that Spark's scripts take: that of JAVA_HOME, else the first of PATH.
+def require_java(environ: Mapping[str, str]) -> JavaInstallation:
+    """Return the Java that Spark's scripts use: that of JAVA_HOME, else the first in PATH.
 
-    Raises PipelineError, one sentence, where there is none or it is of the wrong version.
+    Raises PipelineError if there is none, or if its version is not supported.
     """
-    executable, named_by = _find(environ)
+    executable, variable = _find_executable(environ)
     text = _version_text(executable)
     match = _VERSION.match(text)
     if match is None:
-        raise PipelineError(f"{WANTED}, and {executable} ({named_by}) does not say its version")
+        raise PipelineError(f"{REQUIRED}, but {executable} (from {variable}) does not print its version")
     version = int(match[1])
     if not OLDEST <= version <= NEWEST:
         raise PipelineError(
-            f"{WANTED}, and {executable} ({named_by}) is Java {text}: let JAVA_HOME name another installation"
+            f"{REQUIRED}, but {executable} (from {variable}) is Java {text}: set JAVA_HOME to another installation"
         )
-    return Java(executable, version)
+    return JavaInstallation(executable, version)
 
 
-def _find(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The executable and what named it."""
+def _find_executable(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The executable, and the environment variable that names it."""
     home = environ.get("JAVA_HOME", "")
     if home:
         executable = os.path.join(home, "bin", "java")
         if not os.access(executable, os.X_OK):
-            raise PipelineError(f"{WANTED}, and JAVA_HOME is {home}, where there is no bin/java")
-        return executable, "of JAVA_HOME"
+            raise PipelineError(f"{REQUIRED}, but JAVA_HOME is {home}, which has no bin/java")
+        return executable, "JAVA_HOME"
     found = shutil.which("java", path=environ.get("PATH", ""))
     if found is None:
-        raise PipelineError(f"{WANTED}, and there is none: no java in PATH, and JAVA_HOME is not set")
-    return found, "of PATH"
+        raise PipelineError(f"{REQUIRED}, but there is none: no java in PATH, and JAVA_HOME is not set")
+    return found, "PATH"
 
 
 def _version_text(executable: str) -> str:
-    """What the installation's `release` file says, which costs nothing; else what the program says."""
+    """The version in the installation's `release` file, which is quicker than starting the program."""
     try:
-        for line in (Path(os.path.realpath(executable)).parents[1] / "release").read_text().splitlines():
+        release_file = Path(os.path.realpath(executable)).parents[1] / "release"
+        for line in release_file.read_text().splitlines():
             if line.startswith("JAVA_VERSION="):
                 return line.partition("=")[2].strip('" ')
     except (OSError, UnicodeDecodeError):
         pass
-    return _asked(executable)
+    return _printed_version(executable)
 
 
-def _asked(executable: str) -> str:
+def _printed_version(executable: str) -> str:
     try:
-        done = subprocess.run(
-            [executable, "-version"], capture_output=True, text=True, errors="replace", timeout=_ANSWER_S, check=False
+        process = subprocess.run(
+            [executable, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    match = _QUOTED.search(done.stderr)
+    match = _QUOTED.search(process.stderr)
     return match[1] if match else ""

@@ -1,4 +1,4 @@
-"""Spark's JVM as a child of this process: how it is started, what of its talk is passed on, how it ends."""
+"""Spark's JVM as a child process: starts it, passes on its output without the usual noise, and ends it."""
 
 import os
 import re
@@ -12,9 +12,9 @@ from subprocess import TimeoutExpired
 from typing import Any, BinaryIO
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark.explain import sentence
+from kbroker.pipeline.spark.error_text import shorten
 
-# What Spark's launcher and the JVM say at every start, and nobody can act on.
+# Lines that Spark's launcher and the JVM print at every start.
 NOISE = (
     "WARNING: Using incubator modules",
     "Picked up JAVA_TOOL_OPTIONS",
@@ -26,102 +26,101 @@ NOISE = (
     "To adjust logging level use",
     "Setting Spark log level to",
 )
-# What of its threads says that they were ended before they were done.
+# Stack traces of threads that were interrupted when the JVM ended.
 _ENDING_NOISE = ("Exception in thread", "Caused by:", "\tat ", "\t... ")
-_SAYS_NOTHING = ("Error: Could not create the Java", "Error: A fatal exception", "WARNING:", "\tat ")
+_UNSPECIFIC = ("Error: Could not create the Java", "Error: A fatal exception", "WARNING:", "\tat ")
 _THREAD = re.compile(r'^Exception in thread ".*?" ')
 _KEPT_LINES = 100
-_END_S = 30
-_DEATH_S = 0.5
-# The launcher's own JVM, which only puts a command line together.
+_END_TIMEOUT_S = 30
+# A JVM that is crashing closes its connections shortly before its process ends.
+_CRASH_TIMEOUT_S = 0.5
+# For the launcher's own short-lived JVM, which only builds a command line.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
 class Jvm:
-    """A JVM with a gateway for py4j. It ends when this process does, in whatever way: its standard input closes."""
+    """A JVM with a py4j gateway. It ends when its standard input closes, so it never outlives this process."""
 
-    def __init__(self, settings: Mapping[str, str], environ: Mapping[str, str], prints: bool) -> None:
-        """Starts it. `environ` is laid over this process's for the start. With `prints` its standard output is ours.
+    def __init__(self, conf: Mapping[str, str], environ: Mapping[str, str], prints: bool) -> None:
+        """Start the JVM, with `environ` added to the environment. With `prints` it inherits standard output.
 
-        Raises PipelineError with what the JVM said when it does not come up.
+        Raises PipelineError with the JVM's own message if it does not start.
         """
         from pyspark import SparkConf, java_gateway
         from pyspark.errors import PySparkRuntimeError
 
-        self._told: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._is_up = self._ending = False
         self.gateway: Any = None
-        reading, writing = os.pipe()
-        outputs: dict[str, Any] = {"stderr": writing} if prints else {"stderr": writing, "stdout": writing}
-        conf = SparkConf(loadDefaults=False)
-        conf.setAll(list(settings.items()))
-        self._reader = threading.Thread(target=self._pass_on, args=(os.fdopen(reading, "rb"),), daemon=True)
+        read_end, write_end = os.pipe()
+        outputs: dict[str, Any] = {"stderr": write_end} if prints else {"stderr": write_end, "stdout": write_end}
+        spark_conf = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+        self._reader = threading.Thread(target=self._forward_output, args=(os.fdopen(read_end, "rb"),), daemon=True)
         self._reader.start()
         try:
             with _environment({"SPARK_LAUNCHER_OPTS": _LAUNCHER_OPTIONS, **environ}):
                 launch: Any = java_gateway.launch_gateway
-                self.gateway = launch(conf, outputs)
+                self.gateway = launch(spark_conf, outputs)
                 self._is_up = True
         except PySparkRuntimeError:
-            self._reader.join(_END_S)
-            raise PipelineError(f"Spark's JVM did not start: {self.last_words()}") from None
+            self._reader.join(_END_TIMEOUT_S)
+            raise PipelineError(f"Spark's JVM did not start: {self.end_reason()}") from None
         finally:
-            os.close(writing)
+            os.close(write_end)
 
-    def last_words(self) -> str:
-        """Why it ended, as far as it said."""
+    def end_reason(self) -> str:
+        """Return why the process ended: a signal, or the most specific line of its output."""
         status = self.gateway.proc.poll() if self.gateway is not None else None
         if status is not None and status < 0:
             return f"it was killed by {signal.Signals(-status).name}"
-        return telling_line(self._told)
+        return failure_line(self._last_lines)
 
     def is_alive(self) -> bool:
-        """Whether the process runs. After a call has failed: one that dies has a moment for it."""
+        """Whether the process still runs after a py4j call failed. Waits briefly, because it may be crashing."""
         try:
-            self.gateway.proc.wait(_DEATH_S)
+            self.gateway.proc.wait(_CRASH_TIMEOUT_S)
         except TimeoutExpired:
             return True
         return False
 
     def end(self) -> None:
-        """Ends it, and waits until it has removed its temporary files and is gone.
+        """Close the JVM's standard input and wait until it has deleted its temporary files and ended.
 
-        It is not asked over py4j, where a call may hang or wait for an answer of ours: its standard input is closed.
+        A py4j call could hang, or wait for a callback into this process.
         """
         process = self.gateway.proc
         self._ending = True
         with suppress(OSError):
             process.stdin.close()
         try:
-            process.wait(_END_S)
+            process.wait(_END_TIMEOUT_S)
         except BaseException as error:
             process.kill()
             process.wait()
             if not isinstance(error, TimeoutExpired):
                 raise
-        # Only now: to close a connection while another thread reads of it would wait for that thread.
+        # Only after its end: closing a connection waits for a thread that reads from it.
         with suppress(Exception):
             self.gateway.shutdown()
-        self._reader.join(_END_S)
+        self._reader.join(_END_TIMEOUT_S)
 
-    def _pass_on(self, output: BinaryIO) -> None:
+    def _forward_output(self, output: BinaryIO) -> None:
         with output:
             for raw in output:
                 line = raw.decode(errors="replace").rstrip("\n")
                 if line.startswith(NOISE) or (self._ending and line.startswith(_ENDING_NOISE)):
                     continue
-                self._told.append(line)
+                self._last_lines.append(line)
                 if self._is_up:
                     with suppress(OSError, ValueError):
                         print(line, file=sys.stderr, flush=True)
 
 
-def telling_line(lines: Iterable[str]) -> str:
-    """The line that says most about a JVM's end, without its decoration."""
-    said = [line for line in lines if line.strip() and not line.startswith(_SAYS_NOTHING)]
-    exceptions = [line for line in said if "Exception" in line or "Error" in line]
-    told = (exceptions or said or ["it said nothing"])[0]
-    return sentence(_THREAD.sub("", told))
+def failure_line(lines: Iterable[str]) -> str:
+    """Return the line of a JVM's output that best explains its end."""
+    specific = [line for line in lines if line.strip() and not line.startswith(_UNSPECIFIC)]
+    exceptions = [line for line in specific if "Exception" in line or "Error" in line]
+    return shorten(_THREAD.sub("", (exceptions or specific or ["it printed nothing"])[0]))
 
 
 @contextmanager

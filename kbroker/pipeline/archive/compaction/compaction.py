@@ -29,7 +29,7 @@ from kbroker.pipeline.archive.leftovers import remove_history, remove_leftovers
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, ManifestCommit
 from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark.tasks import task_keys
+from kbroker.pipeline.spark.hash_partitioning import partition_keys
 from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class CompactionOptions:
 
 
 @dataclass
-class CompactionResult:
+class ArchiveCompactionResult:
     """What a compaction has done. `kbroker archive compact --json` prints these fields."""
 
     merged: int = 0  # files that were replaced
@@ -79,7 +79,7 @@ def compact(
     options: CompactionOptions = CompactionOptions(),
     advance: Callable[[int], None] = lambda size: None,
     clock: CompactionClock = CompactionClock(),
-) -> CompactionResult:
+) -> ArchiveCompactionResult:
     """Merge the small files of the current state; files that are added meanwhile are left for the next compaction.
 
     `advance` is called with the bytes of the files that were replaced. Damaged files are not merged, but reported in
@@ -89,11 +89,11 @@ def compact(
     return _Compaction(spark, archive, options, advance, clock).run()
 
 
-def clean_up(archive: Archive) -> CompactionResult:
+def clean_up(archive: Archive) -> ArchiveCompactionResult:
     """Do what a compaction does without Spark: delete leftovers and old manifest files."""
     removed = remove_leftovers(archive)
     remove_history(archive)
-    return CompactionResult(left_over=len(removed))
+    return ArchiveCompactionResult(left_over=len(removed))
 
 
 class _Compaction:
@@ -110,9 +110,9 @@ class _Compaction:
         self._options = options
         self._advance = advance
         self._clock = clock
-        self._result = CompactionResult()
+        self._result = ArchiveCompactionResult()
 
-    def run(self) -> CompactionResult:
+    def run(self) -> ArchiveCompactionResult:
         self._result.left_over = len(remove_leftovers(self._archive))
         with ExitStack() as deletions:
             self._merge_all(set(self._archive.state().files), deletions)
@@ -194,7 +194,7 @@ class _Compaction:
         from pyspark.sql import functions as f
 
         numbers = assign_tasks(bins, self._options.target_bytes, self._spark.sparkContext.defaultParallelism)
-        keys = task_keys(self._spark, numbers[-1] + 1)
+        keys = partition_keys(self._spark, numbers[-1] + 1)
         assignments = [
             (merge_bin.topic, merge_bin.date, file.path.rpartition("/")[2], keys[number])
             for merge_bin, number in zip(bins, numbers, strict=True)

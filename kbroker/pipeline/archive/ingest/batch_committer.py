@@ -37,8 +37,8 @@ from kbroker.pipeline.archive.ingest.stop import RunStopped, StopEvent
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap, ManifestCommit, TopicInfo
 from kbroker.pipeline.archive.offset_ranges import OffsetRange
 from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
+from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,12 +130,12 @@ class BatchCommitter:
         names = sorted({tp.topic for tp in partitions})
         committed_only = self.checkpoint.metadata.committed_only
 
-        def request(cluster: Cluster) -> _Logs:
-            topics = cluster.topics(names)
+        def request(cluster: ClusterAdmin) -> _Logs:
+            topics = cluster.describe_topics(names)
             if len(topics) < len(names):
                 deleted = ", ".join(sorted(set(names) - set(topics)))
                 raise TopicsChangedError(f"topics were deleted while they were archived: {deleted}")
-            return _Logs(topics, cluster.beginnings(partitions), cluster.ends(partitions, committed_only))
+            return _Logs(topics, cluster.beginning_offsets(partitions), cluster.end_offsets(partitions, committed_only))
 
         read_ends = {tp: end for tp, _, end in ranges}
         logs = self.cluster.call_until_valid(request, lambda logs: require_untruncated_logs(read_ends, logs.log_ends))

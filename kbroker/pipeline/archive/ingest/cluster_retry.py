@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kbroker.pipeline.archive.ingest.stop import StopEvent
+from kbroker.pipeline.cluster_admin import BrokerUnavailableError, ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import BrokerGone, Cluster
 
 T = TypeVar("T")
 
@@ -18,22 +18,22 @@ _SETTLE_PAUSE_S = 0.5
 
 
 class RetryingCluster:
-    """A Cluster whose requests are repeated for at most `wait_s` seconds. Not thread-safe."""
+    """A ClusterAdmin whose requests are repeated for at most `wait_s` seconds. Not thread-safe."""
 
     def __init__(self, bootstrap: str, wait_s: float, stop: StopEvent, warn: Callable[[str], None]) -> None:
-        self._cluster = Cluster(bootstrap)
+        self._cluster = ClusterAdmin(bootstrap)
         self._wait_s = wait_s
         self._stop = stop
         self._warn = warn
 
-    def call(self, request: Callable[[Cluster], T]) -> T:
-        """Return the result of a request. Raises BrokerGone if no broker responds in time, and RunStopped."""
+    def call(self, request: Callable[[ClusterAdmin], T]) -> T:
+        """Return the result of a request. Raises BrokerUnavailableError after `wait_s`, and RunStopped."""
         deadline = time.monotonic() + self._wait_s
         pause_s = FIRST_PAUSE_S
         while True:
             try:
                 return request(self._cluster)
-            except BrokerGone as error:
+            except BrokerUnavailableError as error:
                 if time.monotonic() + pause_s > deadline:
                     raise
                 if pause_s == FIRST_PAUSE_S:
@@ -41,7 +41,7 @@ class RetryingCluster:
             self._stop.wait(pause_s)
             pause_s = min(MAX_PAUSE_S, pause_s * 2)
 
-    def call_until_valid(self, request: Callable[[Cluster], T], check: Callable[[T], None]) -> T:
+    def call_until_valid(self, request: Callable[[ClusterAdmin], T], check: Callable[[T], None]) -> T:
         """Return the result of a request that `check` accepts. Raises the PipelineError of `check` after SETTLE_S."""
         deadline = time.monotonic() + SETTLE_S
         while True:

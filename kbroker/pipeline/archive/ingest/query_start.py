@@ -25,22 +25,24 @@ from kbroker.pipeline.archive.ingest.options import IngestOptions
 from kbroker.pipeline.archive.ingest.reporting import IngestSummary, Reporter, format_gap
 from kbroker.pipeline.archive.ingest.stop import StopEvent
 from kbroker.pipeline.archive.manifest.model import ArchiveState, Gap, ManifestCommit, TopicInfo
+from kbroker.pipeline.cluster_admin import ClusterAdmin, all_partitions
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import Cluster, partitions_of
 
 _TOPIC_POLL_S = 1.0
 
 TopicFilter = Callable[[str], bool]
 
 
-def subscribed_topics(cluster: Cluster, options: IngestOptions, matches: TopicFilter | None) -> Mapping[str, TopicInfo]:
+def subscribed_topics(
+    cluster: ClusterAdmin, options: IngestOptions, matches: TopicFilter | None
+) -> Mapping[str, TopicInfo]:
     """Return the topics to archive. Raises PipelineError if a named topic does not exist.
 
     `matches` is the compiled pattern. No match is an error only with --once: topics may be created later.
     """
     if matches is None:
         return cluster.require_topics(options.subscription.topics)
-    topics = cluster.topics(pattern=matches)
+    topics = cluster.describe_topics(pattern=matches)
     if not topics and options.once:
         raise PipelineError(f"no topic matches --pattern {options.subscription.pattern}")
     return topics
@@ -69,12 +71,12 @@ class QueryStart:
         state = self.archive.state()
         require_same_topics(state, topics)
         newest = self.checkpoints.newest()
-        partitions = partitions_of(topics)
+        partitions = all_partitions(topics)
         expected = self._expected_offsets(state, partitions, newest)
         resume = {tp: offset for tp, offset in resume_offsets(state).items() if tp in expected}
         committed_only = self.options.committed_only
         log_starts, _ = self.cluster.call_until_valid(
-            lambda cluster: (cluster.beginnings(partitions), cluster.ends(partitions, committed_only)),
+            lambda cluster: (cluster.beginning_offsets(partitions), cluster.end_offsets(partitions, committed_only)),
             lambda offsets: require_untruncated_logs(resume, offsets[1]),
         )
         self._commit_gaps(state, initial_gaps(expected, log_starts), topics)
@@ -111,9 +113,9 @@ class QueryStart:
         """Return where partitions of topics start that are new to the archive."""
         start, committed_only = self.options.start, self.options.committed_only
         if start.kind == "latest" and partitions:
-            return self.cluster.call(lambda cluster: cluster.ends(partitions, committed_only))
+            return self.cluster.call(lambda cluster: cluster.end_offsets(partitions, committed_only))
         if start.kind == "time" and partitions:
-            return self.cluster.call(lambda cluster: cluster.offsets_at(partitions, start.time_ms))
+            return self.cluster.call(lambda cluster: cluster.offsets_for_time(partitions, start.time_ms))
         return dict.fromkeys(partitions, 0)
 
     def _commit_gaps(self, state: ArchiveState, gaps: Sequence[Gap], topics: Mapping[str, TopicInfo]) -> None:

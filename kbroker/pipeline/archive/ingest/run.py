@@ -20,9 +20,9 @@ from kbroker.pipeline.archive.ingest.topic_observer import TopicObserver
 from kbroker.pipeline.archive.ingest.transient_errors import is_transient
 from kbroker.pipeline.archive.layout import CHECKPOINT
 from kbroker.pipeline.archive.leftovers import remove_leftovers
+from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import Cluster
-from kbroker.pipeline.spark.explain import explain, is_sparks
+from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 from kbroker.pipeline.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def archive_topics(
     """
     pattern = options.subscription.pattern
     matches = None if pattern is None else _compile_pattern(spark, pattern)
-    cluster = Cluster(options.bootstrap)
+    cluster = ClusterAdmin(options.bootstrap)
     try:
         subscribed_topics(cluster, options, matches)  # fails before a directory is created
     finally:
@@ -104,7 +104,7 @@ class _Run:
             self._observe()
         except Exception as error:
             # Ctrl-C also ends Spark's JVM. The interrupted batch is repeated by the next run.
-            if not (self._stop.count and (is_sparks(error) or isinstance(error, ConnectionError))):
+            if not (self._stop.count and (is_spark_error(error) or isinstance(error, ConnectionError))):
                 raise
         finally:
             self._observer.close()
@@ -134,7 +134,7 @@ class _Run:
                 pause_s, deadline = FIRST_PAUSE_S, time.monotonic() + self._options.broker_wait_s
             can_restart = isinstance(failure, TopicsChangedError) or is_transient(failure)
             if not can_restart or time.monotonic() > deadline:
-                if is_sparks(failure):
+                if is_spark_error(failure):
                     raise PipelineError(_message(failure)) from failure
                 raise failure
             self._reporter.warn(f"restarting the query: {_message(failure)}")
@@ -168,4 +168,4 @@ def _compile_pattern(spark: "SparkSession", pattern: str) -> Callable[[str], boo
 
 
 def _message(error: BaseException) -> str:
-    return str(error) if isinstance(error, PipelineError) else explain(error)
+    return str(error) if isinstance(error, PipelineError) else error_text(error)

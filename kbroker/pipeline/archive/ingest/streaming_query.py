@@ -9,7 +9,7 @@ from kbroker.pipeline.archive.ingest.options import IngestOptions
 from kbroker.pipeline.archive.ingest.rate_limit import max_batch_records
 from kbroker.pipeline.archive.ingest.stop import RunStopped, StopEvent
 from kbroker.pipeline.archive.spark_offsets import encode_offsets
-from kbroker.pipeline.kafka import BrokerGone, reachable
+from kbroker.pipeline.cluster_admin import BrokerUnavailableError, require_reachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ def run_query(
     """Run the query to its end and return the exception that it failed with, if any.
 
     `on_poll` is called between polls of the query while no batch has failed. Raises RunStopped if the run was asked to
-    stop, and BrokerGone if no broker was reachable for `broker_wait_s` seconds.
+    stop, and BrokerUnavailableError if no broker was reachable for `broker_wait_s` seconds.
     """
     writer = _source(spark, options, committer).load().writeStream.foreachBatch(committer)
     writer = writer.option("checkpointLocation", committer.checkpoint.location)
@@ -73,7 +73,7 @@ def _source(spark: "SparkSession", options: IngestOptions, committer: BatchCommi
 def _wait_for_end(
     query: Any, options: IngestOptions, committer: BatchCommitter, stop: StopEvent, on_poll: Callable[[], None]
 ) -> None:
-    """Return when the query has ended, or must be stopped. Raises BrokerGone."""
+    """Return when the query has ended, or must be stopped. Raises BrokerUnavailableError."""
     last_reached_s = time.monotonic()
     next_check_s = last_reached_s + REACHABILITY_CHECK_S
     while not _has_ended(query):
@@ -85,9 +85,9 @@ def _wait_for_end(
             continue
         next_check_s = time.monotonic() + REACHABILITY_CHECK_S
         try:
-            reachable(options.bootstrap)
+            require_reachable(options.bootstrap)
             last_reached_s = time.monotonic()
-        except BrokerGone:
+        except BrokerUnavailableError:
             if time.monotonic() - last_reached_s > options.broker_wait_s:
                 raise
 

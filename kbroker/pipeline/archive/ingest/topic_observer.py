@@ -6,7 +6,7 @@ from collections.abc import Callable
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.consistency import changed_topics
 from kbroker.pipeline.archive.manifest.model import ArchiveState, GroupOffsets, ManifestCommit, TopicInfo
-from kbroker.pipeline.kafka import BrokerGone, Cluster
+from kbroker.pipeline.cluster_admin import BrokerUnavailableError, ClusterAdmin
 from kbroker.pipeline.storage.storage import Storage
 
 
@@ -16,7 +16,7 @@ class TopicObserver:
     def __init__(
         self, bootstrap: str, storage: Storage, interval_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._cluster = Cluster(bootstrap)
+        self._cluster = ClusterAdmin(bootstrap)
         self._archive = Archive.open(storage)
         self._interval_s = interval_s
         self._clock = clock
@@ -37,8 +37,8 @@ class TopicObserver:
         if not names:
             return state.commit_number
         try:
-            topics, groups = self._cluster.topics(names), self._cluster.groups(names)
-        except BrokerGone:
+            topics, groups = self._cluster.describe_topics(names), self._cluster.committed_offsets(names)
+        except BrokerUnavailableError:
             return state.commit_number
         time_ms = time.time_ns() // 1_000_000
         return self._archive.commit(lambda state: observation(state, topics, groups, time_ms)).commit_number

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from kbroker.pipeline.kafka import BrokerGone
+from kbroker.pipeline.cluster_admin import BrokerUnavailableError
 
 _TRANSIENT = re.compile(
     r"org\.apache\.kafka\.common\.errors\.\w+"
@@ -24,7 +24,7 @@ def is_transient(error: BaseException) -> bool:
     texts = list(_texts(error))
     if any(_PERMANENT.search(text) for text in texts):
         return False
-    return isinstance(error, BrokerGone) or any(_TRANSIENT.search(text) for text in texts)
+    return isinstance(error, BrokerUnavailableError) or any(_TRANSIENT.search(text) for text in texts)
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:

@@ -11,7 +11,7 @@ from kbroker.pipeline.archive.verification.checks import BucketStats, archive_su
 from kbroker.pipeline.archive.verification.comparison_plan import ComparisonPlan
 from kbroker.pipeline.archive.verification.findings import Finding, PartitionComparison, difference, note
 from kbroker.pipeline.archive.verification.row_scan import BUCKET_OFFSETS, RowScan
-from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.cluster_admin import ClusterAdmin
 
 # Buckets of one partition whose records are compared one by one. If more differ, everything differs.
 MAX_BUCKETS = 100
@@ -23,7 +23,7 @@ _Ranges = Mapping[TopicPartition, tuple[OffsetRange, ...]]
 class BrokerComparison:
     """Compares the rows of one state with the broker's records."""
 
-    cluster: Cluster
+    cluster: ClusterAdmin
     records: BrokerRecords
     plan: ComparisonPlan
     scan: RowScan
@@ -55,7 +55,7 @@ class BrokerComparison:
         differences, compacted = self.records.find_differences(
             self.scan.rows(files), ranges, self.plan.compacted_topics
         )
-        log_starts = self.cluster.beginnings(ranges)
+        log_starts = self.cluster.beginning_offsets(ranges)
         for found in differences:
             remaining = _exclude_retention(found, log_starts)
             if remaining is not None:
@@ -68,7 +68,7 @@ class BrokerComparison:
 
     def _select_ranges(self, unequal: Mapping[TopicPartition, Sequence[int]]) -> tuple[_Ranges, list[Finding]]:
         """Return the offsets of unequal buckets that the broker still has, and findings on the others."""
-        log_starts = self.cluster.beginnings(unequal)
+        log_starts = self.cluster.beginning_offsets(unequal)
         result: dict[TopicPartition, tuple[OffsetRange, ...]] = {}
         findings: list[Finding] = []
         for tp, buckets in unequal.items():

@@ -9,7 +9,7 @@ from kbroker.pipeline.archive.offset_ranges import OffsetRange, subtract_ranges
 from kbroker.pipeline.archive.verification.checks import comparable_ranges
 from kbroker.pipeline.archive.verification.findings import Finding, difference, note
 from kbroker.pipeline.archive.verification.scope import VerificationScope
-from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.cluster_admin import ClusterAdmin
 
 
 @dataclass
@@ -27,11 +27,11 @@ class ComparisonPlan:
 
 
 def plan_comparison(
-    cluster: Cluster, state: ArchiveState, scope: VerificationScope, require_broker: bool
+    cluster: ClusterAdmin, state: ArchiveState, scope: VerificationScope, require_broker: bool
 ) -> ComparisonPlan:
     """Compare topics and log offsets. With `require_broker` a topic that is not at the broker is a difference."""
     archived = sorted({tp.topic for tp in state.covered if scope.has_topic(tp.topic)})
-    topics = cluster.topics(archived)
+    topics = cluster.describe_topics(archived)
     findings: list[Finding] = []
     partitions: list[TopicPartition] = []
     for topic in archived:
@@ -47,8 +47,8 @@ def plan_comparison(
                 else:
                     text = f"archived, but the broker's topic has {info.partitions} partitions"
                     findings.append(difference("unknown record", text, tp))
-    log_starts = cluster.beginnings(partitions)
-    log_ends = cluster.ends(partitions, bool(state.settings.get("committed_only")))
+    log_starts = cluster.beginning_offsets(partitions)
+    log_ends = cluster.end_offsets(partitions, bool(state.settings.get("committed_only")))
     for tp in partitions:
         beyond = subtract_ranges(scope.limit(state.covered[tp]), [OffsetRange(0, log_ends[tp])])
         if beyond:
@@ -66,9 +66,9 @@ def _topic_problem(archived: TopicInfo | None, info: TopicInfo | None) -> str:
     return ""
 
 
-def _compacted_topics(cluster: Cluster, state: ArchiveState, topics: Iterable[str]) -> frozenset[str]:
+def _compacted_topics(cluster: ClusterAdmin, state: ArchiveState, topics: Iterable[str]) -> frozenset[str]:
     """Return the topics with log compaction, now or when they were archived."""
-    policies = cluster.in_force("cleanup.policy", topics)
+    policies = cluster.effective_configs("cleanup.policy", topics)
     archived_policies = {name: info.configs.get("cleanup.policy", "") for name, info in state.topics.items()}
     return frozenset(
         name for name, policy in policies.items() if "compact" in policy or "compact" in archived_policies.get(name, "")

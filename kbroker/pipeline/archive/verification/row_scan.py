@@ -13,7 +13,7 @@ from kbroker.pipeline.archive.offset_ranges import OffsetRange, ranges_of
 from kbroker.pipeline.archive.verification.checks import BucketStats
 from kbroker.pipeline.archive.verification.findings import Finding, difference, note
 from kbroker.pipeline.archive.verification.scope import VerificationScope
-from kbroker.pipeline.spark.explain import explain, is_sparks
+from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -183,7 +183,7 @@ def _path_of(uri: str) -> str:
 
 def _is_caused_by_files(error: Exception) -> bool:
     """Whether a job may have failed because of the files' content; not so if the JVM was lost or interrupted."""
-    if not is_sparks(error) or "SparkContext was shut down" in str(error):
+    if not is_spark_error(error) or "SparkContext was shut down" in str(error):
         return False
-    message = explain(error)
+    message = error_text(error)
     return not any(text in message for text in _RESOURCE_FAILURES)

@@ -37,9 +37,9 @@ from kbroker.pipeline.archive.verification.findings import Finding, Verification
 from kbroker.pipeline.archive.verification.parquet_checks import find_read_problem
 from kbroker.pipeline.archive.verification.row_scan import RowScan
 from kbroker.pipeline.archive.verification.scope import VerificationScope
+from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import Cluster
-from kbroker.pipeline.spark.explain import explain, is_sparks
+from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def verify(
     require_archive(storage)
     started_s = time.time()
     for _ in range(ATTEMPTS):
-        cluster = Cluster(bootstrap) if bootstrap else None
+        cluster = ClusterAdmin(bootstrap) if bootstrap else None
         verification = _Verification(spark, storage, cluster, scope or VerificationScope(), require_broker, progress)
         try:
             report = verification.run(advance)
@@ -102,7 +102,7 @@ class _Verification:
         self,
         spark: "SparkSession",
         storage: Storage,
-        cluster: Cluster | None,
+        cluster: ClusterAdmin | None,
         scope: VerificationScope,
         require_broker: bool,
         progress: Callable[[str], None],
@@ -138,7 +138,7 @@ class _Verification:
         rejected_files = [file for file in scanned if file.path in rejected]
         lost = [*checked.missing, *checked.unreadable, *rejected_files]
         findings += [
-            difference("unreadable file", explain(rejected[file.path]), file=file.path, topic=file.topic)
+            difference("unreadable file", error_text(rejected[file.path]), file=file.path, topic=file.topic)
             for file in rejected_files
         ]
         self._report.rows = sum(bucket.rows for bucket in buckets)
@@ -151,7 +151,7 @@ class _Verification:
                 self._progress("comparing with the broker")
                 findings += self._compare(self._cluster, plan, readable, lost, buckets)
         except Exception as error:
-            if is_sparks(error):
+            if is_spark_error(error):
                 self._require_files_exist()
             raise
         return self._report
@@ -239,9 +239,9 @@ class _Verification:
         except FileMissingError:
             return []
         except Exception as error:
-            if not is_sparks(error):
+            if not is_spark_error(error):
                 raise
-            problem = explain(error)
+            problem = error_text(error)
         if problem is not None:
             text = f"no commit contains it; readers that read every file as Parquet may fail ({problem})"
         if not held:
@@ -275,7 +275,7 @@ class _Verification:
 
     def _compare(
         self,
-        cluster: Cluster,
+        cluster: ClusterAdmin,
         plan: ComparisonPlan,
         readable: Sequence[DataFile],
         lost: Sequence[DataFile],
@@ -287,10 +287,10 @@ class _Verification:
         try:
             findings, self._report.compared = comparison.run(buckets, self._state)
         except Exception as error:
-            if not isinstance(error, PipelineError) and not is_sparks(error):
+            if not isinstance(error, PipelineError) and not is_spark_error(error):
                 raise
             self._require_files_exist()
-            return [difference("not compared", f"the comparison with the broker failed: {explain(error)}")]
+            return [difference("not compared", f"the comparison with the broker failed: {error_text(error)}")]
         return findings
 
 

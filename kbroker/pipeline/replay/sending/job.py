@@ -11,7 +11,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.routing import assign_to_tasks
 from kbroker.pipeline.replay.selected_records import SelectedRecords
 from kbroker.pipeline.replay.sending.task import RESULT_SCHEMA, Pacing, SendSettings, send_rows
-from kbroker.pipeline.spark.tasks import task_keys
+from kbroker.pipeline.spark.hash_partitioning import partition_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -60,7 +60,7 @@ def send_records(
         return {}
     task_count = min(len(missing), records.spark.sparkContext.defaultParallelism)
     task_of = assign_to_tasks(missing, task_count)
-    keys = task_keys(records.spark, task_count)
+    keys = partition_keys(records.spark, task_count)
     key_of_target = _map_column({number: keys[task] for number, task in task_of.items()})
     rows = records.frame().where(f.col("target").isin(list(missing)))
     needs_due = records.by_time or limit.speed is not None

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.manifest.model import CoveredRange, Gap, ManifestCommit
 from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
-from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import load
 from tests.compat.support import eventually
@@ -53,11 +53,11 @@ def archive_topic(
         includeHeaders="true",
         kafka__isolation__level="read_committed" if committed_only else "read_uncommitted",
     )
-    with Cluster(bootstrap) as cluster, data_file_writer(spark, archive) as writer:
+    with ClusterAdmin(bootstrap) as cluster, data_file_writer(spark, archive) as writer:
         files = writer.write(change(rows))
         writer.publish()
         covered = tuple(CoveredRange(topic, partition, *offsets) for partition, offsets in ranges.items())
-        topics = cluster.topics([topic])
+        topics = cluster.describe_topics([topic])
         commit = ManifestCommit("append", NEW_YEAR_MS, add=files, covered=covered, gaps=tuple(gaps), topics=topics)
         archive.commit(lambda _: commit)
 
@@ -92,7 +92,7 @@ def rewrite_file(archive: Archive, path: str, change: Callable[[Any], Any]) -> N
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
     """Create a topic without retention, because the records have old timestamps."""
-    with Cluster(bootstrap) as cluster:
+    with ClusterAdmin(bootstrap) as cluster:
         cluster.create_topic(topic, partitions, {"retention.ms": "-1"})
 
 
@@ -100,8 +100,8 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone from the metadata."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(20)
-    with Cluster(bootstrap) as cluster:
-        eventually(lambda: topic not in cluster.topics([topic]), f"{topic} gone")
+    with ClusterAdmin(bootstrap) as cluster:
+        eventually(lambda: topic not in cluster.describe_topics([topic]), f"{topic} gone")
 
 
 def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:

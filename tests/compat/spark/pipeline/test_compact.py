@@ -24,7 +24,7 @@ from kbroker.pipeline.archive.manifest.spark_metadata import SparkMetadataLog
 from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark.tasks import task_keys
+from kbroker.pipeline.spark.hash_partitioning import partition_keys
 from kbroker.pipeline.storage.local import LocalStorage
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive compact")]
@@ -165,7 +165,7 @@ def test_each_bin_becomes_one_file(place: SmallFiles) -> None:
 
 def test_task_keys_assign_one_task_each(spark: Any) -> None:
     for count in (1, 40):
-        keys = task_keys(spark, count)
+        keys = partition_keys(spark, count)
         frame = spark.createDataFrame([(key,) for key in keys], "key bigint").repartition(count, "key")
         tasks = frame.selectExpr("key", "spark_partition_id()").collect()
         assert sorted(task for _, task in tasks) == list(range(count))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark.explain import explain
+from kbroker.pipeline.spark.error_text import error_text
 from tests.compat.spark.conftest import IVY
 from tests.compat.spark.helpers import load, numbered
 from tests.compat.support import eventually
@@ -143,7 +143,7 @@ def test_executors_have_our_package_and_nothing_outlives_a_kill(started, tmp_pat
 def failure(action: Any) -> str:
     with pytest.raises(Exception) as caught:  # noqa: PT011
         action()
-    told = explain(caught.value)
+    told = error_text(caught.value)
     assert "\n" not in told
     return told
 

@@ -18,7 +18,7 @@ from kbroker.pipeline.archive.verification.comparison_plan import plan_compariso
 from kbroker.pipeline.archive.verification.findings import Finding, VerificationReport, format_finding
 from kbroker.pipeline.archive.verification.scope import VerificationScope
 from kbroker.pipeline.archive.verification.verify import verify
-from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.cluster_admin import ClusterAdmin
 from tests.compat.spark.helpers import Topics, Writer
 from tests.compat.spark.pipeline.archives import (
     ArchiveCopy,
@@ -202,12 +202,12 @@ def test_archives_of_committed_records_are_compared_with_committed_records(
 
 def test_topics_that_are_compacted_by_default_or_formerly(tmp_path: Path) -> None:
     compacting_broker = running_broker(tmp_path, {"log.cleanup.policy": "compact"})
-    with compacting_broker as broker, Cluster(broker.bootstrap) as cluster:
+    with compacting_broker as broker, ClusterAdmin(broker.bootstrap) as cluster:
         topics = Topics(broker.bootstrap, "compacted")
         by_default, formerly, never = (topics.create() for _ in range(3))
         for topic in (formerly, never):
             set_config(broker.bootstrap, topic, "cleanup.policy", "delete")
-        assert cluster.in_force("cleanup.policy", [by_default, formerly]) == {
+        assert cluster.effective_configs("cleanup.policy", [by_default, formerly]) == {
             by_default: "compact",
             formerly: "delete",
         }

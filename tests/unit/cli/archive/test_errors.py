@@ -14,7 +14,7 @@ ERRORS = [
     (["list", "{}/absent"], "{}/absent: is not an archive and contains none"),
     (["describe", "{}/absent"], "{}/absent: no archive found; create one with: kbroker archive run"),
     (["describe", "{}/a", "--topic", "v"], "topic v is not in the archive; it has t, u"),
-    (["describe", "{}/a", "--plot", "p.jpg"], "p.jpg: a plot is a PNG file, so its name has to end in .png"),
+    (["describe", "{}/a", "--plot", "p.jpg"], "p.jpg: a plot is a PNG file: its name must end in .png"),
     (["compact", "{}/absent"], "{}/absent: no archive found; create one with: kbroker archive run"),
     (["compact", "{}/a", "--topic", "v"], "the archive has no rows of topic v"),
     (["compact", "{}/a", "--date", "1999-01-31"], "the archive has no rows of date 1999-01-31"),

@@ -75,7 +75,7 @@ def test_without_java_there_is_one_sentence(
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
     monkeypatch.setenv("JAVA_HOME", "/gone")
     assert run(["pipeline", command, write(tmp_path, "")]) == 1
-    told = "kbroker: Spark needs Java 17 to 22, and JAVA_HOME is /gone, where there is no bin/java\n"
+    told = "kbroker: Spark requires Java 17 to 22, but JAVA_HOME is /gone, which has no bin/java\n"
     assert capsys.readouterr().err == told
 
 

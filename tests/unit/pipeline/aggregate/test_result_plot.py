@@ -14,13 +14,13 @@ T0 = 1_356_998_400_000
 
 
 def drawn(monkeypatch, definition, rows):
-    """What over_time is asked to draw."""
+    """The arguments of plot_over_time."""
     asked = {}
 
-    def over_time(path, title, series, unit="", **options):
+    def plot_over_time(path, title, series, unit="", **options):
         asked.update(options, path=path, title=title, series=series, unit=unit)
 
-    monkeypatch.setattr(plot, "over_time", over_time)
+    monkeypatch.setattr(plot, "plot_over_time", plot_over_time)
     aggregate_plot.draw_results("out.png", definition, SimpleNamespace(collect=lambda: [Row(row) for row in rows]))
     return asked
 
@@ -51,7 +51,7 @@ def test_more_windows_than_can_be_seen_are_added_up(monkeypatch):
     rows = [row("all", T0 + i * 1000, 1) for i in range(86_400)]
     asked = drawn(monkeypatch, hourly(window_ms=1000, slide_ms=1000), rows)
     points = asked["series"]["all"]
-    assert len(points) <= plot.MOST_BUCKETS
+    assert len(points) <= plot.MAX_BUCKETS
     assert sum(value for _, value in points) == pytest.approx(86_400)
     assert asked["unit"] == "records per 15 minutes"
 

@@ -82,7 +82,7 @@ def context(tmp_path: Path) -> ReplayContext:
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     fake = FakeAdmin()
-    monkeypatch.setattr(run, "Cluster", fake)
+    monkeypatch.setattr(run, "ClusterAdmin", fake)
     monkeypatch.setattr(
         run, "offsets_to_commit", lambda _c, _p, positions, _s, _n: {p.group: {p.target: p.position} for p in positions}
     )

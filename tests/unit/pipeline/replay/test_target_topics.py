@@ -11,7 +11,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import preparation
 from kbroker.pipeline.replay.selected_records import RecordTotals
 from kbroker.pipeline.replay.target_topics import (
-    NewTopic,
+    NewTargetTopic,
     as_topic_configs,
     max_batch_bytes,
     new_topic,
@@ -78,8 +78,8 @@ def test_a_new_topic_is_like_the_archived_one():
     configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "5"}
     state = ArchiveState(topics={"t": TopicInfo("", 4, configs), "u": TopicInfo("", 6, {"segment.ms": "9"})})
     created = new_topic(state, ["t"], 2, {"retention.ms": "-1"})
-    assert created == NewTopic(4, {"message.timestamp.type": "CreateTime", "retention.ms": "-1"})
-    assert new_topic(state, ["t", "u"], 9, {}) == NewTopic(9, {"message.timestamp.type": "CreateTime"})
+    assert created == NewTargetTopic(4, {"message.timestamp.type": "CreateTime", "retention.ms": "-1"})
+    assert new_topic(state, ["t", "u"], 9, {}) == NewTargetTopic(9, {"message.timestamp.type": "CreateTime"})
 
 
 def test_batches_fit_every_topic():
@@ -90,7 +90,7 @@ def test_batches_fit_every_topic():
 def test_a_topic_is_created_with_create_time_whatever_the_brokers_default():
     for sources in (["a"], ["a", "b"], []):
         assert new_topic(STATE, sources, 1, {}).configs["message.timestamp.type"] == "CreateTime"
-    expected = NewTopic(3, {"message.timestamp.type": "CreateTime", "segment.bytes": "9", "x": "y"})
+    expected = NewTargetTopic(3, {"message.timestamp.type": "CreateTime", "segment.bytes": "9", "x": "y"})
     assert new_topic(STATE, ["a"], 1, {"x": "y"}) == expected
     assert check(FakeBroker({"log.message.timestamp.type": "LogAppendTime"}), {}, 0) == []
     with pytest.raises(PipelineError, match="topic x replaces timestamps by the time of the append"):

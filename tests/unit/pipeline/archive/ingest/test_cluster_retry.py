@@ -5,12 +5,12 @@ import pytest
 from kbroker.pipeline.archive.ingest import cluster_retry
 from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster
 from kbroker.pipeline.archive.ingest.stop import RunStopped, StopEvent
+from kbroker.pipeline.cluster_admin import BrokerUnavailableError
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import BrokerGone
 
 
 def fail(_):
-    raise BrokerGone("gone")
+    raise BrokerUnavailableError("gone")
 
 
 def cluster(wait_s, stop=None, warn=lambda _: None):
@@ -18,7 +18,7 @@ def cluster(wait_s, stop=None, warn=lambda _: None):
 
 
 def test_a_request_is_repeated_until_there_is_a_result():
-    warnings, results = [], [BrokerGone("gone"), BrokerGone("gone"), 17]
+    warnings, results = [], [BrokerUnavailableError("gone"), BrokerUnavailableError("gone"), 17]
 
     def request(_):
         result = results.pop(0)
@@ -31,7 +31,7 @@ def test_a_request_is_repeated_until_there_is_a_result():
 
 
 def test_repeating_ends_after_the_timeout_and_when_the_run_is_stopped():
-    with pytest.raises(BrokerGone):
+    with pytest.raises(BrokerUnavailableError):
         cluster(0.1).call(fail)
     stop = StopEvent()
     with pytest.raises(RunStopped):

@@ -3,8 +3,8 @@
 import pytest
 
 from kbroker.pipeline.archive.ingest.transient_errors import is_transient
+from kbroker.pipeline.cluster_admin import BrokerUnavailableError
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import BrokerGone
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_failures_of_unavailable_brokers_are_transient(text, expected):
 
 
 def test_a_broker_that_does_not_respond_is_transient():
-    assert is_transient(BrokerGone("cannot connect"))
+    assert is_transient(BrokerUnavailableError("cannot connect"))
     assert not is_transient(PipelineError("topic t does not exist"))

@@ -1,12 +1,12 @@
-"""A job to copy: what `kbroker pipeline template` prints, and `kbroker pipeline run` runs as it is."""
+"""The example job that `kbroker pipeline template` prints and `kbroker pipeline run` can run."""
 
-TEXT = '''\
-"""How many records a topic gets in each minute, by key, as a topic of its own.
+JOB_TEMPLATE = '''\
+"""Count the records of a topic by minute and key, and produce the counts to another topic.
 
     kbroker pipeline run job.py -- SOURCE TARGET CHECKPOINT
 
-It does what has come since the last time, and ends. Started again it goes on from its checkpoint; to let it run on,
-replace availableNow=True by processingTime="10 seconds".
+The job processes the records since its last run, which its checkpoint remembers, and ends. To run it continuously,
+replace availableNow=True with processingTime="10 seconds".
 """
 
 import os
@@ -19,11 +19,11 @@ if len(sys.argv) != 4:
     sys.exit("usage: kbroker pipeline run job.py -- SOURCE TARGET CHECKPOINT")
 source, target, checkpoint = sys.argv[1:]
 
-# `kbroker pipeline run` has the session ready, with the Kafka connector, and names the broker.
+# `kbroker pipeline run` provides the session with the Kafka connector, and the address of the broker.
 spark = SparkSession.builder.getOrCreate()
 bootstrap = os.environ["KBROKER_BOOTSTRAP"]
 
-# Columns: key, value, topic, partition, offset, timestamp, timestampType. Where values are JSON, get at a field with
+# Columns: key, value, topic, partition, offset, timestamp, timestampType. A field of a JSON value is
 # F.try_variant_get(F.try_parse_json(F.col("value").cast("string")), "$.field", "double").
 records = (
     spark.readStream.format("kafka")
@@ -33,15 +33,15 @@ records = (
     .load()
 )
 
-# A window stays open for an hour after the latest record; what comes later than that is left out of it.
+# A window closes an hour after the latest record; records that arrive later are not counted.
 counts = (
     records.withWatermark("timestamp", "1 hour")
     .groupBy(F.window("timestamp", "1 minute"), F.col("key").cast("string").alias("key"))
     .agg(F.count("*").alias("records"), F.sum(F.length("value")).alias("bytes"))
 )
 
-# Update mode: each batch sends the windows that it changed. The key names window and group, so the last record of a key
-# is right, and sending one twice does no harm. A target with cleanup.policy=compact keeps just those.
+# Update mode: each batch produces the windows that it changed. The key is the window and the group, so the last record
+# of a key is the current count, and duplicates do no harm. With cleanup.policy=compact the topic keeps only those.
 rows = counts.select(
     F.to_json(F.struct(F.col("window.start").alias("start"), "key")).alias("key"),
     F.to_json(F.struct("window.start", "window.end", "key", "records", "bytes")).alias("value"),
@@ -56,6 +56,6 @@ query = (
     .start()
 )
 query.awaitTermination()
-done = sum(batch.numInputRows for batch in query.recentProgress)
-print(f"{done} records of {source} are counted in {target}")
+count = sum(batch.numInputRows for batch in query.recentProgress)
+print(f"counted {count} records of {source} in {target}")
 '''

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +45,6 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from protocol.records.batch import CRC_POS, CRC_START, TRANSACTIONAL, build_batch
-from protocol.records.crc import crc32c
 from protocol.records.record import Headers
 from tests.unit.support.client import Client
 from tests.unit.support.simulated_broker import Machine, story

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from kbroker.runtime.disk import DiskFile
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from protocol.errors import MalformedError
@@ -19,7 +21,6 @@ from protocol.records.batch import (
     parse_header,
 )
 from protocol.records.compression import decompress
-from protocol.records.crc import crc32c
 from protocol.records.record import Record, iter_records
 
 # Larger batches are not decoded, nor batches with more bytes of records: twice Kafka's socket.request.max.bytes.
@@ -73,7 +74,7 @@ def has_valid_crc(file: DiskFile, position: int, header: BatchHeader) -> bool:
         piece = file.pread(min(_CHUNK, end - at), at)
         if not piece:
             return False
-        crc = crc32c(piece, crc)  # type: ignore[call-arg]
+        crc = crc32c(piece, crc)
         at += len(piece)
     return crc == header.crc
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from functools import partial
 from struct import Struct
 
+from crc32c import crc32c
+
 from kbroker.runtime.disk import DiskFile
 from protocol.records.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MAGIC_POS, BatchHeader
-from protocol.records.crc import crc32c
 
 # The largest offset in a segment, relative to its base offset.
 MAX_RELATIVE_OFFSET = 2**31 - 1
@@ -249,6 +250,6 @@ class BatchScan:
             piece = self._file.pread(min(_CRC_CHUNK, size - done), position + done)
             if not piece:
                 return -1
-            crc = crc32c(piece, crc)  # type: ignore[call-arg]
+            crc = crc32c(piece, crc)
             done += len(piece)
         return crc

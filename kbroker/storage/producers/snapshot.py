@@ -5,7 +5,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from protocol.records.crc import crc32c
+from crc32c import crc32c
 
 _VERSION = 1
 # The version and the CRC-32C of what follows.

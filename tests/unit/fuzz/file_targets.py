@@ -6,6 +6,8 @@ from functools import partial
 from random import Random
 from struct import Struct
 
+from crc32c import crc32c
+
 from kbroker.common import TopicPartition
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
 from kbroker.metadata.store import znodes
@@ -20,7 +22,6 @@ from kbroker.storage.meta_properties import MetaProperties, decode_meta_properti
 from kbroker.storage.partition_metadata import read_topic_id, write_topic_id
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import build_batch, parse_header
-from protocol.records.crc import crc32c
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot, text_spots
 from tests.unit.support.log_lab import NOW

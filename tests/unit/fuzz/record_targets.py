@@ -6,6 +6,7 @@ from random import Random
 from struct import Struct
 
 import pytest
+from crc32c import crc32c
 
 from kbroker.common import KafkaError
 from kbroker.replica.produce.batch_validation import validate_batch
@@ -22,7 +23,6 @@ from protocol.records.batch import (
 )
 from protocol.records.compression import CODEC_NAMES, compress, decompress
 from protocol.records.control import EndTransactionMarker, build_end_marker, parse_control_type, parse_end_marker
-from protocol.records.crc import crc32c
 from protocol.records.record import decode_varint, encode_record, iter_records
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from crc32c import crc32c
+
 from kbroker.simulation.runtime.clock import EPOCH_MS
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
@@ -35,7 +37,6 @@ from protocol.messages.k61_describe_producers import (
     TopicRequest,
 )
 from protocol.records.batch import CRC_START, body_of, iter_headers
-from protocol.records.crc import crc32c
 from protocol.records.record import iter_records
 from tests.unit.simulation.transcripts.play import CLIENT, Play, code, place
 from tests.unit.simulation.transcripts.table import Table, configs_of, options, seconds

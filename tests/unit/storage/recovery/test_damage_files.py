@@ -8,9 +8,9 @@ from collections.abc import Callable
 from struct import pack
 
 import pytest
+from crc32c import crc32c
 
 from kbroker.storage.log.log import Log
-from protocol.records.crc import crc32c
 from tests.unit.support.damaged_log import (
     PRODUCER,
     RECORDS,

@@ -47,5 +47,11 @@ class DelayedResponse(Generic[R]):
 
     def __await__(self) -> Generator[Any, None, R]:
         future: Future[R] = Future()
-        self.on_complete(future.set_result)
+
+        def set_result(response: R) -> None:
+            # The task that awaits may be cancelled in the same iteration of the event loop, when the broker stops.
+            if not future.done():
+                future.set_result(response)
+
+        self.on_complete(set_result)
         return (yield from future)

@@ -58,7 +58,7 @@ class Services:
     producer_ids: ProducerIdManager
 
 
-class ErrorReporter(Protocol):
+class ErrorListener(Protocol):
     """Logs and counts the error codes of responses."""
 
     def report_error(
@@ -66,13 +66,13 @@ class ErrorReporter(Protocol):
     ) -> None: ...
 
 
-class ClientConnection(Protocol):
+class RequestConnection(Protocol):
     """The connection that a request came on, as far as handlers need it. `peer`: the client's "host:port"."""
 
     peer: str
 
     @property
-    def errors(self) -> ErrorReporter: ...
+    def errors(self) -> ErrorListener: ...
 
     def hold(self, size: int) -> None:
         """A request in progress holds `size` bytes more (fewer, if negative), which count as request memory."""
@@ -111,7 +111,7 @@ class RequestContext:
 
     def __init__(
         self,
-        connection: ClientConnection,
+        connection: RequestConnection,
         handler: ApiHandler,
         version: int,
         correlation_id: int,

@@ -48,7 +48,7 @@ RETRIABLE_ERRORS = frozenset(
 Response = list[TopicResult]
 
 
-class TransactionalProducer(NamedTuple):
+class ProducerIdentity(NamedTuple):
     transactional_id: str
     producer_id: int
     epoch: int
@@ -70,7 +70,7 @@ def append_transactional(
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
             )
-        producer = TransactionalProducer(transactional_id or "", *producers.pop())
+        producer = ProducerIdentity(transactional_id or "", *producers.pop())
         if verification.begin(batches):
             if uses_v2:
                 # The receive buffer is reused before the coroutine runs.
@@ -84,7 +84,7 @@ async def _add_and_append(
     services: Services,
     context: RequestContext,
     request: ProduceRequest,
-    producer: TransactionalProducer,
+    producer: ProducerIdentity,
     batches: dict[PartitionKey, BatchHeader],
 ) -> Response:
     """Add the partitions to the transaction, then append. Meanwhile no request of the connection is handled."""
@@ -156,7 +156,7 @@ class Verification:
                 verified.guards[key] = guard
         return bool(self._partitions)
 
-    def verify(self, producer: TransactionalProducer) -> None:
+    def verify(self, producer: ProducerIdentity) -> None:
         """Ask the coordinator whether the client has added the partitions."""
         try:
             errors = self._services.transactions.verify_partitions(*producer, list(self._partitions.values()))
@@ -167,7 +167,7 @@ class Verification:
             if errors[tp] is not ErrorCode.NONE:
                 self.verified.errors[key] = translate(errors[tp], self._version)
 
-    async def add_partitions(self, producer: TransactionalProducer, batches: dict[PartitionKey, BatchHeader]) -> None:
+    async def add_partitions(self, producer: ProducerIdentity, batches: dict[PartitionKey, BatchHeader]) -> None:
         """Have the coordinator add the partitions."""
         config, clock = self._services.config, self._services.environment.clock
         max_wait_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)

@@ -1,7 +1,7 @@
-"""Fetch on the wire, by hand: the data plane's own decoder and encoder.
+"""The codec of Fetch, written by hand for speed.
 
-The rows in messages/k01_fetch.py are the reference; property tests hold these functions byte-equal to them.
-A response is a list of buffers in which the records are slices of the log, never copied into the frame.
+The rows in messages/k01_fetch.py are the reference: property tests require equal bytes. A response is a list of
+buffers, among them the slices of the log that hold the records: these are not copied.
 """
 
 from struct import Struct
@@ -9,7 +9,15 @@ from struct import error as StructError
 from typing import NamedTuple, Protocol
 
 from protocol.errors import MalformedError
-from protocol.fast.primitives import I32, classic_string, compact_string, less, take, take_count, take_string
+from protocol.fast.primitives import (
+    I32,
+    decode_count,
+    decode_string,
+    deduct,
+    encode_compact_string,
+    encode_string,
+    slice_bytes,
+)
 from protocol.limits import MAX_REQUEST_ELEMENTS, MAX_TAGGED_FIELDS
 from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
@@ -40,13 +48,13 @@ class FetchRequest(NamedTuple):
 
 
 class Records(Protocol):
-    """Bytes of record batches, or what has as many and gives them later."""
+    """Bytes of record batches, or an object of that length that is read when it is sent."""
 
     def __len__(self) -> int: ...
 
 
 class FetchResult(NamedTuple):
-    """One partition of a response. `aborted` is None when it was not asked for (read_uncommitted)."""
+    """One partition of a response. `aborted` is None for read_uncommitted."""
 
     partition: int
     error_code: int
@@ -77,7 +85,7 @@ _ABORTED = Struct(">qq")
 
 
 def decode_fetch_request(buf: memoryview, pos: int, version: int) -> FetchRequest:
-    """Decode a Fetch request of versions 4 to 18 that starts at `pos`; raises MalformedError."""
+    """Decode a Fetch request of versions 4 to 18 that starts at `pos`. Raises MalformedError."""
     try:
         return _decode(buf, pos, version)
     except (IndexError, StructError) as error:
@@ -89,66 +97,77 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
     replica_id = -1
     session_id, session_epoch = 0, -1
     if version >= 15:
-        wait, min_bytes, max_bytes, isolation, session_id, session_epoch = _HEAD_V15.unpack_from(buf, pos)
+        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = _HEAD_V15.unpack_from(buf, pos)
         pos += _HEAD_V15.size
     elif version >= FIRST_SESSION_VERSION:
-        replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch = _HEAD_V7.unpack_from(buf, pos)
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = (
+            _HEAD_V7.unpack_from(buf, pos)
+        )
         pos += _HEAD_V7.size
     else:
-        replica_id, wait, min_bytes, max_bytes, isolation = _HEAD_V4.unpack_from(buf, pos)
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _HEAD_V4.unpack_from(buf, pos)
         pos += _HEAD_V4.size
-    count, pos = take_count(buf, pos, flexible=flexible)
-    room = less(MAX_REQUEST_ELEMENTS, count)
+    count, pos = decode_count(buf, pos, flexible=flexible)
+    remaining = deduct(MAX_REQUEST_ELEMENTS, count)
     topics = []
     for _ in range(count):
         key, pos = _topic_key(buf, pos, version)
-        partitions, pos = _decode_partitions(buf, pos, version, room)
-        room -= len(partitions)
+        partitions, pos = _decode_partitions(buf, pos, version, remaining)
+        remaining -= len(partitions)
         topics.append((key, partitions))
         if flexible:
             pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
     forgotten: list[tuple[TopicKey, list[int]]] = []
     if version >= FIRST_SESSION_VERSION:
-        count, pos = take_count(buf, pos, flexible=flexible)
-        room = less(room, count)
+        count, pos = decode_count(buf, pos, flexible=flexible)
+        remaining = deduct(remaining, count)
         for _ in range(count):
             key, pos = _topic_key(buf, pos, version)
-            size, pos = take_count(buf, pos, flexible=flexible)
-            room = less(room, size)
-            take(buf, pos, 4 * size)
+            size, pos = decode_count(buf, pos, flexible=flexible)
+            remaining = deduct(remaining, size)
+            slice_bytes(buf, pos, 4 * size)
             forgotten.append((key, [I32.unpack_from(buf, pos + 4 * i)[0] for i in range(size)]))
             pos += 4 * size
             if flexible:
                 pos = skip_tagged_fields(buf, pos)
     rack_id: str | None = ""
     if version >= 11:
-        rack_id, pos = take_string(buf, pos, flexible=flexible)
+        rack_id, pos = decode_string(buf, pos, flexible=flexible)
         if rack_id is None:
             raise MalformedError("Fetch request has a null rack id")
     if version >= FIRST_REPLICA_STATE_VERSION:
-        replica_id = _replica_tag(buf, pos, replica_id)
+        replica_id = _decode_replica_id(buf, pos, replica_id)
     elif flexible:
         skip_tagged_fields(buf, pos)
     return FetchRequest(
-        replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack_id or ""
+        replica_id,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack_id or "",
     )
 
 
 def _topic_key(buf: memoryview, pos: int, version: int) -> tuple[TopicKey, int]:
     if version >= FIRST_TOPIC_ID_VERSION:
-        return bytes(take(buf, pos, 16)), pos + 16
-    name, pos = take_string(buf, pos, flexible=version >= FIRST_FLEXIBLE_VERSION)
+        return bytes(slice_bytes(buf, pos, 16)), pos + 16
+    name, pos = decode_string(buf, pos, flexible=version >= FIRST_FLEXIBLE_VERSION)
     if name is None:
         raise MalformedError("Fetch request has a null topic name")
     return name, pos
 
 
-def _decode_partitions(buf: memoryview, pos: int, version: int, room: int) -> tuple[list[FetchedPartition], int]:
-    """At most `room` partitions."""
+def _decode_partitions(buf: memoryview, pos: int, version: int, remaining: int) -> tuple[list[FetchedPartition], int]:
+    """Decode at most `remaining` partitions."""
     flexible = version >= FIRST_FLEXIBLE_VERSION
-    count, pos = take_count(buf, pos, flexible=flexible)
-    less(room, count)
-    found: list[FetchedPartition] = []
+    count, pos = decode_count(buf, pos, flexible=flexible)
+    deduct(remaining, count)
+    partitions: list[FetchedPartition] = []
     last_epoch = current_epoch = -1
     for _ in range(count):
         if flexible:
@@ -164,19 +183,19 @@ def _decode_partitions(buf: memoryview, pos: int, version: int, room: int) -> tu
         else:
             index, offset, size = _PARTITION_V4.unpack_from(buf, pos)
             pos += _PARTITION_V4.size
-        found.append((index, current_epoch, offset, last_epoch, size))
-    return found, pos
+        partitions.append((index, current_epoch, offset, last_epoch, size))
+    return partitions, pos
 
 
-def _replica_tag(buf: memoryview, pos: int, replica_id: int) -> int:
-    """Tag 1 of version 15 on is ReplicaState (KIP-903): replica id, replica epoch; other tags are stepped over."""
+def _decode_replica_id(buf: memoryview, pos: int, replica_id: int) -> int:
+    """Return the replica id of ReplicaState, a tagged field since version 15 (KIP-903); else `replica_id`."""
     count, pos = decode_uvarint(buf, pos)
     if count > MAX_TAGGED_FIELDS:
         raise MalformedError(f"{count} tagged fields")
     for _ in range(count):
         tag, pos = decode_uvarint(buf, pos)
         size, pos = decode_uvarint(buf, pos)
-        value = take(buf, pos, size)
+        value = slice_bytes(buf, pos, size)
         if tag == 1:
             replica_id = I32.unpack_from(value, 0)[0]
         pos += size
@@ -186,14 +205,14 @@ def _replica_tag(buf: memoryview, pos: int, replica_id: int) -> int:
 _RESULT_V5 = Struct(">ihqqq")
 _RESULT_V4 = Struct(">ihqq")
 _NO_PREFERRED_REPLICA = I32.pack(-1)
-# Aborted transactions null, preferred read replica -1: what nearly every partition of an answer says.
+# Aborted transactions null, preferred read replica -1: as in nearly every partition of a response.
 _PLAIN_FLEXIBLE = b"\0" + _NO_PREFERRED_REPLICA
 
 Buffers = list[bytes | bytearray | memoryview | Records]
 
 
 def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
-    """Encode a Fetch response body of versions 4 to 18 as buffers to be written in a row (throttle time 0)."""
+    """Encode a Fetch response body of versions 4 to 18 (throttle time 0) as buffers to write one after the other."""
     error_code, session_id, topics = response
     flexible = version >= FIRST_FLEXIBLE_VERSION
     head = bytearray(4)
@@ -205,7 +224,7 @@ def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
         if version >= FIRST_TOPIC_ID_VERSION:
             head += key  # type: ignore[arg-type]
         else:
-            head += compact_string(key) if flexible else classic_string(key)  # type: ignore[arg-type]
+            head += encode_compact_string(key) if flexible else encode_string(key)  # type: ignore[arg-type]
         head += encode_uvarint(len(partitions) + 1) if flexible else I32.pack(len(partitions))
         for result in partitions:
             _encode_result(head, result, version, flexible)
@@ -214,7 +233,7 @@ def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
                 out.append(result.records)
                 head = bytearray()
             if flexible:
-                head += b"\0" if result.diverging is None else _diverging_tag(result.diverging)
+                head += b"\0" if result.diverging is None else _encode_diverging_epoch(result.diverging)
         if flexible:
             head += b"\0"
     if flexible:
@@ -224,11 +243,11 @@ def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
 
 
 def _encode_result(head: bytearray, result: FetchResult, version: int, flexible: bool) -> None:
-    index, code, high_watermark, last_stable, log_start, aborted, records, _ = result
+    index, code, high_watermark, last_stable_offset, log_start_offset, aborted, records, _ = result
     if version >= 5:
-        head += _RESULT_V5.pack(index, code, high_watermark, last_stable, log_start)
+        head += _RESULT_V5.pack(index, code, high_watermark, last_stable_offset, log_start_offset)
     else:
-        head += _RESULT_V4.pack(index, code, high_watermark, last_stable)
+        head += _RESULT_V4.pack(index, code, high_watermark, last_stable_offset)
     if flexible:
         if aborted is None:
             head += _PLAIN_FLEXIBLE
@@ -250,6 +269,6 @@ def _encode_result(head: bytearray, result: FetchResult, version: int, flexible:
     head += I32.pack(len(records))
 
 
-def _diverging_tag(diverging: tuple[int, int]) -> bytes:
-    """One tagged field, number 0: EpochEndOffset (epoch int32, end offset int64, no tags of its own)."""
+def _encode_diverging_epoch(diverging: tuple[int, int]) -> bytes:
+    """Encode the tagged field 0: EpochEndOffset with epoch, end offset, and no tagged fields."""
     return b"\1\0\x0d" + Struct(">iqB").pack(*diverging, 0)

@@ -1,4 +1,4 @@
-"""The few primitives that the hand-written Produce and Fetch paths share."""
+"""Primitive types in the hand-written codecs of Produce and Fetch."""
 
 from struct import Struct
 
@@ -11,15 +11,18 @@ U16 = Struct(">H")
 I32 = Struct(">i")
 
 
-def take(buf: memoryview, pos: int, size: int) -> memoryview:
-    """A slice that is wholly inside the frame, or MalformedError."""
+def slice_bytes(buf: memoryview, pos: int, size: int) -> memoryview:
+    """Return a slice of the frame. Raises MalformedError if it exceeds the frame."""
     if size < 0 or pos + size > len(buf):
         raise MalformedError(f"field of {size} bytes exceeds the frame")
     return buf[pos : pos + size]
 
 
-def take_string(buf: memoryview, pos: int, *, flexible: bool) -> tuple[str | None, int]:
-    """A nullable string: compact in flexible versions, else with a 16-bit length. What is no UTF-8 is replaced."""
+def decode_string(buf: memoryview, pos: int, *, flexible: bool) -> tuple[str | None, int]:
+    """Decode a nullable string. Invalid UTF-8 is replaced.
+
+    It is compact in flexible versions, and else has a 16-bit length.
+    """
     if flexible:
         size, pos = decode_uvarint(buf, pos)
         size -= 1
@@ -28,11 +31,11 @@ def take_string(buf: memoryview, pos: int, *, flexible: bool) -> tuple[str | Non
         pos += 2
     if size == -1:
         return None, pos
-    return str(take(buf, pos, size), "utf-8", "replace"), pos + size
+    return str(slice_bytes(buf, pos, size), "utf-8", "replace"), pos + size
 
 
-def take_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
-    """An array's count, which may not be null and may not exceed the bytes that are left."""
+def decode_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
+    """Decode the size of an array, which may not be null or exceed the bytes that are left."""
     if flexible:
         count, pos = decode_uvarint(buf, pos)
         count -= 1
@@ -44,21 +47,21 @@ def take_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
     return count, pos
 
 
-def less(room: int, count: int) -> int:
-    """What is left of the elements that a request may hold."""
-    if count > room:
+def deduct(remaining: int, count: int) -> int:
+    """Return how many more elements the request may have after an array of `count`."""
+    if count > remaining:
         raise MalformedError(too_many_elements(MAX_REQUEST_ELEMENTS))
-    return room - count
+    return remaining - count
 
 
-def compact_string(text: str | None) -> bytes:
+def encode_compact_string(text: str | None) -> bytes:
     if text is None:
         return b"\0"
     raw = text.encode()
     return encode_uvarint(len(raw) + 1) + raw
 
 
-def classic_string(text: str | None) -> bytes:
+def encode_string(text: str | None) -> bytes:
     if text is None:
         return b"\xff\xff"
     raw = text.encode()

@@ -1,7 +1,7 @@
-"""Produce on the wire, by hand: the data plane's own decoder and encoder.
+"""The codec of Produce, written by hand for speed.
 
-The rows in messages/k00_produce.py are the reference; property tests hold these functions byte-equal to them.
-Records stay memoryviews of the received frame: nothing is copied and no record is decoded here.
+The rows in messages/k00_produce.py are the reference: property tests require equal bytes. The records are
+memoryviews of the received frame: they are neither copied nor decoded.
 """
 
 from functools import partial
@@ -10,7 +10,15 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from protocol.errors import MalformedError
-from protocol.fast.primitives import I32, classic_string, compact_string, less, take, take_count, take_string
+from protocol.fast.primitives import (
+    I32,
+    decode_count,
+    decode_string,
+    deduct,
+    encode_compact_string,
+    encode_string,
+    slice_bytes,
+)
 from protocol.limits import MAX_REQUEST_ELEMENTS
 from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
@@ -46,7 +54,7 @@ _RESULT_V5 = Struct(">ihqqq")
 
 
 def decode_produce_request(buf: memoryview, pos: int, version: int) -> ProduceRequest:
-    """Decode a Produce request of versions 3 to 13 that starts at `pos`; raises MalformedError."""
+    """Decode a Produce request of versions 3 to 13 that starts at `pos`. Raises MalformedError."""
     try:
         if version >= FIRST_FLEXIBLE_VERSION:
             return _decode_flexible(buf, pos, version)
@@ -56,30 +64,30 @@ def decode_produce_request(buf: memoryview, pos: int, version: int) -> ProduceRe
 
 
 def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
-    by_id = version >= FIRST_TOPIC_ID_VERSION
-    transactional_id, pos = take_string(buf, pos, flexible=True)
+    uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
+    transactional_id, pos = decode_string(buf, pos, flexible=True)
     acks, timeout_ms = _ACKS.unpack_from(buf, pos)
-    topic_count, pos = take_count(buf, pos + 6, flexible=True)
-    room = less(MAX_REQUEST_ELEMENTS, topic_count)
+    topic_count, pos = decode_count(buf, pos + 6, flexible=True)
+    remaining = deduct(MAX_REQUEST_ELEMENTS, topic_count)
     topics: list[TopicRecords] = []
     key: str | bytes
     for _ in range(topic_count):
-        if by_id:
-            key = bytes(take(buf, pos, 16))
+        if uses_topic_ids:
+            key = bytes(slice_bytes(buf, pos, 16))
             pos += 16
         else:
             size, pos = decode_uvarint(buf, pos)
-            key = str(take(buf, pos, size - 1), "utf-8", "replace")
+            key = str(slice_bytes(buf, pos, size - 1), "utf-8", "replace")
             pos += size - 1
-        partition_count, pos = take_count(buf, pos, flexible=True)
-        room = less(room, partition_count)
+        partition_count, pos = decode_count(buf, pos, flexible=True)
+        remaining = deduct(remaining, partition_count)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
             index: int = I32.unpack_from(buf, pos)[0]
             size, pos = decode_uvarint(buf, pos + 4)
             if size:
                 size -= 1
-                partitions.append((index, take(buf, pos, size)))
+                partitions.append((index, slice_bytes(buf, pos, size)))
                 pos += size
             else:
                 partitions.append((index, None))
@@ -91,24 +99,24 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
 
 
 def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
-    transactional_id, pos = take_string(buf, pos, flexible=False)
+    transactional_id, pos = decode_string(buf, pos, flexible=False)
     acks, timeout_ms = _ACKS.unpack_from(buf, pos)
-    topic_count, pos = take_count(buf, pos + 6, flexible=False)
-    room = less(MAX_REQUEST_ELEMENTS, topic_count)
+    topic_count, pos = decode_count(buf, pos + 6, flexible=False)
+    remaining = deduct(MAX_REQUEST_ELEMENTS, topic_count)
     topics: list[TopicRecords] = []
     for _ in range(topic_count):
-        name, pos = take_string(buf, pos, flexible=False)
+        name, pos = decode_string(buf, pos, flexible=False)
         if name is None:
             raise MalformedError("Produce request has a null topic name")
-        partition_count, pos = take_count(buf, pos, flexible=False)
-        room = less(room, partition_count)
+        partition_count, pos = decode_count(buf, pos, flexible=False)
+        remaining = deduct(remaining, partition_count)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
             index: int = I32.unpack_from(buf, pos)[0]
             size: int = I32.unpack_from(buf, pos + 4)[0]
             pos += 8
             if size >= 0:
-                partitions.append((index, take(buf, pos, size)))
+                partitions.append((index, slice_bytes(buf, pos, size)))
                 pos += size
             elif size == -1:
                 partitions.append((index, None))
@@ -126,21 +134,21 @@ def encode_produce_response(topics: list[TopicResult], version: int) -> bytes:
 
 
 def _encode_flexible(topics: list[TopicResult], version: int) -> bytes:
-    by_id = version >= FIRST_TOPIC_ID_VERSION
+    uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
     out = [encode_uvarint(len(topics) + 1)]
     pack = _RESULT_V5.pack
     for key, partitions in topics:
-        out.append(key if by_id else compact_string(key))  # type: ignore[arg-type]
+        out.append(key if uses_topic_ids else encode_compact_string(key))  # type: ignore[arg-type]
         out.append(encode_uvarint(len(partitions) + 1))
-        for index, code, base_offset, append_time, log_start, record_errors, message in partitions:
-            out.append(pack(index, code, base_offset, append_time, log_start))
+        for index, code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
+            out.append(pack(index, code, base_offset, append_time_ms, log_start_offset))
             if code == 0 and not record_errors and message is None:
                 out.append(b"\1\0\0")
                 continue
             out.append(encode_uvarint(len(record_errors) + 1))
             for batch_index, text in record_errors:
-                out.append(I32.pack(batch_index) + compact_string(text) + b"\0")
-            out.append(compact_string(message) + b"\0")
+                out.append(I32.pack(batch_index) + encode_compact_string(text) + b"\0")
+            out.append(encode_compact_string(message) + b"\0")
         out.append(b"\0")
     out.append(b"\0\0\0\0\0")
     return b"".join(out)
@@ -149,16 +157,16 @@ def _encode_flexible(topics: list[TopicResult], version: int) -> bytes:
 def _encode_classic(topics: list[TopicResult], version: int) -> bytes:
     out = [I32.pack(len(topics))]
     for key, partitions in topics:
-        out.append(classic_string(key))  # type: ignore[arg-type]
+        out.append(encode_string(key))  # type: ignore[arg-type]
         out.append(I32.pack(len(partitions)))
-        for index, code, base_offset, append_time, log_start, record_errors, message in partitions:
+        for index, code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
             if version < 5:
-                out.append(_RESULT_V3.pack(index, code, base_offset, append_time))
+                out.append(_RESULT_V3.pack(index, code, base_offset, append_time_ms))
                 continue
-            out.append(_RESULT_V5.pack(index, code, base_offset, append_time, log_start))
+            out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
             if version >= 8:
                 out.append(I32.pack(len(record_errors)))
-                out.extend(I32.pack(batch_index) + classic_string(text) for batch_index, text in record_errors)
-                out.append(classic_string(message))
+                out.extend(I32.pack(batch_index) + encode_string(text) for batch_index, text in record_errors)
+                out.append(encode_string(message))
     out.append(b"\0\0\0\0")
     return b"".join(out)

@@ -24,17 +24,17 @@ _REASONS = {
 }
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     content_type: str
     body: Sequence[bytes]
 
 
-def plain(status: int, text: str = "") -> Answer:
-    return Answer(status, "text/plain; charset=utf-8", [(text or _REASONS[status]).encode() + b"\n"])
+def plain(status: int, text: str = "") -> HttpResponse:
+    return HttpResponse(status, "text/plain; charset=utf-8", [(text or _REASONS[status]).encode() + b"\n"])
 
 
-Handler = Callable[[], Awaitable[Answer]]
+Handler = Callable[[], Awaitable[HttpResponse]]
 
 
 class HttpServer:
@@ -150,7 +150,7 @@ class HttpConnection(asyncio.Protocol):
     async def _serve(self, handler: Handler, head_only: bool) -> None:
         self._answer(await handler(), head_only)
 
-    def _answer(self, answer: Answer, head_only: bool) -> None:
+    def _answer(self, answer: HttpResponse, head_only: bool) -> None:
         transport = self._transport
         if transport is None:
             return

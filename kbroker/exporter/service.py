@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.config.validators import parse_host_port
 from kbroker.exporter.collect import Sources, collect
-from kbroker.exporter.http import Answer, HttpServer, plain
+from kbroker.exporter.http import HttpResponse, HttpServer, plain
 from kbroker.exporter.page import CONTENT_TYPE, Page
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import Histogram
@@ -85,12 +85,12 @@ class Exporter:
             self._scrape.cancel()
             await asyncio.gather(self._scrape, return_exceptions=True)
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self) -> HttpResponse:
         if self._scrape is None:
             self._scrape = self._environment.loop.create_task(self._make())
             self._scrape.add_done_callback(self._made)
         try:
-            return Answer(200, CONTENT_TYPE, await asyncio.shield(self._scrape))
+            return HttpResponse(200, CONTENT_TYPE, await asyncio.shield(self._scrape))
         except Exception as error:
             log.failure("scrape failed", error)
             return plain(500)
@@ -119,7 +119,7 @@ class Exporter:
         parts.append(await self._environment.offload(generate_latest, self._registry))
         return parts
 
-    async def _health(self) -> Answer:
+    async def _health(self) -> HttpResponse:
         """Whoever gets an answer knows that the loop turns; the listener is closed before the broker stops."""
         return plain(200, "ok")
 

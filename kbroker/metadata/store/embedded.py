@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from kbroker.runtime.environment import Environment
 
-Work = Callable[["Batch"], Any]
+Work = Callable[["PendingCommit"], Any]
 
 
-class Batch:
+class PendingCommit:
     """Operations that become durable together."""
 
     __slots__ = ("events", "lasting", "undo")
@@ -98,7 +98,7 @@ class EmbeddedStore:
             self._environment.loop.create_task(self._drain())
         return await turn
 
-    def change(self, batch: Batch, ops: Sequence[Op], session: int) -> None:
+    def change(self, batch: PendingCommit, ops: Sequence[Op], session: int) -> None:
         applied = self._tree.apply(ops, session)
         batch.events += applied.events
         batch.undo += applied.undo
@@ -111,7 +111,7 @@ class EmbeddedStore:
     async def _drain(self) -> None:
         while self._queue:
             waiting, self._queue = self._queue, []
-            batch = Batch()
+            batch = PendingCommit()
             outcomes = [(turn, *self._attempt(work, batch)) for work, turn in waiting]
             fault = await self._persist(batch)
             for turn, result, error in outcomes:
@@ -127,13 +127,13 @@ class EmbeddedStore:
                 await self._compact()
         self._draining = False
 
-    def _attempt(self, work: Work, batch: Batch) -> tuple[Any, CoordinationError | None]:
+    def _attempt(self, work: Work, batch: PendingCommit) -> tuple[Any, CoordinationError | None]:
         try:
             return work(batch), None
         except CoordinationError as error:
             return None, error
 
-    async def _persist(self, batch: Batch) -> CoordinationError | None:
+    async def _persist(self, batch: PendingCommit) -> CoordinationError | None:
         if self._failure is not None:
             roll_back(batch.undo)
             return self._failure
@@ -191,7 +191,7 @@ class EmbeddedSession:
         return self._id
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
-        def work(batch: Batch) -> Node:
+        def work(batch: PendingCommit) -> Node:
             node = self._store.tree.get(path)
             self._store.watch(self, path, watch)
             return node
@@ -199,21 +199,21 @@ class EmbeddedSession:
         return await self._run(work)  # type: ignore[no-any-return]
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        def work(batch: Batch) -> list[Node | None]:
+        def work(batch: PendingCommit) -> list[Node | None]:
             nodes = map(self._store.tree.nodes.get, paths)
             return [None if node is None else Node(node.data, node.version) for node in nodes]
 
         return await self._run(work)  # type: ignore[no-any-return]
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:
-        def work(batch: Batch) -> int | None:
+        def work(batch: PendingCommit) -> int | None:
             self._store.watch(self, path, watch)
             return self._store.tree.version(path)
 
         return await self._run(work)  # type: ignore[no-any-return]
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        def work(batch: Batch) -> list[str]:
+        def work(batch: PendingCommit) -> list[str]:
             names = self._store.tree.children(path)
             self._store.watch(self, path, watch, children=True)
             return names
@@ -224,7 +224,7 @@ class EmbeddedSession:
         await self.multi([Create(path, data, ephemeral)])
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        def work(batch: Batch) -> int:
+        def work(batch: PendingCommit) -> int:
             self._store.change(batch, [Set(path, data, version)], self._id)
             return self._store.tree.get(path).version
 
@@ -249,14 +249,14 @@ class EmbeddedSession:
         for callback in self._expired:
             callback()
 
-    def _end(self, batch: Batch) -> None:
+    def _end(self, batch: PendingCommit) -> None:
         self._over = True
         self._store.forget_watches(self)
         owned = self._store.tree.ephemerals(self._id)
         self._store.change(batch, [Delete(path) for path in owned], self._id)
 
     async def _run(self, work: Work) -> Any:
-        def guarded(batch: Batch) -> Any:
+        def guarded(batch: PendingCommit) -> Any:
             if self._over:
                 raise SessionExpired
             return work(batch)

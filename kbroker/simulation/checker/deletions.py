@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
 from kbroker.simulation.checker.history import Operation, Outcome, Poll, Trim
-from kbroker.simulation.checker.index import NEVER, Index, Partition
+from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 
 
 def deleted_records(index: Index) -> Iterator[Anomaly]:
@@ -34,7 +34,7 @@ def deleted_records(index: Index) -> Iterator[Anomaly]:
                 )
 
 
-def _answered(partition: Partition) -> list[Operation]:
+def _answered(partition: PartitionIndex) -> list[Operation]:
     """The deletions that were done, in the order of their answers, each with a later offset than those before."""
     found: list[Operation] = []
     for trim in sorted(partition.trims, key=lambda one: one.ended or NEVER):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
 from kbroker.simulation.checker.history import Assign, Operation, Outcome, Place, Poll, Send
-from kbroker.simulation.checker.index import Index, Partition, acknowledged, since_of
+from kbroker.simulation.checker.index import Index, PartitionIndex, acknowledged, since_of
 
 
 def stale_polls(index: Index) -> Iterator[Anomaly]:
@@ -81,6 +81,6 @@ def _gave_nothing(poll: Operation, transactions: bool) -> bool:
     return poll.outcome is Outcome.OK and not action.reads and not (transactions and action.committed_only)
 
 
-def _may_be_lost(partition: Partition, send: Operation, until: int) -> bool:
+def _may_be_lost(partition: PartitionIndex, send: Operation, until: int) -> bool:
     last = _end(send) - 1
     return partition.cut_between(last, since_of(send), until) or partition.trimmed(last, send.begun, until)

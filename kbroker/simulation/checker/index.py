@@ -50,7 +50,7 @@ class Sighting(NamedTuple):
 
 
 @dataclass(slots=True)
-class Partition:
+class PartitionIndex:
     """`at`: the value first seen at an offset, in reads and then in acknowledgements. `where`: the offset at which a
     value was first read. `contested`: offsets with several values; `moved`: values with several offsets. `final`:
     what the final polls read, and `final_end`: before this offset they have seen all that there is to see."""
@@ -112,7 +112,7 @@ class Index:
     polls and assignments, in order."""
 
     history: History
-    partitions: dict[Place, Partition] = field(default_factory=dict)
+    partitions: dict[Place, PartitionIndex] = field(default_factory=dict)
     senders: dict[int, Operation] = field(default_factory=dict)
     transactional: bool = False
     polls: list[Operation] = field(default_factory=list)
@@ -124,10 +124,10 @@ class Index:
     corrupt: list[Operation] = field(default_factory=list)
     ends: dict[int, list[Operation]] = field(default_factory=dict)
 
-    def partition(self, place: Place) -> Partition:
+    def partition(self, place: Place) -> PartitionIndex:
         found = self.partitions.get(place)
         if found is None:
-            found = self.partitions[place] = Partition(place)
+            found = self.partitions[place] = PartitionIndex(place)
         return found
 
     def sightings(self, offsets: Mapping[Place, Iterable[int]], values: Iterable[int] = ()) -> "Sightings":
@@ -225,7 +225,7 @@ def _take_poll(index: Index, operation: Operation) -> None:
             partition.final_end = max(partition.final_end, position)
 
 
-def _take_acknowledgement(partition: Partition, operation: Operation) -> None:
+def _take_acknowledgement(partition: PartitionIndex, operation: Operation) -> None:
     send = operation.action
     assert isinstance(send, Send)
     if send.base_offset is None or not acknowledged(operation):
@@ -256,7 +256,7 @@ class Sightings:
         for partition in index.partitions.values():
             self._add_acknowledgements(partition)
 
-    def _add_acknowledgements(self, partition: Partition) -> None:
+    def _add_acknowledgements(self, partition: PartitionIndex) -> None:
         wanted = self._offsets.get(partition.place, set())
         for operation in partition.sends:
             send = operation.action

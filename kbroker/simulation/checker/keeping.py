@@ -9,7 +9,7 @@ from kbroker.simulation.checker.history import Corrupt, Operation, Outcome, Plac
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
-    Partition,
+    PartitionIndex,
     Sighting,
     acknowledged,
     end_of,
@@ -28,7 +28,7 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
     if index.history.final is None:
         return
     ends = fates(index)
-    missing: list[tuple[Partition, Operation, list[int]]] = []
+    missing: list[tuple[PartitionIndex, Operation, list[int]]] = []
     for partition in index.partitions.values():
         final = set(partition.final.values())
         for operation in partition.sends:
@@ -44,7 +44,7 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
 
 
 def _lost(
-    partition: Partition, operation: Operation, seen: Mapping[int, list[Sighting]], left: Mapping[int, int]
+    partition: PartitionIndex, operation: Operation, seen: Mapping[int, list[Sighting]], left: Mapping[int, int]
 ) -> Iterator[Anomaly]:
     """`seen`: of each value that is not there at the end; `left` as `_left_by_losses` gives it."""
     if acknowledged(operation) and isinstance(operation.action, Send) and operation.action.base_offset is None:
@@ -74,14 +74,14 @@ def _is_committed(send: Send, ends: Mapping[int, Fate]) -> bool:
     return send.transaction is None or ends.get(send.transaction) is Fate.COMMITTED
 
 
-def _may_be_gone(partition: Partition, operation: Operation) -> bool:
+def _may_be_gone(partition: PartitionIndex, operation: Operation) -> bool:
     """Where a batch lies that was acknowledged without an offset (as a duplicate) is known to nobody, so any Loss may
     have taken it and any deletion may have been of it."""
     return any(cut.step > since_of(operation) for cut in partition.cuts) or partition.trimmed(-1, operation.begun)
 
 
 def _proofs(
-    partition: Partition, operation: Operation, sightings: list[Sighting], left: Mapping[int, int]
+    partition: PartitionIndex, operation: Operation, sightings: list[Sighting], left: Mapping[int, int]
 ) -> list[Sighting]:
     """Those that tell of a record that should still be there, and that a final poll came past."""
     return [
@@ -93,13 +93,13 @@ def _proofs(
     ]
 
 
-def _may_have_gone(partition: Partition, left: Mapping[int, int], offset: int, since: int) -> bool:
+def _may_have_gone(partition: PartitionIndex, left: Mapping[int, int], offset: int, since: int) -> bool:
     """Whether a Loss may have taken a record that was seen at the step `since`. It takes a suffix: not this record
     if it left a later one."""
     return any(cut.floor <= offset and cut.step > since and left[cut.step] < offset for cut in partition.cuts)
 
 
-def _left_by_losses(partition: Partition) -> dict[int, int]:
+def _left_by_losses(partition: PartitionIndex) -> dict[int, int]:
     """For each Loss, by its step: the highest offset that was acknowledged before it and is there at the end."""
     return {
         cut.step: max((_last_left(partition, one) for one in partition.sends if end_of(one) < cut.step), default=-1)
@@ -107,7 +107,7 @@ def _left_by_losses(partition: Partition) -> dict[int, int]:
     }
 
 
-def _last_left(partition: Partition, operation: Operation) -> int:
+def _last_left(partition: PartitionIndex, operation: Operation) -> int:
     """The last offset of an acknowledged batch that is there at the end; -1 of another."""
     send = operation.action
     assert isinstance(send, Send)
@@ -138,7 +138,7 @@ def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
             )
 
 
-def _lies_beyond(partition: Partition, operation: Operation, end: int) -> bool:
+def _lies_beyond(partition: PartitionIndex, operation: Operation, end: int) -> bool:
     send = operation.action
     if not isinstance(send, Send) or send.base_offset is None or not acknowledged(operation):
         return False
@@ -214,12 +214,12 @@ def unflushed_reads(index: Index) -> Iterator[Anomaly]:
                 break
 
 
-def _lowest_floors(partition: Partition) -> tuple[list[int], list[int]]:
+def _lowest_floors(partition: PartitionIndex) -> tuple[list[int], list[int]]:
     """The steps of the losses, and the lowest floor from each of them on."""
     floors = list(accumulate((cut.floor for cut in reversed(partition.cuts)), min))
     return [cut.step for cut in partition.cuts], floors[::-1]
 
 
-def _loss_after(index: Index, partition: Partition, step: int, offset: int) -> Operation:
+def _loss_after(index: Index, partition: PartitionIndex, step: int, offset: int) -> Operation:
     cut = next(cut for cut in partition.cuts if cut.step > step and cut.floor <= offset)
     return next(loss for loss in index.losses if loss.begun == cut.step)

@@ -9,7 +9,7 @@ from kbroker.simulation.checker.history import Operation, Outcome, Place, Send
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
-    Partition,
+    PartitionIndex,
     Sighting,
     Sightings,
     acknowledged,
@@ -119,7 +119,7 @@ def duplicates(index: Index, seen: Sightings) -> Iterator[Anomaly]:
             yield anomaly(kind, f"The value {value} of {name(partition.place)} {text}.", *_of_each(sightings), sender)
 
 
-def _may_move(partition: Partition, sightings: list[Sighting], offsets: list[int], sender: Operation) -> bool:
+def _may_move(partition: PartitionIndex, sightings: list[Sighting], offsets: list[int], sender: Operation) -> bool:
     """Whether it was at one offset at a time, and from each to the next came by a Loss that took it and during which
     the producer was still trying."""
     if len(offsets) > MOST_MOVES:
@@ -254,5 +254,5 @@ def _of_each(sightings: Sequence[Sighting]) -> list[Operation]:
     return [one.operation for found in by_offset.values() for one in (found[0], found[-1])]
 
 
-def _steps_that_cut(partition: Partition, offset: int) -> list[int]:
+def _steps_that_cut(partition: PartitionIndex, offset: int) -> list[int]:
     return [cut.step for cut in partition.cuts if cut.floor <= offset]

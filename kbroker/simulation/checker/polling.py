@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
 from kbroker.simulation.checker.history import Assign, Operation, Outcome, Place, Poll, Send
-from kbroker.simulation.checker.index import NEVER, Index, Partition, Sighting
+from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex, Sighting
 from kbroker.simulation.checker.transactions import Fate, fates
 
 
@@ -191,7 +191,7 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
             )
 
 
-def _passed(partition: Partition, jump: _Jump) -> list[int]:
+def _passed(partition: PartitionIndex, jump: _Jump) -> list[int]:
     """Offsets in the jump that are known to have held a record at some time. Where nothing was ever lost, what a
     deletion has taken needs no further look."""
     low = jump.low

@@ -5,7 +5,7 @@ from enum import Enum
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
 from kbroker.simulation.checker.history import EndTransaction, Operation, Outcome, Place, Poll, Send
-from kbroker.simulation.checker.index import NEVER, Index, Partition
+from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 
 
 class Fate(Enum):
@@ -94,7 +94,7 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
     if not index.transactional:
         return
     ends = fates(index)
-    by_transaction: dict[int, list[tuple[Partition, Operation]]] = {}
+    by_transaction: dict[int, list[tuple[PartitionIndex, Operation]]] = {}
     for partition in index.partitions.values():
         for operation in partition.sends:
             transaction = operation.action.transaction if isinstance(operation.action, Send) else None
@@ -129,7 +129,7 @@ def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Pla
     return values, reach
 
 
-def _should_be_there(partition: Partition, operation: Operation, reach: Mapping[Place, int]) -> bool:
+def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Mapping[Place, int]) -> bool:
     """If any of its transaction is."""
     send = operation.action
     assert isinstance(send, Send)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
 from kbroker.simulation.checker.history import Committed, Operation, Outcome, Place, Send
-from kbroker.simulation.checker.index import NEVER, Index, Partition
+from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 from kbroker.simulation.checker.transactions import final_committed_reads
 
 # A record: its partition and offset.
@@ -95,7 +95,7 @@ def _not_with_its_offset(
             )
 
 
-def _visible_before(partition: Partition, end: int, visible: Mapping[int, None]) -> list[int]:
+def _visible_before(partition: PartitionIndex, end: int, visible: Mapping[int, None]) -> list[int]:
     """The offsets of records that somebody who reads what is committed sees at the end; none where some were deleted
     on purpose, for they may not have been read before."""
     if partition.trims:

@@ -24,7 +24,7 @@ class PendingRequest(NamedTuple):
     on_response: ResponseCallback
 
 
-class Connection(asyncio.Protocol):
+class BrokerConnection(asyncio.Protocol):
     """Closes itself when a response does not arrive before the deadline of its request."""
 
     def __init__(
@@ -154,10 +154,12 @@ class Connection(asyncio.Protocol):
 
 async def connect(
     loop: asyncio.AbstractEventLoop, address: Address, client_id: str, caps: Mapping[int, int], timeout_s: float
-) -> Connection:
+) -> BrokerConnection:
     """Connect and negotiate versions. Raises OSError, including ConnectionLostError and TimeoutError."""
     async with asyncio.timeout(timeout_s):
-        _, connection = await loop.create_connection(lambda: Connection(loop, client_id, caps, timeout_s), *address)
+        _, connection = await loop.create_connection(
+            lambda: BrokerConnection(loop, client_id, caps, timeout_s), *address
+        )
         try:
             await connection.negotiate()
         except BaseException:

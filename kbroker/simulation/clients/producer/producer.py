@@ -11,7 +11,7 @@ from random import Random
 
 from kbroker.simulation.checker.history import History, Operation, Outcome, Place, Send
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import Connection, ConnectionLostError
+from kbroker.simulation.clients.connections.connection import BrokerConnection, ConnectionLostError
 from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Batch, Identity, Lane
 from kbroker.simulation.clients.workloads.values import Shape, records
 from kbroker.simulation.runtime.clock import EPOCH_MS
@@ -171,9 +171,9 @@ class Producer:
             for connection, batches in requests.items():
                 self._post(connection, batches)
 
-    def _requests(self) -> dict[Connection, list[Batch]]:
+    def _requests(self) -> dict[BrokerConnection, list[Batch]]:
         """At most one batch of each partition, by the connection on which it goes."""
-        requests: dict[Connection, list[Batch]] = {}
+        requests: dict[BrokerConnection, list[Batch]] = {}
         for lane in self._lanes.values():
             if not lane.window or (batch := lane.next(self.identity)) is None:
                 continue
@@ -190,10 +190,10 @@ class Producer:
         """Whether batches may be sent to this partition now."""
         return True
 
-    def _version(self, connection: Connection) -> int:
+    def _version(self, connection: BrokerConnection) -> int:
         return connection.version(ApiKey.PRODUCE)
 
-    def _post(self, connection: Connection, batches: list[Batch]) -> None:
+    def _post(self, connection: BrokerConnection, batches: list[Batch]) -> None:
         version = self._version(connection)
         topics: dict[str, TopicProduceData] = {}
         for batch in batches:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
-from kbroker.simulation.clients.connections.connection import Connection, ConnectionLostError, connect
+from kbroker.simulation.clients.connections.connection import BrokerConnection, ConnectionLostError, connect
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS, older
 from protocol.apis import APIS, ApiKey
 from protocol.client import Response, UnexpectedResponseError, UnsupportedVersionError
@@ -21,7 +21,7 @@ from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 
 
-async def connected(machine: Machine, caps: dict[int, int] | None = None, timeout_s: float = 5.0) -> Connection:
+async def connected(machine: Machine, caps: dict[int, int] | None = None, timeout_s: float = 5.0) -> BrokerConnection:
     return await connect(machine.loop, (HOST, PORT), "client", caps or {}, timeout_s)
 
 
@@ -133,17 +133,17 @@ def response_frame(correlation_id: int) -> bytes:
 
 
 @pytest.fixture
-def connection() -> Iterator[Connection]:
+def connection() -> Iterator[BrokerConnection]:
     """A connection to a broker that is the test."""
     loop = asyncio.new_event_loop()
-    connection = Connection(loop, "client", {}, 5.0)
+    connection = BrokerConnection(loop, "client", {}, 5.0)
     connection.connection_made(_Transport())
     yield connection
     connection.close()
     loop.close()
 
 
-def test_each_response_is_passed_to_the_callback_of_its_request(connection: Connection) -> None:
+def test_each_response_is_passed_to_the_callback_of_its_request(connection: BrokerConnection) -> None:
     received: list[tuple[int, Response | None]] = []
     for number in (1, 2, 3):
         connection.send(HEARTBEAT, 4, lambda response, number=number: received.append((number, response)))  # type: ignore[misc]
@@ -156,7 +156,7 @@ def test_each_response_is_passed_to_the_callback_of_its_request(connection: Conn
     assert [response.correlation_id for _, response in received if response] == [1, 2, 3]
 
 
-def test_no_response_is_passed_on_after_a_callback_has_closed_the_connection(connection: Connection) -> None:
+def test_no_response_is_passed_on_after_a_callback_has_closed_the_connection(connection: BrokerConnection) -> None:
     received: list[Response | None] = []
 
     def close(response: Response | None) -> None:
@@ -168,7 +168,7 @@ def test_no_response_is_passed_on_after_a_callback_has_closed_the_connection(con
     assert received == [None]
 
 
-def test_a_response_out_of_order_is_an_error(connection: Connection) -> None:
+def test_a_response_out_of_order_is_an_error(connection: BrokerConnection) -> None:
     for _ in range(2):
         connection.send(HEARTBEAT, 4, lambda response: None)
     with pytest.raises(UnexpectedResponseError, match="correlation id 2, expected 1"):

@@ -25,7 +25,7 @@ from protocol.messages.k44_incremental_alter_configs import (
 from protocol.records.batch import build_batch
 from protocol.schema.codec import decode
 from tests.compat.hostile.peer import Peer, create_topic, framed, produced
-from tests.compat.hostile.target import Target, pace
+from tests.compat.hostile.target import MOST_GROWTH, Target, pace
 from tests.compat.support import eventually
 
 pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
@@ -68,6 +68,22 @@ def test_fetch_sessions_without_end(target: Target) -> None:
 
     target.attacked("fetch sessions of 100 partitions", attack)
     assert len(given) > 100
+
+
+def test_fetch_sessions_of_partitions_without_end(target: Target) -> None:
+    """15 sessions of 99,000 partitions that do not exist."""
+    wanted = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(99_000)]
+    request = FetchRequest(
+        max_wait_ms=0, max_bytes=1000, session_epoch=0, topics=[FetchTopic(topic="absent", partitions=wanted)]
+    )
+    frame = framed(request, 11)
+    with Peer(target.bootstrap) as peer:
+        before = target.memory
+        for _ in range(15):
+            peer.send(frame)
+            assert peer.answer() is not None
+        growth = target.memory - before
+        assert growth < MOST_GROWTH, growth
 
 
 def join(group: str, member: str = "", metadata: bytes = b"m", names: int = 1) -> JoinGroupRequest:

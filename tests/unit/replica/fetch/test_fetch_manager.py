@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from kbroker.replica.fetch.fetch_session import partition_bytes
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse
 from tests.unit.support.client import Client, TopicPartition, base_offsets, batch, errors, values_of
@@ -253,6 +254,32 @@ async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
     await producer.produce("t", batch(b"b"), 7)
     assert base_offsets(await waiting) == {("t", 7): [1]}
     assert looked_at == [7]
+
+
+@story
+async def test_without_room_for_a_session_full_requests_are_served(m: Machine) -> None:
+    """The response has the session id 0; a session that grows too large is closed by the next request."""
+    client = await m.client()
+    await client.create_topic("t", 4)
+    for index in range(4):
+        await client.produce("t", batch(b"v"), index)
+    sessions = m.broker.services.fetching.sessions
+    sessions.max_bytes = 3 * partition_bytes("t")
+    growing = Session(client)
+    await growing.fetch({("t", index): 0 for index in range(3)})
+    assert growing.id != 0
+    rejected = Session(client)
+    assert bases(await rejected.fetch({("t", index): 0 for index in range(4)})) == {
+        ("t", index): [0] for index in range(4)
+    }
+    assert rejected.id == 0
+    response = await growing.fetch({("t", 3): 0})
+    assert ("t", 3) in bases(response)
+    assert (growing.id, len(sessions), sessions.size_bytes) == (0, 0, 0)
+    assert not any(m.partition("t", index).fetchers for index in range(4)), "no partition refers to it"
+    fresh = Session(client)
+    await fresh.fetch({("t", 0): 0})
+    assert fresh.id != 0
 
 
 @story

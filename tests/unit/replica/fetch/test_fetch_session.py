@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.replica.fetch.fetch_session import MAX_EPOCH, FetchSessionCache
+from kbroker.replica.fetch.fetch_session import MAX_EPOCH, FetchSession, FetchSessionCache, partition_bytes
 from protocol.errors import ErrorCode
 
 
@@ -85,3 +85,81 @@ def test_a_full_cache_evicts_the_least_recently_used_session_or_none() -> None:
     assert evicted is second
     assert third.id != 0
     assert len(sessions) == 2
+
+
+# The bound in bytes.
+
+ROOM = 10 * partition_bytes("t")
+
+
+def bounded() -> FetchSessionCache:
+    """A cache for ten partitions in all."""
+    return FetchSessionCache(5, Random(7), eviction_ms=1000, max_bytes=ROOM)
+
+
+def session_of(sessions: FetchSessionCache, count: int, now_ms: int = 0) -> tuple[FetchSession, list[FetchSession]]:
+    """Create a session of `count` partitions; return it and the sessions that were evicted for it."""
+    session, _ = sessions.create(False, now_ms)
+    session.update([("t", [requested(index) for index in range(count)])], [])
+    return session, sessions.count_bytes(session, now_ms)
+
+
+def test_no_session_is_created_beyond_the_bound_in_bytes() -> None:
+    sessions = bounded()
+    first, _ = session_of(sessions, 6)
+    second, _ = session_of(sessions, 4)
+    assert first.id
+    assert second.id
+    assert sessions.size_bytes == ROOM
+    third, evicted = session_of(sessions, 1, now_ms=500)
+    assert (third.id, evicted, len(sessions), sessions.size_bytes) == (0, [], 2, ROOM)
+
+
+def test_idle_sessions_are_evicted_if_that_makes_enough_room() -> None:
+    sessions = bounded()
+    first, _ = session_of(sessions, 3)
+    second, _ = session_of(sessions, 3)
+    third, _ = session_of(sessions, 4, now_ms=900)
+    too_large, evicted = session_of(sessions, 7, now_ms=1000)
+    assert (too_large.id, evicted, len(sessions)) == (0, [], 3), "nothing is evicted in vain"
+    fitting, evicted = session_of(sessions, 5, now_ms=1000)
+    assert fitting.id
+    assert evicted == [first, second]
+    assert sessions.all() == [third, fitting]
+    assert sessions.size_bytes == 9 * partition_bytes("t")
+
+
+def test_a_session_that_grows_too_large_ends() -> None:
+    sessions = bounded()
+    session, _ = session_of(sessions, 9)
+    number = session.id
+    sessions.resume(number, 1, False, 10)
+    session.update([("t", [requested(9)])], [])
+    assert sessions.count_bytes(session, 10) == []
+    assert session.id == number
+    sessions.resume(number, 2, False, 20)
+    session.update([("t", [requested(10)])], [])
+    assert sessions.count_bytes(session, 20) == []
+    assert (session.id, len(sessions), sessions.size_bytes) == (0, 0, 0)
+    with pytest.raises(KafkaError) as refused:
+        sessions.resume(number, 3, False, 30)
+    assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_forgotten_partitions_make_room() -> None:
+    sessions = bounded()
+    session, _ = session_of(sessions, 10)
+    sessions.resume(session.id, 1, False, 10)
+    session.update([], [("t", list(range(8)))])
+    sessions.count_bytes(session, 10)
+    other, _ = session_of(sessions, 8, now_ms=10)
+    assert other.id
+    for one in (session, other):
+        sessions.remove(one.id)
+    assert sessions.size_bytes == 0
+
+
+def test_the_bytes_of_a_partition_include_its_topic_name() -> None:
+    assert partition_bytes("n" * 249) - partition_bytes("n") == 248
+    assert partition_bytes("\U0001f600" * 249) - partition_bytes("") == 4 * 249
+    assert partition_bytes(bytes(16)) > partition_bytes("")

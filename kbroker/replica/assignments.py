@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
@@ -59,9 +58,13 @@ class Assignments:
             await sync
 
     async def _sync(self, log: Log) -> None:
-        # The log says why it goes offline.
-        with suppress(OSError):
+        try:
             log.complete_flush(await self._environment.offload(log.flush_blocking, log.log_end_offset))
+        except OSError as error:
+            # The log says why it goes offline.
+            if log.offline is None:
+                # The partition asks for another sync when it is installed.
+                log.on_shortage("sync", error)
 
     def _take_over(self, wanted: Iterable[Wanted], logs: Iterable[Log]) -> list[Log]:
         """Install the logs that were opened; note those that were not. Gives those whose topics have gone meanwhile."""
@@ -147,7 +150,11 @@ class Assignments:
         partition.advance_high_watermark()
         self._replicas.add(partition)
         partition.begin_epoch()
+        if self._upkeep.held:
+            self._upkeep.hold(partition)
         self._upkeep.note_uncleaned(partition)
+        if partition.flush_before_ack and log.recovery_point < log.log_end_offset and log.offline is None:
+            self._upkeep.request_flush(partition)
         if log.recovery_point < log.log_end_offset:
             self._upkeep.note_dirty(partition, self._environment.clock.now_ms())
         elif log.repairs:

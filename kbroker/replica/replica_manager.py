@@ -67,6 +67,7 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
         self.dirty_partitions = DirtyPartitions(environment)
+        logs.shortages.on_out_of_files = self.dirty_partitions.note_out_of_files
         self.removed_totals = RemovedPartitionTotals()
         self._markers = MarkerAppends(environment)
         self._record_validator = RecordValidator(environment)

@@ -174,19 +174,23 @@ class _Volume:
 
     def start_writeback(self, fd: int, offset: int, size: int) -> None:
         if self._sync_file_range is _load_sync_file_range:
-            self._sync_file_range = _load_sync_file_range()
+            try:
+                self._sync_file_range = _load_sync_file_range()
+            except (OSError, ImportError):
+                # Loading takes a file descriptor, and there may be one the next time.
+                return
         if self._sync_file_range is not None:
             self._sync_file_range(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
 
 
 def _load_sync_file_range() -> Any:
-    """sync_file_range(2), which only Linux has; None elsewhere."""
+    """sync_file_range(2), which only Linux has; None elsewhere. Raises OSError, ImportError."""
     # Loaded at first use: ctypes takes milliseconds to import and the start of the broker is measured.
     import ctypes
 
     try:
         function = ctypes.CDLL(None).sync_file_range
-    except (OSError, AttributeError):
+    except AttributeError:
         return None
     function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return function
@@ -279,7 +283,9 @@ class RealFile:
 class RealDisk:
     """The machine's disk. That a file system cannot read without waiting is learnt at the first such read."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_descriptors: int | None = None) -> None:
+        """Files that would have the descriptor `most_descriptors` or a higher one are not kept open: EMFILE."""
+        self._most_descriptors = most_descriptors
         self._volumes: dict[int, _Volume] = {}
         self._buffers = _ReadBuffers()
 
@@ -288,6 +294,9 @@ class RealDisk:
         if create:
             flags |= os.O_CREAT
         fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        if self._most_descriptors is not None and fd >= self._most_descriptors:
+            os.close(fd)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
         device = os.fstat(fd).st_dev
         volume = self._volumes.get(device)
         if volume is None:

@@ -6,7 +6,7 @@ time on simulated disks and networks (DESIGN: the world is passed in). The disk 
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, Handle
@@ -68,6 +68,29 @@ class ProcessRunner(Protocol):
     def __call__(self, job: ProcessTask, task: bytes, /) -> ProcessJob: ...
 
 
+class Descriptors(NamedTuple):
+    """How the file descriptors of the process (RLIMIT_NOFILE) are divided.
+
+    The system assigns the lowest free number. A connection whose number is not below `connections` is refused, and the
+    disk does not keep a file open whose number is not below `files`. So connections leave descriptors to the logs, and
+    both leave some to what is open for a short time: directories that are synced, checkpoints, modules that are
+    imported at first use, the pipes of the cleaner's process.
+    """
+
+    limit: int
+    files: int
+    connections: int
+
+    @classmethod
+    def of(cls, limit: int) -> "Descriptors":
+        """`limit`: the number of file descriptors that the process may have."""
+        for_files = max(limit // 4, min(100, limit // 2))
+        return cls(limit, limit - min(32, limit // 4), limit - for_files)
+
+
+UNLIMITED = Descriptors.of(1 << 30)
+
+
 def _no_threads(count: int) -> None:
     """Where there are no threads to count."""
 
@@ -86,6 +109,7 @@ class Environment:
     offload: Offload
     apart: ProcessRunner
     set_threads: Callable[[int], None] = _no_threads
+    descriptors: Descriptors = UNLIMITED
 
     async def turn(self) -> None:
         """Let the others have a turn of the loop."""

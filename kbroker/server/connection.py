@@ -21,6 +21,7 @@ from kbroker.server.error_reporter import api_name
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
 from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
 from kbroker.server.response_queue import ResponseQueue
+from kbroker.storage.shortage import is_shortage
 from protocol.errors import MalformedError
 from protocol.varints import skip_tagged_fields
 
@@ -77,6 +78,12 @@ class Connection(asyncio.BufferedProtocol):
         # That of the last request: most requests have the same.
         self._client_id_bytes = b""
         self._client_id = ""
+
+    @property
+    def descriptor(self) -> int:
+        """The number of its socket's file descriptor; -1 if it has none."""
+        socket = self._transport.get_extra_info("socket") if self._transport is not None else None
+        return -1 if socket is None else socket.fileno()
 
     # Called by the transport.
 
@@ -166,6 +173,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._server.dispatch.find(api_key, version)
             except UnsupportedRequest as error:
                 self.close(error.reason, api=api_name(error.api_key), version=error.version)
+                return
+            except Exception as error:
+                self.on_request_error(error, None)
                 return
         self._received.begin_frame(start)
 
@@ -287,6 +297,8 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(error, ValueError):
             # Its text may quote the request.
             self.close("malformed request", context, detail=type(error).__name__)
+        elif _is_shortage(error):
+            self.close("out of file descriptors, room or memory", context, detail=str(error))
         else:
             self.errors.report_failure(self.peer, self._client_id, context, error)
             self.close("internal error", context)
@@ -325,3 +337,11 @@ class Connection(asyncio.BufferedProtocol):
 def _is_control_request(start: Buffer) -> bool:
     """Whether these bytes begin a request other than Produce and Fetch."""
     return len(start) >= _API_KEY_END and (start[4] << 8 | start[5]) > LAST_DATA_API_KEY
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Whether the request may succeed when it is sent again: for example, there was no file descriptor to load the
+    handler's module or a codec's library with."""
+    if isinstance(error, ImportError):
+        return not isinstance(error, ModuleNotFoundError)
+    return isinstance(error, OSError) and is_shortage(error)

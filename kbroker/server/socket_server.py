@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.server")
 
 IDLE_SWEEP_S = 10.0
+# This many connections may use the file descriptors that are reserved for files, so that an operator can connect.
+FEW_CONNECTIONS = 16
 # With Kafka's default of 50, clients that connect at the same time have to wait for a second.
 SOCKET_BACKLOG = 1024
 
@@ -35,6 +37,7 @@ class SocketServer:
         self.accepted = 0
         self.expired = 0
         self._loop = environment.loop
+        self._descriptors = environment.descriptors
         self._connections_by_host: Counter[str] = Counter()
         self._rate_limiter = ConnectionRateLimiter()
         self._listening: list[asyncio.AbstractServer] = []
@@ -105,7 +108,10 @@ class SocketServer:
         self.connections[connection] = None
         self._connections_by_host[host] += 1
         max_of_host = self._max_by_host.get(host, config.max_connections_per_ip)
-        if len(self.connections) > self._max_connections:
+        if connection.descriptor >= self._descriptors.connections and len(self.connections) > FEW_CONNECTIONS:
+            limit, _, below = self._descriptors
+            connection.close("out of file descriptors", limit=limit, reserved_for_files=limit - below)
+        elif len(self.connections) > self._max_connections:
             connection.close("max.connections reached", limit=self._max_connections)
         elif self._connections_by_host[host] > max_of_host:
             connection.close("max.connections.per.ip reached", limit=max_of_host)

@@ -101,8 +101,9 @@ def _decompress_into(codec: int, data: Buffer, room: memoryview) -> int:
     if codec not in _STREAMS:
         raise MalformedError(f"unknown compression codec {codec}")
     name = _STREAMS[codec]
+    module = _module(name)
     try:
-        written: int = _module(name).decompress_into(data, room)
+        written: int = module.decompress_into(data, room)
     except Exception as error:
         if str(error) != _message_when_full(name):
             raise MalformedError(f"not valid {name}: {error}") from None
@@ -111,6 +112,10 @@ def _decompress_into(codec: int, data: Buffer, room: memoryview) -> int:
 
 
 def _module(name: str) -> "ModuleType":
+    """The module of a codec. Raises OSError, ImportError if there is no file descriptor to load it with.
+
+    Such an error says nothing about the data.
+    """
     # Loaded at first use: most brokers never decompress a batch.
     import cramjam
 
@@ -171,11 +176,12 @@ def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
 
 def _decompress_snappy(data: Buffer, max_size: int) -> bytearray:
     out = bytearray()
+    snappy = _module("snappy")
     for block, size in _snappy_blocks(data):
         if size > max_size - len(out):
             raise TooLargeError(f"more than {max_size} bytes when decompressed")
         try:
-            out += _module("snappy").decompress_raw(block)
+            out += snappy.decompress_raw(block)
         except Exception as error:
             raise MalformedError(f"not valid snappy: {error}") from None
     return out
@@ -188,10 +194,11 @@ def _decompress_snappy_into(data: Buffer, room: memoryview) -> int:
     # Each block decompresses to exactly the size that it claims.
     if sum(size for _, size in blocks) > len(room):
         raise TooLargeError(f"more than {len(room)} bytes when decompressed")
+    snappy = _module("snappy")
     for block, size in blocks:
         try:
             with room[pos : pos + size] as part:
-                pos += _module("snappy").decompress_raw_into(block, part)
+                pos += snappy.decompress_raw_into(block, part)
         except Exception as error:
             raise MalformedError(f"not valid snappy: {error}") from None
     return pos
@@ -217,8 +224,9 @@ def _snappy_blocks(data: Buffer) -> Iterator[tuple[memoryview, int]]:
 
 
 def _snappy_size(block: memoryview) -> int:
+    snappy = _module("snappy")
     try:
-        size: int = _module("snappy").decompress_raw_len(block)
+        size: int = snappy.decompress_raw_len(block)
     except Exception as error:
         raise MalformedError(f"not valid snappy: {error}") from None
     if size > _SNAPPY_MAX_RATIO * len(block):

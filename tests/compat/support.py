@@ -110,12 +110,18 @@ class BrokerProcess:
     READY = re.compile(r"^kbroker ready: bootstrap (\S+)$", re.MULTILINE)
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str] | None = None, advertise: str | None = None
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        advertise: str | None = None,
+        file_limit: int | None = None,
     ) -> None:
+        """`file_limit`: the file descriptors that the process may have; None: as many as this one."""
         self.data_dir = directory / "data"
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.starts = 0
         self._advertise = advertise
+        self._file_limit = file_limit
         # Without this Kafka waits three seconds for more members whenever an empty group is joined.
         self._settings = {"group.initial.rebalance.delay.ms": "0", **(settings or {})}
         self._directory = directory
@@ -164,6 +170,8 @@ class BrokerProcess:
             command += ["--advertise", self._advertise]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
+        if self._file_limit is not None:
+            command = ["sh", "-c", f'ulimit -n {self._file_limit}; exec "$@"', "sh", *command]
         return command
 
     def freeze(self) -> None:
@@ -203,10 +211,13 @@ class BrokerProcess:
 
 @contextmanager
 def running_broker(
-    directory: Path, settings: Mapping[str, str] | None = None, advertise: str | None = None
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    advertise: str | None = None,
+    file_limit: int | None = None,
 ) -> Iterator[BrokerProcess]:
     """A started broker; whatever is left of it is killed at the end."""
-    broker = BrokerProcess(directory, settings, advertise)
+    broker = BrokerProcess(directory, settings, advertise, file_limit)
     try:
         broker.start()
         yield broker

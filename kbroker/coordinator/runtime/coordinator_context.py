@@ -290,7 +290,7 @@ class CoordinatorContext(Generic[S]):
                 offset, items = await self._environment.offload(
                     read_chunk_blocking, self._log, self.tp, offset, self._config().load_buffer_bytes, self.shard.decode
                 )
-            except (OSError, LookupError, MalformedError) as error:
+            except (OSError, ImportError, MemoryError, LookupError, MalformedError) as error:
                 raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.tp} cannot be loaded: {error}") from error
             if offset == END_OF_LOG:
                 return

@@ -73,6 +73,8 @@ class Checkpoints:
         self._environment = environment
         self._path = path
         self._now = now
+        # It is in the log that the last write failed.
+        self._failing = False
         self._waiting: list[Future[None]] = []
         self._writing: Task[None] | None = None
 
@@ -106,12 +108,19 @@ class Checkpoints:
             self._writing = loop.create_task(self._write())
         await written
 
-    async def write_if_possible(self) -> None:
-        """As `write`, for who goes on without it: `outdated` stays if it fails."""
+    async def write_if_possible(self) -> bool:
+        """As `write`, but logs OSError instead of raising it; returns whether it succeeded. `outdated` stays if not."""
         try:
             await self.write()
         except OSError as error:
-            log.warning("checkpoints could not be written, tried again later", reason=error)
+            if not self._failing:
+                log.warning("checkpoints could not be written, tried again later", reason=error)
+            self._failing = True
+            return False
+        if self._failing:
+            log.info("checkpoints are written again")
+        self._failing = False
+        return True
 
     async def _write(self) -> None:
         while self._waiting:

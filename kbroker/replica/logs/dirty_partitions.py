@@ -9,6 +9,7 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.partition import Partition
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import LogWork
+from kbroker.storage.shortage import is_unbegun_sync
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 event_log = EventLogger("kbroker.logs")
+
+
+# How long a sync that is waited for and could not begin is put off, in seconds.
+FLUSH_AGAIN_S = 1.0
 
 
 class Cleaner(Protocol):
@@ -41,6 +46,10 @@ class DirtyPartitions:
         self.full: dict[Partition, None] = {}
         # Partitions that are this broker's and whose logs could not be opened, with their topics' ids.
         self.missing: dict[TopicPartition, bytes] = {}
+        # All appends are refused: the broker was started on a full disk, and there are no new leader epochs yet.
+        self.held = False
+        # Whether an operation had no file descriptor since files were closed last.
+        self.out_of_files = False
         # What is under way: compactions.
         self.cleaning: dict[Partition, Cleaner] = {}
         self.work = LogWork()
@@ -85,6 +94,11 @@ class DirtyPartitions:
             self.uncleaned[partition] = None
             self._tell()
 
+    def hold(self, partition: Partition) -> None:
+        """Refuse appends as long as all are held, then until there is room on the disk."""
+        partition.log.suspend()
+        self.full[partition] = None
+
     def on_append_failed(self, partition: Partition) -> None:
         """The disk is full; or it fails, and then nobody who waits here will be served."""
         if partition.log.offline is not None:
@@ -93,6 +107,10 @@ class DirtyPartitions:
             event_log.error("appends are refused", partition=partition.tp, reason=partition.log.refusal)
             self.full[partition] = None
             self._tell()
+
+    def note_out_of_files(self) -> None:
+        self.out_of_files = True
+        self._tell()
 
     def note_missing(self, missing: dict[TopicPartition, bytes]) -> None:
         self.missing.update(missing)
@@ -126,14 +144,22 @@ class DirtyPartitions:
                 partition.advance_high_watermark()
                 if log.recovery_point >= log.log_end_offset:
                     break
-                await self.flush_now(partition)
+                if not await self.flush_now(partition):
+                    await self._pause()
         except KafkaError as error:
             partition.fail_waiting(error.code)
         finally:
             partition.is_flushing = False
 
-    async def flush_now(self, partition: Partition) -> None:
-        """Sync one log in a thread. A failed sync takes the log offline: it is never tried again (fsyncgate).
+    async def _pause(self) -> None:
+        over = self._environment.loop.create_future()
+        self._environment.loop.call_later(FLUSH_AGAIN_S, over.set_result, None)
+        await over
+
+    async def flush_now(self, partition: Partition) -> bool:
+        """Sync one log in a thread; False if it could not begin for want of file descriptors and may be tried again.
+
+        A sync that has begun and failed takes the log offline: it is never tried again (fsyncgate).
 
         Raises KafkaError, also for a log that was offline before.
         """
@@ -144,6 +170,9 @@ class DirtyPartitions:
         try:
             await self._environment.offload(log.flush_blocking, target)
         except Exception as error:
+            if isinstance(error, OSError) and is_unbegun_sync(error) and log.offline is None:
+                log.on_shortage("sync", error)
+                return False
             if not partition.is_closed:
                 log.mark_offline(f"sync failed: {error}")
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
@@ -153,6 +182,7 @@ class DirtyPartitions:
         elif partition in self.dirty:
             # What is left was appended since then.
             self.dirty[partition][0] = began_ms
+        return True
 
     async def wait_for_flushes(self) -> None:
         """No sync is under way that was asked for."""

@@ -27,6 +27,8 @@ FLUSH_ROUND_MS = 1_000
 # A log that was appended to and then left alone for so long is synced, so that recovery need not read it.
 IDLE_FLUSH_MS = 10_000
 REOPENING_ROUND_MS = 10_000
+# After an operation had no file descriptor.
+CLOSING_FILES_MS = 100
 
 
 class Housekeeping:
@@ -58,6 +60,9 @@ class Housekeeping:
             PeriodicTask(environment, "checkpointing", checkpoint_ms, self.checkpoint, lambda: upkeep.unchecked),
             PeriodicTask(environment, "retention", retention_ms, self.retain),
             PeriodicTask(
+                environment, "closing files", lambda: CLOSING_FILES_MS, self.close_files, lambda: upkeep.out_of_files
+            ),
+            PeriodicTask(
                 environment, "opening", lambda: REOPENING_ROUND_MS, assignments.open_missing, lambda: upkeep.missing
             ),
         ]
@@ -80,7 +85,7 @@ class Housekeeping:
 
     async def flush(self) -> None:
         """Sync what flush.ms says is due, and what has come to rest; let full logs try again."""
-        for partition in list(self._upkeep.full):
+        for partition in [] if self._upkeep.held else list(self._upkeep.full):
             await self._probe(partition)
         now_ms = self._environment.clock.now_ms()
         dirty = self._upkeep.dirty
@@ -125,7 +130,7 @@ class Housekeeping:
             if partition in upkeep.dirty:
                 # It was appended to meanwhile, or is not known to be clean yet.
                 upkeep.unchecked[partition] = None
-        if not await self._write_checkpoints():
+        if not await self._replicas.logs.write_checkpoints_if_possible():
             upkeep.unchecked.update(dict.fromkeys(one for one in partitions if not one.is_closed))
 
     async def retain(self) -> None:
@@ -147,13 +152,10 @@ class Housekeeping:
                 log.info("retention removed segments", partition=partition.tp, segments=segments, log_start=start)
                 partition.notify_fetchers(0)
         if removed:
-            await self._write_checkpoints()
+            await self._replicas.logs.write_checkpoints_if_possible()
 
-    async def _write_checkpoints(self) -> bool:
-        """Whether the disk took them."""
-        try:
-            await self._replicas.logs.write_checkpoints()
-        except OSError as error:
-            log.warning("checkpoints could not be written, tried again later", reason=error)
-            return False
-        return True
+    async def close_files(self) -> None:
+        """File descriptors are short: close the files of closed segments, those that are being read included."""
+        self._upkeep.out_of_files = False
+        async for partition in self._gently(list(self._replicas.partitions.values())):
+            partition.log.close_closed_segments()

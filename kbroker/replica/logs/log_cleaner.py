@@ -214,6 +214,7 @@ class LogCleaner:
         await installed
         if storage.cleaned_to < result.cleaned_to:
             # The log has said why, unless it was closed.
+            await self._environment.offload(remove_leftovers_blocking, storage)
             self._pause(partition)
             return
         self._paused.pop(partition, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
@@ -12,6 +13,7 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.config.values import ConfigError
 from kbroker.replica.logs.background_work import BackgroundWork
 from kbroker.replica.logs.checkpoints import NOTHING, Checkpoints, Marks, Report, StartupState
+from kbroker.replica.logs.shortages import Shortages
 from kbroker.runtime.disk import DiskLock
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage import file_names
@@ -47,9 +49,12 @@ class LogManager:
 
     def __init__(self, environment: Environment, path: str, config: Callable[[], BrokerConfig]) -> None:
         self.path = path
+        self.shortages = Shortages(environment)
         self._environment = environment
         self._config = config
         self._lock: DiskLock | None = None
+        # Whose it was when it was looked at last.
+        self._owner: MetaProperties | None = None
         self._logs: dict[TopicPartition, Log] = {}
         # Logs that are on disk and could not be opened yet, and what is to be known for that.
         self._unopened: dict[TopicPartition, bytes] = {}
@@ -89,6 +94,7 @@ class LogManager:
             found = read_meta_properties(disk, self.path)
         except ValueError as error:
             raise ForeignDirectory(f"{self.path}/{IDENTITY_FILE} is damaged: {error}") from None
+        self._owner = found
         if found is None:
             if cluster_id is not None:
                 drawn = urlsafe_b64encode(self._environment.random.randbytes(16)).decode().rstrip("=")
@@ -97,6 +103,16 @@ class LogManager:
             raise ForeignDirectory(f"{self.path} is the data of node.id={found.node_id}; this broker is {node_id}")
         elif cluster_id is not None and found.cluster_id != cluster_id:
             raise ForeignDirectory(f"{self.path} is of cluster {found.cluster_id}; this broker is in {cluster_id}")
+
+    def check_new(self, coordination: str) -> None:
+        """Raise ForeignDirectory if the directory was in use at the start: its `coordination` directory is empty, so
+        nobody knows its topics any more, and all their logs would be put aside."""
+        if self._owner is not None:
+            raise ForeignDirectory(
+                f"{self.path} is the data of cluster {self._owner.cluster_id}, and the metadata of its topics is "
+                f"missing from {coordination}: restore that directory, or remove {IDENTITY_FILE} to begin a new "
+                "cluster, which puts all partitions aside"
+            )
 
     def verify_transactions(self) -> bool:
         """transaction.partition.verification.enable"""
@@ -141,8 +157,11 @@ class LogManager:
             await self._checkpoints.write_if_possible()
         elif not self._found.marks.complete:
             # From now on the recovery points are known, to the first crash too.
-            self._background.spawn(self._checkpoints.write_if_possible())
+            self._background.spawn(self._write_checkpoints())
         return opened
+
+    async def _write_checkpoints(self) -> None:
+        await self._checkpoints.write_if_possible()
 
     async def create_all(self, wanted: Sequence[Wanted]) -> list[Log]:
         """Make the logs of new partitions, or open those that could not be opened yet, but for those that cannot be."""
@@ -182,12 +201,16 @@ class LogManager:
         ids = {tp: topic_id for tp, topic_id, _ in wanted}
         for name in disk.listdir(self.path):
             directory = f"{self.path}/{name}"
-            if file_names.is_deleted_dir(name):
-                disk.rmtree(directory)
-                continue
-            tp = file_names.parse_partition_dir(name)
-            if tp is not None and tp not in ids and self._is_nobodys(directory):
-                self._put_aside(directory, tp, report)
+            try:
+                if file_names.is_deleted_dir(name):
+                    disk.rmtree(directory)
+                    continue
+                tp = file_names.parse_partition_dir(name)
+                if tp is not None and tp not in ids and self._is_nobodys(directory):
+                    self._put_aside(directory, tp, report)
+            except OSError as error:
+                # Nothing of it is used.
+                report("directory not removed or put aside, the next start tries again", path=directory, reason=error)
 
     def _open_some(self, wanted: Sequence[Wanted], found: Sequence[StartupState]) -> list[Log | None]:
         return list(map(self._try_open, wanted, found))
@@ -228,7 +251,7 @@ class LogManager:
 
     def _open(self, wanted: Wanted, clean: bool, marks: Marks) -> Log:
         tp, topic_id, overrides = wanted
-        return open_log(
+        opened = open_log(
             self._environment.disk,
             file_names.partition_dir(self.path, tp),
             tp,
@@ -243,6 +266,8 @@ class LogManager:
             background=self._background,
             random=self._environment.random,
         )
+        opened.on_shortage = partial(self.shortages.note, tp)
+        return opened
 
     # Removing.
 
@@ -283,6 +308,10 @@ class LogManager:
     async def write_checkpoints(self) -> None:
         """Write the recovery points and log start offsets of all logs, durably. Raises OSError."""
         await self._checkpoints.write()
+
+    async def write_checkpoints_if_possible(self) -> bool:
+        """As `write_checkpoints`, but logs OSError instead of raising it; returns whether it succeeded."""
+        return await self._checkpoints.write_if_possible()
 
     async def close_all(self, logs: Sequence[Log]) -> None:
         """Sync and close every log; the mark of a clean stop is left only when all of it worked."""

@@ -168,6 +168,7 @@ class SimDisk:
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
         self._check()
+        self.faults.before_open(path)
         path = posixpath.normpath(path)
         if write and self.read_only:
             fail(errno.EROFS, path)
@@ -183,6 +184,7 @@ class SimDisk:
     def read(self, path: str) -> bytes:
         self._check()
         content = self._content(path)
+        self.faults.before_open(path)
         self.faults.before_read(path)
         self.busy_ns += self.faults.read_ns()
         return bytes(content.data)
@@ -217,6 +219,11 @@ class SimDisk:
 
     def listdir(self, path: str) -> list[str]:
         """In an order of this call's own."""
+        self.faults.before_open(path)
+        return self.entries(path)
+
+    def entries(self, path: str) -> list[str]:
+        """As `listdir`, whatever goes wrong: for those who look at the disk from outside."""
         self._check()
         path = posixpath.normpath(path)
         entries = self._names.current.directories.get(path)
@@ -280,6 +287,7 @@ class SimDisk:
             fail(errno.ENOTDIR, path)
         if path not in names.directories:
             return
+        self.faults.before_open(path)
         for each in list(names.within(path)):
             if each in names.files:
                 self.unlink(each)
@@ -290,6 +298,7 @@ class SimDisk:
         self._check()
         if not self.isdir(path):
             fail(errno.ENOENT, path)
+        self.faults.before_open(path)
         self.before("sync_dir", path)
         self.busy_ns += self.faults.sync_ns()
         self.faults.before_sync(path)

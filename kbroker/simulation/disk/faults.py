@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Literal, NoReturn
 
-Operation = Literal["read", "write", "sync"]
+Operation = Literal["open", "read", "write", "sync"]
 
 MICROSECOND, MILLISECOND = 1_000, 1_000_000
 # How long operations take that wait for the disk, in nanoseconds.
@@ -17,13 +17,15 @@ SYNC_NS = (100 * MICROSECOND, 5 * MILLISECOND)
 
 
 class Faults:
-    """`read`, `write`, `sync`: the chance that such an operation fails with EIO. `short_write`: the chance that a
-    write takes only a part. `slow_sync_ns`: what each sync takes longer. `injected` counts what was done, by name.
+    """`read`, `write`, `sync`: the chance that such an operation fails with EIO. `open`: the chance that an operation
+    that needs a file descriptor fails with EMFILE. `short_write`: the chance that a write takes only a part.
+    `slow_sync_ns`: what each sync takes longer. `injected` counts what was done, by name.
 
     Writes are those of content, syncs those of files and directories.
     """
 
     def __init__(self, random: Random) -> None:
+        self.open = 0.0
         self.read = 0.0
         self.write = 0.0
         self.sync = 0.0
@@ -41,9 +43,13 @@ class Faults:
 
     def stop(self) -> None:
         """From now on all is well."""
-        self.read = self.write = self.sync = self.short_write = 0.0
+        self.open = self.read = self.write = self.sync = self.short_write = 0.0
         self.slow_sync_ns = 0
         self._planned = []
+
+    def before_open(self, path: str) -> None:
+        if self._planned or self.open:
+            self._strike("open", path, self.open, errno.EMFILE)
 
     def before_read(self, path: str) -> None:
         if self._planned or self.read:
@@ -57,7 +63,7 @@ class Faults:
         if self._planned or self.sync:
             self._strike("sync", path, self.sync)
 
-    def _strike(self, operation: Operation, path: str, chance: float) -> None:
+    def _strike(self, operation: Operation, path: str, chance: float, code: int = errno.EIO) -> None:
         for plan in self._planned:
             if plan[0] == operation and plan[1](path):
                 self._planned.remove(plan)
@@ -65,7 +71,7 @@ class Faults:
                 fail(plan[2], path)
         if chance and self._random.random() < chance:
             self.injected[f"{operation} error"] += 1
-            fail(errno.EIO, path)
+            fail(code, path)
 
     def part_of(self, size: int) -> int:
         """How much of a write of `size` bytes is made."""

@@ -54,7 +54,7 @@ def batches(data: bytes | bytearray, position: int = 0) -> Iterator[Batch]:
 def partitions(disk: SimDisk, directory: str) -> dict[Place, str]:
     """The directory of each partition that is not being deleted."""
     found = {}
-    for name in sorted(disk.listdir(directory)):
+    for name in sorted(disk.entries(directory)):
         tp = parse_partition_dir(name)
         path = f"{directory}/{name}"
         if tp is not None and disk.isdir(path):
@@ -65,7 +65,7 @@ def partitions(disk: SimDisk, directory: str) -> dict[Place, str]:
 def segments(disk: SimDisk, path: str) -> list[tuple[int, str]]:
     """(base offset, path) of a partition's segments, in order."""
     found = []
-    for name in disk.listdir(path):
+    for name in disk.entries(path):
         parsed = parse_segment_file(name)
         if parsed is not None and parsed[1] == LOG:
             found.append((parsed[0], f"{path}/{name}"))

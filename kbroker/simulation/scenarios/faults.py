@@ -221,6 +221,17 @@ async def read_only(stage: Stage, random: Random) -> None:
         await random.choice((restart, kill))(stage, random)
 
 
+async def out_of_files(stage: Stage, random: Random) -> None:
+    """The process has no file descriptors left, or hardly any, and then it has again. No log stays offline for that."""
+    faults = stage.machine.disk.faults
+    chance = random.choice((0.2, 1.0))
+    stage.note(f"out of file descriptors: one of {1 / chance:.0f} opens fails")
+    faults.open = chance
+    await asyncio.sleep(_seconds(random))
+    faults.open = 0.0
+    stage.note("there are file descriptors")
+
+
 async def slow_disk(stage: Stage, random: Random) -> None:
     """Syncs take long, writes are short, much has to be read from the disk."""
     disk = stage.machine.disk
@@ -277,7 +288,13 @@ def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) ->
 
 NODE: dict[str, Fault] = {"restart": restart, "kill": kill, "pause": pause, "stall": stall}
 NETWORK: dict[str, Fault] = {"cut": cut, "clog": clog, "slow": slow, "reset": reset, "stall": stall}
-DISK: dict[str, Fault] = {"disk_error": disk_error, "full": full, "read_only": read_only, "slow_disk": slow_disk}
+DISK: dict[str, Fault] = {
+    "disk_error": disk_error,
+    "full": full,
+    "out_of_files": out_of_files,
+    "read_only": read_only,
+    "slow_disk": slow_disk,
+}
 POWER: dict[str, Fault] = {"power": power}
 ROT: dict[str, Fault] = {"rot": rot}
 CLOCK: dict[str, Fault] = {"clock": clock}

@@ -26,6 +26,10 @@ from kbroker.simulation.scenarios.stage import Stage
 LIVENESS_S = 120.0
 
 
+# Faults of the disk that take a log offline until a restart; a shortage must not.
+DISK_FAILURES = ("read error", "write error", "sync error", "bit rot")
+
+
 class NotLive(AssertionError):
     """What must happen when nothing goes wrong any more has not happened in time."""
 
@@ -204,7 +208,13 @@ class Run:
             machine.resume()
         if stage.coordination is not None:
             stage.coordination.heal_all()
-        if any(partition.log.offline for partition in stage.partitions()):
+        offline = [partition.log for partition in stage.partitions() if partition.log.offline is not None]
+        # Not those of a broker that is about to stop.
+        failed = [log for log in offline if not log.is_closing]
+        has_failed = any(machine.disk.faults.injected[kind] for kind in DISK_FAILURES)
+        if failed and not has_failed and "read_only" not in self._plan.faults:
+            raise NotLive(f"{failed[0].tp} is offline although the disk has not failed: {failed[0].offline}")
+        if offline:
             # Its operator restarts it, as the log says.
             stage.note("kill -9: logs are offline")
             machine.kill()

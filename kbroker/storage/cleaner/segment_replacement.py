@@ -1,6 +1,7 @@
 """Puts compacted segments into their log, in the place of their sources."""
 
 from collections.abc import Callable
+from errno import EIO
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from kbroker.storage.indexes.offset_index import OffsetIndex
 from kbroker.storage.indexes.time_index import TimeIndex
 from kbroker.storage.indexes.transaction_index import TransactionIndex, iter_transaction_index
 from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.shortage import is_shortage
 
 if TYPE_CHECKING:
     from kbroker.storage.log.log import Log
@@ -48,8 +50,21 @@ class _Replacement:
     def _promote_blocking(self) -> LogSegment:
         log = self._log
         segment = _load(log, self._cleaned)
-        segment_swap.promote(log.disk, log.directory, self._cleaned.base_offset)
+        try:
+            segment_swap.promote(log.disk, log.directory, self._cleaned.base_offset)
+        except OSError as error:
+            if is_shortage(error):
+                # Otherwise the next start completes the replacement, although the sources may have changed since.
+                self._undo_promotion(error)
+            raise
         return segment
+
+    def _undo_promotion(self, reason: OSError) -> None:
+        """Raises an OSError that takes the log offline."""
+        try:
+            segment_swap.abandon(self._log.disk, self._log.directory, self._cleaned.base_offset)
+        except OSError as error:
+            raise OSError(EIO, f"a replacement was neither completed ({reason}) nor undone: {error}") from error
 
     def _replace(self, segment: LogSegment) -> None:
         log = self._log
@@ -57,11 +72,12 @@ class _Replacement:
         if sources is None:
             segment.close_files()
             abandon = partial(segment_swap.abandon, log.disk, log.directory, self._cleaned.base_offset)
-            log.add_task(abandon, self._finish)
+            log.add_task(abandon, self._finish, required=True)
         else:
             log.add_task(
-                partial(_exchange_files_blocking, sources, segment),
+                _ExchangeFiles(sources, segment),
                 lambda deleted: self._finish_replaced(segment, deleted),
+                required=True,
             )
 
     def _finish_replaced(self, segment: LogSegment, deleted: list[str]) -> None:
@@ -94,14 +110,29 @@ def _load(log: "Log", cleaned: CleanedSegment) -> LogSegment:
     return segment
 
 
-def _exchange_files_blocking(sources: list[LogSegment], segment: LogSegment) -> list[str]:
-    """Rename the source files to `.deleted` and the new files to their final names. No crash leaves both.
+class _ExchangeFiles:
+    """A task that renames the source files to `.deleted` and the new files to their final names.
 
-    Returns the paths to be unlinked.
+    No crash leaves both.
+
+    Returns the paths to be unlinked. After an OSError it may be called again, and continues where it failed.
     """
-    deleted = [path for source in sources[1:] for path in source.rename_deleted_blocking()]
-    # The producer snapshot at the first base offset belongs to the new segment.
-    deleted += sources[0].rename_deleted_blocking(file_names.SEGMENT_SUFFIXES)
-    segment.disk.sync_dir(segment.directory)
-    segment_swap.install(segment.disk, segment.directory, segment.base_offset)
-    return deleted
+
+    def __init__(self, sources: list[LogSegment], segment: LogSegment) -> None:
+        self._sources = sources
+        self._segment = segment
+        self._deleted: list[str] = []
+        # Once set, the file that has the name of the first source is the new segment.
+        self._sources_are_deleted = False
+
+    def __call__(self) -> list[str]:
+        segment = self._segment
+        if not self._sources_are_deleted:
+            for source in self._sources[1:]:
+                self._deleted += source.rename_deleted_blocking()
+            # The producer snapshot at the first base offset belongs to the new segment.
+            self._deleted += self._sources[0].rename_deleted_blocking(file_names.SEGMENT_SUFFIXES)
+            segment.disk.sync_dir(segment.directory)
+            self._sources_are_deleted = True
+        segment_swap.install(segment.disk, segment.directory, segment.base_offset)
+        return self._deleted

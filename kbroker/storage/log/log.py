@@ -15,13 +15,15 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.storage.log import durability, rolling
 from kbroker.storage.log.control_batches import MarkerBatch, apply_control_batch
 from kbroker.storage.log.loaded_log import LoadedLog
+from kbroker.storage.log.log_health import event_log
 from kbroker.storage.log.reading.log_reads import LogReads
 from kbroker.storage.log.reading.position_cache import PositionCache
 from kbroker.storage.log.retention import count_expired_segments
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.log.segment_deletion import rename_deleted_blocking, unlink_blocking
+from kbroker.storage.log.segment_deletion import RenameDeleted, unlink_blocking
 from kbroker.storage.log.task_queue import BackgroundRunner, SerialTaskQueue
 from kbroker.storage.recovery import truncation
+from kbroker.storage.shortage import is_unbegun_sync
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, PREFIX, BatchHeader
 from protocol.records.control import EndTransactionMarker, find_end_marker
@@ -277,6 +279,11 @@ class Log(LogReads):
             return False
         return True
 
+    def suspend(self) -> None:
+        """Refuse appends as if the disk were full."""
+        self.full = True
+        self._update_limits()
+
     def resume(self) -> None:
         """Accept appends again, after a successful probe."""
         self.full = self.read_only = False
@@ -309,7 +316,8 @@ class Log(LogReads):
     def flush_blocking(self, up_to: int) -> int:
         """Sync what was appended below `up_to`; returns `up_to`, for `complete_flush` on the event loop.
 
-        Raises OSError and takes the log offline if the disk fails: a failed sync is never repeated.
+        Raises OSError and takes the log offline if the disk fails: a failed sync is never repeated. It stays online if
+        the sync did not begin, for lack of file descriptors.
         """
         if self._offline is not None:
             raise OSError(EIO, self._offline)
@@ -318,7 +326,8 @@ class Log(LogReads):
                 durability.sync_segments(self.segments, self.recovery_point, up_to)
                 self._directory_sync.sync_blocking()
         except OSError as error:
-            self.mark_offline(f"sync failed: {error}")
+            if not is_unbegun_sync(error):
+                self.mark_offline(f"sync failed: {error}")
             raise
         return up_to
 
@@ -394,6 +403,7 @@ class Log(LogReads):
             except Exception as error:
                 # `done` must be called whatever happens. The next start recovers the log.
                 self._set_offline(f"closing failed: {error}")
+                event_log.warning("log not closed cleanly, the next start checks it", partition=self.tp, reason=error)
                 return None
 
         def then(written: durability.WrittenIndexes | None) -> None:
@@ -405,13 +415,23 @@ class Log(LogReads):
                 segment.close_files()
             done(worked)
 
+        self._tasks.is_closing = True
         self._tasks.add(job, then)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called."""
+        return self._tasks.is_closing
 
     def close_idle_files(self) -> None:
         """Close the files of closed segments that were not read since the last call."""
+        self.close_closed_segments(idle_only=True)
+
+    def close_closed_segments(self, *, idle_only: bool = False) -> None:
+        """Close the files of closed segments. Reads under way keep theirs."""
         for segment in self.segments:
             if segment.end_offset is not None and segment.end_offset <= self.recovery_point:
-                segment.close_idle_files()
+                segment.close_unneeded_files(idle_only)
 
     # Removal and replacement of records and segments.
 
@@ -449,7 +469,7 @@ class Log(LogReads):
         self.segments = kept
         self._advance_log_start(kept[0].base_offset)
         self.snapshots.forget([segment.base_offset for segment in removed])
-        self._tasks.add(partial(rename_deleted_blocking, removed), self.unlink_later)
+        self._tasks.add(RenameDeleted(removed), self.unlink_later, required=True)
 
     def unlink_later(self, paths: Iterable[str]) -> None:
         """Unlink renamed files after file.delete.delay.ms."""
@@ -496,9 +516,12 @@ class Log(LogReads):
         """Everything below `offset` is compacted."""
         self.cleaned_to = max(self.cleaned_to, offset)
 
-    def add_task(self, job: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Run `job` in a thread when the tasks before it are done, then `then` with its result on the event loop."""
-        self._tasks.add(job, then)
+    def add_task(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
+        """Run `job` in a thread when the tasks before it are done, then `then` with its result on the event loop.
+
+        `required`: as in SerialTaskQueue.add.
+        """
+        self._tasks.add(job, then, required=required)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call back once, as soon as no task is left."""

@@ -1,17 +1,17 @@
 """Whether a log accepts appends and can be read: it may be offline, or refuse appends until the disk has room."""
 
-from errno import EDQUOT, EFBIG, EMFILE, ENFILE, ENOSPC, EROFS
+from collections.abc import Callable
+from errno import EROFS
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.runtime.event_log import EventLogger
+from kbroker.storage.shortage import NO_ROOM, is_shortage
 from protocol.errors import ErrorCode
 
 event_log = EventLogger("kbroker.logs")
 
 # The file system accepts no data now, but may do so later.
-_REFUSED = (ENOSPC, EDQUOT, EFBIG, EROFS)
-# Too many files are open: an operation fails, and the next one may not.
-_NO_FILES = (EMFILE, ENFILE)
+_REFUSED = (*NO_ROOM, EROFS)
 
 
 class LogHealth:
@@ -19,10 +19,11 @@ class LogHealth:
 
     `full`: appends are refused because the disk had no room or, with `read_only`, because the file system has become
     read-only. A log is offline after any other error, until it is opened again: only recovery can tell what the disk
-    holds.
+    holds. `on_shortage` is called, perhaps in a thread, with what failed and why if that is a shortage (shortage.py):
+    the log stays online, and the operation may be retried.
     """
 
-    __slots__ = ("_is_readable", "_offline", "full", "read_only", "tp")
+    __slots__ = ("_is_readable", "_offline", "full", "on_shortage", "read_only", "tp")
 
     tp: TopicPartition
 
@@ -32,6 +33,7 @@ class LogHealth:
         self._is_readable = True
         self.full = False
         self.read_only = False
+        self.on_shortage: Callable[[str, OSError], None] = _ignore
 
     @property
     def offline(self) -> str | None:
@@ -55,7 +57,10 @@ class LogHealth:
         self._offline = self._offline or reason
 
     def read_failed(self, error: OSError) -> KafkaError:
-        """Take the log offline; returns the error to raise. May be called in a thread."""
+        """Take the log offline, unless it is a shortage; returns the error to raise. May be called in a thread."""
+        if is_shortage(error):
+            self.on_shortage("read", error)
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"read failed: {error}")
         self._is_readable = False
         self.mark_offline(f"read failed: {error}")
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._offline)
@@ -64,10 +69,18 @@ class LogHealth:
         if error.errno in _REFUSED:
             self.full = True
             self.read_only = error.errno == EROFS
-        elif error.errno not in _NO_FILES:
+        elif is_shortage(error):
+            self.on_shortage("append", error)
+        else:
             self.mark_offline(f"append failed: {error}")
 
     def _task_failed(self, error: OSError) -> None:
         # Index files and snapshots can wait: their content is in memory or in the log.
-        if error.errno not in _REFUSED:
+        if is_shortage(error):
+            self.on_shortage("background work", error)
+        elif error.errno not in _REFUSED:
             self.mark_offline(f"background work failed: {error}")
+
+
+def _ignore(operation: str, error: OSError) -> None:
+    pass

@@ -37,7 +37,9 @@ class ProducerSnapshots:
         `base_offsets` are those of the segments. A snapshot needs no sync, since its CRC shows a loss and recovery then
         reads more of the log. Only that at the end of a segment is synced: retention may delete what it was made from.
         """
-        if not self.is_missing(offset, min(base_offsets)):
+        # One that a checkpoint has written before need not be synced yet.
+        is_needed = offset > min(base_offsets) if sync else self.is_missing(offset, min(base_offsets))
+        if not is_needed:
             return _do_nothing
         data = producers.to_snapshot()
         replaced = [old for old in self.offsets if old < offset and old not in base_offsets]

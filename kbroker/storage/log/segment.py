@@ -21,6 +21,7 @@ from kbroker.storage.indexes.time_index import NO_TIMESTAMP, TimeIndex
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.reading.file_slice import FileSlice
 from kbroker.storage.log.segment_indexes import IndexCounts, SegmentIndexes, open_unless_retired
+from kbroker.storage.shortage import NO_ROOM
 from protocol.records.batch import HEADER_SIZE, parse_header
 
 # The kernel is asked to start writing to the disk each time this many bytes were appended.
@@ -70,7 +71,7 @@ class LogSegment:
         self._bytes_since_index_entry = 0
         self._writeback_end = 0
         self.unsynced_truncation = False
-        # Whether it was read since the last `close_idle_files`.
+        # Whether it was read since the last `close_unneeded_files`.
         self._used = False
         self.retired = False
 
@@ -111,12 +112,12 @@ class LogSegment:
         file = self.file = open_unless_retired(self.disk, self.path(), lambda: self.retired)
         return file
 
-    def close_idle_files(self) -> None:
-        """Close the files of a closed segment unless it was read since the last call.
+    def close_unneeded_files(self, idle_only: bool) -> None:
+        """Close the files of a closed segment; with `idle_only` unless it was read since the last call.
 
         While an index is in memory the files may not have their final names yet.
         """
-        if not self._used and self.indexes.offset is None:
+        if self.indexes.offset is None and not (idle_only and self._used):
             self.close_files()
         self._used = False
 
@@ -193,8 +194,6 @@ class LogSegment:
 
     def sync_blocking(self) -> None:
         """Sync the log file. Raises OSError."""
-        # Before the sync: a truncation on the event loop meanwhile needs another sync.
-        self.unsynced_truncation = False
         try:
             file = self.file or self.disk.open(self.path(), write=False)
         except FileNotFoundError:
@@ -202,6 +201,8 @@ class LogSegment:
                 # Retention has removed it, so there is nothing to keep.
                 return
             raise
+        # Before the sync: a truncation on the event loop meanwhile needs another sync.
+        self.unsynced_truncation = False
         file.fdatasync()
 
     @property
@@ -288,11 +289,22 @@ class LogSegment:
     def rename_deleted_blocking(
         self, suffixes: tuple[str, ...] = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)
     ) -> list[str]:
-        """Rename the files to `.deleted`; returns the new names of those that exist. Raises OSError."""
+        """Rename the files to `.deleted`; returns the new names of those that exist. Raises OSError.
+
+        A longer name may take a block that a full disk does not have. The file is then removed at once: a reader has it
+        open, or looks for its segment again.
+        """
         renamed = []
         for suffix in suffixes:
             path = self.path(suffix)
-            if self.disk.exists(path):
+            if not self.disk.exists(path):
+                continue
+            try:
                 self.disk.rename(path, path + file_names.DELETED)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self.disk.unlink(path)
+            else:
                 renamed.append(path + file_names.DELETED)
         return renamed

@@ -6,9 +6,20 @@ from kbroker.runtime.disk import Disk
 from kbroker.storage.log.segment import LogSegment
 
 
-def rename_deleted_blocking(segments: Sequence[LogSegment]) -> list[str]:
-    """Rename the files to `.deleted` and return their new paths. Raises OSError."""
-    return [path for segment in segments for path in segment.rename_deleted_blocking()]
+class RenameDeleted:
+    """A job that renames the files of segments to `.deleted` and returns their new paths.
+
+    Raises OSError. It may be called again then, and continues where it failed.
+    """
+
+    def __init__(self, segments: Sequence[LogSegment]) -> None:
+        self._segments = segments
+        self._renamed: list[str] = []
+
+    def __call__(self) -> list[str]:
+        for segment in self._segments:
+            self._renamed += segment.rename_deleted_blocking()
+        return self._renamed
 
 
 def unlink_blocking(disk: Disk, paths: Iterable[str]) -> None:

@@ -6,8 +6,13 @@ the result on the event loop. So no thread changes the state of a log.
 
 from collections import deque
 from collections.abc import Callable
-from errno import EIO
-from typing import Protocol, TypeVar
+from errno import EIO, ENOMEM
+from typing import NamedTuple, Protocol, TypeVar
+
+from kbroker.storage.shortage import is_shortage
+
+# Required tasks are retried this long after a shortage, in milliseconds.
+RETRY_MS = 1_000
 
 T = TypeVar("T")
 
@@ -20,24 +25,36 @@ class BackgroundRunner(Protocol):
         ...
 
 
+class Task(NamedTuple):
+    job: Callable[[], object]
+    then: Callable[[object], None]
+    required: bool
+
+
 class SerialTaskQueue:
     """Runs tasks in the order in which they were added. A task starts when the result of the last one was applied.
 
     If a job raises, `on_error` is called with the OSError instead of the task's callback, and the next task starts.
+    `is_closing`: required tasks are not retried any more.
     """
 
-    __slots__ = ("_is_running", "_on_error", "_queue", "_run", "_when_idle")
+    __slots__ = ("_is_running", "_on_error", "_queue", "_run", "_when_idle", "is_closing")
 
     def __init__(self, run: BackgroundRunner, on_error: Callable[[OSError], None]) -> None:
         self._run = run
         self._on_error = on_error
-        self._queue: deque[tuple[Callable[[], object], Callable[[object], None]]] = deque()
+        self._queue: deque[Task] = deque()
         self._is_running = False
+        self.is_closing = False
         self._when_idle: list[Callable[[], None]] = []
 
-    def add(self, job: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Add a task: `job` for a thread, and `then`, which is called with its result."""
-        self._queue.append((job, then))  # type: ignore[arg-type]
+    def add(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
+        """Add a task: `job` for a thread, and `then`, which is called with its result.
+
+        Later tasks rely on a `required` one: after a shortage (shortage.py) its job is called again before they start,
+        so it must be able to continue where it failed.
+        """
+        self._queue.append(Task(job, then, required))  # type: ignore[arg-type]
         if not self._is_running:
             self._start_next()
 
@@ -56,25 +73,34 @@ class SerialTaskQueue:
                 callback()
             return
         self._is_running = True
-        job, then = self._queue.popleft()
+        self._start(self._queue.popleft())
 
+    def _start(self, task: Task, delay_ms: int = 0) -> None:
         def attempt() -> tuple[object, OSError | None]:
             try:
-                return job(), None
+                return task.job(), None
             except OSError as error:
                 return None, error
+            except MemoryError:
+                return None, OSError(ENOMEM, "out of memory")
             except Exception as error:
                 # A programming error must not prevent later tasks, such as the closing of the log.
                 return None, OSError(EIO, f"{type(error).__name__}: {error}")
 
         def finish(outcome: tuple[object, OSError | None]) -> None:
             result, error = outcome
+            if error is not None and task.required and is_shortage(error):
+                if not self.is_closing:
+                    self._on_error(error)
+                    self._start(task, RETRY_MS)
+                    return
+                error = OSError(EIO, f"not completed before the log was closed: {error}")
             try:
                 if error is None:
-                    then(result)
+                    task.then(result)
                 else:
                     self._on_error(error)
             finally:
                 self._start_next()
 
-        self._run(attempt, finish)
+        self._run(attempt, finish, delay_ms)

@@ -3,19 +3,23 @@
 import socket
 from typing import TypeVar
 
+from protocol.errors import ErrorCode
 from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.messages.k19_create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from protocol.records.batch import build_batch
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message
 
 M = TypeVar("M", bound=Message)
 
+NOW = 1_760_000_000_000
 TIMEOUT_S = 30
 CREATE_TOPICS_VERSION = 7
 PRODUCE_VERSION = 9
@@ -96,6 +100,24 @@ def produced(peer: Peer, topic: str, records: bytes) -> int:
     """The error code of a Produce."""
     answer = peer.ask(produce_request(topic, records), PRODUCE_VERSION, ProduceResponse)
     return answer.responses[0].partition_responses[0].error_code
+
+
+def produce(peer: Peer, topic: str, partition: int, size: int = 100) -> ErrorCode:
+    """The error code of a Produce of one record of so many bytes."""
+    batch = bytes(build_batch([(NOW, None, bytes(size), ())]))
+    answer = peer.ask(produce_request(topic, batch, partition=partition), PRODUCE_VERSION, ProduceResponse)
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+
+def end_offset(peer: Peer, topic: str, partition: int) -> int:
+    """What a Fetch from the log's beginning says the high watermark is."""
+    wanted = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1_000_000)
+    topics = [FetchTopic(topic=topic, partitions=[wanted])]
+    request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1_000_000, topics=topics)
+    part = peer.ask(request, 11, FetchResponse).responses[0].partitions[0]
+    assert part.error_code == 0, ErrorCode(part.error_code)
+    assert part.records
+    return part.high_watermark
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **configs: object) -> None:

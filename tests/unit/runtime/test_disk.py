@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.runtime import disk as backend
 from kbroker.runtime.disk import RWF_NOWAIT, RealDisk
 
 
@@ -152,3 +153,23 @@ def test_a_lock_is_exclusive(disk: RealDisk, tmp_path: Path) -> None:
     lock.close()
     lock.close()
     disk.lock(path).close()
+
+
+def test_writeback_begins_without_a_file_descriptor_to_load_it_with(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    file = disk.open(f"{tmp_path}/f", create=True)
+    file.append(b"0123456789")
+    load = backend._load_sync_file_range
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "_load_sync_file_range", fail)
+        for volume in disk._volumes.values():
+            volume._sync_file_range = fail
+        file.start_writeback(0, 10)
+        for volume in disk._volumes.values():
+            assert volume._sync_file_range is fail, "it is loaded the next time"
+            volume._sync_file_range = load
+    file.start_writeback(0, 10)

@@ -427,7 +427,7 @@ def test_loading_replays_every_batch_and_ignores_unknown_record_types() -> None:
     assert (story.context.state, story.shard.is_loaded) == (CoordinatorState.ACTIVE, True)
 
 
-@pytest.mark.parametrize("error", [OSError("disk"), KeyError("gone")])
+@pytest.mark.parametrize("error", [OSError("disk"), KeyError("gone"), ImportError("codec"), MemoryError()])
 def test_a_partition_that_cannot_be_read_cannot_be_loaded(error: Exception) -> None:
     story = Story(active=False)
     story.log.read_error = error

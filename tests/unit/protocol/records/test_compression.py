@@ -20,6 +20,7 @@ from protocol.records.compression import (
     TooLargeError,
     compress,
     decompress,
+    decompress_mapped,
 )
 
 CODECS = (GZIP, SNAPPY, LZ4, ZSTD)
@@ -140,3 +141,19 @@ def test_damaged_data_is_malformed_or_decompresses_to_other_bytes(codec, data):
     for piece in (packed, packed[:cut]):
         with contextlib.suppress(MalformedError):
             assert len(decompress(codec, piece, 100_000)) <= 100_000
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("read", [decompress, decompress_mapped])
+def test_a_codec_that_cannot_be_loaded_says_nothing_of_the_data(monkeypatch, codec, read):
+    """Whoever is out of file descriptors must not refuse a batch as damaged."""
+    packed = compress(codec, b"value")
+
+    def fail(name: str) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("protocol.records.compression._module", fail)
+        with pytest.raises(OSError, match="Too many open files"):
+            read(codec, packed, 100)
+    assert bytes(read(codec, packed, 100)) == b"value"

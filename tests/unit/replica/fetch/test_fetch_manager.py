@@ -269,12 +269,12 @@ async def test_without_room_for_a_session_full_requests_are_served(m: Machine) -
     await growing.fetch({("t", index): 0 for index in range(3)})
     assert growing.id != 0
     rejected = Session(client)
-    assert bases(await rejected.fetch({("t", index): 0 for index in range(4)})) == {
+    assert base_offsets(await rejected.fetch({("t", index): 0 for index in range(4)})) == {
         ("t", index): [0] for index in range(4)
     }
     assert rejected.id == 0
     response = await growing.fetch({("t", 3): 0})
-    assert ("t", 3) in bases(response)
+    assert ("t", 3) in base_offsets(response)
     assert (growing.id, len(sessions), sessions.size_bytes) == (0, 0, 0)
     assert not any(m.partition("t", index).fetchers for index in range(4)), "no partition refers to it"
     fresh = Session(client)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.replica.logs.log_manager import DirectoryInUse, ForeignDirectory, LogManager
-from kbroker.storage.meta_properties import read_meta_properties
+from kbroker.storage.meta_properties import read_meta_properties, write_meta_properties
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import Machine, story
 
@@ -28,9 +28,31 @@ async def test_a_directory_is_one_brokers(m: Machine) -> None:
 @story
 async def test_a_directory_of_another_cluster(m: Machine) -> None:
     await m.stop()
-    m.disk.rmtree("/data/coordination")
-    with pytest.raises(ForeignDirectory, match=r"/data is of cluster .{22}; this broker is in .{22}"):
+    found = read_meta_properties(m.disk, "/data")
+    assert found is not None
+    write_meta_properties(m.disk, "/data", found._replace(cluster_id="x" * 22))
+    with pytest.raises(ForeignDirectory, match=r"/data is of cluster x{22}; this broker is in .{22}"):
         await m.start()
+
+
+@story
+async def test_a_directory_whose_metadata_is_missing(m: Machine) -> None:
+    """A new cluster would put all its logs aside. With the metadata restored it starts."""
+    client = await m.client()
+    await client.create_topic("t")
+    await client.produce("t", batch(b"a"))
+    await m.stop()
+    files = {path: bytes(m.disk.data(path)) for path in m.disk.find("") if "/coordination/" in path}
+    m.disk.rmtree("/data/coordination")
+    reason = r"/data is the data of cluster .{22}, and the metadata of its topics is missing from /data/coordination"
+    for _ in range(2):
+        with pytest.raises(ForeignDirectory, match=reason):
+            await m.start()
+        await m.stop()
+    for path, data in files.items():
+        m.disk.write_atomic(path, data)
+    await m.start()
+    assert await (await m.client()).read("t") == [b"a"]
 
 
 @story

@@ -316,3 +316,21 @@ async def test_stopping_in_the_middle_of_a_round(m: Machine) -> None:
     m.threads.release("flush_blocking")
     await stopping
     assert m.disk.exists("/data/.kafka_cleanshutdown")
+
+
+@story(log_retention_check_interval_ms=3_600_000)
+async def test_files_of_closed_segments_are_closed_when_descriptors_are_short(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", internal_segment_bytes=200, flush_ms=100)
+    for _ in range(20):
+        await client.produce("t", batch(b"v" * 100))
+    await asyncio.sleep(60)
+    closed = [segment for segment in m.partition("t").log.segments if segment.end_offset is not None]
+    assert any(segment.file is not None for segment in closed)
+    m.disk.faults.open = 1.0
+    answer = await client.produce("t", batch(b"v" * 100))
+    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    m.disk.faults.open = 0.0
+    await asyncio.sleep(1)
+    assert all(segment.file is None for segment in closed)
+    assert len(await client.read("t")) == 20

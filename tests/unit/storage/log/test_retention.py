@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage import file_names
 from kbroker.storage.log.log import Log
 from protocol.errors import ErrorCode
 from tests.unit.support.log_lab import NOW, Lab, append, batch
@@ -48,6 +50,26 @@ def test_when_all_segments_expire_an_empty_one_remains(tmp_path: Path) -> None:
     assert (base_offsets(log), log.log_start_offset, log.log_end_offset, log.size_bytes) == ([6], 6, 6, 0)
     assert log.enforce_retention(NOW + 9 * DAY, 6) == 0
     assert append(log, batch(1)) == 6
+
+
+def test_the_snapshot_that_stays_behind_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when a checkpoint has written it before, which need not be durable: retention takes the headers."""
+    synced: dict[str, bool] = {}
+    real = RealDisk.write_atomic
+
+    def write_atomic(disk: RealDisk, path: str, data: bytes, *, sync: bool = True) -> None:
+        synced[path] = sync
+        real(disk, path, data, sync=sync)
+
+    monkeypatch.setattr(RealDisk, "write_atomic", write_atomic)
+    lab = Lab(tmp_path, retention_ms=DAY)
+    log = lab.open()
+    append(log, batch(2, 100, NOW, producer_id=7, producer_epoch=0, base_sequence=0))
+    log.checkpoint()
+    snapshot = file_names.segment_file(log.directory, 2, file_names.SNAPSHOT)
+    assert synced[snapshot] is False
+    assert log.enforce_retention(NOW + 9 * DAY, 2) == 1
+    assert synced[snapshot] is True
 
 
 def test_retention_ms_of_minus_one_is_no_limit(tmp_path: Path) -> None:

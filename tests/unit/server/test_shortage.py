@@ -1,0 +1,127 @@
+"""Connections and requests while the process is short of file descriptors."""
+
+import asyncio
+import errno
+import os
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kbroker.api import dispatch
+from kbroker.api.dispatch import Dispatch
+from kbroker.config import BrokerConfig
+from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.environment import Descriptors
+from kbroker.server.connection import Connection
+from kbroker.server.socket_server import FEW_CONNECTIONS, SocketServer
+from protocol.apis import ApiKey
+from tests.unit.support.memory_disk import make_environment
+from tests.unit.support.server_connection import ECHO, ConnectionUnderTest
+
+SHORTAGE = "out of file descriptors, room or memory"
+
+
+def no_descriptor(*_: object) -> Any:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "k01_fetch.py")
+
+
+def no_library(*_: object) -> Any:
+    raise ImportError("codec.so: cannot open shared object file: Too many open files")
+
+
+def no_module(*_: object) -> Any:
+    raise ModuleNotFoundError("No module named 'kbroker.api.k99_lost'")
+
+
+@pytest.mark.parametrize(
+    ("find", "reason"), [(no_descriptor, SHORTAGE), (no_library, SHORTAGE), (no_module, "internal error")]
+)
+@pytest.mark.parametrize("part", [1.0, 0.9])
+def test_a_handler_that_cannot_be_loaded_closes_the_connection_for_a_reason(
+    find: Any, reason: str, part: float
+) -> None:
+    """Of a frame that is not whole its header is looked at already."""
+    tested = ConnectionUnderTest()
+    tested.server.dispatch = SimpleNamespace(find=find)
+    frame = tested.frame(ECHO, b"x" * 100)
+    tested.receive(frame[: int(part * len(frame))])
+    assert tested.transport.closed
+    assert tested.server.errors.closed == Counter({reason: 1})
+
+
+def test_a_handler_that_could_not_be_loaded_is_loaded_by_a_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Dispatch()
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "import_module", no_descriptor)
+        with pytest.raises(OSError, match="Too many open files"):
+            table.find(ApiKey.FETCH, 12)
+    assert table.find(ApiKey.FETCH, 12).stats.api_key == ApiKey.FETCH
+
+
+class Transport:
+    """Of a socket with this file descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.closed = False
+
+    def get_extra_info(self, name: str) -> Any:
+        if name == "socket":
+            return SimpleNamespace(fileno=lambda: self._descriptor)
+        return "10.0.0.7", 5000
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_connections_do_not_take_the_descriptors_of_files() -> None:
+    async def story() -> None:
+        environment = make_environment()
+        environment.descriptors = Descriptors.of(300)
+        server = SocketServer(environment, BrokerConfig.load({"listeners": "PLAINTEXT://localhost:9092"}), Dispatch())
+
+        def connect(descriptor: int) -> Transport:
+            transport = Transport(descriptor)
+            Connection(server.context, server).connection_made(cast(asyncio.Transport, transport))
+            return transport
+
+        below = environment.descriptors.connections
+        assert not any(connect(below + number).closed for number in range(FEW_CONNECTIONS)), (
+            "there is always room for few"
+        )
+        assert not connect(below - 1).closed
+        assert connect(below).closed
+        assert server.context.errors.closed == Counter({"out of file descriptors": 1})
+        await server.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("limit", [32, 64, 150, 300, 1024, 65_536, 1 << 30])
+def test_descriptors_are_shared_out(limit: int) -> None:
+    shared = Descriptors.of(limit)
+    assert 0 < shared.connections < shared.files < shared.limit == limit
+    assert shared.limit - shared.files >= 8, "for what is opened for a moment"
+
+
+def test_a_disk_keeps_no_file_open_that_has_a_reserved_descriptor(tmp_path: Path) -> None:
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+    disk = RealDisk(held[-1] + 1)
+    try:
+        for _ in range(3):
+            with pytest.raises(OSError, match="Too many open files"):
+                disk.open(f"{tmp_path}/f", create=True)
+        disk.write_atomic(f"{tmp_path}/f", b"what is opened for a moment")
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+    assert disk.open(f"{tmp_path}/f").size() > 0

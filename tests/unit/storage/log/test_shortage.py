@@ -1,0 +1,280 @@
+"""Shortages: what fails for want of room, file descriptors or memory is tried again, and takes no log offline."""
+
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.storage.cleaner.log_to_clean import remove_leftovers_blocking
+from kbroker.storage.cleaner.segment_replacement import install_result
+from kbroker.storage.log.log import Log
+from kbroker.storage.log.task_queue import RETRY_MS
+from protocol.errors import ErrorCode
+from tests.unit.storage.cleaner.test_compaction import COMPACT, expected, planned, records, work, write
+from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill
+
+NO_FILES = [errno.EMFILE, errno.ENFILE]
+
+
+class ShortDisk(RealDisk):
+    """`missing`: the error of operations that need a file descriptor, None while there are some; `left`: how many of
+    them still succeed. `renames`: the error of renames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missing: int | None = None
+        self.left = 0
+        self.renames: int | None = None
+
+    def _need_descriptor(self, path: str) -> None:
+        if self.missing is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(self.missing, "too many open files", path)
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> RealFile:
+        self._need_descriptor(path)
+        return super().open(path, create=create, write=write)
+
+    def read(self, path: str) -> bytes:
+        self._need_descriptor(path)
+        return super().read(path)
+
+    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        self._need_descriptor(path)
+        super().write_atomic(path, data, sync=sync)
+
+    def listdir(self, path: str) -> list[str]:
+        self._need_descriptor(path)
+        return super().listdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        self._need_descriptor(path)
+        super().sync_dir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        if self.renames is not None:
+            raise OSError(self.renames, "no room for a longer name", new)
+        super().rename(old, new)
+
+
+@pytest.fixture
+def disk() -> ShortDisk:
+    return ShortDisk()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, disk: ShortDisk) -> Lab:
+    return Lab(tmp_path, disk, segment_bytes=10_000, index_interval_bytes=256)
+
+
+def noted(log: Log) -> list[str]:
+    """The operations of which the log reports shortages."""
+    operations: list[str] = []
+    log.on_shortage = lambda operation, error: operations.append(operation)
+    return operations
+
+
+def is_retrying(lab: Lab) -> bool:
+    return any(delay_ms == RETRY_MS for delay_ms, _, _ in lab.background.delayed)
+
+
+READS: list[Callable[[Log], object]] = [
+    lambda log: log.read_blocking(0, 1000, log.log_end_offset),
+    lambda log: log.offset_for_timestamp_blocking(NOW, log.log_end_offset),
+]
+
+
+@pytest.mark.parametrize("read", READS, ids=["read", "timestamp"])
+@pytest.mark.parametrize("code", [*NO_FILES, errno.ENOMEM])
+def test_a_read_without_a_file_descriptor_is_refused_once(
+    lab: Lab, disk: ShortDisk, code: int, read: Callable[[Log], object]
+) -> None:
+    log = lab.open()
+    fill(log, 200)
+    log.checkpoint()
+    log.close_closed_segments()
+    operations = noted(log)
+    disk.missing = code
+    with pytest.raises(KafkaError) as refusal:
+        read(log)
+    assert (refusal.value.code, log.offline, operations) == (ErrorCode.KAFKA_STORAGE_ERROR, None, ["read"])
+    disk.missing = None
+    assert read(log)
+
+
+@pytest.mark.parametrize("code", NO_FILES)
+def test_a_sync_that_cannot_begin_is_tried_again(lab: Lab, disk: ShortDisk, code: int) -> None:
+    log = lab.open()
+    fill(log, 5)
+    disk.missing = code
+    with pytest.raises(OSError, match="too many open files"):
+        log.flush_blocking(log.log_end_offset)
+    assert (log.offline, log.recovery_point) == (None, 0)
+    disk.missing = None
+    log.complete_flush(log.flush_blocking(log.log_end_offset))
+    assert log.recovery_point == log.log_end_offset
+
+
+def test_what_was_cut_off_is_still_to_be_synced_after_a_sync_that_could_not_begin(lab: Lab, disk: ShortDisk) -> None:
+    log = lab.open()
+    fill(log, 200)
+    log.checkpoint()
+    closed = log.segments[0]
+    log.close_closed_segments()
+    closed.mark_truncated()
+    disk.missing = errno.EMFILE
+    with pytest.raises(OSError, match="too many open files"):
+        log.flush_blocking(log.log_end_offset)
+    assert closed.unsynced_truncation
+
+
+def test_a_sync_that_has_failed_for_want_of_memory_is_not_repeated(
+    lab: Lab, disk: ShortDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: RealFile) -> None:
+        raise OSError(errno.ENOMEM, "out of memory")
+
+    log = lab.open()
+    fill(log, 5)
+    monkeypatch.setattr(RealFile, "fdatasync", fail)
+    with pytest.raises(OSError, match="out of memory"):
+        log.flush_blocking(log.log_end_offset)
+    assert log.offline is not None
+
+
+@pytest.mark.parametrize("code", NO_FILES)
+def test_a_closed_segment_is_completed_when_there_are_file_descriptors(lab: Lab, disk: ShortDisk, code: int) -> None:
+    log = lab.open()
+    fill(log, 40)
+    operations = noted(log)
+    synced = log.recovery_point
+    lab.background.hold = True
+    log.roll(NOW)
+    disk.missing = code
+    lab.background.run()
+    assert (log.offline, operations, log.recovery_point) == (None, ["background work"], synced)
+    assert synced < log.log_end_offset
+    disk.missing = None
+    lab.background.hold = False
+    log.checkpoint()
+    assert log.recovery_point == log.log_end_offset
+    data = content(log)
+    assert lab.close(log)
+    log = lab.open(log.recovery_point, clean=True)
+    assert (log.repairs, content(log)) == ([], data)
+
+
+def test_a_chore_without_memory_takes_no_log_offline(lab: Lab) -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    log = lab.open()
+    operations = noted(log)
+    log.add_task(fail, lambda _: None)
+    assert (log.offline, operations) == (None, ["background work"])
+
+
+@pytest.mark.parametrize("code", [*NO_FILES, errno.ENOMEM])
+def test_an_append_without_a_file_descriptor_is_reported(lab: Lab, disk: ShortDisk, code: int) -> None:
+    log = lab.open()
+    fill(log, 10)
+    operations = noted(log)
+    log.set_config(Lab(lab.path, segment_bytes=log.size_bytes + 10).config)
+    disk.missing = code
+    with pytest.raises(KafkaError):
+        append(log, batch(1, 200))
+    assert (log.offline, log.full, operations) == (None, False, ["append"])
+
+
+def test_retention_frees_a_disk_that_has_no_room_for_longer_names(lab: Lab, disk: ShortDisk) -> None:
+    log = lab.open()
+    fill(log, 200)
+    closed = len(log.segments) - 1
+    assert closed > 0
+    log.set_config(Lab(lab.path, retention_bytes=0).config)
+    disk.renames = errno.ENOSPC
+    assert log.enforce_retention(NOW, log.log_end_offset) >= closed
+    assert lab.files(".log") == [f"{segment.base_offset:020d}.log" for segment in log.segments]
+    assert log.offline is None
+
+
+def test_a_log_that_goes_offline_says_so_once(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    log = lab.open()
+    with caplog.at_level(logging.ERROR):
+        log.read_failed(OSError(errno.EIO, "Input/output error"))
+        log.read_failed(OSError(errno.EIO, "Input/output error"))
+        lab.close(log)
+    assert [record.getMessage() for record in caplog.records] == [
+        'log offline until a restart partition=t-0 reason="read failed: [Errno 5] Input/output error"'
+    ]
+
+
+def test_a_compaction_is_installed_or_given_up_whenever_file_descriptors_run_out(tmp_path: Path) -> None:
+    outcomes = set()
+    for left in range(100):
+        disk = ShortDisk()
+        lab = Lab(tmp_path / str(left), disk, **COMPACT)
+        log = lab.open()
+        write(log, Random(9), 60, keys=5)
+        before, after = records(log), expected(records(log), log.active.base_offset)
+        plan = planned(log)
+        assert plan is not None
+        result = work(log, plan)
+        log.close_closed_segments()
+        disk.missing, disk.left = errno.EMFILE, left
+        done: list[bool] = []
+        install_result(log, result, lambda: done.append(True))  # noqa: B023
+        short = disk.left < 0
+        disk.missing = None
+        while is_retrying(lab):
+            lab.background.run_delayed()
+        assert done
+        assert log.offline is None
+        complete = log.cleaned_to == result.cleaned_to
+        outcomes.add(complete)
+        assert lab.files(".swap") == []
+        found = records(log)
+        assert found == after if complete else expected(before, log.active.base_offset).items() <= found.items()
+        assert found.items() <= before.items()
+        assert lab.close(log)
+        remove_leftovers_blocking(log)
+        log = lab.open(log.recovery_point, clean=True)
+        assert (log.repairs, records(log)) == ([], found)
+        if not short:
+            break
+    else:
+        raise AssertionError("file descriptors always ran out")
+    assert outcomes == {True, False}
+
+
+def test_a_log_that_is_closed_in_the_middle_of_a_replacement_is_checked_by_the_next_start(tmp_path: Path) -> None:
+    for left in range(100):
+        disk = ShortDisk()
+        lab = Lab(tmp_path / str(left), disk, **COMPACT)
+        log = lab.open()
+        write(log, Random(9), 60, keys=5)
+        before, after = records(log), expected(records(log), log.active.base_offset)
+        plan = planned(log)
+        assert plan is not None
+        result = work(log, plan)
+        disk.missing, disk.left = errno.EMFILE, left
+        install_result(log, result, lambda: None)
+        if is_retrying(lab):
+            break
+    else:
+        raise AssertionError("no job was to be tried again")
+    answers: list[bool] = []
+    log.close(True, answers.append)
+    assert answers == []
+    lab.background.run_delayed()
+    assert answers == [False]
+    disk.missing = None
+    log = lab.open()
+    assert after.items() <= records(log).items() <= before.items()
+    assert lab.files(".swap") == []

@@ -35,8 +35,9 @@ from kbroker.replica.logs.log_cleaner import LogCleaner
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.environment import Environment
+from kbroker.runtime.environment import UNLIMITED, Descriptors, Environment
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.processes import Processes, RealClock
 from kbroker.server.socket_server import SocketServer
 
@@ -50,6 +51,8 @@ log = EventLogger("kbroker")
 GC_THRESHOLDS = (20_000, 20, 50)
 # How long a broker that was killed waits for its former session to be over, in seconds: Kafka's timeout is 18.
 FORMER_SESSION_S = 20.0
+# How often a broker that was started on a full disk looks whether there is room.
+RENEWAL_MS = 1_000
 
 
 class Broker:
@@ -90,6 +93,7 @@ class Broker:
         )
         member = await self._join(node, logs)
         replicas = ReplicaManager(self.environment, node.id, member.image, logs)
+        replicas.dirty_partitions.held = not member.has_new_epochs
         self._configure(member)
         assignments = Assignments(self.environment, replicas, member.image)
         await assignments.start(log.warning)
@@ -118,6 +122,8 @@ class Broker:
             patience_s = 0.0
             self._store = await EmbeddedStore.open(self.environment, f"{logs.path}/coordination", self.fail)
             self._started.append(self._store.close)
+            if self._store.is_empty:
+                logs.check_new(f"{logs.path}/coordination")
             self._coordination = self._store.session()
         # Another broker may lead by then what this one still thinks to lead.
         self._coordination.on_expired(lambda: self.fail(SessionExpired()))
@@ -173,6 +179,16 @@ class Broker:
         cleaning = LogCleaner(self.environment, replicas, lambda: self.config)
         cleaning.start()
         self._started.append(cleaning.stop)
+        upkeep = replicas.dirty_partitions
+
+        async def renew_epochs() -> None:
+            upkeep.held = not await member.renew_epochs()
+
+        renewal = PeriodicTask(
+            self.environment, "new leader epochs", lambda: RENEWAL_MS, renew_epochs, lambda: upkeep.held
+        )
+        renewal.schedule()
+        self._started.append(renewal.stop)
 
     async def _on_delta(self, member: ClusterMember, assignments: Assignments, delta: MetadataDelta) -> None:
         """Dynamic broker configs take effect: the brokers' common ones, and this broker's over them."""
@@ -232,14 +248,16 @@ class Threads:
 def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
     """The machine as it is."""
     threads = Threads(loop)
+    descriptors = Descriptors.of(_file_limit())
     return Environment(
         loop=loop,
         clock=RealClock(),
-        disk=RealDisk(),
+        disk=RealDisk(descriptors.files),
         random=SystemRandom(),
         offload=threads,
         apart=Processes(loop),
         set_threads=threads.resize,
+        descriptors=descriptors,
     )
 
 
@@ -253,7 +271,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
-    """Run a broker until SIGTERM or SIGINT; gives the exit status. Raises what keeps it from starting."""
+    """Run a broker until SIGTERM, SIGINT or SIGHUP; gives the exit status. Raises what keeps it from starting."""
     _raise_file_limit()
     loop = new_loop()
     try:
@@ -265,12 +283,13 @@ def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
 async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
     broker = Broker(system_environment(loop), config)
 
-    def on_signal() -> None:
+    def on_signal(number: signal.Signals) -> None:
         if not broker.stopped.done():
+            log.info("stopping", signal=number.name)
             broker.stopped.set_result(None)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    for number in _stop_signals():
+        loop.add_signal_handler(number, on_signal, number)
     try:
         bootstrap = await broker.start()
         gc.collect()
@@ -283,6 +302,18 @@ async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, on_ready
         await broker.stop()
     log.info("stopped")
     return 0 if failure is None else 1
+
+
+def _stop_signals() -> list[signal.Signals]:
+    """As those of a JVM: a terminal that goes away stops the broker cleanly, unless it was started with nohup."""
+    hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
+    return [signal.SIGTERM, signal.SIGINT, *hangup]
+
+
+def _file_limit() -> int:
+    """The number of file descriptors that the process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else UNLIMITED.limit
 
 
 def _raise_file_limit() -> None:

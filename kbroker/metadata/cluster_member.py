@@ -14,7 +14,8 @@ from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.metadata.registration import register_broker
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, NodeExists
+from kbroker.metadata.store.coordination import Create, NodeExists, NoRoom
+from kbroker.runtime.event_log import EventLogger
 
 if TYPE_CHECKING:
     from random import Random
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Environment
+
+log = EventLogger("kbroker.metadata")
 
 
 class ClusterMember:
@@ -40,10 +43,20 @@ class ClusterMember:
         self.controller = Controller(node_id, coordination, self.loader, environment.loop, environment.random, config)
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         self._coordination = coordination
+        # Whether what is written from now on is of leader epochs that no earlier process has written.
+        self.has_new_epochs = True
 
     def add_listener(self, listener: DeltaListener) -> None:
         """Await `listener` with every later delta, after the listeners that were added before."""
         self.loader.listeners.append(listener)
+
+    async def renew_epochs(self) -> bool:
+        """Give the partitions that this broker leads new leader epochs; returns False if there is no room for that."""
+        try:
+            await self.controller.bump_leader_epochs()
+        except NoRoom:
+            return False
+        return True
 
     async def leave(self) -> None:
         """Close the session. The registration, and the controllership if this broker has it, end with it."""
@@ -75,7 +88,9 @@ async def join_cluster(
     member.image.cluster_id = cluster_id
     await member.loader.catch_up()
     if member.controller.is_elected:
-        await member.controller.bump_leader_epochs()
+        member.has_new_epochs = await member.renew_epochs()
+        if not member.has_new_epochs:
+            log.warning("the disk is full: no appends until there is room for new leader epochs")
     return member
 
 

@@ -63,7 +63,7 @@ class MetadataWriter:
         try:
             await self._coordination.multi(
                 [
-                    Set(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": epoch}), node.version),
+                    Set(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": epoch}), node.version, per_session=True),
                     Create(znodes.CONTROLLER, znodes.encode({"broker": self._node_id}), ephemeral=True),
                 ]
             )

@@ -30,7 +30,9 @@ async def register_broker(
         version = await coordination.exists(znodes.BROKER_EPOCH) or 0
         data = znodes.encode_broker(broker._replace(epoch=version + 1))
         try:
-            await coordination.multi([Set(znodes.BROKER_EPOCH, b"", version), Create(path, data, ephemeral=True)])
+            await coordination.multi(
+                [Set(znodes.BROKER_EPOCH, b"", version, per_session=True), Create(path, data, ephemeral=True)]
+            )
         except BadVersion:
             continue  # another broker has registered in between
         except NodeExists:

@@ -159,6 +159,7 @@ class DirectoryVerifier:
     def _verify_coordination(self, directory: str) -> None:
         if not self._disk.isdir(directory):
             return
+        problems_before = self._report.problems
         for name in sorted(self._disk.listdir(directory)):
             path = f"{directory}/{name}"
             found = find_reader(self._disk, path)
@@ -169,9 +170,15 @@ class DirectoryVerifier:
                 if item.kind == "damage":
                     self._report.add_finding(LogFinding(path, item.fields["reason"], item.fields["position"]))
         try:
-            Journal(OverlayDisk(self._disk), directory).load()
+            tree = Journal(OverlayDisk(self._disk), directory).load()
+            is_used = self._disk.exists(f"{self._path}/{meta_properties.FILE}")
+            fault = "the topics' metadata is missing" if tree.is_empty and is_used else None
         except (CoordinationError, ValueError, KeyError, StructError) as error:
-            self._report.repairs.append(f"{directory}: the broker does not start: {error}")
+            fault = str(error)
+        if fault is not None:
+            if self._report.problems == problems_before:
+                self._report.add_finding(LogFinding(directory, fault))
+            self._report.repairs.append(f"{directory}: the broker does not start: {fault}")
 
     # One partition.
 

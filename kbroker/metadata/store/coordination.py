@@ -51,6 +51,10 @@ class Unavailable(CoordinationError):
     """The service cannot be reached or cannot write. It is not known whether the change was made."""
 
 
+class NoRoom(Unavailable):
+    """The service has no room to write the change, which was not made."""
+
+
 class Node(NamedTuple):
     """What `get` returns."""
 
@@ -85,9 +89,13 @@ class Create:
 
 @dataclass(slots=True, frozen=True)
 class Set:
+    """`per_session`: every session writes it anew when it begins. A service in this process may then keep it in memory
+    as long as its disk is full, so that a broker can start."""
+
     path: str
     data: bytes
     version: int = ANY_VERSION
+    per_session: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -52,6 +52,10 @@ class DataTree:
     def __init__(self) -> None:
         self.nodes: dict[str, DataNode] = {"": DataNode(b"")}
 
+    @property
+    def is_empty(self) -> bool:
+        return len(self.nodes) == 1
+
     def get(self, path: str) -> Node:
         node = self._find(path)
         return Node(node.data, node.version)

@@ -16,6 +16,7 @@ from kbroker.metadata.store.coordination import (
     Create,
     Delete,
     Node,
+    NoRoom,
     Op,
     SessionExpired,
     Set,
@@ -26,11 +27,18 @@ from kbroker.metadata.store.coordination import (
 from kbroker.metadata.store.data_tree import DataTree, Undo, roll_back
 from kbroker.metadata.store.journal import Journal, JournalFailed, encode_snapshot
 from kbroker.metadata.store.watch_manager import WatchManager
+from kbroker.runtime.event_log import EventLogger
+from kbroker.storage.shortage import NO_ROOM
 
 if TYPE_CHECKING:
-    from asyncio import Future
+    from asyncio import Future, TimerHandle
 
     from kbroker.runtime.environment import Environment
+
+log = EventLogger("kbroker.metadata")
+
+# How often the store checks that its files exist, in seconds.
+LOOK_S = 600.0
 
 Work = Callable[["PendingCommit"], Any]
 
@@ -64,6 +72,12 @@ class EmbeddedStore:
         self._queue: list[tuple[Work, Future[Any]]] = []
         self._draining = False
         self._failure: CoordinationError | None = None
+        # Changes that are kept in memory because the disk is full; the next record of the journal begins with them.
+        self._unwritten: list[Op] = []
+        # Whether to check that the files exist; whether it has been logged that they are missing.
+        self._look_due = False
+        self._complained = False
+        self._timer: TimerHandle | None = None
         self._last_session = 0
         self._watches: WatchManager[tuple[EmbeddedSession, Watch]] = WatchManager()
 
@@ -73,7 +87,19 @@ class EmbeddedStore:
     ) -> EmbeddedStore:
         """Reads the files in `directory`, made if absent. Raises journal.Damaged, OSError."""
         journal = Journal(environment.disk, directory)
-        return cls(environment, journal, await environment.offload(journal.load), lost)
+        tree = await environment.offload(journal.load)
+        if journal.missing:
+            reason = "what was changed after the snapshot was written is lost"
+            log.warning("coordination file missing at the start", file=journal.missing[0], reason=reason)
+            journal.missing = []
+        store = cls(environment, journal, tree, lost)
+        store._look_later()
+        return store
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever written, or all of it is gone."""
+        return self._tree.is_empty
 
     def session(self) -> EmbeddedSession:
         self._last_session += 1
@@ -81,6 +107,10 @@ class EmbeddedStore:
 
     async def close(self) -> None:
         """After every session is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        # The next start needs what somebody may have removed.
+        self._look_due = True
         await self.run(lambda batch: None)
         await self._environment.offload(self._journal.close)
         self._failure = Unavailable("", "the store is closed")
@@ -93,10 +123,22 @@ class EmbeddedStore:
             raise self._failure
         turn: Future[Any] = self._environment.loop.create_future()
         self._queue.append((work, turn))
+        self._begin()
+        return await turn
+
+    def _begin(self) -> None:
         if not self._draining:
             self._draining = True
             self._environment.loop.create_task(self._drain())
-        return await turn
+
+    def _look_later(self) -> None:
+        self._timer = self._environment.loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """Check the files although nothing has changed: the process may be killed before the next change."""
+        self._look_due = True
+        self._begin()
+        self._look_later()
 
     def change(self, batch: PendingCommit, ops: Sequence[Op], session: int) -> None:
         applied = self._tree.apply(ops, session)
@@ -109,11 +151,12 @@ class EmbeddedStore:
         return self._tree
 
     async def _drain(self) -> None:
-        while self._queue:
+        while self._queue or self._look_due:
             waiting, self._queue = self._queue, []
             batch = PendingCommit()
             outcomes = [(turn, *self._attempt(work, batch)) for work, turn in waiting]
             fault = await self._persist(batch)
+            await self._complete()
             for turn, result, error in outcomes:
                 if turn.done():
                     continue
@@ -140,14 +183,41 @@ class EmbeddedStore:
         if not batch.lasting:
             return None
         try:
-            await self._environment.offload(self._journal.append, batch.lasting)
+            await self._environment.offload(self._journal.append, [*self._unwritten, *batch.lasting])
         except OSError as error:
+            is_full = error.errno in NO_ROOM
+            if is_full and all(isinstance(op, Set) and op.per_session for op in batch.lasting):
+                self._unwritten += batch.lasting
+                return None
             roll_back(batch.undo)
-            return Unavailable("", str(error))
+            return NoRoom("", str(error)) if is_full else Unavailable("", str(error))
         except JournalFailed as error:
             roll_back(batch.undo)
             return self._fail(error)
+        self._unwritten.clear()
         return None
+
+    async def _complete(self) -> None:
+        """Rewrite the files if somebody has removed them. `Journal.append` has checked that already."""
+        if self._look_due:
+            self._look_due = False
+            await self._environment.offload(self._journal.look)
+        missing = self._journal.missing
+        if not missing or self._failure is not None:
+            return
+        files, snapshot = ", ".join(missing), encode_snapshot(self._tree, self._journal.number)
+        try:
+            await self._environment.offload(self._journal.compact, snapshot)
+        except OSError as error:
+            if not self._complained:
+                log.error("coordination files are missing and cannot be rewritten", files=files, reason=error)
+            self._complained = True
+        except JournalFailed as error:
+            self._fail(error)
+        else:
+            self._unwritten.clear()
+            self._complained = False
+            log.warning("coordination files were missing, rewritten", files=files)
 
     def _fail(self, error: JournalFailed) -> CoordinationError:
         self._failure = Unavailable(error.path, error.detail)
@@ -158,10 +228,12 @@ class EmbeddedStore:
         snapshot = encode_snapshot(self._tree, self._journal.number)
         try:
             await self._environment.offload(self._journal.compact, snapshot)
-        except OSError:
-            pass
+        except OSError as error:
+            log.warning("coordination journal not compacted, it keeps growing", reason=error)
         except JournalFailed as error:
             self._fail(error)
+        else:
+            self._unwritten.clear()
 
     def watch(self, session: EmbeddedSession, path: str, callback: Watch | None, *, children: bool = False) -> None:
         if callback is not None:

@@ -5,6 +5,9 @@ payload is a u64 sequence number and the operations: u8 kind, u16 path length, p
 u32 data length, data. The snapshot has the same frame around its sequence number and one (path, i32
 version, data) per node. Ephemeral nodes are in neither. A snapshot is complete before the journal that it
 replaces is cut, and records that it already holds are skipped by their number.
+
+Should somebody remove one of the files while the store runs, the tree in memory is still whole: `missing` says so, and
+`compact` makes both anew. A start does not go on without what is missing.
 """
 
 import struct
@@ -167,15 +170,21 @@ class Journal:
         self._number = 0
         self._size = 0
         self._compact_at = COMPACT_AT_BYTES
+        self._has_snapshot = False
+        # Files that somebody has removed, by name.
+        self.missing: list[str] = []
 
     def load(self) -> DataTree:
         """The tree as of the last change; a torn last record is cut off. All of it is durable then.
+
+        `missing` has the journal's name afterwards if there was a snapshot only.
 
         Raises Damaged, Lost, OSError.
         """
         self._disk.makedirs(self._directory)
         tree = DataTree()
         if self._disk.exists(self._snapshot):
+            self._has_snapshot = True
             buf = self._disk.read(self._snapshot)
             self._compact_at = max(COMPACT_AT_BYTES, 4 * len(buf))
             self._number = load_snapshot(buf, tree)
@@ -185,6 +194,8 @@ class Journal:
             if self._file.size() > self._size:
                 self._file.truncate(self._size)
         else:
+            if self._has_snapshot:
+                self.missing = [self._journal]
             self._file = self._disk.open(self._journal, create=True)
         self._make_durable(tree)
         return tree
@@ -206,6 +217,8 @@ class Journal:
         pos = 0
         while (payload := unframe(buf, pos)) is not None:
             (number,) = NUMBER.unpack_from(payload)
+            if number > self._number + 1:
+                raise JournalCorrupted(self._journal, self._gap(number))
             if number > self._number:
                 try:
                     tree.apply(decode_ops(payload, NUMBER.size), 0)
@@ -224,9 +237,15 @@ class Journal:
             raise JournalCorrupted(self._journal, f"the record at byte {pos} is damaged and others follow it")
         self._size = pos
 
+    def _gap(self, number: int) -> str:
+        """What to say of a journal in which the change `number` is next."""
+        if self._has_snapshot or self._number:
+            return f"changes {self._number + 1} to {number - 1} are missing"
+        return f"it begins with change {number}, and {self._snapshot}, which has those before, is missing"
+
     def append(self, ops: Sequence[Op]) -> None:
-        """Makes changes durable. OSError: nothing was changed, the next attempt may succeed. Lost: nobody
-        knows.
+        """Makes changes durable, unless files are `missing` afterwards. OSError: nothing was changed, the next
+        attempt may succeed. Lost: nobody knows.
         """
         assert self._file is not None
         record = frame(NUMBER.pack(self._number + 1) + encode_ops(ops))
@@ -244,6 +263,12 @@ class Journal:
             raise JournalFailed(self._journal, f"sync failed: {fault}") from fault
         self._number += 1
         self._size += len(record)
+        self.look()
+
+    def look(self) -> None:
+        """See whether the files are there."""
+        expected = [self._journal, self._snapshot] if self._has_snapshot else [self._journal]
+        self.missing = [path for path in expected if not self._disk.exists(path)]
 
     def _cut(self, size: int) -> None:
         assert self._file is not None
@@ -262,10 +287,20 @@ class Journal:
         return self._size > self._compact_at
 
     def compact(self, snapshot: bytes) -> None:
-        """Replaces the journal by a snapshot of everything in it. OSError: the journal stays and grows on."""
+        """Replaces the journal by a snapshot of everything in it; makes both files anew if they are missing.
+
+        OSError: the journal stays and grows on.
+        """
         assert self._file is not None
         self._compact_at *= 2
+        if self.missing:
+            self._disk.makedirs(self._directory)
         self._disk.write_atomic(self._snapshot, snapshot)
+        self._has_snapshot = True
+        if self._journal in self.missing:
+            # Whoever holds the file without a name writes for nobody.
+            self._file = self._disk.open(self._journal, create=True)
+            self._disk.sync_dir(self._directory)
         self._cut(0)
         try:
             self._file.fdatasync()
@@ -273,6 +308,7 @@ class Journal:
             raise JournalFailed(self._journal, f"sync failed: {fault}") from fault
         self._size = 0
         self._compact_at = max(COMPACT_AT_BYTES, 4 * len(snapshot))
+        self.missing = []
 
     def close(self) -> None:
         if self._file is not None:

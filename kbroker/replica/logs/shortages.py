@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage.shortage import NO_FILES, NO_ROOM
+from kbroker.storage.shortage import NO_FILES
 
 if TYPE_CHECKING:
     from kbroker.common import TopicPartition
@@ -55,11 +55,13 @@ class Shortages:
             return
         self._reported.add((tp, operation))
         untold, self._untold = self._untold, 0
-        if operation == "append" and error.errno in NO_ROOM:
-            message = "appends are refused until there is room on the disk"
-        else:
-            message = "log operation failed, will be retried"
-        log.warning(message, partition=tp, operation=operation, reason=error, others_not_reported=untold or None)
+        log.warning(
+            "log operation failed, will be retried",
+            partition=tp,
+            operation=operation,
+            reason=error,
+            others_not_reported=untold or None,
+        )
 
 
 def _ignore() -> None:

@@ -62,12 +62,12 @@ class Invariants:
         for partition in services.replicas.partitions.values():
             if not partition.is_closed and partition.log.offline is None:
                 place = partition.tp.topic, partition.tp.partition
-                self._check_state(place, partition)
+                self._check_state(place, partition, services.replicas.dirty_partitions.held)
                 self._check_bytes(place, partition)
                 if durability:
                     self._check_durability(place, partition)
 
-    def _check_state(self, place: Place, partition: Partition) -> None:
+    def _check_state(self, place: Place, partition: Partition, held: bool) -> None:
         log = partition.log
         offsets = [log.log_start_offset, partition.last_stable_offset, partition.high_watermark, log.log_end_offset]
         # Deleted records may end above a high watermark that waits for a sync.
@@ -76,11 +76,11 @@ class Invariants:
         if partition.is_leader and partition.state.local_id not in partition.state.isr:
             self._broken(place, f"the leader is not in the ISR {partition.state.isr}")
         key = (partition.topic_id, place[1])
-        seen = self._seen.get(key)
-        if seen is None:
-            seen = self._seen[key] = _Seen()
-            if partition.leader_epoch <= self._led.get(key, -1):
-                self._broken(place, f"it is led in epoch {partition.leader_epoch}, as by a process before")
+        seen = self._seen.setdefault(key, _Seen())
+        # On a full disk there are no new epochs, and then nothing may be appended.
+        unchanged = held and log.log_end_offset == partition.first_offset
+        if partition.leader_epoch <= self._led.get(key, -1) and not unchanged:
+            self._broken(place, f"it is led in epoch {partition.leader_epoch}, as by a process before")
         for name, value in (
             ("leader_epoch", partition.leader_epoch),
             ("high_watermark", partition.high_watermark),

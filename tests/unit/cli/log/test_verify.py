@@ -158,6 +158,19 @@ def test_a_partition_without_files(data: Path, capsys: pytest.CaptureFixture[str
     assert lines[-1].startswith("2 partitions, 40 batches")
 
 
+@pytest.mark.parametrize("removed", ["coordination.journal", "coordination.snapshot"])
+def test_metadata_that_is_missing(data: Path, capsys: pytest.CaptureFixture[str], removed: str) -> None:
+    if removed == "coordination.snapshot":
+        journal = Journal(RealDisk(), str(data / "coordination"))
+        journal.load()
+        journal.append([Create("/c", b"")])
+        journal.close()
+    (data / "coordination" / removed).unlink()
+    lines = verify(capsys, data, 1)
+    assert any(line.startswith("problem: coordination: ") for line in lines)
+    assert any(line.startswith("next start: coordination: the broker does not start: ") for line in lines)
+
+
 def test_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "verify", str(tmp_path / "x")]) == 1
     assert capsys.readouterr().err.endswith("x: no such directory\n")

@@ -1,11 +1,13 @@
 """The embedded coordination service: ZooKeeper's semantics, and what survives a crash."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from kbroker.metadata.store import embedded
 from kbroker.metadata.store.coordination import (
     BadVersion,
     Check,
@@ -14,6 +16,7 @@ from kbroker.metadata.store.coordination import (
     Delete,
     NodeExists,
     NoNode,
+    NoRoom,
     NotEmpty,
     SessionExpired,
     Set,
@@ -294,5 +297,161 @@ def test_a_damaged_snapshot_refuses_to_start():
         disk.files[f"{DIR}/coordination.snapshot"].data[100] ^= 1
         with pytest.raises(JournalCorrupted):
             await opened(disk)
+
+    run(story)
+
+
+# Somebody removes files while the store runs.
+
+JOURNAL, SNAPSHOT = f"{DIR}/coordination.journal", f"{DIR}/coordination.snapshot"
+REMOVED = [[SNAPSHOT], [JOURNAL], [SNAPSHOT, JOURNAL]]
+
+
+async def with_both_files(disk: MemoryDisk) -> EmbeddedStore:
+    """A store whose node /a is in the snapshot and whose node /b is in the journal."""
+    first = await opened(disk)
+    await first.session().create("/a", b"in the snapshot")
+    await first.close()
+    store = await opened(disk)
+    await store.session().create("/b", b"in the journal")
+    assert disk.files.keys() == {SNAPSHOT, JOURNAL}
+    return store
+
+
+async def nodes(disk: MemoryDisk) -> list[str]:
+    return await (await opened(disk)).session().children("")
+
+
+@pytest.mark.parametrize("removed", REMOVED)
+def test_removed_files_are_written_anew_with_the_next_change(removed: list[str], caplog: pytest.LogCaptureFixture):
+    async def story():
+        disk = MemoryDisk()
+        session = (await with_both_files(disk)).session()
+        for path in removed:
+            del disk.files[path]
+        await session.create("/c", b"")
+        # Before its author is told: the process may be killed now.
+        assert await nodes(disk) == ["a", "b", "c"]
+        await session.create("/d", b"")
+        assert await nodes(disk) == ["a", "b", "c", "d"]
+
+    run(story)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "coordination files were missing, rewritten" in line
+    assert all(path in line for path in removed)
+
+
+@pytest.mark.parametrize("removed", REMOVED)
+def test_removed_files_are_written_anew_by_a_clean_stop(removed: list[str]):
+    async def story():
+        disk = MemoryDisk()
+        store = await with_both_files(disk)
+        for path in removed:
+            del disk.files[path]
+        await store.close()
+        assert await nodes(disk) == ["a", "b"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("removed", REMOVED)
+def test_removed_files_are_noticed_when_nothing_changes(removed: list[str], monkeypatch: pytest.MonkeyPatch):
+    async def story():
+        monkeypatch.setattr(embedded, "LOOK_S", 0.001)
+        disk = MemoryDisk()
+        await with_both_files(disk)
+        for path in removed:
+            del disk.files[path]
+        async with asyncio.timeout(10):
+            while disk.files.keys() != {SNAPSHOT, JOURNAL}:
+                await asyncio.sleep(0.001)
+        await settle()
+        assert await nodes(disk) == ["a", "b"]
+
+    run(story)
+
+
+def test_files_that_cannot_be_written_anew_are_a_matter_for_the_log(caplog: pytest.LogCaptureFixture):
+    async def story():
+        disk = MemoryDisk()
+        session = (await with_both_files(disk)).session()
+        del disk.files[SNAPSHOT]
+        for _ in range(3):
+            # For a change, and not for a snapshot.
+            disk.room = 30
+            await session.set("/a", b"x")
+        disk.room = None
+        await session.set("/b", b"z")
+        assert await nodes(disk) == ["a", "b"]
+
+    with caplog.at_level(logging.WARNING):
+        run(story)
+    messages = [record.getMessage().partition(" files=")[0] for record in caplog.records]
+    assert messages == [
+        "coordination files are missing and cannot be rewritten",
+        "coordination files were missing, rewritten",
+    ]
+
+
+def test_a_start_without_the_snapshot_is_refused_and_says_what_is_missing():
+    async def story():
+        disk = MemoryDisk()
+        await with_both_files(disk)
+        del disk.files[SNAPSHOT]
+        with pytest.raises(
+            JournalCorrupted, match=f"it begins with change 2, and {SNAPSHOT}, which has those before, is missing"
+        ):
+            await opened(disk)
+
+    run(story)
+
+
+def test_a_journal_in_which_changes_are_missing_is_refused():
+    async def story():
+        disk = MemoryDisk()
+        session = (await opened(disk)).session()
+        records = [0]
+        for name in "abc":
+            await session.create(f"/{name}", b"")
+            records.append(len(disk.files[JOURNAL].data))
+        data = disk.files[JOURNAL].data
+        data[:] = data[: records[1]] + data[records[2] :]
+        with pytest.raises(JournalCorrupted, match="changes 2 to 2 are missing"):
+            await opened(disk)
+
+    run(story)
+
+
+def test_a_start_without_the_journal_says_that_changes_are_lost(caplog: pytest.LogCaptureFixture):
+    async def story():
+        disk = MemoryDisk()
+        await with_both_files(disk)
+        del disk.files[JOURNAL]
+        assert await nodes(disk) == ["a"]
+
+    run(story)
+    assert "coordination file missing at the start" in caplog.text
+
+
+# A full disk.
+
+
+def test_what_every_session_writes_anew_may_wait_for_room():
+    async def story():
+        disk = MemoryDisk()
+        session = (await opened(disk)).session()
+        await session.multi([Create("/epoch", b""), Create("/other", b"")])
+        disk.room = 0
+        await session.multi([Set("/epoch", b"1", 0, per_session=True), Create("/me", b"", ephemeral=True)])
+        assert await session.get("/epoch") == (b"1", 1)
+        with pytest.raises(NoRoom):
+            await session.multi([Set("/epoch", b"2", per_session=True), Set("/other", b"x")])
+        assert await session.get("/epoch") == (b"1", 1)
+        assert await (await opened(disk)).session().get("/epoch") == (b"", 0), "nothing came of it"
+        disk.room = None
+        await session.set("/other", b"y")
+        again = (await opened(disk)).session()
+        assert await again.get("/epoch") == (b"1", 1)
+        assert await again.get("/other") == (b"y", 1)
 
     run(story)

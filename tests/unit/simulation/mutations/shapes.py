@@ -115,3 +115,18 @@ async def member_out_of_reach(stage: Stage, random: Random) -> None:
     for pair in ((member, stage.machine.name), (stage.machine.name, member)):
         network.mend(*pair)
     stage.note(f"{member} is back")
+
+
+async def start_without_room(stage: Stage, random: Random) -> None:
+    """The broker starts on a full disk, on which there is then room for some batches, and then for everything."""
+    disk = stage.machine.disk
+    disk.capacity = disk.used
+    with stage.down():
+        if stage.machine.broker is not None:
+            stage.machine.kill()
+    await asyncio.sleep(0.5)
+    disk = stage.machine.disk
+    disk.capacity = disk.used + 250
+    await asyncio.sleep(1.0 + random.random())
+    stage.machine.disk.capacity = None
+    await asyncio.sleep(0.5)

@@ -1,12 +1,14 @@
 """Mistakes in how a log is written, recovered and read."""
 
 from collections.abc import Iterator
+from errno import ENOSPC
 from typing import Any
 
 import pytest
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch import fetch_manager, partition_reads
+from kbroker.replica.logs.dirty_partitions import DirtyPartitions
 from kbroker.storage import file_names
 from kbroker.storage.log import log as log_module
 from kbroker.storage.log.durability import DirectorySync
@@ -24,6 +26,7 @@ from tests.unit.simulation.mutations.shapes import (
     crash,
     only,
     short,
+    start_without_room,
     syncs_fail,
     topics,
     unheard_stop,
@@ -197,6 +200,27 @@ def failed_sync_is_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogSegment, "sync_blocking", sync)
 
 
+@mutation(
+    "A process without file descriptors counts as a disk that fails.",
+    scenario="disk",
+    signs=("NotLive",),
+    shape=topics(only("out_of_files"), flush_messages="2"),
+)
+def shortage_is_a_failing_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("kbroker.storage.log.log_health.is_shortage", lambda error: error.errno == ENOSPC)
+    patch.setattr("kbroker.storage.log.log.is_unbegun_sync", lambda error: False)
+
+
+@mutation(
+    "A broker that was started on a full disk appends without new leader epochs.",
+    scenario="crash",
+    signs=(INVARIANT,),
+    shape=only(start_without_room, members=0),
+)
+def appends_without_new_epochs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DirtyPartitions, "hold", lambda self, partition: None)
+
+
 # Appends.
 
 
@@ -300,6 +324,8 @@ STORAGE = (
     sync_does_nothing,
     names_are_not_synced,
     failed_sync_is_repeated,
+    shortage_is_a_failing_disk,
+    appends_without_new_epochs,
     partial_write_is_not_cut_back,
     cold_reads_are_mixed_up,
     index_lookup_off_by_one,

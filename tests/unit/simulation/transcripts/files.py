@@ -49,7 +49,7 @@ def _listing(play: Play, path: str) -> str:
     if not disk.isdir(path):
         return "no such directory"
     entries = []
-    for name in sorted(disk.listdir(path)):
+    for name in sorted(disk.entries(path)):
         full = f"{path}/{name}"
         if name not in UNINTERESTING:
             entries.append(f"{shorten(name)}/" if disk.isdir(full) else f"{shorten(name)} {disk.size(full)}")
@@ -221,6 +221,19 @@ async def writable(play: Play) -> list[str]:
 @COMMANDS.add("disk has room")
 async def room(play: Play) -> list[str]:
     play.machine.disk.capacity = None
+    return []
+
+
+@COMMANDS.add("no file descriptors")
+async def no_descriptors(play: Play) -> list[str]:
+    """Nothing can be opened: EMFILE."""
+    play.machine.disk.faults.open = 1.0
+    return []
+
+
+@COMMANDS.add("file descriptors again")
+async def descriptors(play: Play) -> list[str]:
+    play.machine.disk.faults.open = 0.0
     return []
 
 

@@ -1,0 +1,75 @@
+"""A broker that is started on a disk without a free byte."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode
+from tests.compat.hostile.peer import Peer, create_topic, end_offset, produce
+from tests.compat.support import BrokerProcess, eventually, need_own_broker
+
+pytestmark = [pytest.mark.feature("kill -9"), pytest.mark.client("wire")]
+
+# Their new leader epochs take more than what is left of the journal's last page.
+PARTITIONS = 60
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    need_own_broker()
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
+    if subprocess.run(mounting, capture_output=True, check=False).returncode != 0:
+        pytest.skip("not run: file systems cannot be mounted here")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Take every byte that is left."""
+    with path.open("ab", buffering=0) as file:
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while file.write(bytes(size)):
+                    continue
+    assert os.statvfs(path).f_bavail == 0
+
+
+def outcomes(broker: BrokerProcess) -> set[ErrorCode]:
+    """What a Produce to each partition is answered."""
+    with Peer(broker.bootstrap) as peer:
+        return {produce(peer, "t", partition, 5000) for partition in range(PARTITIONS)}
+
+
+def test_a_start_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.data_dir = small_disk / "data"
+    filler = small_disk / "filler"
+    try:
+        broker.start()
+        create_topic(broker.bootstrap, "t", PARTITIONS, retention_ms=-1)
+        assert outcomes(broker) == {ErrorCode.NONE}
+        for end in (broker.kill, broker.stop, broker.kill):
+            fill(filler)
+            end()
+            fill(filler)
+            broker.start()
+            assert outcomes(broker) == {ErrorCode.KAFKA_STORAGE_ERROR}
+            with Peer(broker.bootstrap) as peer:
+                assert end_offset(peer, "t", 0) == 1
+        assert "the disk is full: no appends" in broker.errors
+        filler.unlink()
+        eventually(lambda: outcomes(broker) == {ErrorCode.NONE}, "appends are accepted when there is room")
+        broker.restart()
+        assert outcomes(broker) == {ErrorCode.NONE}
+        broker.stop()
+    finally:
+        broker.end()

@@ -1,0 +1,45 @@
+"""Signals that stop a broker."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.compat.support import BrokerProcess, need_own_broker, running_broker
+
+pytestmark = [pytest.mark.feature("kill -9"), pytest.mark.client("wire")]
+
+
+def end(broker: BrokerProcess, number: signal.Signals) -> int:
+    """The exit status after a signal."""
+    assert broker._process is not None
+    broker._process.send_signal(number)
+    return broker._process.wait(30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    need_own_broker()
+    with running_broker(tmp_path) as broker:
+        assert end(broker, number) == 0
+        assert f"stopping signal={number.name}" in broker.errors
+        assert (broker.data_dir / ".kafka_cleanshutdown").exists()
+
+
+def test_a_hangup_does_not_end_what_was_started_with_nohup(tmp_path: Path) -> None:
+    need_own_broker()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        # Child processes inherit what is ignored.
+        broker = BrokerProcess(tmp_path)
+        broker.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    try:
+        os.kill(broker.pid, signal.SIGHUP)
+        assert end(broker, signal.SIGTERM) == 0
+        assert "stopping signal=SIGTERM" in broker.errors
+        assert "SIGHUP" not in broker.errors
+    finally:
+        broker.end()

@@ -12,12 +12,15 @@ from kbroker.replica.logs.log_manager import Wanted
 from kbroker.replica.partition import Partition, waits_for_flush
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage, TopicImage
     from kbroker.runtime.environment import Environment
     from kbroker.storage.log.log import Log
+
+event_log = EventLogger("kbroker.logs")
 
 
 def _must_sync(log: Log) -> bool:
@@ -89,6 +92,9 @@ class Assignments:
             wanted = [(tp, known, topics[known].configs) for tp, known in missing.items() if known in topics]
             missing.clear()
             await self._create(wanted)
+            for tp, _, _ in wanted:
+                if tp in self._replicas.partitions:
+                    event_log.info("log opened", partition=tp)
 
     async def _create(self, wanted: Sequence[Wanted]) -> None:
         logs = await self._logs.create_all(wanted)

@@ -15,7 +15,8 @@ from kbroker.storage.cleaner.segment_replacement import install_result
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.task_queue import RETRY_MS
 from protocol.errors import ErrorCode
-from tests.unit.storage.cleaner.test_compaction import COMPACT, expected, planned, records, work, write
+from tests.unit.storage.cleaner.test_compaction import expected
+from tests.unit.support.compaction import COMPACT, make_plan_for, records, run_plan, write
 from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill
 
 NO_FILES = [errno.EMFILE, errno.ENFILE]
@@ -223,9 +224,9 @@ def test_a_compaction_is_installed_or_given_up_whenever_file_descriptors_run_out
         log = lab.open()
         write(log, Random(9), 60, keys=5)
         before, after = records(log), expected(records(log), log.active.base_offset)
-        plan = planned(log)
+        plan = make_plan_for(log)
         assert plan is not None
-        result = work(log, plan)
+        result = run_plan(log, plan)
         log.close_closed_segments()
         disk.missing, disk.left = errno.EMFILE, left
         done: list[bool] = []
@@ -260,9 +261,9 @@ def test_a_log_that_is_closed_in_the_middle_of_a_replacement_is_checked_by_the_n
         log = lab.open()
         write(log, Random(9), 60, keys=5)
         before, after = records(log), expected(records(log), log.active.base_offset)
-        plan = planned(log)
+        plan = make_plan_for(log)
         assert plan is not None
-        result = work(log, plan)
+        result = run_plan(log, plan)
         disk.missing, disk.left = errno.EMFILE, left
         install_result(log, result, lambda: None)
         if is_retrying(lab):

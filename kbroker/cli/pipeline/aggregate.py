@@ -1,4 +1,4 @@
-"""`kbroker pipeline aggregate`: a live windowed aggregate of topics, into a topic or Parquet."""
+"""`kbroker pipeline aggregate` and `kbroker pipeline template`."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,95 +25,106 @@ if TYPE_CHECKING:
 
 def aggregate(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)],
-    window: Annotated[str, typer.Option(metavar="DURATION", help="RunOptions long a window is.", show_default=False)],
+    window: Annotated[str, typer.Option(metavar="DURATION", help="Length of the windows.", show_default=False)],
     slide: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="A window so often.", show_default="one after the other")
+        str | None, typer.Option(metavar="DURATION", help="Distance of window starts.", show_default="--window")
     ] = None,
     offset: Annotated[
-        str, typer.Option(metavar="DURATION", help="Windows begin so much after full multiples of it, in UTC.")
+        str, typer.Option(metavar="DURATION", help="Shift all windows, which start at multiples of --slide in UTC.")
     ] = "0s",
     key: Annotated[
         list[str] | None,
         typer.Option(
             "--key",
             "-k",
-            metavar="[NAME=]WHAT",
-            help="Group by key, topic, partition, or a field of the value as $.field; repeat for more.",
+            metavar="[NAME=]SOURCE",
+            help="Group by key, topic, partition, or a JSON field of the value such as $.field; repeatable.",
         ),
     ] = None,
-    value: Annotated[
-        str, typer.Option(metavar="$.FIELD", help="The number in the value that is summed and so on.")
-    ] = "",
+    value: Annotated[str, typer.Option(metavar="$.FIELD", help="JSON field with the number to aggregate.")] = "",
     time: Annotated[
         str,
-        typer.Option(metavar="$.FIELD", help="When it happened: the record's own time, or a field of the value."),
+        typer.Option(metavar="record|$.FIELD", help="Time of a record: its timestamp, or a JSON field of the value."),
     ] = "record",
     compute: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME,...",
-            help="Of count, bytes, values, sum, min, max, avg, and percentiles as p50.",
+            help="Functions: count, bytes, values, sum, min, max, avg, and percentiles such as p50.",
             show_default="count,bytes, and with --value sum,min,max,avg",
         ),
     ] = None,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="Percentiles right to 0.01% in rank, with less memory.")
+        bool, typer.Option("--approximate", help="Compute percentiles with a rank error of 0.01%, in less memory.")
     ] = False,
     watermark: Annotated[
-        str, typer.Option(metavar="DURATION", help="RunOptions late a record may come and still be counted.")
+        str, typer.Option(metavar="DURATION", help="Keep windows open for late records this long.")
     ] = "1h",
     max_ahead: Annotated[
-        str, typer.Option(metavar="DURATION", help="Leave out records that are so far in the future.")
+        str, typer.Option(metavar="DURATION", help="Skip records that are further in the future.")
     ] = "1d",
     to_topic: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Results as records.", autocompletion=complete_topics)
+        str, typer.Option(metavar="TOPIC", help="Produce results to this topic.", autocompletion=complete_topics)
     ] = "",
-    to_parquet: Annotated[str, typer.Option(metavar="DIR", help="Results as Parquet, a path or URI.")] = "",
+    to_parquet: Annotated[
+        str, typer.Option(metavar="DIR", help="Write results as Parquet files to this path or URI.")
+    ] = "",
     checkpoint: Annotated[
         str,
         typer.Option(
-            metavar="DIR", help="What it goes on from, a path or URI.", show_default="of --to-parquet: in DIR"
+            metavar="DIR",
+            help="Directory of the checkpoint, from which a later run continues: a path or URI.",
+            show_default="in the directory of --to-parquet",
         ),
     ] = "",
-    once: Annotated[bool, typer.Option("--once", help="Up to where the topics end now.")] = False,
-    every: Annotated[str | None, typer.Option(metavar="DURATION", help="Else so often.", show_default="10s")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop at the current end of the topics.")] = False,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Interval of batches without --once.", show_default="10s")
+    ] = None,
     from_: Annotated[
-        str, typer.Option("--from", metavar="PLACE", help="Where a new one begins: earliest or latest.")
+        str, typer.Option("--from", metavar="earliest|latest", help="Where a new aggregate starts.")
     ] = "earliest",
     committed_only: Annotated[
-        bool, typer.Option("--committed-only", help="Leave out records of open and aborted transactions.")
+        bool, typer.Option("--committed-only", help="Skip records of open and aborted transactions.")
     ] = False,
-    max_records: Annotated[int, typer.Option("--max-records-per-batch", min=0, help="0: as many as there are.")] = 0,
+    max_records: Annotated[
+        int,
+        typer.Option(
+            "--max-records-per-batch", metavar="N", min=0, help="Read at most N records in a batch; 0: no limit."
+        ),
+    ] = 0,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on where records were removed before they were read.")
+        bool, typer.Option("--accept-loss", help="Continue if records were deleted before they were read.")
     ] = False,
-    plot: Annotated[str, typer.Option(metavar="FILE.png", help="At the end, draw records and bytes over time.")] = "",
+    plot: Annotated[str, typer.Option(metavar="FILE.png", help="Plot records and bytes over time at the end.")] = "",
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = None,
     jars: Jars = None,
     conf: SparkConf = None,
 ) -> None:
-    """Aggregate records of topics by window and group, as they come, until Ctrl-C or with --once up to now.
+    """Aggregate the records of topics by time window and key continuously, until Ctrl-C.
 
-    Each batch brings the rows that it changed up to date: to a topic as a record whose key is the window and the group,
-    to Parquet in their place. It goes on from its checkpoint. What cannot be read, and what comes too late, is left out
-    and told.
+    Each batch updates the results that it changes: a topic gets a record whose key is the window and the group, and
+    Parquet files get a row that replaces the earlier one. The next run continues from the checkpoint. Records that
+    cannot be parsed or are too late are skipped and counted.
+
+    Example: kbroker pipeline aggregate orders --window 1h --key key --to-parquet /data/hourly --once
     """
     from kbroker.pipeline.aggregate.definition import default_compute, parse_group_key, split_names
     from kbroker.pipeline.aggregate.query import ResultSink, RunOptions, require_topics
 
     if from_ not in ("earliest", "latest"):
-        raise usage_error(f"--from is earliest or latest, not {from_!r}")
+        raise usage_error(f"--from must be earliest or latest, not {from_!r}")
     if once and every is not None:
-        raise usage_error("--once does what there is now, and --every goes on: one of them")
+        raise usage_error("specify either --once or --every")
     if bool(to_topic) == bool(to_parquet):
-        raise usage_error("say where results go: --to-topic TOPIC or --to-parquet DIR")
+        raise usage_error("specify either --to-topic TOPIC or --to-parquet DIR")
     if to_topic and not checkpoint:
-        raise usage_error("--to-topic needs --checkpoint DIR, which keeps what a later run goes on from")
+        raise usage_error("--to-topic requires --checkpoint DIR")
     window_ms = parse_duration_ms(window)
-    with _misuse():
-        definition = _checked(
+    with _definition_errors():
+        definition = _create_definition(
             plot,
             topics=tuple(dict.fromkeys(topics)),
             window_ms=window_ms,
@@ -128,24 +139,24 @@ def aggregate(
             max_ahead_ms=parse_duration_ms(max_ahead),
             committed_only=committed_only,
         )
-    how = RunOptions(once, parse_duration_ms(every or "10s"), from_ == "earliest", max_records, accept_loss)
+    options = RunOptions(once, parse_duration_ms(every or "10s"), from_ == "earliest", max_records, accept_loss)
     target = ResultSink(to_topic, to_parquet)
     with pipeline_errors():
-        # Before Spark takes its seconds to start.
+        # Before Spark starts, which takes seconds.
         require_topics(bootstrap, definition, target)
     with spark_session_for("kbroker pipeline aggregate", master, jars, conf) as session:
-        summary = _run(session, bootstrap, definition, target, checkpoint, how)
+        summary = _run(session, bootstrap, definition, target, checkpoint, options)
         if as_json:
-            print_json(_as_json(summary))
+            print_json(_summary_json(summary))
         else:
-            print(_in_words(summary, definition, target))
+            print(_summary_text(summary, definition, target))
         if plot:
             _plot(session, bootstrap, definition, target, plot)
 
 
 @contextmanager
-def _misuse() -> Iterator[None]:
-    """What is wrong with a definition is wrong usage."""
+def _definition_errors() -> Iterator[None]:
+    """Raise errors of the definition as usage errors."""
     from kbroker.pipeline.errors import PipelineError
 
     try:
@@ -154,7 +165,7 @@ def _misuse() -> Iterator[None]:
         raise usage_error(str(error)) from None
 
 
-def _checked(plot: str, **values: Any) -> "AggregateDefinition":
+def _create_definition(plot: str, **values: Any) -> "AggregateDefinition":
     from kbroker.pipeline.aggregate.definition import AggregateDefinition, check_definition
     from kbroker.pipeline.aggregate.result_plot import check_plot
 
@@ -170,30 +181,30 @@ def _run(
     definition: "AggregateDefinition",
     target: "ResultSink",
     checkpoint: str,
-    how: "RunOptions",
+    options: "RunOptions",
 ) -> "AggregateSummary":
     from kbroker.pipeline.aggregate.query import AggregateQuery
 
-    aggregation = AggregateQuery(session, bootstrap, definition, target, checkpoint)
-    for remark in aggregation.remarks:
-        print_note(remark)
-    stopping = threading.Event()
-    with StopSignals(partial(_answer, stopping)):
-        return aggregation.run(how, lambda batch: _tell(batch, once=how.once), stopping)
+    query = AggregateQuery(session, bootstrap, definition, target, checkpoint)
+    for note in query.notes:
+        print_note(note)
+    stop = threading.Event()
+    with StopSignals(partial(_on_signal, stop)):
+        return query.run(options, lambda batch: _print_batch(batch, once=options.once), stop)
 
 
-def _answer(stopping: threading.Event, asked: int) -> None:
-    """The first signal ends it after the batch that runs, a later one at once."""
-    if asked > 1:
+def _on_signal(stop: threading.Event, count: int) -> None:
+    """Stop after the current batch; at the second signal, immediately."""
+    if count > 1:
         raise KeyboardInterrupt
-    stopping.set()
+    stop.set()
 
 
-def _tell(batch: "BatchReport", *, once: bool) -> None:
-    """What a batch left out, always; of one that left out nothing only where it goes on for long."""
-    left_out = _left_out(batch.problems, batch.late)
-    if left_out:
-        print_note(f"batch {batch.number}: left out {left_out}")
+def _print_batch(batch: "BatchReport", *, once: bool) -> None:
+    """Print what a batch skipped, and the progress of a continuous run."""
+    skipped = _skipped_text(batch.problems, batch.late)
+    if skipped:
+        print_note(f"batch {batch.number}: skipped {skipped}")
     if not once and batch.records:
         print_note(
             f"batch {batch.number}: {count_text(batch.records, 'record')} in {batch.milliseconds / 1000:.1f} s, "
@@ -201,7 +212,7 @@ def _tell(batch: "BatchReport", *, once: bool) -> None:
         )
 
 
-def _left_out(problems: Mapping[str, int], late: int) -> str:
+def _skipped_text(problems: Mapping[str, int], late: int) -> str:
     from kbroker.pipeline.aggregate.sql import PROBLEMS
 
     parts = [f"{count_text(count, 'record')} {PROBLEMS[name]}" for name, count in problems.items() if count]
@@ -210,17 +221,17 @@ def _left_out(problems: Mapping[str, int], late: int) -> str:
     return ", ".join(parts)
 
 
-def _in_words(summary: "AggregateSummary", definition: "AggregateDefinition", target: "ResultSink") -> str:
-    where = target.topic or target.directory
-    left_out = _left_out(summary.problems, summary.late)
+def _summary_text(summary: "AggregateSummary", definition: "AggregateDefinition", target: "ResultSink") -> str:
+    target_name = target.topic or target.directory
+    skipped = _skipped_text(summary.problems, summary.late)
     batches = count_text(summary.batches, "batch", "batches")
     return (
         f"{count_text(summary.records, 'record')} of {', '.join(definition.topics)} in {batches}: "
-        f"{count_text(summary.updated, 'row')} of {where} changed" + (f"; left out {left_out}" if left_out else "")
+        f"{count_text(summary.updated, 'row')} of {target_name} changed" + (f"; skipped {skipped}" if skipped else "")
     )
 
 
-def _as_json(summary: "AggregateSummary") -> dict[str, Any]:
+def _summary_json(summary: "AggregateSummary") -> dict[str, Any]:
     closed = datetime.fromtimestamp(summary.watermark_ms / 1000, UTC).isoformat() if summary.watermark_ms else None
     return {
         "batches": summary.batches,
@@ -232,23 +243,23 @@ def _as_json(summary: "AggregateSummary") -> dict[str, Any]:
 
 
 def _plot(session: Any, bootstrap: str, definition: "AggregateDefinition", target: "ResultSink", path: str) -> None:
-    from kbroker.pipeline.aggregate import result_plot as aggregate_plot
+    from kbroker.pipeline.aggregate import result_plot
     from kbroker.pipeline.storage.location import open_storage
 
     if target.topic:
-        results = aggregate_plot.read_topic_results(session, bootstrap, target.topic, definition)
+        results = result_plot.read_topic_results(session, bootstrap, target.topic, definition)
     else:
-        results = aggregate_plot.read_results(session, open_storage(target.directory, session))
-    aggregate_plot.draw_results(path, definition, aggregate_plot.labeled_rows(definition, results))
-    print_note(f"plot: {path}")
+        results = result_plot.read_results(session, open_storage(target.directory, session))
+    result_plot.draw_results(path, definition, result_plot.labeled_rows(definition, results))
+    print_note(f"plotted to {path}")
 
 
 def template(
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", show_default="standard output", help="Must not exist yet.")
+        str | None, typer.Argument(metavar="[FILE]", show_default="standard output", help="File to create.")
     ] = None,
 ) -> None:
-    """Print a small job of your own to start from, which `kbroker pipeline run` runs as it is."""
+    """Print an example job to modify, or write it to a file. `kbroker pipeline run` can run it unchanged."""
     from kbroker.pipeline.spark.job_template import JOB_TEMPLATE
 
     if file is None:
@@ -258,4 +269,4 @@ def template(
         with open(file, "x", encoding="utf-8") as out:
             out.write(JOB_TEMPLATE)
     except FileExistsError:
-        raise CliError(f"{file}: is there already") from None
+        raise CliError(f"{file} already exists") from None

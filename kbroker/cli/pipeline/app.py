@@ -1,4 +1,4 @@
-"""`kbroker pipeline`: jobs on Spark, the user's own included, with the Kafka connector set up."""
+"""`kbroker pipeline`: Spark jobs with the Kafka connector, kbroker's and the user's."""
 
 import os
 from typing import Annotated
@@ -23,19 +23,19 @@ def run(
     jars: Jars = None,
     conf: SparkConf = None,
 ) -> None:
-    """Run a job of your own: a Python program in a Spark session that has the Kafka connector.
+    """Run a Python program in a Spark session with the Kafka connector.
 
-    The session is there as `spark`, and is what SparkSession.builder.getOrCreate() gives. The bootstrap address is in
-    the environment as KBROKER_BOOTSTRAP, and in the session's setting spark.kbroker.bootstrap. The exit status is that
-    of the program.
+    The session is the variable `spark`, and SparkSession.builder.getOrCreate() returns it. The bootstrap address is in
+    the environment variable KBROKER_BOOTSTRAP and in the Spark property spark.kbroker.bootstrap. The exit status is
+    that of the program.
     """
     from kbroker.cli.pipeline.run_file import run_file
 
     if not os.path.isfile(file):
-        raise CliError(f"{file}: there is no such file")
+        raise CliError(f"{file} does not exist")
     os.environ["KBROKER_BOOTSTRAP"] = bootstrap
-    settings = [f"spark.kbroker.bootstrap={bootstrap}", *(conf or [])]
-    with spark_session_for(os.path.basename(file), master, jars, settings, prints=True) as session:
+    properties = [f"spark.kbroker.bootstrap={bootstrap}", *(conf or [])]
+    with spark_session_for(os.path.basename(file), master, jars, properties, prints=True) as session:
         status = run_file(file, args or [], session)
     raise typer.Exit(status)
 
@@ -45,9 +45,9 @@ def fetch(
     directory: Annotated[str | None, typer.Argument(metavar="[DIR]", show_default="the cache")] = None,
     conf: SparkConf = None,
 ) -> None:
-    """Fetch Spark's Kafka connector into a directory, which --spark-jars takes on a machine without network.
+    """Download Spark's Kafka connector to the cache, or to a directory for --spark-jars on machines without network.
 
-    Without DIR it goes where the commands look for it. A mirror: --conf spark.jars.ivySettings=FILE.
+    To download from a mirror, add --conf spark.jars.ivySettings=FILE.
     """
     from pathlib import Path
 

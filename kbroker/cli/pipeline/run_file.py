@@ -1,4 +1,4 @@
-"""A user's program in a session of ours, as `python FILE` would run it."""
+"""Runs a user's program in kbroker's Spark session, as `python FILE` would run it."""
 
 import os
 import runpy
@@ -10,25 +10,25 @@ from typing import Any
 
 
 def run_file(file: str, args: Sequence[str], session: Any) -> int:
-    """Runs the program to its end and gives its exit status. Its failure is told with its traceback, without our part.
+    """Run the program and return its exit status. Prints the traceback of an exception, without kbroker's frames.
 
-    KeyboardInterrupt is passed on.
+    Raises KeyboardInterrupt.
     """
     sys.argv = [file, *args]
     sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
     try:
         runpy.run_path(file, {"spark": session}, "__main__")
     except SystemExit as error:
-        return _status(error)
+        return _exit_status(error)
     except Exception as error:
         sys.stdout.flush()
-        traceback.print_exception(type(error), error, _own(error.__traceback__, file))
+        traceback.print_exception(type(error), error, _program_frames(error.__traceback__, file))
         return 1
     return 0
 
 
-def _status(error: SystemExit) -> int:
-    """What the interpreter makes of it."""
+def _exit_status(error: SystemExit) -> int:
+    """The exit status of an interpreter that ends with this error. Prints a message as the interpreter does."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -37,8 +37,8 @@ def _status(error: SystemExit) -> int:
     return 1
 
 
-def _own(trace: TracebackType | None, file: str) -> TracebackType | None:
-    """The traceback from the program's first frame on; None where it has none: it could not be compiled."""
+def _program_frames(trace: TracebackType | None, file: str) -> TracebackType | None:
+    """The traceback from the program's first frame; None if the program cannot be compiled."""
     while trace is not None and trace.tb_frame.f_code.co_filename != file:
         trace = trace.tb_next
     return trace

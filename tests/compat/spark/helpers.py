@@ -1,4 +1,4 @@
-"""What the Spark tests share: topics seen by another client, Spark's reader, queries that end with the test."""
+"""Topics that another client fills and reads, Spark's Kafka reader, streaming queries of a test."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -10,24 +10,24 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.compat.support import eventually, unique
 
-Record = dict[str, Any]  # arguments of Producer.produce but for the topic
+Record = dict[str, Any]  # arguments of Producer.produce, without the topic
 
 
 class Topics:
-    """Topics of one test, filled and read by confluent-kafka, so that Spark never checks Spark."""
+    """Topics of one test, which confluent-kafka fills and reads, so that Spark is not compared with itself."""
 
     def __init__(self, bootstrap: str, stem: str) -> None:
         self.bootstrap = bootstrap
         self._stem = stem
-        self._made: list[str] = []
+        self.created: list[str] = []
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def create(self, partitions: int = 1, configs: dict[str, str] | None = None, name: str = "") -> str:
-        """Without retention, since records of these tests are of any year, unless `configs` say otherwise."""
+        """Create a topic, by default without retention, because the records have old timestamps."""
         name = name or unique(self._stem)
         configs = {"retention.ms": "-1", **(configs or {})}
         self._admin.create_topics([NewTopic(name, partitions, 1, config=configs)])[name].result(20)
-        self._made.append(name)
+        self.created.append(name)
         eventually(lambda: self._has(name, partitions), f"{partitions} partitions of {name} in the metadata")
         return name
 
@@ -40,13 +40,13 @@ class Topics:
             assert deleted.result(20).low_watermark == offset
 
     def delete(self) -> None:
-        """Ends the client too: a query's callback may keep this object beyond the test."""
-        for name, deleted in (self._admin.delete_topics(self._made) if self._made else {}).items():
+        """Delete the topics and close the client: the callback of a query may keep this object after the test."""
+        for name, deleted in (self._admin.delete_topics(self.created) if self.created else {}).items():
             assert deleted.exception(20) is None, f"deleting {name}"
         del self._admin
 
     def fill(self, name: str, records: Iterable[Record], **settings: Any) -> None:
-        """Sends the records and requires that every one is delivered."""
+        """Produce the records, and check that all are acknowledged."""
         errors: list[Any] = []
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, **settings})
         for record in records:
@@ -57,11 +57,11 @@ class Topics:
                 except BufferError:
                     producer.poll(0.1)
             producer.poll(0)
-        assert producer.flush(60) == 0, "not everything was delivered within 60 s"
+        assert producer.flush(60) == 0, "not all records were acknowledged within 60 s"
         assert errors == []
 
     def read(self, name: str) -> list[Message]:
-        """Every record that the topic has now, by partition and offset."""
+        """Return all records of the topic, sorted by partition and offset."""
         settings = {"bootstrap.servers": self.bootstrap, "group.id": unique("reader"), "fetch.wait.max.ms": 50}
         consumer = Consumer(settings)
         try:
@@ -80,7 +80,7 @@ class Topics:
                         missing.discard(message.partition())
                 return not missing
 
-            eventually(all_read, f"all of {name}: {ends}", timeout=60, interval=0)
+            eventually(all_read, f"all records of {name}: {ends}", timeout=60, interval=0)
         finally:
             consumer.close()
         return sorted(messages, key=lambda m: (m.partition(), m.offset()))
@@ -93,12 +93,12 @@ class Topics:
 
 
 def numbered(numbers: Iterable[int], partitions: int = 1) -> Iterable[Record]:
-    """One record for each number: its text is the value, its partition the number modulo `partitions`."""
+    """Yield a record for each number: its value is the number as text, its partition the number modulo `partitions`."""
     return ({"value": str(n).encode(), "partition": n % partitions} for n in numbers)
 
 
 def load(reader: Any, bootstrap: str, topic: str = "", **options: object) -> Any:
-    """The DataFrame of `spark.read` or `spark.readStream` over Kafka; a dot of an option is written `__`."""
+    """Load Kafka with `spark.read` or `spark.readStream`; `__` in the name of an option stands for a dot."""
     reader = reader.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     if topic:
         reader = reader.option("subscribe", topic)
@@ -108,12 +108,12 @@ def load(reader: Any, bootstrap: str, topic: str = "", **options: object) -> Any
 
 
 def numbers(frame: Any) -> list[int]:
-    """The values of numbered records, sorted; a record read twice is there twice."""
+    """Return the sorted values of numbered records, including duplicates."""
     return sorted(int(row.n) for row in frame.selectExpr("CAST(value AS STRING) AS n").collect())
 
 
 class Streams:
-    """Streaming queries with their checkpoints in the test's directory. None outlives the test."""
+    """The streaming queries of a test, with checkpoints in its directory."""
 
     def __init__(self, spark: Any, directory: Path) -> None:
         self._spark = spark
@@ -121,29 +121,29 @@ class Streams:
         self._running: list[Any] = []
 
     def run(self, writer: Any, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
-        """Starts the query of a `df.writeStream`; trigger: availableNow=True, processingTime="1 second", ..."""
+        """Start a query. `trigger`: availableNow=True, processingTime="1 second", ..."""
         writer = writer.option("checkpointLocation", self.path(checkpoint))
         query = writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
         self._running.append(query)
         return query
 
-    def to_files(self, frame: Any, **how: Any) -> Any:
-        """A query that appends to parquet files: each row exactly once, over restarts too."""
-        return self.run(frame.writeStream.format("parquet").option("path", self.path("files")), **how)
+    def to_files(self, frame: Any, **options: Any) -> Any:
+        """Start a query that appends to Parquet files, each row exactly once, also after restarts."""
+        return self.run(frame.writeStream.format("parquet").option("path", self.path("files")), **options)
 
     def files(self) -> Any:
-        """The rows in those files, without those of unfinished batches."""
+        """Return the rows of committed batches in these files."""
         return self._spark.read.schema("key binary, value binary").parquet(self.path("files"))
 
-    def to_memory(self, frame: Any, table: str, mode: str = "append", **how: Any) -> Any:
-        """A query whose result is `spark.table(table)`: the cheapest sink."""
-        return self.run(frame.writeStream.format("memory").queryName(table).outputMode(mode), **how)
+    def to_memory(self, frame: Any, table: str, mode: str = "append", **options: Any) -> Any:
+        """Start a query whose result is `spark.table(table)`: the cheapest sink."""
+        return self.run(frame.writeStream.format("memory").queryName(table).outputMode(mode), **options)
 
-    def to_topic(self, frame: Any, bootstrap: str, topic: str = "", mode: str = "append", **how: Any) -> Any:
-        """A query that sends its rows to Kafka: each at least once."""
+    def to_topic(self, frame: Any, bootstrap: str, topic: str = "", mode: str = "append", **options: Any) -> Any:
+        """Start a query that produces its rows to Kafka, each at least once."""
         writer = frame.writeStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).outputMode(mode)
         writer = writer.option("includeHeaders", "true")
-        return self.run(writer.option("topic", topic) if topic else writer, **how)
+        return self.run(writer.option("topic", topic) if topic else writer, **options)
 
     def path(self, name: str) -> str:
         return str(self._directory / name)
@@ -154,21 +154,21 @@ class Streams:
 
 
 def finish(query: Any, timeout: float = 60) -> list[dict[str, Any]]:
-    """Waits for a query that ends by itself, and returns the progress of its batches that had input."""
+    """Wait until a query has ended by itself, and return the progress of its batches with input."""
     assert query.awaitTermination(timeout), f"the query did not end within {timeout:g} s: {query.status}"
     progress = (json.loads(p.json) for p in query.recentProgress)
     return [p for p in progress if p["numInputRows"]]
 
 
-def delivers(query: Any, frame: Callable[[], Any], wanted: list[int], timeout: float = 60) -> None:
-    """Waits until a running query has delivered exactly these numbers; fails at once when it failed."""
+def wait_for_numbers(query: Any, frame: Callable[[], Any], expected: list[int], timeout: float = 60) -> None:
+    """Wait until a running query has delivered exactly these numbers. Fails immediately if the query fails."""
 
-    def enough() -> list[int]:
+    def all_delivered() -> list[int]:
         assert query.isActive, f"the query ended: {query.exception()}"
         found = numbers(frame())
-        return found if len(found) >= len(wanted) else []
+        return found if len(found) >= len(expected) else []
 
-    assert eventually(enough, f"{len(wanted)} rows delivered by the query", timeout, interval=0.1) == wanted
+    assert eventually(all_delivered, f"{len(expected)} rows of the query", timeout, interval=0.1) == expected
 
 
 class Writer:
@@ -180,19 +180,20 @@ class Writer:
         self._open = False
 
     def begin(self, name: str, rows: Iterable[int], partitions: int = 1, pad: str = "") -> None:
-        """Begins a transaction; its records are in the log when this returns, and it stays open."""
+        """Begin a transaction and produce its records; it stays open."""
         self._producer.begin_transaction()
         self._open = True
-        self.more(name, rows, partitions, pad)
+        self.produce(name, rows, partitions, pad)
 
-    def more(self, name: str, rows: Iterable[int], partitions: int = 1, pad: str = "") -> None:
-        """Further records of the open transaction. `pad`: zeros that make them longer, not other numbers."""
+    def produce(self, name: str, rows: Iterable[int], partitions: int = 1, pad: str = "") -> None:
+        """Produce more records in the open transaction. `pad`: leading zeros that make the records longer."""
         errors: list[Any] = []
         for n in rows:
             value = f"{pad}{n}".encode()
-            told = {"on_delivery": lambda error, _: error and errors.append(error)}
-            self._producer.produce(name, value, partition=n % partitions, **told)
-        assert self._producer.flush(60) == 0, "not everything was delivered within 60 s"
+            self._producer.produce(
+                name, value, partition=n % partitions, on_delivery=lambda error, _: error and errors.append(error)
+            )
+        assert self._producer.flush(60) == 0, "not all records were acknowledged within 60 s"
         assert errors == []
 
     def end(self, committed: bool) -> None:
@@ -203,7 +204,7 @@ class Writer:
         self._open = False
 
     def write(self, name: str, rows: Iterable[int], partitions: int, committed: bool, pad: str = "") -> None:
-        """A whole transaction."""
+        """Run one transaction."""
         self.begin(name, rows, partitions, pad)
         self.end(committed)
 

@@ -1,4 +1,4 @@
-"""Batch jobs: `spark.read` and `df.write` with Kafka as their source and sink."""
+"""Batch jobs: `spark.read` and `df.write` with Kafka as source and sink."""
 
 import json
 import time
@@ -13,16 +13,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.feature("batch jobs")]
 HOUR_MS = 3600 * 1000
 
 
-def parts(row):
-    """A row of Spark's as plain values: key, value, headers, topic, partition, offset, milliseconds, type."""
+def to_values(row):
+    """Return a row as plain values: key, value, headers, topic, partition, offset, timestamp in ms, its type."""
     headers = [(h.key, bytes(h.value) if h.value is not None else None) for h in row.headers or []]
     key, value = (bytes(field) if field is not None else None for field in (row.key, row.value))
     return key, value, headers, row.topic, row.partition, row.offset, row.ms, row.timestampType
 
 
-def collected(frame):
+def collect_values(frame):
     rows = frame.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
-    return sorted(map(parts, rows), key=lambda row: row[3:6])
+    return sorted(map(to_values, rows), key=lambda row: row[3:6])
 
 
 def test_every_column_of_a_record_is_read(spark, bootstrap, topics):
@@ -48,22 +48,22 @@ def test_every_column_of_a_record_is_read(spark, bootstrap, topics):
         ("timestampType", "int"),
         ("headers", "array<struct<key:string,value:binary>>"),
     ]
-    assert collected(frame) == [
+    assert collect_values(frame) == [
         (r["key"], r["value"], r.get("headers", []), name, r["partition"], offset, r["timestamp"], 0)
         for r, offset in zip(written, (0, 1, 0, 1), strict=True)
     ]
 
 
-def test_log_append_time_is_told_apart(spark, bootstrap, topics):
+def test_log_append_time_has_its_own_timestamp_type(spark, bootstrap, topics):
     name = topics.create(configs={"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
     topics.fill(name, [{"value": b"v", "timestamp": before - HOUR_MS}])
-    [row] = collected(load(spark.read, bootstrap, name, includeHeaders="true"))
+    [row] = collect_values(load(spark.read, bootstrap, name, includeHeaders="true"))
     assert row[-1] == 1
     assert before <= row[-2] <= int(time.time() * 1000)
 
 
-def test_a_client_reads_what_a_job_wrote(spark, bootstrap, topics):
+def test_a_client_reads_the_records_of_a_job(spark, bootstrap, topics):
     first, second = topics.create(partitions=3), topics.create()
     headers = [("trace", bytearray(b"1")), ("trace", bytearray(b"2")), ("null", None)]
     rows = [
@@ -77,24 +77,24 @@ def test_a_client_reads_what_a_job_wrote(spark, bootstrap, topics):
     frame.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("includeHeaders", "true").save()
 
     found = [m for name in (first, second) for m in topics.read(name)]
-    wanted = [(2, first, 1, rows[2]), (0, first, 2, rows[0]), (1, first, 2, rows[1]), (0, second, 0, rows[3])]
-    assert len(found) == len(wanted)
-    for message, (_, name, partition, (key, value, _, _, sent)) in zip(found, wanted, strict=True):
+    expected = [(2, first, 1, rows[2]), (0, first, 2, rows[0]), (1, first, 2, rows[1]), (0, second, 0, rows[3])]
+    assert len(found) == len(expected)
+    for message, (_, name, partition, (key, value, _, _, sent)) in zip(found, expected, strict=True):
         assert (message.topic(), message.partition()) == (name, partition)
         assert (message.key(), message.value()) == (key, value)
         assert message.headers() == (sent or None)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_large_tables_come_back_whole(spark, bootstrap, topics, codec):
+def test_a_large_table_is_written_and_read_with_each_codec(spark, bootstrap, topics, codec):
     name = topics.create(partitions=4)
     table = spark.range(20_000).selectExpr("CAST(id % 97 AS STRING) AS key", "CAST(id AS STRING) AS value")
     writer = table.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("topic", name)
     writer.option("kafka.compression.type", codec).option("kafka.linger.ms", "5").save()
-    back = load(spark.read, bootstrap, name)
-    assert numbers(back) == list(range(20_000))
-    same_key = back.selectExpr("CAST(key AS STRING) AS key", "partition").distinct()
-    assert same_key.count() == 97, "records of one key must be in one partition"
+    result = load(spark.read, bootstrap, name)
+    assert numbers(result) == list(range(20_000))
+    key_partitions = result.selectExpr("CAST(key AS STRING) AS key", "partition").distinct()
+    assert key_partitions.count() == 97, "records of one key must be in one partition"
 
 
 def test_several_topics_by_list_by_pattern_and_by_partition(spark, bootstrap, topics):
@@ -164,7 +164,7 @@ def test_deleted_records_fail_a_job_unless_it_accepts_the_loss(spark, bootstrap,
         numbers(load(spark.read, bootstrap, name, **early))
 
 
-def test_only_committed_records_are_asked_for(spark, bootstrap, topics):
+def test_read_committed_returns_records_without_a_transaction(spark, bootstrap, topics):
     name = topics.create()
     topics.fill(name, numbered(range(50)))
     assert numbers(load(spark.read, bootstrap, name, kafka__isolation__level="read_committed")) == list(range(50))
@@ -179,7 +179,7 @@ def test_a_missing_topic_fails_the_job(spark, bootstrap, name):
         writer.save()
 
 
-def test_timestamps_are_sparks_timestamps(spark, bootstrap, topics):
+def test_timestamps_become_timestamps_of_spark(spark, bootstrap, topics):
     name = topics.create()
     moment = datetime(2026, 1, 31, 23, 59, 59, 123_000, tzinfo=UTC)
     topics.fill(name, [{"value": b"v", "timestamp": int(moment.timestamp() * 1000)}])

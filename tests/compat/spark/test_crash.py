@@ -1,11 +1,11 @@
-"""Streaming queries while the broker under them is killed by kill -9 and started again."""
+"""Streaming queries while their broker is killed with kill -9 and restarted."""
 
 from collections import Counter
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.compat.spark.helpers import Topics, delivers, load, numbers
+from tests.compat.spark.helpers import Topics, load, numbers, wait_for_numbers
 from tests.compat.support import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("kill -9")]
@@ -14,8 +14,8 @@ KILLS = 2
 BURST = 6000
 
 
-class Numbers:
-    """An idempotent producer of 0, 1, 2, ... which knows what was acknowledged."""
+class NumberProducer:
+    """An idempotent producer of 0, 1, 2, ..., which counts acknowledgements."""
 
     def __init__(self, bootstrap, topic, partitions):
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2})
@@ -36,11 +36,11 @@ class Numbers:
         self.sent += count
 
     def poll(self):
-        """Serves the delivery reports that have come; true when there were any."""
+        """Run delivery callbacks; return whether there were any."""
         return self._producer.poll(0.01)
 
     def burst(self):
-        """Sends records until the first of them are acknowledged; true when others are still in flight."""
+        """Send records, wait for the first acknowledgement, and return whether others are still in flight."""
         self.send(BURST)
         eventually(self.poll, "the first acknowledgements of the burst", interval=0)
         return self.in_flight > 0
@@ -61,35 +61,37 @@ def test_queries_survive_kill_9_and_deliver_everything(spark, broker, streams, c
     frames = load(spark.readStream, broker.bootstrap, source, startingOffsets="earliest", maxOffsetsPerTrigger=2000)
     to_files = streams.to_files(frame, checkpoint="to-files")
     to_topic = streams.to_topic(frames.select("value"), broker.bootstrap, sink, checkpoint="to-topic")
-    stream = Numbers(broker.bootstrap, source, 3)
+    producer = NumberProducer(broker.bootstrap, source, 3)
 
     reports = []
     for _ in range(KILLS):
-        stream.send(BURST)
-        stream.flush()
-        rows = sum_of_input(to_topic)
-        eventually(lambda rows=rows: sum_of_input(to_topic) > rows, "a batch of the query", 60)
-        # A quick broker may acknowledge a whole burst before its first report is served: then there is another.
-        eventually(stream.burst, "a burst that is acknowledged in part", interval=0)
+        producer.send(BURST)
+        producer.flush()
+        rows = count_input_rows(to_topic)
+        eventually(lambda rows=rows: count_input_rows(to_topic) > rows, "a batch of the query", 60)
+        # A fast broker may acknowledge a whole burst before the first callback; then another one is sent.
+        eventually(producer.burst, "a burst of which only a part is acknowledged", interval=0)
         broker.kill()
-        reports.append((stream.in_flight, to_topic.status["isTriggerActive"]))
-        stream.send(100)
+        reports.append((producer.in_flight, to_topic.status["isTriggerActive"]))
+        producer.send(100)
         broker.start()
-    stream.flush()
+    producer.flush()
 
-    everything = list(range(stream.sent))
-    assert sorted(int(m.value()) for m in topics.read(source)) == everything, "records of the idempotent producer"
-    delivers(to_files, streams.files, everything)
-    eventually(lambda: sum_of_input(to_topic) >= stream.sent, "the end of the topic, reached by the query", 60)
+    all_numbers = list(range(producer.sent))
+    assert sorted(int(m.value()) for m in topics.read(source)) == all_numbers, "records of the idempotent producer"
+    wait_for_numbers(to_files, streams.files, all_numbers)
+    eventually(lambda: count_input_rows(to_topic) >= producer.sent, "the end of the topic, reached by the query", 60)
     copied = Counter(numbers(load(spark.read, broker.bootstrap, sink)))
-    assert sorted(copied) == everything
-    twice = copied.total() - len(everything)
+    assert sorted(copied) == all_numbers
+    duplicates = copied.total() - len(all_numbers)
     in_flight = ", ".join(f"{records} in flight{' and a batch of Spark' * batch}" for records, batch in reports)
     with capsys.disabled():
-        print(f"\n  kill -9 under two queries: {in_flight}; all {stream.sent} records copied, {twice} of them twice")
+        print(
+            f"\n  kill -9 under two queries: {in_flight}; all {producer.sent} records copied, {duplicates} duplicates"
+        )
 
 
-def sum_of_input(query):
-    """Rows that the query has taken in and delivered; a query that failed fails the test."""
+def count_input_rows(query):
+    """Return the number of rows that the query has processed; fail if the query has failed."""
     assert query.isActive, f"the query ended: {query.exception()}"
     return sum(progress["numInputRows"] for progress in query.recentProgress)

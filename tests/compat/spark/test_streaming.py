@@ -1,11 +1,11 @@
-"""Structured Streaming with Kafka as its source and sink: progress, restarts, limits, topics that change."""
+"""Structured Streaming with Kafka as source and sink: progress, restarts, limits, topics that change."""
 
 import json
 import time
 
 import pytest
 
-from tests.compat.spark.helpers import delivers, finish, load, numbered, numbers
+from tests.compat.spark.helpers import finish, load, numbered, numbers, wait_for_numbers
 from tests.compat.support import eventually, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("streaming")]
@@ -16,11 +16,11 @@ HOUR_MS = 3600 * 1000
 
 @pytest.fixture
 def table(request):
-    """A name for the result of this test's query."""
+    """A unique table name for the result of a query."""
     return unique(request.node.originalname).replace("-", "_")
 
 
-def test_restarts_from_a_checkpoint_lose_and_repeat_nothing(spark, bootstrap, topics, streams):
+def test_restarts_from_a_checkpoint_lose_and_duplicate_nothing(spark, bootstrap, topics, streams):
     name = topics.create(partitions=3)
     frame = load(spark.readStream, bootstrap, name, **EARLIEST, maxOffsetsPerTrigger=400).select("value")
     for block in range(3):
@@ -33,25 +33,25 @@ def test_restarts_from_a_checkpoint_lose_and_repeat_nothing(spark, bootstrap, to
     assert numbers(streams.files()) == list(range(3010))
 
 
-def test_available_now_ends_where_the_topic_ended_at_its_start(spark, bootstrap, topics, streams):
+def test_available_now_ends_at_the_end_offsets_of_its_start(spark, bootstrap, topics, streams):
     name = topics.create(partitions=2)
     topics.fill(name, numbered(range(1000), 2))
-    seen: list[list[int]] = []
+    batches: list[list[int]] = []
 
-    def batch(frame, batch_id):
-        seen.append(numbers(frame))
+    def on_batch(frame, batch_id):
+        batches.append(numbers(frame))
         topics.fill(name, numbered(range(1000 + 10 * batch_id, 1010 + 10 * batch_id), 2))
 
     frame = load(spark.readStream, bootstrap, name, **EARLIEST, maxOffsetsPerTrigger=400)
-    finish(streams.run(frame.writeStream.foreachBatch(batch), availableNow=True))
-    assert [len(rows) for rows in seen] == [400, 400, 200]
-    assert sorted(n for rows in seen for n in rows) == list(range(1000))
-    del seen[:]
-    finish(streams.run(frame.writeStream.foreachBatch(batch), availableNow=True))
-    assert seen == [list(range(1000, 1030))]
+    finish(streams.run(frame.writeStream.foreachBatch(on_batch), availableNow=True))
+    assert [len(rows) for rows in batches] == [400, 400, 200]
+    assert sorted(n for rows in batches for n in rows) == list(range(1000))
+    batches.clear()
+    finish(streams.run(frame.writeStream.foreachBatch(on_batch), availableNow=True))
+    assert batches == [list(range(1000, 1030))]
 
 
-def test_max_offsets_per_trigger_is_shared_by_the_partitions(spark, bootstrap, topics, streams, table):
+def test_max_offsets_per_trigger_is_divided_among_the_partitions(spark, bootstrap, topics, streams, table):
     name = topics.create(partitions=2)
     topics.fill(name, ({"value": str(n).encode(), "partition": n % 10 == 0} for n in range(1000)))
     frame = load(spark.readStream, bootstrap, name, **EARLIEST, maxOffsetsPerTrigger=300)
@@ -67,59 +67,61 @@ def test_max_offsets_per_trigger_is_shared_by_the_partitions(spark, bootstrap, t
 def test_min_partitions_splits_every_batch(spark, bootstrap, topics, streams):
     name = topics.create(partitions=2)
     topics.fill(name, numbered(range(600), 2))
-    seen = []
+    batches = []
     frame = load(spark.readStream, bootstrap, name, **EARLIEST, minPartitions=5)
-    writer = frame.writeStream.foreachBatch(lambda part, _: seen.append((part.rdd.getNumPartitions(), numbers(part))))
+    writer = frame.writeStream.foreachBatch(
+        lambda part, _: batches.append((part.rdd.getNumPartitions(), numbers(part)))
+    )
     finish(streams.run(writer, availableNow=True))
-    [(partitions, values)] = seen
+    [(partitions, values)] = batches
     assert partitions >= 5
     assert values == list(range(600))
 
 
-def test_a_topic_created_later_joins_the_pattern(spark, bootstrap, topics, streams, table):
+def test_a_topic_created_later_matches_the_pattern(spark, bootstrap, topics, streams, table):
     stem = unique("pattern")
     topics.fill(topics.create(name=f"{stem}-a"), numbered(range(10)))
     topics.fill(topics.create(name=f"other-{stem}"), numbered(range(500, 510)))
     frame = load(spark.readStream, bootstrap, subscribePattern=f"{stem}-.*", **EARLIEST)
     query = streams.to_memory(frame, table)
-    delivers(query, lambda: spark.table(table), list(range(10)))
+    wait_for_numbers(query, lambda: spark.table(table), list(range(10)))
     topics.fill(topics.create(2, name=f"{stem}-b"), numbered(range(10, 20), 2))
-    delivers(query, lambda: spark.table(table), list(range(20)))
+    wait_for_numbers(query, lambda: spark.table(table), list(range(20)))
 
 
-def test_partitions_added_later_are_read_from_their_beginning(spark, bootstrap, topics, streams, table):
+def test_partitions_added_later_are_read_from_their_start(spark, bootstrap, topics, streams, table):
     name = topics.create(partitions=1)
     topics.fill(name, numbered(range(10)))
     query = streams.to_memory(load(spark.readStream, bootstrap, name, **EARLIEST), table)
-    delivers(query, lambda: spark.table(table), list(range(10)))
+    wait_for_numbers(query, lambda: spark.table(table), list(range(10)))
     topics.grow(name, 3)
     topics.fill(name, numbered(range(10, 40), 3))
-    delivers(query, lambda: spark.table(table), list(range(40)))
+    wait_for_numbers(query, lambda: spark.table(table), list(range(40)))
 
 
-def test_a_stream_starts_at_the_end_at_offsets_or_at_a_time(spark, bootstrap, topics, streams):
+def test_a_stream_starts_at_the_end_at_offsets_or_at_a_timestamp(spark, bootstrap, topics, streams):
     name = topics.create(partitions=2)
     start = int(time.time() * 1000) - HOUR_MS
     topics.fill(name, ({**record, "timestamp": start + n * 1000} for n, record in enumerate(numbered(range(100), 2))))
     times = json.dumps({name: {"0": start + 40_000, "1": start + 80_000}})
-    beginnings = [
+    starts = [
         ({}, []),
         ({"startingOffsets": json.dumps({name: {"0": 48, "1": -1}})}, [96, 98]),
         ({"startingOffsetsByTimestamp": times}, sorted([*range(40, 100, 2), *range(81, 100, 2)])),
         ({"startingTimestamp": start + 97_500}, [98, 99]),
     ]
     queries = []
-    for index, (options, old) in enumerate(beginnings):
+    for index, (options, old_numbers) in enumerate(starts):
         frame = load(spark.readStream, bootstrap, name, **options)
         if "startingTimestamp" in options:
             frame = load(spark.readStream, bootstrap, name, **options, startingOffsetsByTimestampStrategy="latest")
-        result = unique("beginning").replace("-", "_")
-        queries.append((streams.to_memory(frame, result, checkpoint=f"beginning-{index}"), result, old))
-    for query, _, _ in queries:  # its first batch fixes where it begins
+        result = unique("start").replace("-", "_")
+        queries.append((streams.to_memory(frame, result, checkpoint=f"start-{index}"), result, old_numbers))
+    for query, _, _ in queries:  # the first batch fixes the start
         eventually(lambda query=query: query.lastProgress, "the query's first progress", 60)
     topics.fill(name, numbered(range(100, 110), 2))
-    for query, result, old in queries:
-        delivers(query, lambda result=result: spark.table(result), [*old, *range(100, 110)])
+    for query, result, old_numbers in queries:
+        wait_for_numbers(query, lambda result=result: spark.table(result), [*old_numbers, *range(100, 110)])
         query.stop()
 
 
@@ -159,8 +161,8 @@ def test_windows_are_closed_by_the_records_timestamps(spark, bootstrap, topics, 
     name, sink = topics.create(partitions=2), topics.create()
     start = (int(time.time()) // 3600 - 24) * HOUR_MS
 
-    def minute(number):
-        """Ten records of that minute."""
+    def records_of_minute(number):
+        """Yield ten records of this minute."""
         return ({**r, "timestamp": start + number * 60_000 + n} for n, r in enumerate(numbered(range(10), 2)))
 
     frame = load(spark.readStream, bootstrap, name, **EARLIEST).withWatermark("timestamp", "1 minute")
@@ -168,7 +170,7 @@ def test_windows_are_closed_by_the_records_timestamps(spark, bootstrap, topics, 
     frame = frame.selectExpr("CAST(unix_millis(w.start) AS STRING) AS key", "CAST(count AS STRING) AS value")
     for numbers_of_minutes in ((0, 1), (1, 5), (9,)):
         for number in numbers_of_minutes:
-            topics.fill(name, minute(number))
+            topics.fill(name, records_of_minute(number))
         finish(streams.to_topic(frame, bootstrap, sink, availableNow=True))
     closed = {((int(m.key()) - start) // 60_000, int(m.value())) for m in topics.read(sink)}
     assert closed == {(0, 10), (1, 20), (5, 10)}
@@ -180,4 +182,4 @@ def test_continuous_processing(spark, bootstrap, topics, streams):
     query = streams.to_topic(frame, bootstrap, sink, continuous="1 second")
     for block in range(3):
         topics.fill(source, numbered(range(block * 100, block * 100 + 100)))
-        delivers(query, lambda: load(spark.read, bootstrap, sink), list(range(block * 100 + 100)))
+        wait_for_numbers(query, lambda: load(spark.read, bootstrap, sink), list(range(block * 100 + 100)))

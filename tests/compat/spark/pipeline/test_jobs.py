@@ -1,4 +1,4 @@
-"""`kbroker pipeline run` as a user runs it: a process with a JVM of its own. And how Spark's own failures are told."""
+"""`kbroker pipeline run` as a process with its own JVM, and texts of Spark's errors."""
 
 import os
 import shutil
@@ -19,9 +19,9 @@ from tests.compat.support import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("jobs of one's own")]
 
-START_S = 240  # a JVM, an executor, on a machine that does other things too
+START_TIMEOUT_S = 240  # of a JVM and an executor on a busy machine
 
-READS_THEN_WAITS = """
+READ_AND_WAIT = """
 import os, sys, time
 from pyspark.sql import SparkSession
 
@@ -35,20 +35,20 @@ print("waiting", flush=True)
 query.awaitTermination()
 """
 
-RUNS_ON_AN_EXECUTOR = """
-def where(rows):
+RUN_ON_EXECUTOR = """
+def package_location(rows):
     import kbroker.pipeline.errors, protocol
     yield kbroker.__file__, os.getppid()
 
 import os, time
-print(spark.sparkContext.parallelize([1], 1).mapPartitions(where).collect()[0][0], flush=True)
+print(spark.sparkContext.parallelize([1], 1).mapPartitions(package_location).collect()[0][0], flush=True)
 print("waiting", flush=True)
 time.sleep(600)
 """
 
 
 class Job:
-    """A running `kbroker pipeline run`, in a session of its own, so that everything it started can be counted."""
+    """A running `kbroker pipeline run` in its own process session, so that all its child processes can be found."""
 
     def __init__(self, tmp_path: Path, text: str, *args: str) -> None:
         (tmp_path / "job.py").write_text(text)
@@ -66,15 +66,15 @@ class Job:
     def errors(self) -> str:
         return self._err.read_text()
 
-    def waits(self) -> None:
+    def wait_for_output(self) -> None:
         def waiting() -> bool:
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.errors}"
             return "waiting" in self.out
 
-        eventually(waiting, "the job has done its work", START_S)
+        eventually(waiting, "the output of the job", START_TIMEOUT_S)
 
-    def others(self) -> list[int]:
-        """The processes that it started and that are still there."""
+    def child_processes(self) -> list[int]:
+        """Return the ids of its running child processes."""
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -86,89 +86,89 @@ class Job:
         return found
 
     def end(self) -> None:
-        for pid in [*([self.process.pid] if self.process.poll() is None else []), *self.others()]:
+        for pid in [*([self.process.pid] if self.process.poll() is None else []), *self.child_processes()]:
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
 
 @pytest.fixture
 def started(spark: Any, tmp_path: Path) -> Iterator[list[Job]]:
-    """Jobs that are ended with the test. The shared session has fetched the connector."""
+    """A list of jobs to kill after the test. The shared session has downloaded the connector."""
     jobs: list[Job] = []
     yield jobs
     for job in jobs:
         job.end()
 
 
-def test_a_job_has_session_connector_and_broker_and_ends_quietly(started, bootstrap, topics, tmp_path):
+def test_a_job_has_session_connector_and_broker_and_prints_nothing_at_its_end(started, bootstrap, topics, tmp_path):
     name = topics.create()
     topics.fill(name, numbered(range(25)))
-    job = Job(
-        tmp_path, READS_THEN_WAITS, "--bootstrap", bootstrap, "--conf", "spark.driver.memory=512m", name, "--", "-x"
-    )
+    job = Job(tmp_path, READ_AND_WAIT, "--bootstrap", bootstrap, "--conf", "spark.driver.memory=512m", name, "--", "-x")
     started.append(job)
-    job.waits()
+    job.wait_for_output()
     assert job.out == ["25 ['-x']", "waiting"]
     os.killpg(job.process.pid, signal.SIGINT)  # as a terminal does
     assert job.process.wait(60) == 130
     assert job.errors == ""
-    eventually(lambda: not job.others(), "the JVM is gone", 60)
+    eventually(lambda: not job.child_processes(), "the end of the JVM", 60)
 
 
-def test_executors_have_our_package_and_nothing_outlives_a_kill(started, tmp_path):
+def test_executors_import_kbroker_and_end_after_a_kill(started, tmp_path):
     import pyspark
 
     work = Path(pyspark.__file__).parent / "work"
     before = set(work.iterdir()) if work.is_dir() else None
     try:
         job = Job(
-            tmp_path, RUNS_ON_AN_EXECUTOR, "--master", "local-cluster[1,1,512]", "--conf", "spark.executor.memory=512m"
+            tmp_path, RUN_ON_EXECUTOR, "--master", "local-cluster[1,1,512]", "--conf", "spark.executor.memory=512m"
         )
         started.append(job)
-        job.waits()
+        job.wait_for_output()
         assert job.out[0].endswith("kbroker.zip/kbroker/__init__.py")
-        assert len(job.others()) >= 3, "driver, executor, Python on the executor"
+        assert len(job.child_processes()) >= 3, "driver, executor, Python on the executor"
         job.process.kill()
         job.process.wait()
-        eventually(lambda: not job.others(), "driver and executor are gone", 60)
+        eventually(lambda: not job.child_processes(), "the end of driver and executor", 60)
         assert job.errors == ""
     finally:
-        # Spark's standalone workers keep the files of what they ran, in its installation.
+        # Spark's standalone workers keep the files of their executors in Spark's installation.
         for path in set(work.iterdir()) - (before or set()) if work.is_dir() else ():
             shutil.rmtree(path)
         if before is None and work.is_dir():
             work.rmdir()
 
 
-def failure(action: Any) -> str:
+def error_of(action: Any) -> str:
     with pytest.raises(Exception) as caught:  # noqa: PT011
         action()
-    told = error_text(caught.value)
-    assert "\n" not in told
-    return told
+    text = error_text(caught.value)
+    assert "\n" not in text
+    return text
 
 
-def test_failures_are_told_by_their_cause(spark, bootstrap, streams, tmp_path):
-    def divides(rows: Any) -> Any:
+def test_error_texts_are_the_innermost_cause(spark, bootstrap, streams, tmp_path):
+    def divide_by_zero(rows: Any) -> Any:
         return (1 // row.id for row in rows)
 
-    assert failure(lambda: spark.range(1).rdd.mapPartitions(divides).collect()).startswith("ZeroDivisionError: ")
+    assert error_of(lambda: spark.range(1).rdd.mapPartitions(divide_by_zero).collect()).startswith(
+        "ZeroDivisionError: "
+    )
     missing = f"{tmp_path}/none"
-    assert missing in failure(lambda: spark.read.parquet(missing))
-    assert "`none`" in failure(lambda: spark.sql("SELECT none FROM range(1)"))
-    overflow = failure(lambda: spark.sql("SELECT CAST(id AS INT) + 2147483647 FROM range(3)").collect())
+    assert missing in error_of(lambda: spark.read.parquet(missing))
+    assert "`none`" in error_of(lambda: spark.sql("SELECT none FROM range(1)"))
+    overflow = error_of(lambda: spark.sql("SELECT CAST(id AS INT) + 2147483647 FROM range(3)").collect())
     assert "overflow" in overflow
-    patience = {"kafka__request__timeout__ms": 2000, "kafka__default__api__timeout__ms": 3000}
-    absent = failure(lambda: load(spark.read, bootstrap, "no-such-topic", **patience).count())
-    assert absent == "the topic or partition does not exist on the broker"
+    timeouts = {"kafka__request__timeout__ms": 2000, "kafka__default__api__timeout__ms": 3000}
+    missing_topic = error_of(lambda: load(spark.read, bootstrap, "no-such-topic", **timeouts).count())
+    assert missing_topic == "the topic or partition does not exist on the broker"
 
 
-def test_what_a_batch_of_ours_raises_is_told_as_it_is(spark, streams):
-    def full(batch: Any, number: int) -> None:
+def test_the_error_text_of_a_batch_function_is_its_pipeline_error(spark, streams):
+    def fail(batch: Any, number: int) -> None:
         raise PipelineError("/data: no space left on device; archived records stay readable")
 
     frame = spark.readStream.format("rate").load()
-    query = streams.run(frame.writeStream.foreachBatch(full))
-    assert failure(lambda: query.awaitTermination(60)) == (
+    query = streams.run(frame.writeStream.foreachBatch(fail))
+    assert error_of(lambda: query.awaitTermination(60)) == (
         "/data: no space left on device; archived records stay readable"
     )

@@ -141,7 +141,7 @@ def test_a_topic_is_replayed_record_by_record(spark, topics: Topics, bootstrap, 
     assert [(content(m), m.headers() or []) for m in topics.read(other)] == [
         (content(m), m.headers() or []) for m in original
     ]
-    topics._made.append(other)
+    topics.created.append(other)
     with pytest.raises(PipelineError, match=f"topic {other} is not empty: partition 0 ends at"):
         prepare_replay(context, request_for([source], other), {})
 

@@ -1,4 +1,4 @@
-"""A user's program under `kbroker pipeline run`: what it finds, its exit status, its own traceback. No Spark."""
+"""A user's program under `kbroker pipeline run`: its variables, exit status and traceback. Starts no Spark."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from kbroker.cli.pipeline.run_file import run_file
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def _restore_sys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["kbroker"])
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -22,7 +22,7 @@ def write(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
-def test_it_finds_what_a_script_expects(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_program_finds_its_session_arguments_and_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "beside_the_job.py").write_text("WORD = 'found'\n")
     file = write(tmp_path, "import sys, beside_the_job\nprint(__name__, spark, sys.argv[1:], beside_the_job.WORD)\n")
     assert run_file(file, ["a", "--b"], "the session") == 0
@@ -31,57 +31,59 @@ def test_it_finds_what_a_script_expects(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("end", "status", "told"),
+    ("end", "status", "message"),
     [("exit()", 0, ""), ("exit(3)", 3, ""), ("exit(-1)", 255, ""), ("exit('no data')", 1, "no data\n")],
 )
-def test_its_exit_status_is_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str], end: str, status: int, told: str):
+def test_the_exit_status_is_that_of_the_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: str, status: int, message: str
+):
     assert run_file(write(tmp_path, f"import sys\nsys.{end}\n"), [], None) == status
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == message
 
 
-def test_its_failure_keeps_its_own_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_an_exception_is_printed_with_the_programs_frames_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = write(tmp_path, "def f():\n    raise ValueError('mine')\n\nf()\n")
     assert run_file(file, [], None) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[1] == f'  File "{file}", line 4, in <module>'
     assert lines[-1] == "ValueError: mine"
-    assert not [line for line in lines if "runpy" in line or "pipeline_run" in line]
+    assert not [line for line in lines if "runpy" in line or "run_file" in line]
 
 
 def test_a_program_that_does_not_compile(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = write(tmp_path, "def f(:\n")
     assert run_file(file, [], None) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f'  File "{file}", line 1\n')
-    assert "SyntaxError" in told.splitlines()[-1]
+    output = capsys.readouterr().err
+    assert output.startswith(f'  File "{file}", line 1\n')
+    assert "SyntaxError" in output.splitlines()[-1]
 
 
-def test_ctrl_c_is_passed_on(tmp_path: Path):
+def test_ctrl_c_is_raised(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         run_file(write(tmp_path, "raise KeyboardInterrupt\n"), [], None)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["pipeline", "run", f"{tmp_path}/job.py"]) == 1
-    assert capsys.readouterr().err == f"kbroker: {tmp_path}/job.py: there is no such file\n"
+    assert capsys.readouterr().err == f"kbroker: {tmp_path}/job.py does not exist\n"
 
 
 @pytest.mark.parametrize("command", ["run", "fetch"])
-def test_without_java_there_is_one_sentence(
+def test_without_java_the_error_is_one_sentence(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     pyspark = pytest.importorskip("pyspark")
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
     monkeypatch.setenv("JAVA_HOME", "/gone")
     assert run(["pipeline", command, write(tmp_path, "")]) == 1
-    told = "kbroker: Spark requires Java 17 to 22, but JAVA_HOME is /gone, which has no bin/java\n"
-    assert capsys.readouterr().err == told
+    message = "kbroker: Spark requires Java 17 to 22, but JAVA_HOME is /gone, which has no bin/java\n"
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize("args", [["--help"], ["pipeline", "run", "--help"], ["archive", "run", "--help"]])
-def test_help_loads_nothing_of_spark(args: list[str]):
-    """Nor of what comes with the extra, nor the client library: a start would wait for them."""
+def test_help_does_not_import_spark(args: list[str]):
+    """Nor other packages of the extra, nor the client library: their imports take long."""
     heavy = "{'pyspark', 'py4j', 'pyarrow', 'matplotlib', 'kafka'}"
     program = f"import sys\nfrom kbroker.cli import main\nmain({args})\nsys.exit(str(sys.modules.keys() & {heavy}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

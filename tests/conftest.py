@@ -1,4 +1,9 @@
-"""How the tests are shared out when pytest-xdist runs them in two processes (./scripts/test)."""
+"""How pytest-xdist divides the tests between two processes (./scripts/test).
+
+A scope is a set of tests that run in one process, in order; the process that becomes idle takes the next scope. Tests
+that share something expensive (Spark, a JVM, a broker) are one scope, other tests one scope a file. Long scopes come
+first and short ones last, so that both processes end at about the same time.
+"""
 
 import fcntl
 import os
@@ -8,80 +13,92 @@ from typing import Any
 
 import pytest
 
-# Each stays in one process, in order, so that what its tests share (a broker, a JVM, a Spark) exists once. The longest
-# first, for the two processes to end at about the same time. A test is of the narrowest that it is in.
-GROUPS = (
-    "tests/compat/spark/",
-    "tests/unit/simulation/",
-    "tests/compat/",
-    "tests/compat/transactions/",
-    "tests/unit/",
-    "tests/compat/hostile/",
-)
-# Its tests compare times of milliseconds, so nothing runs beside it. Last, when the others' tests are short.
-ALONE = "tests/compat/hostile/"
+# (prefix of the test ids, scope), in the order in which scopes begin; a test belongs to its longest prefix. Scope None:
+# each file is one.
+SCOPES = {
+    "tests/compat/spark/": "Spark",
+    "tests/compat/transactions/": "JVM",
+    "tests/compat/kafka_tools/": "JVM",
+    "tests/compat/compaction/": "JVM",
+    "tests/unit/simulation/": None,
+    "tests/compat/crash/": None,
+    "tests/compat/": "shared broker",
+    "tests/unit/": None,
+    "tests/compat/hostile/": "hostile",
+}
+# The hostile tests compare durations, so no other test runs beside them. They come last, when few tests are left that
+# have to wait for them.
+EXCLUSIVE = "tests/compat/hostile/"
 
 
-def group_of(test: str) -> str:
-    """The group of a test, of which its id is given: tests/unit/test_world.py::test_time[late]"""
-    return max((group for group in GROUPS if test.startswith(group)), key=len)
+def prefix_of(test_id: str) -> str:
+    """The longest prefix of a test id such as tests/unit/test_broker.py::test_crash_after_crash."""
+    return max((prefix for prefix in SCOPES if test_id.startswith(prefix)), key=len)
 
 
-class Room:
-    """Where the tests of both processes are: many at once, or the group that is alone. Whoever waits to be alone
-    stands in the door meanwhile, so that it is not kept waiting for ever."""
-
-    def __init__(self, place: Path) -> None:
-        self._door = os.open(place / "door", os.O_CREAT | os.O_RDWR, 0o600)
-        self._room = os.open(place / "room", os.O_CREAT | os.O_RDWR, 0o600)
-        self.alone = False
-
-    def enter(self, alone: bool) -> None:
-        fcntl.flock(self._door, fcntl.LOCK_EX)
-        fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(self._door, fcntl.LOCK_UN)
-        self.alone = alone
-
-    def leave(self) -> None:
-        fcntl.flock(self._room, fcntl.LOCK_UN)
-        self.alone = False
+def scope_of(test_id: str) -> str:
+    return SCOPES[prefix_of(test_id)] or test_id.partition("::")[0]
 
 
-_ROOM = pytest.StashKey[Room]()
+class ExclusionLock:
+    """A lock between the processes: shared by any number of tests, or held by the exclusive ones alone.
+
+    A process that waits for the exclusive lock keeps the queue locked, so that others cannot overtake it for ever.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._queue = os.open(directory / "queue.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        self._tests = os.open(directory / "tests.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        self.is_exclusive = False
+
+    def acquire(self, exclusive: bool) -> None:
+        fcntl.flock(self._queue, fcntl.LOCK_EX)
+        fcntl.flock(self._tests, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        fcntl.flock(self._queue, fcntl.LOCK_UN)
+        self.is_exclusive = exclusive
+
+    def release(self) -> None:
+        fcntl.flock(self._tests, fcntl.LOCK_UN)
+        self.is_exclusive = False
+
+
+_LOCK = pytest.StashKey[ExclusionLock]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
-        # Beside the temporary directories of this run's processes.
-        config.stash[_ROOM] = Room(Path(config.option.basetemp).parent)
+        # The parent directory is shared by all processes of this run.
+        config.stash[_LOCK] = ExclusionLock(Path(config.option.basetemp).parent)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: GROUPS.index(group_of(item.nodeid)))
+        order = list(SCOPES)
+        items.sort(key=lambda item: order.index(prefix_of(item.nodeid)))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    room = item.config.stash.get(_ROOM, None)
-    if room is None:
+    lock = item.config.stash.get(_LOCK, None)
+    if lock is None:
         return (yield)
-    if not room.alone:
-        room.enter(item.nodeid.startswith(ALONE))
+    if not lock.is_exclusive:
+        lock.acquire(item.nodeid.startswith(EXCLUSIVE))
     try:
         return (yield)
     finally:
-        if not (room.alone and nextitem is not None and nextitem.nodeid.startswith(ALONE)):
-            room.leave()
+        # Exclusive tests keep the lock from the first to the last of them.
+        if not (lock.is_exclusive and nextitem is not None and nextitem.nodeid.startswith(EXCLUSIVE)):
+            lock.release()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    # Not --dist loadgroup: with pytest 9 the groups of pytest-xdist 3.8 are not heeded.
+    # Not --dist loadgroup: pytest-xdist 3.8 ignores the groups with pytest 9.
     from xdist.scheduler import LoadScopeScheduling
 
-    class Groups(LoadScopeScheduling):
+    class ScopeScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return group_of(nodeid)
+            return scope_of(nodeid)
 
-    return Groups(config, log)
+    return ScopeScheduling(config, log)

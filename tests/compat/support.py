@@ -1,4 +1,4 @@
-"""What the tests of every client share: waiting with a deadline, fresh names, a broker process."""
+"""Shared by the tests of all clients: waiting for a condition, unique names, a broker process."""
 
 import os
 import re
@@ -18,50 +18,45 @@ import pytest
 
 T = TypeVar("T")
 
-# The broker that the suite is pointed at, host:port; empty when it starts its own.
+# host:port of the broker under test; empty when the suite starts its own.
 OUTSIDE = os.environ.get("KBROKER_COMPAT_BOOTSTRAP", "")
 
-_PAUSE = threading.Event()  # never set: waiting on it is a pause that a signal interrupts
+# Seconds after which a wait fails. A wait ends as soon as its condition holds, so this only bounds a test that has
+# failed; it is long enough for a slow machine with other work.
+DEADLINE_S = 120.0
+
+_PAUSE = threading.Event()  # never set; unlike time.sleep, a wait on it ends with a signal
 
 
-def eventually(condition: Callable[[], T], what: str, timeout: float = 20.0, interval: float = 0.05) -> T:
-    """Calls `condition` until its result is true, and returns that result.
+def eventually(
+    condition: Callable[[], T],
+    what: str,
+    timeout: float = DEADLINE_S,
+    interval: float = 0.05,
+    progress: Callable[[], object] | None = None,
+) -> T:
+    """Call `condition` until its result is true, and return that result.
 
-    Fails with `what` and the last result when `timeout` seconds have passed.
+    Fails with `what` after `timeout` seconds. With `progress` it fails only when the value that `progress` returns has
+    not changed for `timeout` seconds: work of any length on a machine of any speed.
     """
+    last = progress() if progress else None
     deadline = time.monotonic() + timeout
     while True:
         result = condition()
         if result:
             return result
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout:g} s: {what}; last seen: {result!r}")
+        if progress and (value := progress()) != last:
+            last = value
+            deadline = time.monotonic() + timeout
+        elif time.monotonic() > deadline:
+            state = f"; last progress: {last!r}" if progress else ""
+            raise AssertionError(f"not within {timeout:g} s: {what}; last result: {result!r}{state}")
         _PAUSE.wait(interval)
 
 
-def while_moving(
-    condition: Callable[[], T], what: str, progress: Callable[[], object], stalled: float, interval: float = 0.05
-) -> T:
-    """Call `condition` until its result is true, and return that result; on a slow machine this takes longer.
-
-    Fails with `what` when `progress` has returned the same value for `stalled` seconds.
-    """
-    last, since = progress(), time.monotonic()
-    while True:
-        result = condition()
-        if result:
-            return result
-        if (now := progress()) != last:
-            last, since = now, time.monotonic()
-        elif time.monotonic() - since > stalled:
-            raise AssertionError(f"no progress for {stalled:g} s: {what}; last seen: {result!r}, {last!r}")
-        _PAUSE.wait(interval)
-
-
-def raises_eventually(
-    attempt: Callable[[], object], error: type[BaseException], what: str, timeout: float = 20.0
-) -> None:
-    """Repeats `attempt` until it fails with `error`; any other exception is the test's failure."""
+def raises_eventually(attempt: Callable[[], object], error: type[BaseException], what: str) -> None:
+    """Repeat `attempt` until it raises `error`; any other exception fails the test."""
 
     def failed() -> bool:
         try:
@@ -70,24 +65,24 @@ def raises_eventually(
             return True
         return False
 
-    eventually(failed, what, timeout)
+    eventually(failed, what)
 
 
 def unique(stem: str) -> str:
-    """A topic, group or producer name that no other test and no earlier run has used."""
+    """Return a topic, group or producer name that no other test and no earlier run has used."""
     return f"{re.sub(r'[^A-Za-z0-9-]', '-', stem)}-{secrets.token_hex(4)}"
 
 
 def need_own_broker() -> None:
-    """For tests that kill a broker or read its files: not run against somebody else's."""
+    """Skip a test that kills a broker or reads its files when the suite runs against an external broker."""
     if OUTSIDE:
         pytest.skip("not run: needs a broker of its own, and the suite was pointed at one")
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below the range that outgoing connections take theirs from.
+    """Return an unused port below the range of ephemeral ports.
 
-    A broker that is killed and restarted must get its port back, so no client may own it meanwhile.
+    A broker that is killed and restarted needs the same port again, so no outgoing connection may have it meanwhile.
     """
     while True:
         port = 20_000 + secrets.randbelow(10_000)
@@ -101,10 +96,10 @@ def free_port() -> int:
 
 
 class BrokerProcess:
-    """A broker as an operator runs it: a process with a data directory, killed and restarted at will.
+    """A broker process with a data directory of its own, which a test may kill and restart.
 
-    `KBROKER_COMPAT_COMMAND` names another program that takes the same arguments as `kbroker` and prints the
-    same line when it is ready; this is how the tests that kill the broker are checked themselves.
+    `KBROKER_COMPAT_COMMAND` names another program with the arguments and the ready line of `kbroker`; it is used to
+    check that the tests which kill the broker detect a broker that loses records.
     """
 
     READY = re.compile(r"^kbroker ready: bootstrap (\S+)$", re.MULTILINE)
@@ -133,30 +128,30 @@ class BrokerProcess:
         return self._process.pid
 
     def partition_dir(self, topic: str, partition: int) -> Path:
-        """Where this partition's segment files lie."""
-        found = [path for path in self.data_dir.rglob(f"{topic}-{partition}") if path.is_dir()]
-        assert len(found) == 1, f"directories of {topic}-{partition} under {self.data_dir}: {found}"
-        return found[0]
+        """Return the partition's log directory."""
+        directories = [path for path in self.data_dir.rglob(f"{topic}-{partition}") if path.is_dir()]
+        assert len(directories) == 1, f"directories of {topic}-{partition} under {self.data_dir}: {directories}"
+        return directories[0]
 
     @property
     def errors(self) -> str:
-        """What the process wrote to its log since its latest start."""
+        """The log lines of the process since its latest start."""
         return (self._directory / f"stderr-{self.starts}").read_text()
 
-    def start(self, timeout: float = 60.0) -> None:
-        """Starts the process and returns when it has said that it is ready."""
+    def start(self) -> None:
+        """Start the process and wait for its ready line."""
         self.launch()
-        eventually(self.ready, f"the broker's ready line ({' '.join(self._command())})", timeout)
+        eventually(self.ready, f"the broker's ready line ({' '.join(self._command())})", interval=0.02)
 
     def ready(self) -> bool:
-        """Whether it has said that it is ready; fails when it has ended instead."""
+        """Return whether the ready line was printed. Fails if the process has ended."""
         code = self._process.poll() if self._process else None
         if code is not None:
-            raise AssertionError(f"the broker ended with {code} at its start:\n{self.errors[-4000:]}")
+            raise AssertionError(f"the broker ended with {code} during its start:\n{self.errors[-4000:]}")
         return self.READY.search((self._directory / f"stdout-{self.starts}").read_text()) is not None
 
     def launch(self) -> None:
-        """Starts the process and does not wait for it."""
+        """Start the process without waiting for it."""
         self.starts += 1
         output = self._directory / f"stdout-{self.starts}"
         errors = self._directory / f"stderr-{self.starts}"
@@ -175,38 +170,38 @@ class BrokerProcess:
         return command
 
     def freeze(self) -> None:
-        """SIGSTOP: from here to the kill it does nothing, so that what it leaves undone can be counted."""
+        """SIGSTOP: it does nothing until it is killed, so a test can count the requests that it leaves unanswered."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
         """kill -9: no handler runs, nothing is flushed."""
-        self._end(signal.SIGKILL, 10)
+        self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM, and the exit code of a clean shutdown."""
-        code = self._end(signal.SIGTERM, 30)
+        """SIGTERM; fails unless the shutdown is clean."""
+        code = self._end(signal.SIGTERM)
         assert code in (0, 128 + signal.SIGTERM), f"the broker's clean shutdown ended with {code}"
 
     def restart(self) -> None:
-        """kill -9 and start again over the same data, on the same port."""
+        """kill -9 and start again with the same data and port."""
         self.kill()
         self.start()
 
     def end(self) -> None:
-        """Leaves no process behind, whatever state the test left it in."""
+        """Kill the process if it is running."""
         if self._process is not None:
-            self._end(signal.SIGKILL, 10)
+            self._end(signal.SIGKILL)
 
-    def _end(self, how: signal.Signals, timeout: float) -> int:
+    def _end(self, number: signal.Signals) -> int:
         assert self._process is not None, "the broker is not running"
         process, self._process = self._process, None
-        process.send_signal(how)
+        process.send_signal(number)
         try:
-            return process.wait(timeout)
+            return process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"the broker did not end within {timeout:g} s of {how.name}") from None
+            raise AssertionError(f"the broker did not end within {DEADLINE_S:g} s of {number.name}") from None
 
 
 @contextmanager
@@ -216,7 +211,7 @@ def running_broker(
     advertise: str | None = None,
     file_limit: int | None = None,
 ) -> Iterator[BrokerProcess]:
-    """A started broker; whatever is left of it is killed at the end."""
+    """A started broker, killed at the end if it is still running."""
     broker = BrokerProcess(directory, settings, advertise, file_limit)
     try:
         broker.start()
@@ -226,7 +221,7 @@ def running_broker(
 
 
 def by_partition(records: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
-    """(partition, item) pairs, in order, as a list of items for each partition."""
+    """Group (partition, item) pairs by partition, in order."""
     grouped: dict[int, list[T]] = {}
     for partition, item in records:
         grouped.setdefault(partition, []).append(item)

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from tests.compat.support import unique
+from tests.compat.support import DEADLINE_S, unique
 
 T = TypeVar("T")
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in a loop of its own for at most a minute; its `clients` are stopped in that loop."""
+    """Runs an async test in a loop of its own and stop its `clients` in that loop."""
 
     @functools.wraps(test)
     def run(clients: "Clients", **fixtures: Any) -> None:
         async def body() -> None:
             try:
-                await asyncio.wait_for(test(clients=clients, **fixtures), 60)
+                await test(clients=clients, **fixtures)
             finally:
                 await clients.stop()
 
@@ -92,7 +92,7 @@ class Clients:
         return client
 
 
-async def eventually(condition: Callable[[], Awaitable[T]], what: str, timeout: float = 20.0) -> T:
+async def eventually(condition: Callable[[], Awaitable[T]], what: str, timeout: float = DEADLINE_S) -> T:
     """Awaits `condition()` until its result is true, and returns that result."""
     deadline = time.monotonic() + timeout
     while True:

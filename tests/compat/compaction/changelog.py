@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tests.compat.compaction.bulk import Record
 from tests.compat.compaction.topic import now_ms
+from tests.compat.support import DEADLINE_S, eventually
 
 CODECS = ("none", "lz4", "zstd", "none")
 KEYS = [b"", "ключ".encode(), *(b"long " * 1_000 + b"%d" % n for n in range(3)), *(b"key-%d" % n for n in range(2_000))]
@@ -51,7 +52,7 @@ class Changelog:
     def stop(self) -> None:
         """Writes no more; when this returns, all is acknowledged."""
         self._ended.set()
-        self._thread.join(60)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the producers did not stop"
         self._settle()
 
@@ -64,7 +65,12 @@ class Changelog:
 
     def _settle(self) -> None:
         for producer in self._producers:
-            assert producer.flush(60) == 0, "not everything was acknowledged within 60 s"
+            eventually(
+                lambda producer=producer: producer.flush(1) == 0,
+                "every record is acknowledged",
+                interval=0,
+                progress=lambda producer=producer: len(producer),
+            )
         if self._error is not None:
             raise self._error
         assert self.refused == []
@@ -75,7 +81,7 @@ class Changelog:
 
     def abandon(self) -> None:
         self._ended.set()
-        self._thread.join(10)
+        self._thread.join(DEADLINE_S)
         for producer in self._producers:
             producer.purge()
 

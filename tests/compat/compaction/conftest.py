@@ -9,7 +9,7 @@ from tests.compat.compaction.bulk import BulkClients
 from tests.compat.compaction.topic import CompactedTopic, alter
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.reports import reports
-from tests.compat.support import OUTSIDE, running_broker, unique
+from tests.compat.support import DEADLINE_S, OUTSIDE, running_broker, unique
 
 # How often the cleaner, and retention, look for work.
 PROMPT = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "200"}
@@ -31,7 +31,7 @@ def cleaning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             broker.stop()
         return
     admin = AdminClient({"bootstrap.servers": OUTSIDE})
-    brokers = [str(number) for number in admin.list_topics(timeout=20).brokers]
+    brokers = [str(number) for number in admin.list_topics(timeout=DEADLINE_S).brokers]
     backoff = "log.cleaner.backoff.ms"
     for number in brokers:
         alter(admin, "broker", number, {backoff: PROMPT[backoff]})

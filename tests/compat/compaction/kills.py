@@ -65,7 +65,7 @@ class Killer:
                 os.kill(pid, signal.SIGKILL)
 
     def check_no_orphans(self) -> None:
-        eventually(lambda: not any(map(_running, self._orphans)), "the dead broker's cleaner to end", 5)
+        eventually(lambda: not any(map(_running, self._orphans)), "the dead broker's cleaner to end")
 
     def cleaners(self) -> list[int]:
         """Processes that the broker has started and that run."""
@@ -79,7 +79,7 @@ class Killer:
         try:
             eventually(lambda: self._seen(wait_for), f"{wait_for} of a compaction", _PATIENCE, interval=_LOOK)
         except AssertionError:
-            eventually(lambda: self._seen(CHILD) or self._seen(CLEANED), "a compaction", 30, interval=_LOOK)
+            eventually(lambda: self._seen(CHILD) or self._seen(CLEANED), "a compaction", interval=_LOOK)
         # No condition: what is wanted is any moment.
         time.sleep(self.chance.uniform(0, _LATER[wait_for]))
 

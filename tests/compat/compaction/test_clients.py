@@ -12,7 +12,7 @@ from kafka import KafkaProducer
 from tests.compat.compaction.bulk import Record
 from tests.compat.compaction.expected import by_place, check_in_place, check_sound, latest, superseded
 from tests.compat.compaction.topic import HOUR_MS, NUDGE, now_ms
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools")]
 
@@ -69,7 +69,7 @@ def by_confluent(bootstrap: str, topic: str, records: list[Record], codec: str, 
             on_delivery=lambda error, message, number=number: offsets.update({number: error or message.offset()}),
         )
         sender.poll(0)
-    assert sender.flush(20) == 0
+    assert sender.flush(DEADLINE_S) == 0
     return [record._replace(offset=offsets[number]) for number, record in enumerate(records)]
 
 
@@ -92,10 +92,10 @@ def by_kafka_python(bootstrap: str, topic: str, records: list[Record], codec: st
         )
         for record in records
     ]
-    sender.flush(20)
+    sender.flush(DEADLINE_S)
     written = [
         record._replace(
-            offset=future.get(20).offset, headers=tuple(one for one in record.headers if one[1] is not None)
+            offset=future.get(DEADLINE_S).offset, headers=tuple(one for one in record.headers if one[1] is not None)
         )
         for record, future in zip(records, sent, strict=True)
     ]

@@ -10,7 +10,7 @@ from tests.compat.compaction.conftest import PROMPT
 from tests.compat.compaction.expected import latest
 from tests.compat.compaction.files import batches, check_files, dump, last_of_producers
 from tests.compat.compaction.topic import HOUR_MS, NUDGE, CompactedTopic, now_ms
-from tests.compat.support import need_own_broker, running_broker
+from tests.compat.support import DEADLINE_S, need_own_broker, running_broker
 
 pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools")]
 
@@ -35,7 +35,7 @@ def send(producer, topic, count):
 
     for number in range(count):
         producer.produce(topic, b"value %d" % number, b"key %d" % (number % 5), partition=0, on_delivery=delivered)
-    assert producer.flush(30) == 0
+    assert producer.flush(DEADLINE_S) == 0
     return offsets
 
 

@@ -29,7 +29,13 @@ UNHURRIED = {**PROMPT, "log.cleaner.io.max.bytes.per.second": str(16 << 20)}
 pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools")]
 
 
-@pytest.mark.timeout(120 + 15 * KILLS)
+def hits(killer: Killer) -> int:
+    """The number of kills during a compaction."""
+    return sum(bool(kill.found) for kill in killer.kills)
+
+
+# The limit is for a test that hangs: every wait has its own.
+@pytest.mark.timeout(1200 + 60 * KILLS)
 def test_killed_while_it_compacts(jvm, clients, tmp_path, name, report):
     need_own_broker()
     with running_broker(tmp_path, UNHURRIED) as broker:
@@ -38,7 +44,10 @@ def test_killed_while_it_compacts(jvm, clients, tmp_path, name, report):
         changelog = Changelog(broker.bootstrap, name, BYTES_PER_SECOND)
         try:
             changelog.start()
-            for number in range(KILLS):
+            number = 0
+            # On a busy machine a kill may come too late for its compaction, so there may be more than KILLS of them.
+            while number < KILLS or 2 * hits(killer) < KILLS:
+                assert number < 5 * KILLS, "kills have to hit compactions"
                 moment = MOMENTS[number % len(MOMENTS)]
                 if moment is None:
                     killer.kill_cleaner()
@@ -46,7 +55,8 @@ def test_killed_while_it_compacts(jvm, clients, tmp_path, name, report):
                     killer.kill(moment)
                     broker.start()
                     killer.check_no_orphans()
-                report(f"kill {number + 1}: {killer.kills[-1]}")
+                number += 1
+                report(f"kill {number}: {killer.kills[-1]}")
                 with changelog.paused() as written:
                     now = topic.read()
                     check_sound(written, now)
@@ -60,9 +70,7 @@ def test_killed_while_it_compacts(jvm, clients, tmp_path, name, report):
         topic.alter({"segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"})
         now = topic.read_compacted(written)
         assert [record for record in now if record.key != NUDGE] == latest(written)
-        under_way = sum(bool(kill.found) for kill in killer.kills)
-        report(f"{under_way} of {KILLS} kills hit a compaction, of {len(written)} records in all")
-        assert under_way >= KILLS / 2, "kills have to hit compactions"
+        report(f"{hits(killer)} of {number} kills hit a compaction, of {len(written)} records in all")
         now = topic.rest(broker)
         assert [record for record in now if record.key != NUDGE] == latest(written)
         broker.stop()

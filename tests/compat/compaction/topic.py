@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 
 from tests.compat.compaction.bulk import BulkClients, Record
 from tests.compat.compaction.expected import check_sound, shown, superseded
-from tests.compat.support import BrokerProcess, eventually
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 
 # Every append that comes later than this closes the segment, and the least dirt is enough.
 PROMPTLY = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
@@ -39,7 +39,7 @@ def alter(admin: AdminClient, kind: str, name: str, configs: Mapping[str, str | 
         for key, value in configs.items()
     ]
     resource = ConfigResource(ResourceType[kind.upper()], name, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
 class CompactedTopic:
@@ -59,14 +59,14 @@ class CompactedTopic:
     ) -> "CompactedTopic":
         topic = cls(bootstrap, clients, name, partitions)
         new = NewTopic(name, partitions, 1, config={**PROMPTLY, **(configs or {})})
-        topic._admin.create_topics([new])[name].result(20)
+        topic._admin.create_topics([new])[name].result(DEADLINE_S)
         return topic
 
     def alter(self, configs: Mapping[str, str | None]) -> None:
         alter(self._admin, "topic", self.name, configs)
 
     def delete(self) -> None:
-        self._admin.delete_topics([self.name])[self.name].result(20)
+        self._admin.delete_topics([self.name])[self.name].result(DEADLINE_S)
 
     def send(self, records: Sequence[Record], **properties: Any) -> list[Record]:
         """Through the Java producer; gives the records with their offsets."""
@@ -84,14 +84,14 @@ class CompactedTopic:
     def delete_records(self, before: int) -> int:
         """Of partition 0, below an offset; gives the log start offset."""
         wanted = TopicPartition(self.name, 0, before)
-        start: int = self._admin.delete_records([wanted])[wanted].result(20).low_watermark
+        start: int = self._admin.delete_records([wanted])[wanted].result(DEADLINE_S).low_watermark
         return start
 
     def nudge(self) -> None:
         """Appends a record to each partition, so that time closes segments."""
         for partition in range(self.partitions):
             self._nudger.produce(self.name, b"on", NUDGE, partition=partition)
-        assert self._nudger.flush(20) == 0
+        assert self._nudger.flush(DEADLINE_S) == 0
 
     def rest(self, broker: BrokerProcess) -> list[Record]:
         """Restarts the broker with nothing to be compacted any more: what is there then stays, and is given."""

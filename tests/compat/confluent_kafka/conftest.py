@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.compat.support import eventually, unique
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 
 @pytest.fixture(scope="session")
@@ -22,19 +22,19 @@ def topic(admin: AdminClient, request: pytest.FixtureRequest) -> Iterator[Callab
 
     def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
         name = unique(request.node.originalname.removeprefix("test_"))
-        admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(20)
+        admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(DEADLINE_S)
         made.append(name)
         eventually(lambda: exists(admin, name, partitions), f"the new topic {name} in the metadata")
         return name
 
     yield create
     for name, deleted in (admin.delete_topics(made) if made else {}).items():
-        assert deleted.exception(20) is None, f"deleting {name}"
+        assert deleted.exception(DEADLINE_S) is None, f"deleting {name}"
 
 
 def exists(admin: AdminClient, name: str, partitions: int) -> bool:
     """True when every partition of the topic has a leader."""
-    found = admin.list_topics(timeout=10).topics.get(name)
+    found = admin.list_topics(timeout=DEADLINE_S).topics.get(name)
     if found is None or found.error or len(found.partitions) != partitions:
         return False
     return all(partition.leader >= 0 for partition in found.partitions.values())

@@ -5,14 +5,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 
 def send(producer: Producer, topic: str, value: bytes | None, **record: Any) -> Message:
     """Sends one record and returns what was delivered; raises KafkaException when it was not."""
     reports: list[tuple[KafkaError | None, Message]] = []
     producer.produce(topic, value, on_delivery=lambda *report: reports.append(report), **record)
-    assert producer.flush(20) == 0, "no delivery report within 20 s"
+    assert producer.flush(DEADLINE_S) == 0, "no delivery report in time"
     [(error, message)] = reports
     if error:
         raise KafkaException(error)
@@ -25,12 +25,12 @@ def send_all(producer: Producer, topic: str, values: Iterable[bytes], **record: 
     for value in values:
         producer.produce(topic, value, on_delivery=lambda e, _: e and errors.append(e), **record)
         producer.poll(0)
-    assert producer.flush(30) == 0, "not everything was delivered within 30 s"
+    assert producer.flush(DEADLINE_S) == 0, "not everything was delivered in time"
     assert errors == []
 
 
-def read(consumer: Consumer, count: int, timeout: float = 20.0) -> list[Message]:
-    """Exactly the next `count` records: fewer by the deadline is a failure, and so is one more."""
+def read(consumer: Consumer, count: int) -> list[Message]:
+    """Read exactly the next `count` records. Fails if there are more, or if no more come."""
     records: list[Message] = []
 
     def enough() -> bool:
@@ -40,7 +40,7 @@ def read(consumer: Consumer, count: int, timeout: float = 20.0) -> list[Message]
             records.append(message)
         return len(records) >= count
 
-    eventually(enough, f"{count} records", timeout, interval=0)
+    eventually(enough, f"{count} records", interval=0, progress=lambda: len(records))
     assert len(records) == count, f"{len(records)} records where {count} were written"
     return records
 

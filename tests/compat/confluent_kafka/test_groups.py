@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from tests.compat.confluent_kafka.helpers import Member, everything, send_all, shared
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 
 @pytest.mark.feature("consumer groups")
@@ -113,4 +113,4 @@ def test_a_cooperative_member_gives_up_only_what_moves(consumer, producer, topic
         send_all(producer(), name, [b"v"], partition=partition)
     eventually(lambda: shared([first, second], everything(name, 4)) and len(second.records) == 2, "two records")
     assert {(r.topic(), r.partition()) for r in second.records} == moved
-    assert first.consumer.committed([TopicPartition(*next(iter(moved)))], timeout=10)
+    assert first.consumer.committed([TopicPartition(*next(iter(moved)))], timeout=DEADLINE_S)

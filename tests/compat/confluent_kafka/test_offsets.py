@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from tests.compat.confluent_kafka.helpers import code_of, from_the_start, read, send, send_all
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 HOUR_MS = 3600 * 1000
 
@@ -28,7 +28,7 @@ def filled(producer, topic):
 def test_seek_and_the_ends_of_a_partition(consumer, filled):
     name = filled(30)
     reader = from_the_start(consumer(), name)
-    assert reader.get_watermark_offsets(TopicPartition(name, 0), timeout=10) == (0, 30)
+    assert reader.get_watermark_offsets(TopicPartition(name, 0), timeout=DEADLINE_S) == (0, 30)
     assert len(read(reader, 30)) == 30
     reader.seek(TopicPartition(name, 0, 27))
     assert [m.offset() for m in read(reader, 3)] == [27, 28, 29]
@@ -67,7 +67,7 @@ def test_offsets_for_times(consumer, producer, topic):
     reader = consumer()
 
     def at(timestamp: int) -> int:
-        return reader.offsets_for_times([TopicPartition(name, 0, timestamp)], timeout=10)[0].offset
+        return reader.offsets_for_times([TopicPartition(name, 0, timestamp)], timeout=DEADLINE_S)[0].offset
 
     assert at(start + 3 * HOUR_MS) == 3
     assert at(start + 3 * HOUR_MS + 1) == 4
@@ -97,13 +97,13 @@ def test_commits_with_metadata_and_lag(consumer, filled):
     reader = consumer({"enable.auto.commit": False})
 
     def committed() -> list[TopicPartition]:
-        return reader.committed([TopicPartition(name, p) for p in range(2)], timeout=10)
+        return reader.committed([TopicPartition(name, p) for p in range(2)], timeout=DEADLINE_S)
 
     assert all(tp.offset < 0 for tp in committed())
     offsets = [TopicPartition(name, 0, 4, metadata="so far"), TopicPartition(name, 1, 10)]
     assert [tp.error for tp in reader.commit(offsets=offsets, asynchronous=False)] == [None, None]
     assert [(tp.offset, tp.metadata) for tp in committed()] == [(4, "so far"), (10, None)]
-    lag = [reader.get_watermark_offsets(tp, timeout=10)[1] - tp.offset for tp in committed()]
+    lag = [reader.get_watermark_offsets(tp, timeout=DEADLINE_S)[1] - tp.offset for tp in committed()]
     assert lag == [6, 0]
 
 
@@ -118,7 +118,7 @@ def test_the_callback_of_an_asynchronous_commit(consumer, filled):
     eventually(lambda: reader.poll(0.05) is None and done, "the callback")
     [(error, [partition])] = done
     assert (error, partition.error, partition.offset) == (None, None, 7)
-    assert reader.committed([TopicPartition(name, 0)], timeout=10)[0].offset == 7
+    assert reader.committed([TopicPartition(name, 0)], timeout=DEADLINE_S)[0].offset == 7
 
 
 @pytest.mark.feature("commits")
@@ -129,7 +129,7 @@ def test_metadata_over_the_limit_is_refused_and_changes_nothing(consumer, topic)
     with pytest.raises(KafkaException) as refused:
         reader.commit(offsets=[TopicPartition(name, 0, 2, metadata="x" * 4097)], asynchronous=False)
     assert code_of(refused.value) == KafkaError.OFFSET_METADATA_TOO_LARGE
-    assert reader.committed([TopicPartition(name, 0)], timeout=10)[0].offset == 1
+    assert reader.committed([TopicPartition(name, 0)], timeout=DEADLINE_S)[0].offset == 1
 
 
 @pytest.mark.feature("commits")

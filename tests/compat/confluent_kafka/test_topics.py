@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 
 from tests.compat.confluent_kafka.conftest import exists
 from tests.compat.confluent_kafka.helpers import code_of, from_the_start, read, send, send_all
-from tests.compat.support import eventually, unique
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 TIMEOUT = 20
 
@@ -46,7 +46,7 @@ def test_a_topics_life(admin, name):
     assert {"READ", "WRITE", "DELETE", "ALTER"} <= {op.name for op in found.authorized_operations}
     assert refusal(admin.create_topics([NewTopic(name, 1, 1)])) == KafkaError.TOPIC_ALREADY_EXISTS
     admin.delete_topics([name])[name].result(TIMEOUT)
-    eventually(lambda: name not in admin.list_topics(timeout=10).topics, "the topic to disappear")
+    eventually(lambda: name not in admin.list_topics(timeout=DEADLINE_S).topics, "the topic to disappear")
     assert refusal(admin.delete_topics([name])) == KafkaError.UNKNOWN_TOPIC_OR_PART
     absent = admin.describe_topics(TopicCollection([name]))
     assert refusal(absent) == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -65,7 +65,7 @@ def test_a_topics_life(admin, name):
 )
 def test_a_topic_that_cannot_be(admin, name, wrong, code):
     assert refusal(admin.create_topics([NewTopic(name, **wrong)])) == code
-    assert name not in admin.list_topics(timeout=10).topics
+    assert name not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
 @pytest.mark.feature("topics")
@@ -89,7 +89,7 @@ def test_many_topics_in_one_request_fail_one_by_one(admin):
 @pytest.mark.feature("topics")
 def test_validate_only_and_manual_assignment(admin, name):
     created(admin, NewTopic(name, 2, 1), validate_only=True)
-    assert name not in admin.list_topics(timeout=10).topics
+    assert name not in admin.list_topics(timeout=DEADLINE_S).topics
     [node] = admin.describe_cluster().result(TIMEOUT).nodes
     created(admin, NewTopic(name, 2, replica_assignment=[[node.id], [node.id]]))
     eventually(lambda: exists(admin, name, 2), "the topic")
@@ -110,8 +110,8 @@ def test_partitions_are_added_and_never_taken_away(admin, producer, topic):
 @pytest.mark.feature("auto-creation")
 def test_producing_creates_the_topic(producer, consumer, admin, name):
     send(producer(), name, b"first")
-    assert len(admin.list_topics(timeout=10).topics[name].partitions) >= 1
-    partitions = len(admin.list_topics(timeout=10).topics[name].partitions)
+    assert len(admin.list_topics(timeout=DEADLINE_S).topics[name].partitions) >= 1
+    partitions = len(admin.list_topics(timeout=DEADLINE_S).topics[name].partitions)
     assert [m.value() for m in read(from_the_start(consumer(), name, partitions), 1)] == [b"first"]
     admin.delete_topics([name])[name].result(TIMEOUT)
 
@@ -126,7 +126,7 @@ def test_a_consumer_that_does_not_want_it_gets_an_error_and_no_topic(consumer, a
         return message.error() if message else None
 
     assert eventually(error, "an error").code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-    assert name not in admin.list_topics(timeout=10).topics
+    assert name not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
 @pytest.mark.feature("auto-creation")
@@ -232,7 +232,7 @@ def test_records_before_an_offset_are_deleted(admin, producer, consumer, topic):
     assert admin.delete_records([where])[where].result(TIMEOUT).low_watermark == 4
     reader = from_the_start(consumer(), name)
     assert [m.offset() for m in read(reader, 6)] == [4, 5, 6, 7, 8, 9]
-    assert reader.get_watermark_offsets(TopicPartition(name, 0), timeout=10) == (4, 10)
+    assert reader.get_watermark_offsets(TopicPartition(name, 0), timeout=DEADLINE_S) == (4, 10)
     assert refusal(admin.delete_records([TopicPartition(name, 0, 11)])) == KafkaError.OFFSET_OUT_OF_RANGE
 
 
@@ -261,5 +261,5 @@ def test_the_cluster_describes_itself(admin, bootstrap):
     assert f"{node.host}:{node.port}" == bootstrap
     assert cluster.controller.id == node.id
     assert len(cluster.cluster_id) == 22
-    assert admin.list_topics(timeout=10).cluster_id == cluster.cluster_id
+    assert admin.list_topics(timeout=DEADLINE_S).cluster_id == cluster.cluster_id
     assert {"CREATE", "ALTER", "DESCRIBE"} <= {op.name for op in cluster.authorized_operations}

@@ -13,7 +13,7 @@ from tests.compat.crash.kills import Killer
 from tests.compat.crash.line import Line
 from tests.compat.crash.writers import MakeWriter, Writer
 from tests.compat.reports import reports
-from tests.compat.support import BrokerProcess, running_broker
+from tests.compat.support import DEADLINE_S, BrokerProcess, running_broker
 
 _REPORT = "in flight at each kill -9"
 
@@ -86,5 +86,5 @@ def connected(line: Line) -> AdminClient:
 
 def create_topic(admin: AdminClient, name: str, partitions: int, configs: dict[str, str] | None = None) -> str:
     """A topic that exists when this returns."""
-    admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(20)
+    admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(DEADLINE_S)
     return name

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.compat.crash.line import Line, Unanswered, find
 from tests.compat.crash.writers import VALUE, Ledger, Record, Writer
-from tests.compat.support import BrokerProcess, eventually
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 
 # Of a batch's header: base offset, size of what follows, offset of the last record from the base offset.
 _BATCH = Struct(">qi11xi")
@@ -127,22 +127,26 @@ def repaired(broker: BrokerProcess) -> list[str]:
     return [line for line in broker.errors.splitlines() if ": log repaired " in line]
 
 
+def acknowledged_by_partition(ledger: Ledger) -> list[int]:
+    counts = [0] * ledger.partitions
+    for partition, _ in list(ledger.acknowledged):
+        counts[partition] += 1
+    return counts
+
+
 def progress(writer: Writer, by: int) -> None:
-    """Waits until `by` more records have been acknowledged in every partition."""
+    """Wait until `by` more records have been acknowledged in every partition."""
+    targets = [count + by for count in acknowledged_by_partition(writer.ledger)]
 
-    def counts() -> list[int]:
-        found = [0] * ledger.partitions
-        for partition, _ in list(ledger.acknowledged):
-            found[partition] += 1
-        return found
+    def reached() -> bool:
+        counts = acknowledged_by_partition(writer.ledger)
+        return all(count >= target for count, target in zip(counts, targets, strict=True))
 
-    ledger = writer.ledger
-    wanted = [count + by for count in counts()]
     eventually(
-        lambda: all(have >= want for have, want in zip(counts(), wanted, strict=True)),
+        reached,
         f"{by} more records acknowledged in each partition",
-        30,
         interval=0.01,
+        progress=lambda: len(writer.ledger.acknowledged),
     )
 
 
@@ -168,7 +172,7 @@ def read_topics(bootstrap: str, topics: dict[str, int]) -> dict[str, Read]:
     asked = [TopicPartition(topic, index) for topic, count in topics.items() for index in range(count)]
     found: dict[str, Read] = {topic: [[] for _ in range(count)] for topic, count in topics.items()}
     try:
-        bounds = [consumer.get_watermark_offsets(tp, timeout=20) for tp in asked]
+        bounds = [consumer.get_watermark_offsets(tp, timeout=DEADLINE_S) for tp in asked]
         starts = zip(asked, bounds, strict=True)
         consumer.assign([TopicPartition(tp.topic, tp.partition, low) for tp, (low, _) in starts])
         left = sum(high - low for low, high in bounds)
@@ -183,7 +187,7 @@ def read_topics(bootstrap: str, topics: dict[str, int]) -> dict[str, Read]:
                 part.append((message.offset(), message.key(), message.value()))
             return left <= 0
 
-        eventually(read, f"{left} records of {', '.join(topics)}", 30, interval=0)
+        eventually(read, f"{left} records of {', '.join(topics)}", interval=0, progress=lambda: left)
     finally:
         consumer.close()
     for tp, (low, high) in zip(asked, bounds, strict=True):

@@ -18,6 +18,7 @@ from protocol.messages.k00_produce import ProduceRequest
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.compression import decompress
 from protocol.schema.codec import decode
+from tests.compat.support import DEADLINE_S
 
 _SIZE = Struct(">i")
 _API = Struct(">hhi")
@@ -101,11 +102,11 @@ class Line:
     def close(self) -> None:
         self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(DEADLINE_S)
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     # On the loop.
 

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from tests.compat.crash.conftest import connected, create_topic
 from tests.compat.crash.kills import FROZEN, HELD, Killer, check_exactly_once, offsets_of, progress, read_all, repaired
 from tests.compat.crash.writers import ConfluentWriter, Writer
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 PARTITIONS = 4
 # What a commit may meet while the broker is away or has just come back; anything else is the test's failure.
@@ -56,7 +56,7 @@ class Worker:
 
     def stop(self) -> None:
         self._ended.set()
-        self._thread.join(30)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the member did not stop"
 
     def _assigned(self, _: Consumer, __: list[TopicPartition]) -> None:
@@ -119,7 +119,7 @@ def stored(admin: AdminClient, group: str) -> dict[int, int]:
     def ask() -> list[TopicPartition] | None:
         answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
         try:
-            return answer.result(20).topic_partitions
+            return answer.result(DEADLINE_S).topic_partitions
         except KafkaException as error:
             if error.args[0].code() not in PASSING:
                 raise
@@ -142,7 +142,7 @@ def test_a_group_goes_on_and_its_commits_never_go_back(killer, working, writing,
         eventually(
             lambda: worker.error or (len(worker.processed) >= wanted and sum(worker.committed.values()) > before),
             "the group processes and commits",
-            30,
+            progress=lambda: (len(worker.processed), sum(worker.committed.values())),
         )
         assert worker.error is None
 
@@ -161,7 +161,11 @@ def test_a_group_goes_on_and_its_commits_never_go_back(killer, working, writing,
     goes_on(500)
     writer.stop()
     ends = dict(enumerate(writer.ledger.sent))
-    eventually(lambda: worker.error or worker.committed == ends, "everything is processed and committed", 30)
+    eventually(
+        lambda: worker.error or worker.committed == ends,
+        "everything is processed and committed",
+        progress=lambda: sum(worker.committed.values()),
+    )
     worker.stop()
     assert worker.error is None
     assert stored(connected(killer.line), group) == ends
@@ -180,7 +184,7 @@ def check_resumes(working: Callable[[], Worker], writer: Writer, ends: dict[int,
     writer.start()
     progress(writer, 1)
     writer.stop()
-    eventually(lambda: later.error or ends.keys() == {partition for partition, _ in later.processed}, "its turn", 30)
+    eventually(lambda: later.error or ends.keys() == {partition for partition, _ in later.processed}, "its turn")
     later.stop()
     assert later.error is None
     begun = dict(reversed(later.processed))

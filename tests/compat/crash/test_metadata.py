@@ -24,26 +24,26 @@ from protocol.framing import encode_frame, encode_request_header
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.schema.codec import decode, encode
 from tests.compat.crash.conftest import connected, create_topic
-from tests.compat.support import BrokerProcess, eventually
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 
 ROUNDS = 3
 
 
 def topics(admin: AdminClient) -> dict[str, int]:
     """Names of the topics whose partitions all have a leader, with the count of these."""
-    found = admin.list_topics(timeout=20).topics.values()
+    found = admin.list_topics(timeout=DEADLINE_S).topics.values()
     return {t.topic: len(t.partitions) for t in found if all(p.leader >= 0 for p in t.partitions.values())}
 
 
 def config_of(admin: AdminClient, kind: ResourceType, name: str, config: str) -> str:
     resource = ConfigResource(kind, name)
-    return admin.describe_configs([resource])[resource].result(20)[config].value
+    return admin.describe_configs([resource])[resource].result(DEADLINE_S)[config].value
 
 
 def set_config(admin: AdminClient, kind: ResourceType, name: str, config: str, value: str) -> None:
     change = ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(kind, name, incremental_configs=[change])
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
 def directories(broker: BrokerProcess, topic: str) -> list[str]:
@@ -58,7 +58,7 @@ def test_what_was_answered_about_topics_and_configs_is_so_after_a_kill(broker, a
         made = [f"{name}-{number}-{index}" for index in range(5)]
         wanted = [NewTopic(topic, 2, 1, config={"retention.ms": f"{1000 + number}000"}) for topic in made]
         for answer in admin.create_topics(wanted).values():
-            answer.result(20)
+            answer.result(DEADLINE_S)
         broker.restart()
         admin = connected(line)
         assert {topic: topics(admin).get(topic) for topic in made} == dict.fromkeys(made, 2)
@@ -66,9 +66,9 @@ def test_what_was_answered_about_topics_and_configs_is_so_after_a_kill(broker, a
 
         set_config(admin, ResourceType.TOPIC, made[0], "retention.ms", "7777777")
         set_config(admin, ResourceType.BROKER, "1", broker_config, str(2_000_000 + number))
-        admin.create_partitions([NewPartitions(made[0], 5)])[made[0]].result(20)
+        admin.create_partitions([NewPartitions(made[0], 5)])[made[0]].result(DEADLINE_S)
         for answer in admin.delete_topics(made[1:3]).values():
-            answer.result(20)
+            answer.result(DEADLINE_S)
         broker.restart()
         admin = connected(line)
         found = topics(admin)
@@ -109,7 +109,7 @@ def test_a_topic_is_there_as_a_whole_or_not_at_all(broker, line, name, moment):
     broker.start()
     for answer in answers.values():
         with pytest.raises(KafkaException):
-            answer.result(20)
+            answer.result(DEADLINE_S)
     with closing(KafkaAdminClient(bootstrap_servers=line.address)) as client:
         there = {topic for topic in client.list_topics() if topic in made}
         assert {t: len(d["partitions"]) for t, d in described(client, there).items()} == dict.fromkeys(there, 3)
@@ -134,7 +134,7 @@ def ask_ids(line) -> Iterator[Callable[[int], Iterator[int]]]:
 
     def ask(count: int) -> Iterator[int]:
         host, _, port = line.address.rpartition(":")
-        opened.append(socket.create_connection((host, int(port)), 20))
+        opened.append(socket.create_connection((host, int(port)), DEADLINE_S))
         request = encode(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
         for number in range(count):
             opened[-1].sendall(encode_frame(encode_request_header(ApiKey.INIT_PRODUCER_ID, 4, number, "ids"), request))

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from tests.compat.crash.conftest import create_topic
 from tests.compat.crash.kills import HELD, check_exactly_once, offsets_of, progress, read_all, read_topics, repaired
 from tests.compat.crash.writers import ConfluentWriter
-from tests.compat.support import BrokerProcess, eventually
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 
 BATCHES = 40
 _HEAD = Struct(">qi")
@@ -87,7 +87,7 @@ def test_a_torn_tail_is_cut_to_the_longest_valid_prefix(killer, admin, line, nam
         for topic in topics:
             for value in some:
                 producer.produce(topic, value, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(DEADLINE_S) == 0
 
     write(list(made.values()), values)
     if trusted:

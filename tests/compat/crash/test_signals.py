@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.support import BrokerProcess, need_own_broker, running_broker
+from tests.compat.support import DEADLINE_S, BrokerProcess, need_own_broker, running_broker
 
 pytestmark = [pytest.mark.feature("kill -9"), pytest.mark.client("wire")]
 
@@ -15,7 +15,7 @@ def end(broker: BrokerProcess, number: signal.Signals) -> int:
     """The exit status after a signal."""
     assert broker._process is not None
     broker._process.send_signal(number)
-    return broker._process.wait(30)
+    return broker._process.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
+
+from tests.compat.support import DEADLINE_S, eventually
 
 PADDING = b"." * 300
 VALUE = re.compile(rb"<([\w-]+) (\d+) (\d+)>")
@@ -81,7 +83,7 @@ class _Thread:
 
     def stop(self) -> None:
         self._ended.set()
-        self._thread.join(60)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the producer did not stop"
         self._flush()
         if self.error is not None:
@@ -89,7 +91,7 @@ class _Thread:
 
     def abandon(self) -> None:
         self._ended.set()
-        self._thread.join(10)
+        self._thread.join(DEADLINE_S)
         self._close()
 
     def _write(self) -> None:
@@ -151,8 +153,12 @@ class ConfluentWriter(_Thread):
         self._producer.poll(0)
 
     def _flush(self) -> None:
-        if self._producer.flush(60):
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "not everything was delivered within 60 s"))
+        eventually(
+            lambda: self._producer.flush(1) == 0,
+            "every record is delivered",
+            interval=0,
+            progress=lambda: len(self._producer),
+        )
 
     def _close(self) -> None:
         self._producer.purge()
@@ -193,7 +199,7 @@ class PythonWriter(_Thread):
         future.add_errback(lambda error: self._settle(record, None, repr(error)))
 
     def _flush(self) -> None:
-        self._producer.flush(60)
+        self._producer.flush(DEADLINE_S)
         self._producer.close(10)
 
     def _close(self) -> None:

@@ -13,9 +13,9 @@ def shared_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     need_own_broker()
     with (
         running_broker(tmp_path_factory.mktemp("target")) as broker,
-        running_broker(tmp_path_factory.mktemp("left-alone")) as left_alone,
+        running_broker(tmp_path_factory.mktemp("control")) as control,
     ):
-        found = Target(broker, left_alone)
+        found = Target(broker, control)
         yield found
         found.end()
         broker.stop()

@@ -16,11 +16,11 @@ from protocol.messages.k19_create_topics import (
 from protocol.records.batch import build_batch
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message
+from tests.compat.support import DEADLINE_S
 
 M = TypeVar("M", bound=Message)
 
 NOW = 1_760_000_000_000
-TIMEOUT_S = 30
 CREATE_TOPICS_VERSION = 7
 PRODUCE_VERSION = 9
 
@@ -34,7 +34,7 @@ class Peer:
         self.socket = socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(TIMEOUT_S)
+        self.socket.settimeout(DEADLINE_S)
         self.socket.connect((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

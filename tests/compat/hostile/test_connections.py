@@ -14,7 +14,7 @@ from protocol.messages.k03_metadata import MetadataRequest
 from protocol.messages.k18_api_versions import ApiVersionsRequest
 from protocol.records.batch import build_batch
 from tests.compat.hostile.peer import Peer, create_topic, framed, produced
-from tests.compat.hostile.target import MIB, Target, pace
+from tests.compat.hostile.target import MIB, Target
 from tests.compat.support import eventually
 
 pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
@@ -30,19 +30,19 @@ def crowd(target: Target, count: int, **options: int) -> Iterator[list[Peer]]:
         for number in range(count):
             peers.append(Peer(target.bootstrap, **options))  # type: ignore[arg-type]
             if number % 10 == 0:
-                pace()
+                target.pace()
         yield peers
     finally:
         for number, peer in enumerate(peers):
             peer.close()
             if number % 10 == 0:
-                pace()
+                target.pace()
 
 
 def test_thousands_of_silent_connections(target: Target) -> None:
     def attack() -> None:
         with crowd(target, 2000):
-            target.wait_for_trips()
+            target.wait_for_round_trips()
 
     target.attacked("2,000 connections that never send", attack)
 
@@ -57,7 +57,7 @@ def test_connections_that_come_and_go(target: Target) -> None:
                 peer.send(frame[: number % len(frame)])
             peer.close()
             if number % 5 == 0:
-                pace()
+                target.pace()
 
     target.attacked("2,000 connections that come and go", attack)
 
@@ -72,7 +72,7 @@ def test_a_byte_a_second(target: Target) -> None:
                 for number, peer in enumerate(peers):
                     assert peer.send(frame[pos : pos + 1])
                     if number % 5 == 0:
-                        pace()
+                        target.pace()
 
     target.attacked("500 clients of a byte a second", attack)
 
@@ -94,8 +94,8 @@ def test_half_open_connections(target: Target) -> None:
         with crowd(target, 500) as peers:
             for peer in peers:
                 assert peer.send(half)
-                pace()
-            target.wait_for_trips()
+                target.pace()
+            target.wait_for_round_trips()
 
     target.attacked("500 halves of 60 KB", attack)
 
@@ -114,7 +114,7 @@ def large_topic(shared_target: Target) -> str:
     return "large"
 
 
-def fill(peers: list[Peer], frame: bytes, rounds: int) -> None:
+def fill(target: Target, peers: list[Peer], frame: bytes, rounds: int) -> None:
     """Send requests as long as the broker takes them, and read nothing."""
     selector = selectors.DefaultSelector()
     left = {}
@@ -131,8 +131,8 @@ def fill(peers: list[Peer], frame: bytes, rounds: int) -> None:
                 continue
             except ConnectionError:
                 selector.unregister(key.fileobj)
-            pace(0.2)
-        pace()
+            target.pace(0.2)
+        target.pace()
 
 
 def fetch(topic: str) -> bytes:
@@ -146,8 +146,8 @@ def test_fetches_that_are_never_read(target: Target, large_topic: str) -> None:
 
     def attack() -> None:
         with crowd(target, 50, receive_buffer=4096) as peers:
-            fill(peers, fetch(large_topic), 20)
-            target.wait_for_trips(60)
+            fill(target, peers, fetch(large_topic), 20)
+            target.wait_for_round_trips(60)
 
     target.attacked("50 fetchers that never read", attack)
 
@@ -164,8 +164,8 @@ def test_metadata_that_is_never_read(target: Target, many_topics: None) -> None:
 
     def attack() -> None:
         with crowd(target, 50, receive_buffer=4096) as peers:
-            fill(peers, frame, 10)
-            target.wait_for_trips(60)
+            fill(target, peers, frame, 10)
+            target.wait_for_round_trips(60)
 
     target.attacked("50 askers for metadata that never read", attack)
 
@@ -182,8 +182,8 @@ def test_requests_behind_one_that_waits(target: Target) -> None:
         with crowd(target, 100) as peers:
             for peer in peers:
                 peer.send(waiting)
-            fill(peers, behind, 20)
-            target.wait_for_trips(100)
+            fill(target, peers, behind, 20)
+            target.wait_for_round_trips(100)
 
     target.attacked("100 clients that send on while they wait", attack)
     with Peer(target.bootstrap) as peer:

@@ -16,7 +16,7 @@ from protocol.framing import encode_request_header
 from protocol.varints import encode_uvarint
 from tests.compat.hostile.peer import Peer
 from tests.compat.hostile.shapes import I16, I32, Mark, Shape, all_shapes
-from tests.compat.hostile.target import MIB, Target, pace
+from tests.compat.hostile.target import MIB, Target
 
 pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
 
@@ -63,7 +63,7 @@ def test_counts_and_lengths_in_every_api(target: Target) -> None:
         for number, frame in enumerate(frames):
             ends.append(end_of(target, frame))
             if number % 10 == 0:
-                pace()
+                target.pace()
 
     target.attacked("counts and lengths in every API", attack)
     assert ends.count(True) > 0.9 * len(ends)
@@ -83,7 +83,7 @@ def test_tagged_fields_by_the_million(target: Target) -> None:
     def attack() -> None:
         for frame in frames:
             assert end_of(target, frame)
-            pace(50)
+            target.pace(50)
 
     target.attacked("tagged fields", attack)
 
@@ -119,7 +119,7 @@ def test_nested_arrays_whose_product_is_huge(target: Target) -> None:
     def attack() -> None:
         for frame in frames:
             end_of(target, frame)
-            pace(5)
+            target.pace(5)
 
     target.attacked("nested arrays", attack)
 
@@ -131,7 +131,7 @@ def test_lengths_of_frames(target: Target) -> None:
         for length in (2**31 - 1, -1, -(2**31), 0, 1, 3, MAX_REQUEST + 1):
             for _ in range(10):
                 assert end_of(target, struct.pack(">i", length) + bytes(8))
-                pace()
+                target.pace()
 
     target.attacked("lengths of frames", attack)
 
@@ -143,7 +143,7 @@ def test_the_largest_request(target: Target) -> None:
         peers = [Peer(target.bootstrap) for _ in range(200)]
         for peer in peers:
             assert peer.send(struct.pack(">i", MAX_REQUEST) + PRODUCE + bytes(20_000))
-        target.wait_for_trips()
+        target.wait_for_round_trips()
         for peer in peers:
             peer.close()
 
@@ -161,7 +161,7 @@ def test_large_requests_that_are_half_sent(target: Target) -> None:
         left = {peer: memoryview(part) for peer in peers}
         for _ in range(50):
             for peer in list(left):
-                pace(0.2)
+                target.pace(0.2)
                 try:
                     left[peer] = left[peer][peer.socket.send(left[peer][:65536]) :]
                 except BlockingIOError:
@@ -170,7 +170,7 @@ def test_large_requests_that_are_half_sent(target: Target) -> None:
                     left[peer] = memoryview(b"")
                 if not left[peer]:
                     del left[peer]
-        target.wait_for_trips()
+        target.wait_for_round_trips()
         for peer in peers:
             peer.close()
 
@@ -194,6 +194,6 @@ def test_what_is_no_kafka(target: Target) -> None:
                 peer.send(start)
                 peer.socket.shutdown(socket.SHUT_WR)
                 peer.receive(100)
-            pace()
+            target.pace()
 
     target.attacked("no Kafka at all", attack)

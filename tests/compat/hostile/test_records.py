@@ -15,7 +15,7 @@ from protocol.records.batch import assemble_batch, build_batch
 from protocol.records.compression import CODEC_NAMES, compress
 from protocol.records.record import encode_record
 from tests.compat.hostile.peer import PRODUCE_VERSION, Peer, create_topic, framed, produce_request, produced
-from tests.compat.hostile.target import MIB, Target, pace
+from tests.compat.hostile.target import MIB, Target
 
 pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
 
@@ -95,26 +95,26 @@ def test_bombs(target: Target, codec: str) -> None:
     def attack() -> None:
         for number, batch in enumerate(found):
             refused(target, LOOKED_INTO[number % 3], batch)
-            pace(100)
+            target.pace(100)
 
     target.attacked(f"bombs of {codec}", attack)
 
 
 def test_many_bombs_at_once(target: Target) -> None:
     """From 20 connections; what one bomb may take is not taken twenty times."""
-    batches = [packed(number, body) for number, body in BOMBS.values()]
+    bombs = [packed(number, body) for number, body in BOMBS.values()]
+    batches = [bombs[number % len(bombs)] for number in range(20)]
 
     def attack() -> None:
-        peers = [Peer(target.bootstrap) for _ in range(20)]
-        for number, peer in enumerate(peers):
-            batch = batches[number % len(batches)]
+        peers = [Peer(target.bootstrap) for _ in batches]
+        for number, (peer, batch) in enumerate(zip(peers, batches, strict=True)):
             peer.send(framed(produce_request(LOOKED_INTO[number % 3], batch), PRODUCE_VERSION))
-            pace(50)
+            target.pace(50)
         for peer in peers:
             peer.answer()
             peer.close()
 
-    target.attacked("20 bombs at once", attack)
+    target.attacked("20 bombs at once", attack, request_bytes=sum(map(len, batches)))
 
 
 def test_millions_of_tiny_records(target: Target) -> None:
@@ -146,7 +146,7 @@ def test_small_batches_that_are_work(target: Target) -> None:
         for _ in range(5):
             for peer in peers:
                 assert produced(peer, "converted", batch) == 0
-                pace(5)
+                target.pace(5)
         for peer in peers:
             peer.close()
 
@@ -211,7 +211,7 @@ def test_headers_that_lie(target: Target) -> None:
         for number, batch in enumerate(batches):
             with Peer(target.bootstrap) as peer:
                 codes.add(produced(peer, ("ordinary", *TOPICS)[number % 6], batch))
-            pace()
+            target.pace()
 
     target.attacked("headers of batches", attack)
     assert len(codes) > 4

@@ -25,7 +25,7 @@ from protocol.messages.k44_incremental_alter_configs import (
 from protocol.records.batch import build_batch
 from protocol.schema.codec import decode
 from tests.compat.hostile.peer import Peer, create_topic, framed, produced
-from tests.compat.hostile.target import MOST_GROWTH, Target, pace
+from tests.compat.hostile.target import MAX_MEMORY_GROWTH, Target
 from tests.compat.support import eventually
 
 pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
@@ -64,7 +64,7 @@ def test_fetch_sessions_without_end(target: Target) -> None:
                 answer = peer.answer()
                 assert answer is not None
                 given.add(answer[10:14])
-                pace(2)
+                target.pace(2)
 
     target.attacked("fetch sessions of 100 partitions", attack)
     assert len(given) > 100
@@ -83,7 +83,7 @@ def test_fetch_sessions_of_partitions_without_end(target: Target) -> None:
             peer.send(frame)
             assert peer.answer() is not None
         growth = target.memory - before
-        assert growth < MOST_GROWTH, growth
+        assert growth < MAX_MEMORY_GROWTH, growth
 
 
 def join(group: str, member: str = "", metadata: bytes = b"m", names: int = 1) -> JoinGroupRequest:
@@ -106,7 +106,7 @@ def test_member_ids_without_end(target: Target) -> None:
                 group = "flood" if number % 2 else f"flood-{number}"
                 answer = peer.ask(join(group), 9, JoinGroupResponse)
                 assert answer.error_code in (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED)
-                pace()
+                target.pace()
 
     target.attacked("member ids", attack)
 
@@ -119,7 +119,7 @@ def test_protocol_metadata_of_megabytes(target: Target) -> None:
         for peer in peers:
             answer = peer.ask(join("fat", metadata=bytes(100_000), names=10), 4, JoinGroupResponse)
             peer.send(framed(join("fat", answer.member_id, bytes(100_000), 10), 4))
-            pace(20)
+            target.pace(20)
         for peer in peers:
             peer.close()
 
@@ -139,7 +139,7 @@ def test_producer_ids_without_end(target: Target) -> None:
                     [(NOW, b"k", b"v", ())], producer_id=given.producer_id, producer_epoch=0, base_sequence=0
                 )
                 assert produced(peer, "producers", bytes(batch)) == 0
-                pace()
+                target.pace()
 
     target.attacked("producer ids", attack)
 
@@ -161,7 +161,7 @@ def test_offsets_for_what_does_not_exist(target: Target) -> None:
             for _ in range(3):
                 assert peer.send(frame)
                 assert peer.answer() is not None
-                pace(50)
+                target.pace(50)
 
     target.attacked("offsets of 1,000 partitions that do not exist", attack)
     many = framed(commit(range(100_001), "m"), 8)
@@ -178,7 +178,7 @@ def test_long_metadata_of_offsets(target: Target) -> None:
                 for size, code in ((30_000, ErrorCode.OFFSET_METADATA_TOO_LARGE), (4096, ErrorCode.NONE)):
                     answer = peer.ask(commit(range(10), "m" * size), 8, OffsetCommitResponse)
                     assert {row.error_code for row in answer.topics[0].partitions} == {code}
-                    pace(10)
+                    target.pace(10)
 
     target.attacked("metadata of offsets", attack)
 
@@ -202,11 +202,11 @@ def test_topics_by_the_million(target: Target) -> None:
     def attack() -> None:
         with Peer(target.bootstrap) as peer:
             assert not peer.send(million) or peer.answer() is None
-        pace(300)
+        target.pace(300)
         with Peer(target.bootstrap) as peer:
             codes = created(peer, wide)
             assert codes is None or ErrorCode.NONE not in codes
-        pace(300)
+        target.pace(300)
 
     target.attacked("topics by the million", attack)
 
@@ -227,7 +227,7 @@ def test_config_values_that_are_work(target: Target) -> None:
                 resource = AlterConfigsResource(resource_type=2, resource_name="configs", configs=[row])
                 request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
                 peer.ask(request, 1, IncrementalAlterConfigsResponse)
-                pace(10)
+                target.pace(10)
 
     target.attacked("values of configs", attack)
 

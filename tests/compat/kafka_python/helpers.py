@@ -6,11 +6,11 @@ from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 
-def read(consumer: KafkaConsumer, count: int, timeout: float = 20.0) -> list[Any]:
-    """Exactly the next `count` records: fewer by the deadline is a failure, and so is one more."""
+def read(consumer: KafkaConsumer, count: int) -> list[Any]:
+    """Read exactly the next `count` records. Fails if there are more, or if no more come."""
     records: list[Any] = []
 
     def enough() -> bool:
@@ -18,7 +18,7 @@ def read(consumer: KafkaConsumer, count: int, timeout: float = 20.0) -> list[Any
             records.extend(part)
         return len(records) >= count
 
-    eventually(enough, f"{count} records (got {len(records)})", timeout, interval=0)
+    eventually(enough, f"{count} records (got {len(records)})", interval=0, progress=lambda: len(records))
     assert len(records) == count, f"{len(records)} records where {count} were written"
     return records
 
@@ -43,7 +43,7 @@ class Member:
     def leave(self) -> None:
         """Closes the consumer, which commits and leaves the group. Twice does no harm."""
         self._leaving.set()
-        self._thread.join(40)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the consumer did not close"
 
     def _run(self) -> None:

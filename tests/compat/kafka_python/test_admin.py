@@ -25,7 +25,7 @@ from kafka.errors import (
 )
 
 from tests.compat.kafka_python.helpers import partitions, read, shared
-from tests.compat.support import eventually, unique
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_topic_partitions_in_pages(admin, topic):
 
 @pytest.mark.feature("auto-creation")
 def test_producing_creates_the_topic(producer, consumer, admin, name):
-    assert producer().send(name, b"first").get(20).offset == 0
+    assert producer().send(name, b"first").get(DEADLINE_S).offset == 0
     assert [r.value for r in read(consumer(name), 1)] == [b"first"]
     admin.delete_topics([name])
 
@@ -293,7 +293,7 @@ def test_offsets_of_a_group_without_members_are_moved_and_removed(admin, produce
     sender = producer()
     for n in range(10):
         sender.send(name, b"v", partition=n % 2, timestamp_ms=1_700_000_000_000 + n)
-    sender.flush(10)
+    sender.flush(DEADLINE_S)
     first, second = partitions(name, 2)
     offsets = {first: OffsetAndMetadata(3, "put", -1), second: OffsetAndMetadata(5, "", -1)}
     assert set(admin.alter_group_offsets(group, offsets).values()) == {NoError}
@@ -328,7 +328,7 @@ def test_records_before_an_offset_are_deleted(admin, producer, consumer, topic):
     sender = producer()
     for n in range(10):
         sender.send(tp.topic, str(n).encode(), partition=0)
-    sender.flush(10)
+    sender.flush(DEADLINE_S)
     assert admin.delete_records({tp: 4})[tp]["low_watermark"] == 4
     reader = consumer(tp.topic)
     assert [r.offset for r in read(reader, 6)] == [4, 5, 6, 7, 8, 9]
@@ -345,7 +345,7 @@ def test_offsets_listed_by_the_administrator(admin, producer, topic):
     sender = producer(batch_size=0)
     for timestamp in (1000, 3000, 2000):
         sender.send(tp.topic, b"v", partition=0, timestamp_ms=1_700_000_000_000 + timestamp)
-    sender.flush(10)
+    sender.flush(DEADLINE_S)
 
     def offset(spec):
         found = admin.list_partition_offsets({tp: spec})[tp]
@@ -373,7 +373,7 @@ def test_the_cluster_describes_itself(admin, bootstrap):
 @pytest.mark.feature("cluster")
 def test_log_directories_tell_sizes(admin, producer, topic):
     name = topic(partitions=2)
-    producer().send(name, b"x" * 5000, partition=1).get(10)
+    producer().send(name, b"x" * 5000, partition=1).get(DEADLINE_S)
     [answer] = admin.describe_log_dirs({name: [0, 1]})
     sizes = {
         p["partition_index"]: p["partition_size"]

@@ -8,7 +8,7 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import FencedInstanceIdError, InconsistentGroupProtocolError
 
 from tests.compat.kafka_python.helpers import Member, partitions, shared
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 
 @pytest.mark.feature("consumer groups")
@@ -23,7 +23,7 @@ def test_members_join_and_leave_and_share_the_partitions(member, producer, topic
     sender = producer()
     for n in range(60):
         sender.send(name, str(n).encode(), partition=n % 6)
-    sender.flush(20)
+    sender.flush(DEADLINE_S)
 
     def numbers() -> list[int]:
         return sorted(int(r.value) for m in members for r in m.records)
@@ -131,7 +131,7 @@ def test_a_cooperative_member_gives_up_only_what_moves(consumer, member, produce
     sender = producer()
     for n in range(8):
         sender.send(name, str(n).encode(), partition=n % 4)
-    sender.flush(10)
+    sender.flush(DEADLINE_S)
     eventually(lambda: len(first.records) == 4 == len(second.records), "four records for each")
     assert {r.partition for r in second.records} == {tp.partition for tp in moved}
     first.leave()

@@ -7,7 +7,7 @@ from kafka import OffsetAndMetadata, TopicPartition
 from kafka.errors import OffsetMetadataTooLargeError, OffsetOutOfRangeError
 
 from tests.compat.kafka_python.helpers import partitions, read
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 HOUR_MS = 3600 * 1000
 
@@ -22,7 +22,7 @@ def filled(producer, topic):
         for number in range(count):
             for partition in range(count_partitions):
                 sender.send(name, str(number).encode(), partition=partition)
-        sender.flush(20)
+        sender.flush(DEADLINE_S)
         return name
 
     return fill
@@ -66,7 +66,7 @@ def test_offsets_for_times(consumer, producer, topic):
     sender = producer(batch_size=0)
     for n in range(10):
         sender.send(tp.topic, str(n).encode(), partition=0, timestamp_ms=start + n * HOUR_MS)
-    sender.flush(20)
+    sender.flush(DEADLINE_S)
     reader = consumer()
     reader.assign([tp])
     found = reader.offsets_for_times({tp: start + 3 * HOUR_MS})[tp]

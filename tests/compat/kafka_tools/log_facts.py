@@ -30,7 +30,7 @@ PRODUCER = (
 )
 
 
-def of_kafka(text):
+def facts_of_kafka(text):
     """Facts of DumpLogSegments, in order; of records with --deep-iteration."""
     facts = []
     for line in text.splitlines():
@@ -55,7 +55,7 @@ def _time(found):
     return found["LogAppendTime"] if "LogAppendTime" in found else found["CreateTime"]
 
 
-def of_ours(items):
+def facts_of_kbroker(items):
     """Facts of the items that `kbroker log dump --json` prints."""
     facts = []
     for item in items:

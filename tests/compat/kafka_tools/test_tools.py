@@ -99,7 +99,7 @@ def test_the_console_producer_and_consumer(tool, jvm, bootstrap, topic):
     properties = [word for what in shown for word in ("--formatter-property", f"print.{what}=true")]
     got = jvm.consume(
         "--bootstrap-server", bootstrap, "--topic", name, "--from-beginning",
-        "--max-messages", "3", "--timeout-ms", "20000", *properties,
+        "--max-messages", "3", "--timeout-ms", "120000", *properties,
     )  # fmt: skip
     rows = [line.split("\t") for line in got.lines]
     assert sorted(row[3:] for row in rows) == [
@@ -119,7 +119,7 @@ def used_group(tool, jvm, bootstrap, topic, group):
     tool("kafka-console-producer", "--topic", name, stdin="1\n2\n3\n4\n5\n")
     jvm.consume(
         "--bootstrap-server", bootstrap, "--topic", name, "--group", group, "--from-beginning",
-        "--max-messages", "2", "--timeout-ms", "20000",
+        "--max-messages", "2", "--timeout-ms", "120000",
     )  # fmt: skip
     return group, name
 
@@ -226,7 +226,7 @@ def test_performance_tools(jvm, bootstrap, topic):
     assert "20000 records sent" in produced.out
     consumed = jvm.check(
         "kafka-consumer-perf-test", "--bootstrap-server", bootstrap, "--topic", name,
-        "--num-records", "20000", "--timeout", "20000",
+        "--num-records", "20000", "--timeout", "120000",
     )  # fmt: skip
     assert int(consumed.lines[-1].split(",")[4]) == 20_000
     latency = jvm.check(

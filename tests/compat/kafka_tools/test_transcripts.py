@@ -38,7 +38,7 @@ def test_every_transcript_is_replayed() -> None:
 )
 def test_a_transcript(shell: Shell, stem: str) -> None:
     recorded = read((HERE / f"{stem}.txt").read_text())
-    printed = list(replay(shell, recorded, patience_s=5))
+    printed = list(replay(shell, recorded, patience_s=30))
     differences = list(unified_diff(brief(recorded), brief(printed), "recorded", "printed", n=1, lineterm=""))
     assert not differences, "\n".join(differences)
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat.kafka_tools.jvm import Jvm, Run
+from tests.compat.support import eventually
 
 HERE = Path(__file__).parent / "transcripts"
 
@@ -174,10 +175,12 @@ class Shell:
         for topic in words[1:]:
             topics.add(topic)
         self._member.subscribe(topics)
-        for _ in range(100):
+
+        def assigned() -> bool:
             self._member.poll(java.java.time.Duration.ofMillis(100))
-            if not self._member.assignment().isEmpty():
-                break
+            return not self._member.assignment().isEmpty()
+
+        eventually(assigned, "the member's partitions", interval=0)
         self._member.seekToEnd(self._member.assignment())
         for partition in self._member.assignment():
             self._member.position(partition)

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 # What a client makes of a failure: another instance has its transactional id, so it is over; the transaction can be
 # aborted and the next begun; or the producer has to be made anew.
@@ -101,10 +101,10 @@ class Client(Protocol):
         """A consumer that has got its partitions."""
         ...
 
-    def committed(self, group: str, topic: str, partition: int = 0) -> int:
-        """The group's committed offset, -1 if there is none.
+    def committed(self, group: str, topic: str, partition: int = 0, timeout_s: float = DEADLINE_S) -> int:
+        """Return the group's committed offset, -1 if there is none.
 
-        Raises TimeoutError when another one is pending for long.
+        Raises TimeoutError if there is still a pending offset of an open transaction after `timeout_s`.
         """
         ...
 

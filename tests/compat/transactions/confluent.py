@@ -6,11 +6,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.compat.support import unique, while_moving
+from tests.compat.support import DEADLINE_S, eventually, unique
 from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
 
-TIMEOUT = 30.0
-PENDING_TIMEOUT = 0.7
 POLL = 0.02
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 
@@ -34,7 +32,7 @@ class ConfluentTransactor:
         self._failed: list[KafkaError] = []
 
     def init(self) -> None:
-        _do(self._producer.init_transactions, TIMEOUT)
+        _do(self._producer.init_transactions, DEADLINE_S)
 
     def begin(self) -> None:
         self._failed.clear()
@@ -45,19 +43,19 @@ class ConfluentTransactor:
         self._producer.poll(0)
 
     def flush(self) -> None:
-        assert self._producer.flush(TIMEOUT) == 0, "not everything was delivered"
+        assert self._producer.flush(DEADLINE_S) == 0, "not everything was delivered"
         if self._failed:
             raise Refused(_kind(self._failed[0]), self._failed[0].str())
 
     def send_offsets(self, metadata: Any, topic: str, offsets: Mapping[int, int]) -> None:
         positions = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
-        _do(self._producer.send_offsets_to_transaction, positions, metadata, TIMEOUT)
+        _do(self._producer.send_offsets_to_transaction, positions, metadata, DEADLINE_S)
 
     def commit(self) -> None:
-        _do(self._producer.commit_transaction, TIMEOUT)
+        _do(self._producer.commit_transaction, DEADLINE_S)
 
     def abort(self) -> None:
-        _do(self._producer.abort_transaction, TIMEOUT)
+        _do(self._producer.abort_transaction, DEADLINE_S)
 
     def close(self) -> None:
         self._producer.purge()
@@ -115,7 +113,7 @@ class ConfluentClient:
             return len(ended) == partitions
 
         try:
-            while_moving(read, f"the ends of {topic}", lambda: sum(map(len, values)), TIMEOUT, interval=0)
+            eventually(read, f"the ends of {topic}", interval=0, progress=lambda: sum(map(len, values)))
         finally:
             consumer.close()
         return values
@@ -124,7 +122,7 @@ class ConfluentClient:
         if isolation not in self._observers:
             self._observers[isolation] = self._consumer(isolation, unique("observer"))
             self._open.append(self._observers[isolation].close)
-        _, end = self._observers[isolation].get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT)
+        _, end = self._observers[isolation].get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S)
         return int(end)
 
     def member(self, group: str, topic: str) -> ConfluentMember:
@@ -133,10 +131,10 @@ class ConfluentClient:
         self._open.append(member.leave)
         return member
 
-    def committed(self, group: str, topic: str, partition: int = 0) -> int:
+    def committed(self, group: str, topic: str, partition: int = 0, timeout_s: float = DEADLINE_S) -> int:
         consumer = self._consumer(COMMITTED, group)
         try:
-            [found] = consumer.committed([TopicPartition(topic, partition)], timeout=PENDING_TIMEOUT)
+            [found] = consumer.committed([TopicPartition(topic, partition)], timeout=timeout_s)
         except KafkaException as error:
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 raise

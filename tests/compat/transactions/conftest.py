@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.kafka_tools.jvm import Jvm
-from tests.compat.support import OUTSIDE, running_broker, unique
+from tests.compat.support import DEADLINE_S, OUTSIDE, running_broker, unique
 from tests.compat.transactions.clients import Client
 from tests.compat.transactions.confluent import ConfluentClient
 from tests.compat.transactions.features import transaction_version
@@ -76,13 +76,13 @@ def topic(admin: AdminClient, client: Client, request: pytest.FixtureRequest) ->
 
     def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
         name = unique(request.node.originalname.removeprefix("test_"))
-        admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(20)
+        admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(DEADLINE_S)
         made.append(name)
         return name
 
     yield create
     for name, deleted in (admin.delete_topics(made) if made else {}).items():
-        assert deleted.exception(20) is None, f"deleting {name}"
+        assert deleted.exception(DEADLINE_S) is None, f"deleting {name}"
 
 
 @pytest.fixture

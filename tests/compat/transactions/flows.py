@@ -11,12 +11,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import MemberToRemove
 from kafka.errors import NoError
 
-from tests.compat.support import eventually, unique, while_moving
+from tests.compat.support import DEADLINE_S, eventually, unique
 from tests.compat.transactions.processes import Program, transactions
 
 PARTITIONS = 4
-# Seconds without any progress after which a test fails. A slow machine may take any time, as long as it goes on.
-STALLED = 120.0
 # The source writes less while a program has this many inputs of a partition left, so that the end comes soon anywhere:
 BACKLOG = 1000
 # in one of this many rounds, which are a second.
@@ -84,7 +82,7 @@ def meanwhile(flows: Sequence[Flow], condition: Callable[[], bool], what: str, p
         return condition()
 
     try:
-        while_moving(met, what, progress, STALLED, interval=0.2)
+        eventually(met, what, interval=0.2, progress=progress)
     except AssertionError as error:
         told = [program.tail() for flow in flows for program in flow.programs]
         raise AssertionError("\n".join([str(error), *told])) from error
@@ -137,10 +135,10 @@ class Source:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(STALLED)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the source did not stop"
-        while_moving(
-            lambda: self._producer.flush(1) == 0, "the source's last records", lambda: len(self._producer), STALLED
+        eventually(
+            lambda: self._producer.flush(1) == 0, "the source's last records", progress=lambda: len(self._producer)
         )
 
     def abandon(self) -> None:
@@ -172,7 +170,7 @@ class Source:
 def create(bootstrap: str, topics: Sequence[str], configs: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(name, PARTITIONS, 1, config=configs or {}) for name in topics]).values():
-        made.result(STALLED)
+        made.result(DEADLINE_S)
 
 
 def committed(bootstrap: str, group: str, topic: str) -> list[int]:
@@ -181,7 +179,7 @@ def committed(bootstrap: str, group: str, topic: str) -> list[int]:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
         answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, asked)], require_stable=True)
-        found = answer[group].result(20).topic_partitions
+        found = answer[group].result(DEADLINE_S).topic_partitions
     except KafkaException:
         return []
     return [tp.offset for tp in found]
@@ -191,7 +189,7 @@ def members(bootstrap: str, group: str) -> dict[str, str]:
     """The member ids of a group by client id; empty while they are not known."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
-        found = admin.describe_consumer_groups([group])[group].result(20).members
+        found = admin.describe_consumer_groups([group])[group].result(DEADLINE_S).members
     except KafkaException:
         return {}
     return {member.client_id: member.member_id for member in found}
@@ -203,7 +201,7 @@ def only_member(bootstrap: str, flows: Sequence[Flow], number: int) -> None:
     def alone() -> list[bool]:
         return [list(members(bootstrap, flow.group)) == [flow.programs[number].client_id] for flow in flows]
 
-    eventually(lambda: all(alone()), f"only programs {number} in their groups", STALLED)
+    eventually(lambda: all(alone()), f"only programs {number} in their groups")
 
 
 def remove_member(bootstrap: str, group: str, client_id: str) -> None:
@@ -219,7 +217,7 @@ def remove_member(bootstrap: str, group: str, client_id: str) -> None:
                 admin.close()
         return bool(known)
 
-    eventually(removed, f"{client_id} removed from {group}", STALLED)
+    eventually(removed, f"{client_id} removed from {group}")
 
 
 def drained(flows: Sequence[Flow], bootstrap: str, source: Source) -> None:

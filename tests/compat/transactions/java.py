@@ -11,11 +11,10 @@ from py4j.java_gateway import JavaGateway, find_jar_path
 from py4j.protocol import Py4JJavaError
 
 from scripts.benchmark.peers import CACHE, QUIET, kafka_classpath
-from tests.compat.support import eventually, unique
+from tests.compat.support import DEADLINE_S, eventually, unique
 from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
 
-TIMEOUT_MS = 30_000
-PENDING_TIMEOUT_MS = 700
+TIMEOUT_MS = int(1000 * DEADLINE_S)
 JARS = CACHE.parent / "kafka-jars"
 
 # What the documentation of KafkaProducer says: fatal are these, after all else the transaction can be aborted.
@@ -162,7 +161,7 @@ class JavaClient:
                     values[partition].append(value)
                 return all(consumer.position(tp) >= end for tp, end in ends.items())
 
-            eventually(read, f"the ends of {topic}", TIMEOUT_MS / 1000, interval=0)
+            eventually(read, f"the ends of {topic}", interval=0, progress=lambda: sum(map(len, values)))
         finally:
             consumer.close()
         return values
@@ -180,10 +179,10 @@ class JavaClient:
         self._open.append(member.leave)
         return member
 
-    def committed(self, group: str, topic: str, partition: int = 0) -> int:
+    def committed(self, group: str, topic: str, partition: int = 0, timeout_s: float = DEADLINE_S) -> int:
         consumer = self._consumer(COMMITTED, group)
         tp = self._partition(topic, partition)
-        pending = _ms(self._java, PENDING_TIMEOUT_MS)
+        pending = _ms(self._java, int(timeout_s * 1000))
         try:
             if self.knows_kip_447:
                 asked = self._java.java.util.HashSet()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scripts.benchmark.peers import QUIET, kafka_classpath
+from tests.compat.support import DEADLINE_S
 from tests.compat.transactions.programs.stages import GIVEN_UP
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -108,7 +109,7 @@ class Program:
         """kill -9."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(DEADLINE_S)
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process = None

@@ -8,16 +8,15 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata
 
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
-
-TIMEOUT = 30
-PENDING_TIMEOUT = 0.7
 
 
 class PythonTransactor:
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._producer = KafkaProducer(linger_ms=0, retry_backoff_ms=20, max_block_ms=TIMEOUT * 1000, **settings)
+        self._producer = KafkaProducer(
+            linger_ms=0, retry_backoff_ms=20, max_block_ms=int(DEADLINE_S * 1000), **settings
+        )
         self._sent: list[Any] = []
 
     def init(self) -> None:
@@ -31,9 +30,9 @@ class PythonTransactor:
         self._sent.append(self._do(self._producer.send, topic, value, partition=partition))
 
     def flush(self) -> None:
-        self._do(self._producer.flush, TIMEOUT)
+        self._do(self._producer.flush, DEADLINE_S)
         for future in self._sent:
-            self._do(future.get, TIMEOUT)
+            self._do(future.get, DEADLINE_S)
 
     def send_offsets(self, metadata: Any, topic: str, offsets: Mapping[int, int]) -> None:
         positions = {
@@ -103,7 +102,7 @@ class PythonClient:
                     values[tp.partition] += [record.value for record in part]
                 return all(consumer.position(tp) >= ends[tp] for tp in asked)
 
-            eventually(read, f"the ends of {topic}", TIMEOUT, interval=0)
+            eventually(read, f"the ends of {topic}", interval=0, progress=lambda: sum(map(len, values)))
         finally:
             consumer.close()
         return values
@@ -121,10 +120,10 @@ class PythonClient:
         self._open.append(member.leave)
         return member
 
-    def committed(self, group: str, topic: str, partition: int = 0) -> int:
+    def committed(self, group: str, topic: str, partition: int = 0, timeout_s: float = DEADLINE_S) -> int:
         consumer = self._consumer(COMMITTED, group_id=group, enable_auto_commit=False)
         try:
-            found = consumer.committed(TopicPartition(topic, partition), timeout_ms=int(PENDING_TIMEOUT * 1000))
+            found = consumer.committed(TopicPartition(topic, partition), timeout_ms=int(timeout_s * 1000))
         except KafkaTimeoutError as error:
             raise TimeoutError(str(error)) from error
         finally:

@@ -14,7 +14,7 @@ from kafka.structs import OffsetAndMetadata
 
 from protocol.apis import ApiKey
 from tests.compat.crash.line import Line
-from tests.compat.support import BrokerProcess, eventually, need_own_broker, running_broker
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, need_own_broker, running_broker
 from tests.compat.transactions.clients import COMMITTED
 from tests.compat.transactions.confluent import ConfluentClient
 from tests.compat.transactions.flows import remove_member
@@ -62,7 +62,7 @@ class Program:
             found[:] = [self.inputs.poll(350)]
             return bool(found[0].records)
 
-        eventually(polled, "records", 60, interval=0)
+        eventually(polled, "records", interval=0)
         return found[0]
 
     def process(self, batch: Batch) -> None:
@@ -99,7 +99,7 @@ def broker(line: Line, tmp_path) -> Iterator[BrokerProcess]:
         line.lead_to(own.bootstrap)
         admin = AdminClient({"bootstrap.servers": line.address})
         for made in admin.create_topics([NewTopic(SOURCE, 2, 1), NewTopic(TARGET, 1, 1)]).values():
-            made.result(30)
+            made.result(DEADLINE_S)
         producer = KafkaProducer(bootstrap_servers=line.address)
         for value in INPUTS:
             producer.send(SOURCE, value, partition=0)

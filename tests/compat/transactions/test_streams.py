@@ -20,7 +20,6 @@ SETTINGS = {**PROMPT, "group.min.session.timeout.ms": "500", "offsets.topic.num.
 SESSION_TIMEOUT_MS = 6000 if OUTSIDE else 2000
 WORDS = [b"one", b"two", b"three", b"four", b"five"]
 ROUND = 200
-LONG = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -59,34 +58,41 @@ def test_a_word_count_counts_every_word_once(word_count, streams_broker, tmp_pat
             producer.send(source, word, chosen.randrange(PARTITIONS))
         producer.flush()
 
-    def told(isolation):
+    def results(isolation):
         return [value for part in client.read(target, isolation, PARTITIONS) for value in part]
 
-    def counted(wanted):
-        return lambda: len(told(COMMITTED)) >= wanted
+    def wait_for_counts(number, what, interval):
+        read = 0
+
+        def reached():
+            nonlocal read
+            read = len(results(COMMITTED))
+            return read >= number
+
+        eventually(reached, what, interval=interval, progress=lambda: read)
 
     program.start()
     try:
         write(ROUND)
-        eventually(counted(ROUND), "the first counts", LONG, interval=0.2)
+        wait_for_counts(ROUND, "the first counts", 0.2)
         for kill_broker in (False, True, False):
             before = counts.total()
             write(ROUND)
-            eventually(counted(before + 1), "it works on the next", LONG, interval=0.01)
+            wait_for_counts(before + 1, "counts of the next round", 0.01)
             if kill_broker and broker is not None:
                 broker.restart()
             else:
                 program.kill()
                 program.start()
             write(ROUND)
-            eventually(counted(counts.total()), "everything is counted", LONG, interval=0.2)
+            wait_for_counts(counts.total(), "all counts", 0.2)
     finally:
         program.kill()
         client.close()
     client = ConfluentClient(bootstrap)
     try:
-        values = told(COMMITTED)
-        assert len(told(UNCOMMITTED)) >= len(values)
+        values = results(COMMITTED)
+        assert len(results(UNCOMMITTED)) >= len(values)
         for word in WORDS:
             mine = [value for value in values if value.split()[0] == word]
             assert mine == [b"%s %d" % (word, number) for number in range(1, counts[word] + 1)]

@@ -5,7 +5,7 @@ import threading
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
 from stages import Arguments, Stages, give_up
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 # librdkafka 2.16 can wait for ever for a coordinator that was away, whatever its timeout (its issues 5456 and 5511).
 HANGS = 3.0
 

@@ -9,7 +9,7 @@ from kafka.structs import OffsetAndMetadata
 from stages import Arguments, Stages, give_up
 from transactional_consumer import Batch, TransactionalConsumer
 
-TIMEOUT = 30
+TIMEOUT = 120
 
 
 def main() -> None:

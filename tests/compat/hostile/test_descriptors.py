@@ -81,7 +81,7 @@ def test_more_logs_than_file_descriptors(tmp_path: Path) -> None:
         assert end_offset(peer, "second", served[0]) == 1
         request = DeleteTopicsRequest(topic_names=["first"], timeout_ms=20_000)
         assert peer.ask(request, 5, DeleteTopicsResponse).responses[0].error_code == 0
-        eventually(lambda: produce(peer, "second", missing) is ErrorCode.NONE, "the log is opened", 40)
+        eventually(lambda: produce(peer, "second", missing) is ErrorCode.NONE, "the log is opened")
         assert lines(broker, f"log opened partition=second-{missing}")
         assert not re.search("offline|internal error|Traceback", broker.errors), broker.errors
         peer.close()

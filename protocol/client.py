@@ -37,6 +37,7 @@ from protocol.framing import (
     decode_response_header,
     encode_frame,
     encode_request_header,
+    response_version,
 )
 from protocol.messages import message_classes
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -180,10 +181,7 @@ class ClientConnection:
                 f"response with correlation id {received_id}, expected {correlation_id} ({api_key.name})"
             )
         self.in_flight.popleft()
-        if api_key is ApiKey.API_VERSIONS and _is_unsupported_version(frame, body_pos):
-            # The broker does not know the version of the request and responds in version 0 (KIP-511).
-            version = 0
-        return Response(correlation_id, api_key, version, frame, body_pos)
+        return Response(correlation_id, api_key, response_version(frame, body_pos, api_key, version), frame, body_pos)
 
     # Versions.
 
@@ -240,8 +238,3 @@ class ClientConnection:
         name, software_version = self._software
         request = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
         return self.send(request, version)
-
-
-def _is_unsupported_version(frame: bytes, body_pos: int) -> bool:
-    # In all versions an ApiVersions response begins with its error code.
-    return int.from_bytes(frame[body_pos : body_pos + 2], "big") == ErrorCode.UNSUPPORTED_VERSION

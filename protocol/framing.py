@@ -12,7 +12,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from protocol.apis import APIS, ApiKey
-from protocol.errors import MalformedError
+from protocol.errors import ErrorCode, MalformedError
 from protocol.schema.primitives import Buffer
 from protocol.varints import skip_tagged_fields
 
@@ -20,6 +20,7 @@ _INT32 = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")
 SIZE_BYTES = _INT32.size
 MIN_RESPONSE_BYTES = 4  # a correlation id
+_UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class ParsedRequestHeader(NamedTuple):
@@ -91,6 +92,17 @@ def decode_response_header(buf: Buffer, api_key: int, version: int, pos: int = 0
     except (IndexError, StructError) as error:
         raise MalformedError("response header is truncated") from error
     return correlation_id, pos
+
+
+def response_version(frame: Buffer, body_pos: int, api_key: int, request_version: int) -> int:
+    """Return the version of the response body in a frame.
+
+    It is that of the request, except that brokers respond in version 0 to an unknown version of ApiVersions (KIP-511).
+    """
+    # In all versions an ApiVersions response begins with its error code.
+    if api_key == ApiKey.API_VERSIONS and frame[body_pos : body_pos + 2] == _UNSUPPORTED_VERSION:
+        return 0
+    return request_version
 
 
 def encode_frame(header: bytes, body: bytes) -> bytes:

@@ -43,6 +43,7 @@ COMMANDS = {
     "archive": CommandSource("kbroker.cli.archive.app", "app", "Archive topics as Parquet files."),
     "replay": CommandSource("kbroker.cli.replay.replay", "replay", "Produce the records of an archive to topics."),
     "pipeline": CommandSource("kbroker.cli.pipeline.app", "app", "Run Spark jobs on topics."),
+    "tools": CommandSource("kbroker.cli.tools.app", "app", "Print captured requests and responses."),
     "doctor": CommandSource("kbroker.cli.doctor.doctor", "doctor", "Check whether a broker can start and run well."),
 }
 

@@ -36,7 +36,8 @@ CLIENTS = {
     "pipeline": {"pipeline", "common", "config", "protocol"},
     "__main__": {"cli"},
 }
-# `kbroker start` is the one command that runs a broker; `kbroker log` and `kbroker doctor` read a broker's files.
+# `kbroker start` is the one command that runs a broker; `kbroker log` and `kbroker doctor` read a broker's files, and
+# `kbroker tools frame` shows record batches in the same way.
 CLIENT_EXCEPTIONS = {
     "kbroker/cli/start/start.py": {"broker", "runtime"},
     "kbroker/cli/log/dump.py": {"runtime"},
@@ -51,6 +52,7 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/doctor/doctor.py": {"runtime"},
     "kbroker/cli/doctor/check.py": {"common", "runtime", "storage"},
     "kbroker/cli/doctor/storage_checks.py": {"runtime", "storage"},
+    "kbroker/cli/tools/frame_records.py": {"storage"},
 }
 
 MACHINE = {

@@ -25,6 +25,8 @@ def format_item(item: DumpItem, colors: bool) -> str:
         case "damage":
             line = _damage(fields)
             return f"{_RED}{line}{_OFF}" if colors else line
+        case "incomplete":
+            return f"@{fields['position']}  {count_text(fields['size'], 'byte')} of an incomplete batch"
         case "line":
             return f"  {_escaped(fields['text'])}"
         case "change":

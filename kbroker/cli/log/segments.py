@@ -23,14 +23,15 @@ def read_segment(source: DumpFile, selection: DumpSelection) -> Iterator[DumpIte
             continue
         header = batch.header
         if selection.includes(header.base_offset, header.last_offset):
-            yield DumpItem("batch", _batch_fields(batch), batch.position)
+            yield DumpItem("batch", batch_fields(batch), batch.position)
             if selection.records or selection.values:
                 yield from _record_items(source, file, batch, selection)
         if batch.fault is not None:
             yield damage_item(Damage(batch.position, header.size, header.base_offset, batch.fault))
 
 
-def _batch_fields(batch: BatchAt) -> Fields:
+def batch_fields(batch: BatchAt) -> Fields:
+    """Return the fields of a "batch" item."""
     header = batch.header
     has_producer = header.producer_id >= 0
     return {
@@ -62,9 +63,9 @@ def _record_items(source: DumpFile, file: DiskFile, batch: BatchAt, selection: D
             offset = header.base_offset + record.offset_delta
             if not selection.includes(offset, offset):
                 continue
-            yield DumpItem("record", {"offset": offset, **_record_fields(record, selection.values)}, batch.position)
+            yield DumpItem("record", {"offset": offset, **record_fields(record, selection.values)}, batch.position)
             if header.is_control:
-                yield _control_item(record, batch)
+                yield control_item(record, batch)
             elif is_internal(source.topic):
                 yield _internal_item(source.topic, record, batch)
     except MalformedError as error:
@@ -72,7 +73,8 @@ def _record_items(source: DumpFile, file: DiskFile, batch: BatchAt, selection: D
             yield damage_item(Damage(batch.position, header.size, header.base_offset, str(error)))
 
 
-def _record_fields(record: Record, values: bool) -> Fields:
+def record_fields(record: Record, values: bool) -> Fields:
+    """Return the fields of a "record" item, except for its offset."""
     fields: Fields = {
         "timestamp": record.timestamp,
         "key_size": None if record.key is None else len(record.key),
@@ -89,7 +91,8 @@ def _record_fields(record: Record, values: bool) -> Fields:
     return fields
 
 
-def _control_item(record: Record, batch: BatchAt) -> DumpItem:
+def control_item(record: Record, batch: BatchAt) -> DumpItem:
+    """Return the "control" item of a control record."""
     try:
         kind = parse_control_type(record.key)
         if kind not in (ABORT, COMMIT):

@@ -1,0 +1,1 @@
+"""`kbroker tools`: look at what clients and brokers send each other."""

@@ -1,0 +1,48 @@
+"""`kbroker tools`: the commands and their help."""
+
+from typing import Annotated
+
+import typer
+
+from kbroker.cli.common.options import AsJson
+
+app = typer.Typer()
+
+
+@app.command("frame")
+def frame(
+    capture: Annotated[str | None, typer.Argument(metavar="[FRAMES]", show_default=False)] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="Read the frames from a file; `-`: standard input.")
+    ] = None,
+    response: Annotated[
+        str | None,
+        typer.Option("--response", metavar="API", help="The frames are responses of this API; needs --version."),
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option("--version", metavar="N", min=0, help="Version of the responses.")
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option("--request", metavar="FRAMES", help="The frames are the responses to these requests.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print captured requests or responses field by field, with their positions.
+
+    FRAMES is hex or base64, a file may also have the bytes themselves. There may be several frames, as on a connection;
+    a single one may be without its size. Requests say which API and version they are. Responses do not: pass
+    --response and --version, or the requests.
+
+    A damaged frame is printed up to the damage, with its position and what was expected there; the exit status is then
+    1. With --json, prints one JSON object per frame.
+
+    Example: kbroker tools frame 00000018000300010000000100026d650000000100066f7264657273
+
+    Example: kbroker tools frame --response Metadata --version 12 --file response.bin
+    """
+    from kbroker.cli.tools.capture import read_capture, read_text
+    from kbroker.cli.tools.frame import print_frames, response_source
+
+    data = read_capture(capture, file)
+    source = response_source(response, version, None if request is None else read_text(request))
+    raise typer.Exit(1 if print_frames(data, source, as_json) else 0)

@@ -1,0 +1,167 @@
+"""Splits captured bytes into frames and parses each with the grammar of its message."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocol.apis import APIS, ApiKey
+from protocol.framing import SIZE_BYTES, has_flexible_request_header, has_flexible_response_header, response_version
+from protocol.messages import message_classes
+from protocol.messages.header import RequestHeader, ResponseHeader
+from protocol.schema.grammar import Field, FieldError, parse_fields
+from protocol.schema.message import Message, message_info
+
+_API_KEY_AND_VERSION_BYTES = 4
+
+
+class FrameDamage(NamedTuple):
+    """What is wrong in a frame: `path` is the field, `reason` says what was expected there."""
+
+    position: int
+    path: tuple[str, ...]
+    reason: str
+
+
+class ResponseType(NamedTuple):
+    """API and version of the request of a response."""
+
+    api_key: int
+    version: int
+
+
+# The type of a response by its correlation id; None: it belongs to no request.
+ResponseTypes = Callable[[int], ResponseType | None]
+
+
+@dataclass
+class ParsedFrame:
+    """One frame. Positions are those in the capture. `size`: as the frame has it; None if it was captured without."""
+
+    start: int
+    size: int | None
+    kind: str  # "request" or "response"
+    api_key: int | None = None
+    version: int | None = None
+    header: list[Field] = field(default_factory=list)
+    body: list[Field] = field(default_factory=list)
+    damage: FrameDamage | None = None
+
+    @property
+    def api(self) -> str:
+        """The name of the API as in Kafka's message definitions, or of its key."""
+        if self.api_key is None:
+            return "unknown"
+        if self.api_key in APIS:
+            return APIS[self.api_key].name
+        return ApiKey(self.api_key).name if self.api_key in ApiKey.__members__.values() else str(self.api_key)
+
+    @property
+    def correlation_id(self) -> int | None:
+        return next((item.value for item in self.header if item.path == ("correlation_id",)), None)
+
+
+def parse_capture(data: bytes, response_types: ResponseTypes | None) -> list[ParsedFrame]:
+    """Parse all frames; `response_types`: None for requests.
+
+    A capture whose sizes do not fit may be one frame without its size, or damaged: the reading that is not damaged, or
+    has more fields, is returned.
+    """
+    with_sizes = _parse_with_sizes(data, response_types)
+    if with_sizes is not None and with_sizes[-1].size == len(data) - with_sizes[-1].start - SIZE_BYTES:
+        return with_sizes
+    without_size = [_parse_frame(data, 0, None, len(data), response_types)]
+    return max(filter(None, (with_sizes, without_size)), key=_parsed_well)
+
+
+def response_types_of(requests: list[ParsedFrame]) -> Mapping[int, ResponseType]:
+    """Return the types of the responses to requests, by correlation id."""
+    return {
+        request.correlation_id: ResponseType(request.api_key, request.version)
+        for request in requests
+        if request.correlation_id is not None and request.api_key is not None and request.version is not None
+    }
+
+
+def _parsed_well(frames: list[ParsedFrame]) -> tuple[bool, int]:
+    return all(frame.damage is None for frame in frames), sum(len(frame.header) + len(frame.body) for frame in frames)
+
+
+def _parse_with_sizes(data: bytes, response_types: ResponseTypes | None) -> list[ParsedFrame] | None:
+    frames: list[ParsedFrame] = []
+    position = 0
+    while position < len(data):
+        size = int.from_bytes(data[position : position + SIZE_BYTES], "big", signed=True)
+        content = position + SIZE_BYTES
+        if len(data) < content or size < 0:
+            if not frames:
+                return None
+            reason = f"size {size}" if len(data) >= content else f"{SIZE_BYTES} bytes of a frame's size expected"
+            damage = FrameDamage(position, ("size",), reason)
+            return [*frames, ParsedFrame(position, size, frames[0].kind, damage=damage)]
+        end = content + size
+        frame = _parse_frame(data[:end], content, size, min(end, len(data)), response_types)
+        frames.append(frame)
+        position = end
+    return frames
+
+
+def _parse_frame(
+    data: bytes, content: int, size: int | None, end: int, response_types: ResponseTypes | None
+) -> ParsedFrame:
+    start = content if size is None else content - SIZE_BYTES
+    frame = ParsedFrame(start, size, "request" if response_types is None else "response")
+    part = "header"
+    try:
+        if response_types is None:
+            position = _parse_request_header(frame, data, content)
+        else:
+            position = _parse_response_header(frame, data, content, response_types)
+        part = "body"
+        body_end = _parse_body(frame, data, position)
+        if body_end != end:
+            raise FieldError("", body_end, f"{end - body_end} bytes remain after the end of the message")
+    except FieldError as error:
+        frame.damage = FrameDamage(error.position, (part, *error.field_path), error.reason)
+    return frame
+
+
+def _parse_request_header(frame: ParsedFrame, data: bytes, position: int) -> int:
+    key_and_version = data[position : position + _API_KEY_AND_VERSION_BYTES]
+    flexible = False
+    if len(key_and_version) == _API_KEY_AND_VERSION_BYTES:
+        frame.api_key = int.from_bytes(key_and_version[:2], "big", signed=True)
+        frame.version = int.from_bytes(key_and_version[2:], "big", signed=True)
+        flexible = has_flexible_request_header(frame.api_key, frame.version)
+    return parse_fields(RequestHeader, 2 if flexible else 1, data, position, frame.header.append)
+
+
+def _parse_response_header(frame: ParsedFrame, data: bytes, start: int, response_types: ResponseTypes) -> int:
+    correlation_id = int.from_bytes(data[start : start + 4], "big", signed=True)
+    response_type = response_types(correlation_id)
+    if response_type is None:
+        parse_fields(ResponseHeader, 0, data, start, frame.header.append)
+        raise FieldError("", start, f"no request has the correlation id {correlation_id}")
+    frame.api_key, frame.version = response_type
+    flexible = has_flexible_response_header(*response_type)
+    position = parse_fields(ResponseHeader, 1 if flexible else 0, data, start, frame.header.append)
+    frame.version = response_version(data, position, *response_type)
+    return position
+
+
+def _parse_body(frame: ParsedFrame, data: bytes, position: int) -> int:
+    cls = _message_class(frame, position)
+    assert frame.version is not None
+    return parse_fields(cls, frame.version, data, position, frame.body.append)
+
+
+def _message_class(frame: ParsedFrame, position: int) -> type[Message]:
+    """Raise FieldError for an API or version whose fields are not known."""
+    assert frame.api_key is not None
+    if frame.api_key not in APIS:
+        raise FieldError("", position, f"kbroker does not have the fields of API {frame.api}")
+    cls = message_classes(frame.api_key)[0 if frame.kind == "request" else 1]
+    info = message_info(cls)
+    if not info.min_version <= (frame.version or 0) <= info.max_version:
+        known = f"{info.min_version} to {info.max_version}"
+        raise FieldError("", position, f"kbroker has {frame.api} in versions {known}, not {frame.version}")
+    return cls

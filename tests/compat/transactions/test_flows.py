@@ -21,13 +21,12 @@ from protocol.apis import ApiKey
 from tests.compat.crash.kills import repaired
 from tests.compat.crash.line import Line
 from tests.compat.reports import reports
-from tests.compat.support import OUTSIDE, BrokerProcess, eventually, running_broker
+from tests.compat.support import DEADLINE_S, OUTSIDE, BrokerProcess, eventually, running_broker
 from tests.compat.transactions.clients import COMMITTED, UNCOMMITTED
 from tests.compat.transactions.confluent import ConfluentClient
 from tests.compat.transactions.conftest import PROMPT, REPORT
 from tests.compat.transactions.flows import (
     PARTITIONS,
-    STALLED,
     Flow,
     Source,
     commits,
@@ -240,7 +239,7 @@ def views(bootstrap: str, flows: list[Flow]) -> dict[str, Views]:
             for partition in range(PARTITIONS):
                 ends = partial(client.end, flow.target, partition=partition)
                 eventually(
-                    lambda ends=ends: ends(COMMITTED) == ends(UNCOMMITTED), "the end of every transaction", STALLED
+                    lambda ends=ends: ends(COMMITTED) == ends(UNCOMMITTED), "the end of every transaction", DEADLINE_S
                 )
         return {
             flow.client: Views(*(client.read(flow.target, level, PARTITIONS) for level in (COMMITTED, UNCOMMITTED)))

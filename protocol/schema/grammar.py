@@ -33,7 +33,7 @@ _MAX_UVARINT_BYTES = 5
 _PATH_SEPARATOR = " -> "
 
 
-class Field(NamedTuple):
+class ParsedField(NamedTuple):
     """A field of a parsed message.
 
     path: the names of the structs around it and its own, elements of arrays as "[0]".
@@ -76,7 +76,7 @@ def plain(value: Any, version: int) -> Any:
 
 
 def parse_fields(
-    cls: type[Message], version: int, data: bytes, position: int, on_field: Callable[[Field], None]
+    cls: type[Message], version: int, data: bytes, position: int, on_field: Callable[[ParsedField], None]
 ) -> int:
     """Parse the message at a position of `data`; returns the position of its end.
 
@@ -104,7 +104,7 @@ def _read(stream: BytesIO, size: int, path: str) -> bytes:
 def _report(context: Any, path: str, kind: str, value: Any, start: int, stream: BytesIO) -> None:
     on_field = context._params.get("on_field")
     if on_field is not None:
-        on_field(Field(_split(path), kind, value, start, stream.tell()))
+        on_field(ParsedField(_split(path), kind, value, start, stream.tell()))
 
 
 class _Fixed(construct.Construct):  # type: ignore[misc]

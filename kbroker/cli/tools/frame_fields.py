@@ -8,7 +8,7 @@ from protocol.apis import APIS, ApiKey
 from protocol.framing import SIZE_BYTES, has_flexible_request_header, has_flexible_response_header, response_version
 from protocol.messages import message_classes
 from protocol.messages.header import RequestHeader, ResponseHeader
-from protocol.schema.grammar import Field, FieldError, parse_fields
+from protocol.schema.grammar import ParsedField, FieldError, parse_fields
 from protocol.schema.message import Message, message_info
 
 _API_KEY_AND_VERSION_BYTES = 4
@@ -42,8 +42,8 @@ class ParsedFrame:
     kind: str  # "request" or "response"
     api_key: int | None = None
     version: int | None = None
-    header: list[Field] = field(default_factory=list)
-    body: list[Field] = field(default_factory=list)
+    header: list[ParsedField] = field(default_factory=list)
+    body: list[ParsedField] = field(default_factory=list)
     damage: FrameDamage | None = None
 
     @property

@@ -13,7 +13,7 @@ from kbroker.cli.tools.frame_fields import ParsedFrame
 from kbroker.cli.tools.frame_records import record_items
 from protocol.apis import ApiKey
 from protocol.errors import error_name
-from protocol.schema.grammar import Field
+from protocol.schema.grammar import ParsedField
 
 _RED, _OFF = "\x1b[31m", "\x1b[0m"
 _MAX_BYTES_SHOWN = 64
@@ -45,7 +45,7 @@ class FrameText:
             field = " ".join(frame.damage.path)
             yield self._damage(f"DAMAGE at byte {frame.damage.position}, {field}: {frame.damage.reason}")
 
-    def _field_lines(self, frame: ParsedFrame, fields: list[Field]) -> Iterator[str]:
+    def _field_lines(self, frame: ParsedFrame, fields: list[ParsedField]) -> Iterator[str]:
         # The structs and arrays around the last printed field, for which there are headings.
         open_path: tuple[str, ...] = ()
         for field in fields:
@@ -86,7 +86,7 @@ class FrameText:
             fields["damage"] = {"position": position, "field": list(path), "reason": reason}
         return json.dumps(fields, ensure_ascii=False)
 
-    def _tree(self, frame: ParsedFrame, fields: list[Field]) -> dict[str, Any]:
+    def _tree(self, frame: ParsedFrame, fields: list[ParsedField]) -> dict[str, Any]:
         root: dict[str, Any] = {}
         for field in fields:
             container = _container(root, field.path[:-1])
@@ -119,7 +119,7 @@ def _container(root: dict[str, Any], path: tuple[str, ...]) -> Any:
     return container
 
 
-def _element_json(field: Field) -> Any:
+def _element_json(field: ParsedField) -> Any:
     if field.kind == "array":
         return None if field.value is None else []
     if field.kind == "uuid":
@@ -127,7 +127,7 @@ def _element_json(field: Field) -> Any:
     return field.value.hex() if isinstance(field.value, bytes) else field.value
 
 
-def _items(frame: ParsedFrame, field: Field) -> Iterator[DumpItem]:
+def _items(frame: ParsedFrame, field: ParsedField) -> Iterator[DumpItem]:
     data = field.value or b""
     return record_items(data, field.end - len(data), may_be_cut=frame.kind == "response")
 
@@ -136,7 +136,7 @@ def _line(position: int | None, depth: int, text: str) -> str:
     return f"{'' if position is None else position:>6}{'  ' * depth}{text}"
 
 
-def _value_text(field: Field) -> str:
+def _value_text(field: ParsedField) -> str:
     value, name = field.value, field.path[-1]
     if value is None:
         return "null"

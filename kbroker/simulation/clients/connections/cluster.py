@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from kbroker.simulation.checker.history import Place
-from kbroker.simulation.clients.connections.connection import Address, BrokerConnection, connect
+from kbroker.simulation.clients.connections.connection import Address, SimClientConnection, connect
 from kbroker.simulation.clients.connections.versions import Caps
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -63,10 +63,10 @@ class Cluster:
         self.caps: Caps = caps or {}
         self.timeout_s = timeout_s
         self._backoff_s = backoff_s
-        self._connections: dict[int, BrokerConnection] = {}
-        self._opening: dict[int, asyncio.Task[BrokerConnection]] = {}
-        self._any: BrokerConnection | None = None
-        self._own: list[BrokerConnection] = []
+        self._connections: dict[int, SimClientConnection] = {}
+        self._opening: dict[int, asyncio.Task[SimClientConnection]] = {}
+        self._any: SimClientConnection | None = None
+        self._own: list[SimClientConnection] = []
         self._closed = False
 
     async def rest(self) -> None:
@@ -84,13 +84,13 @@ class Cluster:
 
     # Leaders.
 
-    def leader_now(self, place: Place) -> BrokerConnection | None:
+    def leader_now(self, place: Place) -> SimClientConnection | None:
         """A connection to a partition's leader, if there is one already."""
         leader = self.leaders.get(place)
         connection = None if leader is None else self._connections.get(leader.node)
         return None if connection is None or connection.lost else connection
 
-    async def leader(self, place: Place) -> BrokerConnection:
+    async def leader(self, place: Place) -> SimClientConnection:
         """A connection to a partition's leader. Raises OSError."""
         if place not in self.leaders:
             await self.refresh([place[0]])
@@ -139,7 +139,7 @@ class Cluster:
 
     # Connections.
 
-    async def node(self, node: int) -> BrokerConnection:
+    async def node(self, node: int) -> SimClientConnection:
         """The connection to a node. Raises OSError; its partitions are asked for anew then."""
         connection = self._connections.get(node)
         if connection is not None and not connection.lost:
@@ -150,7 +150,7 @@ class Cluster:
         # Several may wait for it: one that is cancelled must not take it from the others.
         return await asyncio.shield(task)
 
-    async def _open(self, node: int) -> BrokerConnection:
+    async def _open(self, node: int) -> SimClientConnection:
         try:
             if node not in self.nodes:
                 raise AbsentError(f"no node {node} is known")
@@ -164,7 +164,7 @@ class Cluster:
         self._connections[node] = connection
         return connection
 
-    async def any(self) -> BrokerConnection:
+    async def any(self) -> SimClientConnection:
         """A connection to some node. Raises OSError when none of those that are known can be reached."""
         for connection in (*self._connections.values(), self._any):
             if connection is not None and not connection.lost:
@@ -181,7 +181,7 @@ class Cluster:
                 return self._any
         raise failure
 
-    async def coordinator(self, name: str, kind: int = GROUP) -> BrokerConnection:
+    async def coordinator(self, name: str, kind: int = GROUP) -> SimClientConnection:
         """A connection of its own to the coordinator of a group or transactional id, for joining keeps one busy. Raises
         OSError."""
         connection = await self.any()
@@ -195,7 +195,7 @@ class Cluster:
         self._own = [*(connection for connection in self._own if not connection.lost), own]
         return own
 
-    async def _connect(self, address: Address) -> BrokerConnection:
+    async def _connect(self, address: Address) -> SimClientConnection:
         connection = await connect(self.loop, address, self.client_id, self.caps, self.timeout_s)
         if self._closed:
             connection.close()

@@ -24,7 +24,7 @@ class PendingRequest(NamedTuple):
     on_response: ResponseCallback
 
 
-class BrokerConnection(asyncio.Protocol):
+class SimClientConnection(asyncio.Protocol):
     """Closes itself when a response does not arrive before the deadline of its request."""
 
     def __init__(
@@ -154,11 +154,11 @@ class BrokerConnection(asyncio.Protocol):
 
 async def connect(
     loop: asyncio.AbstractEventLoop, address: Address, client_id: str, caps: Mapping[int, int], timeout_s: float
-) -> BrokerConnection:
+) -> SimClientConnection:
     """Connect and negotiate versions. Raises OSError, including ConnectionLostError and TimeoutError."""
     async with asyncio.timeout(timeout_s):
         _, connection = await loop.create_connection(
-            lambda: BrokerConnection(loop, client_id, caps, timeout_s), *address
+            lambda: SimClientConnection(loop, client_id, caps, timeout_s), *address
         )
         try:
             await connection.negotiate()

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import BrokerConnection, ConnectionLostError
+from kbroker.simulation.clients.connections.connection import SimClientConnection, ConnectionLostError
 from protocol.errors import ErrorCode
 
-Attempt = Callable[[BrokerConnection], Awaitable[ErrorCode]]
+Attempt = Callable[[SimClientConnection], Awaitable[ErrorCode]]
 
 # The coordinator is another one, or will be.
 ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -75,9 +75,9 @@ class Coordinator:
     def __init__(self, cluster: Cluster, name: str, kind: int) -> None:
         self._cluster = cluster
         self._name, self._kind = name, kind
-        self._connection: BrokerConnection | None = None
+        self._connection: SimClientConnection | None = None
 
-    async def find(self) -> BrokerConnection:
+    async def find(self) -> SimClientConnection:
         """Raises OSError."""
         if self._connection is None or self._connection.lost:
             self._connection = await self._cluster.coordinator(self._name, self._kind)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from kbroker.simulation.checker.history import Commit, Committed, History, Outcome, Place
 from kbroker.simulation.clients.connections.cluster import NO_ID, Cluster
-from kbroker.simulation.clients.connections.connection import BrokerConnection
+from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -62,7 +62,9 @@ class GroupOffsets:
         self._process = process
         self._group = group
 
-    async def commit(self, coordinator: BrokerConnection, who: Membership, positions: Mapping[Place, At]) -> ErrorCode:
+    async def commit(
+        self, coordinator: SimClientConnection, who: Membership, positions: Mapping[Place, At]
+    ) -> ErrorCode:
         """One attempt; gives the first error of any partition. Raises ConnectionLostError."""
         offsets = {place: offset for place, (offset, _) in positions.items()}
         action = Commit(self._group, who.member_id, who.generation, offsets)
@@ -80,7 +82,7 @@ class GroupOffsets:
             self._history.end(operation, outcome, detail)
         return error
 
-    async def committed(self, coordinator: BrokerConnection, places: Iterable[Place]) -> dict[Place, At]:
+    async def committed(self, coordinator: SimClientConnection, places: Iterable[Place]) -> dict[Place, At]:
         """-1 for nothing. Raises ConnectionLostError, RefusedError."""
         action = Committed(self._group)
         operation = self._history.begin(self._process, action)
@@ -101,7 +103,7 @@ class Bookmarks:
         self._cluster = cluster
         self._group = group
         self._offsets = GroupOffsets(cluster, history, process, group)
-        self._coordinator: BrokerConnection | None = None
+        self._coordinator: SimClientConnection | None = None
 
     async def read(self, places: Iterable[Place]) -> dict[Place, At]:
         """-1 for nothing. Raises OSError, RefusedError."""
@@ -117,7 +119,7 @@ class Bookmarks:
             self._coordinator = None
         return error is ErrorCode.NONE
 
-    async def _find(self) -> BrokerConnection:
+    async def _find(self) -> SimClientConnection:
         if self._coordinator is None or self._coordinator.lost:
             self._coordinator = await self._cluster.coordinator(self._group)
         return self._coordinator
@@ -125,7 +127,7 @@ class Bookmarks:
 
 async def _commit(
     cluster: Cluster,
-    coordinator: BrokerConnection,
+    coordinator: SimClientConnection,
     group: str,
     who: Membership,
     offsets: Mapping[Place, At],
@@ -155,7 +157,7 @@ async def _commit(
 
 
 async def committed(
-    cluster: Cluster, coordinator: BrokerConnection, group: str, places: Iterable[Place]
+    cluster: Cluster, coordinator: SimClientConnection, group: str, places: Iterable[Place]
 ) -> dict[Place, At]:
     """(offset, leader epoch) that a group has committed, -1 for nothing. Raises ConnectionLostError, RefusedError."""
     version = coordinator.version(ApiKey.OFFSET_FETCH)

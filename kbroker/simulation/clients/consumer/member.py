@@ -12,7 +12,7 @@ from random import Random
 
 from kbroker.simulation.checker.history import History, Join, Outcome, Place, Read
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import BrokerConnection
+from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS
 from kbroker.simulation.clients.consumer.assignors import ASSIGNORS, assigned, assignment, subscribed, subscription
 from kbroker.simulation.clients.consumer.consumer import Consumer, Position
@@ -83,7 +83,7 @@ class Member:
         # The consumer's positions are those of what it was given in this generation.
         self._owns = False
         self._counts: dict[str, int] = {}
-        self._coordinator: BrokerConnection | None = None
+        self._coordinator: SimClientConnection | None = None
         self._finding = asyncio.Lock()
         self._beating: asyncio.Task[None] | None = None
 
@@ -188,7 +188,7 @@ class Member:
         self._beating = self._cluster.loop.create_task(self._beat())
         return await self._take_over(action.partitions)
 
-    async def _join(self, coordinator: BrokerConnection, action: Join) -> None:
+    async def _join(self, coordinator: SimClientConnection, action: Join) -> None:
         """JoinGroup and SyncGroup; what comes of it goes into the action. Raises OSError, RefusedError."""
         answer = await self._ask_to_join(coordinator)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -213,7 +213,7 @@ class Member:
             raise RefusedError(synced.error_code)
         action.partitions = tuple(assigned(synced.assignment))
 
-    async def _ask_to_join(self, coordinator: BrokerConnection) -> JoinGroupResponse:
+    async def _ask_to_join(self, coordinator: SimClientConnection) -> JoinGroupResponse:
         metadata = subscription(self._topics)
         request = JoinGroupRequest(
             group_id=self._group,
@@ -242,7 +242,7 @@ class Member:
         """A rebalance takes as long as its slowest member is allowed to."""
         return self.config.rebalance_timeout_ms / 1000 + 5
 
-    def _make_sure_of_version(self, coordinator: BrokerConnection) -> None:
+    def _make_sure_of_version(self, coordinator: SimClientConnection) -> None:
         if self.config.instance_id is not None:
             for key, first in STATIC_MEMBERS.items():
                 assert coordinator.version(key) >= first, f"{ApiKey(key).name} does not know of static members"
@@ -280,7 +280,7 @@ class Member:
 
     # The coordinator, and what it says.
 
-    async def _find(self) -> BrokerConnection:
+    async def _find(self) -> SimClientConnection:
         """Raises OSError."""
         async with self._finding:
             if self._coordinator is None or self._coordinator.lost:

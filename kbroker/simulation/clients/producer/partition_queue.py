@@ -23,7 +23,7 @@ Identity = tuple[int, int]
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class QueuedBatch:
     """`undecided`: an attempt has been made of which it is not certain that it had no effect. `attempted`: the
     history's step at the last attempt."""
 
@@ -52,7 +52,7 @@ class Lane:
 
     def __init__(self, place: Place, idempotent: bool, max_in_flight: int, attributes: int = 0) -> None:
         self.place = place
-        self.window: list[Batch] = []
+        self.window: list[QueuedBatch] = []
         self.in_flight = 0
         self.resting = False
         self.broken = False
@@ -71,7 +71,7 @@ class Lane:
         self._orders += 1
         return self._orders - 1
 
-    def next(self, identity: Identity) -> Batch | None:
+    def next(self, identity: Identity) -> QueuedBatch | None:
         """The batch that may be sent now, if any. `identity` is the producer's at present."""
         if self.resting or self.broken or self.in_flight >= self._max_in_flight:
             return None
@@ -86,7 +86,7 @@ class Lane:
             return None
         return batch
 
-    def prepare(self, batch: Batch) -> bytearray:
+    def prepare(self, batch: QueuedBatch) -> bytearray:
         """What to send of a batch, for the first time or again."""
         if batch.data is None:
             producer_id, epoch = self.identity
@@ -106,19 +106,19 @@ class Lane:
         self.in_flight += 1
         return batch.data
 
-    def returned(self, batch: Batch) -> None:
+    def returned(self, batch: QueuedBatch) -> None:
         batch.in_flight = False
         self.in_flight -= 1
 
-    def acknowledged(self, batch: Batch) -> None:
+    def acknowledged(self, batch: QueuedBatch) -> None:
         self._proven = True
         self._acknowledged_order = max(self._acknowledged_order, batch.order)
 
-    def given_up(self, batch: Batch) -> None:
+    def given_up(self, batch: QueuedBatch) -> None:
         """It has got no acknowledgement: behind its sequence there is a gap."""
         self.broken = self.broken or (self._idempotent and batch.sequence != NO_SEQUENCE)
 
-    def cannot_repeat(self) -> list[Batch]:
+    def cannot_repeat(self) -> list[QueuedBatch]:
         """Which batches of a broken sequence must not go again under a new epoch."""
         last = max((at for at, batch in enumerate(self.window) if batch.undecided), default=-1)
         return [batch for at, batch in enumerate(self.window) if at <= last or batch.order < self._acknowledged_order]

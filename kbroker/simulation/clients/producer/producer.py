@@ -11,8 +11,8 @@ from random import Random
 
 from kbroker.simulation.checker.history import History, Operation, Outcome, Place, Send
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import BrokerConnection, ConnectionLostError
-from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Batch, Identity, Lane
+from kbroker.simulation.clients.connections.connection import SimClientConnection, ConnectionLostError
+from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, QueuedBatch, Identity, Lane
 from kbroker.simulation.clients.workloads.values import Shape, records
 from kbroker.simulation.runtime.clock import EPOCH_MS
 from protocol.apis import ApiKey
@@ -123,7 +123,7 @@ class Producer:
         codec = self._random.choice(self.config.shape.codecs)
         done: asyncio.Future[Operation] = self._loop.create_future()
         deadline = now + self.config.delivery_timeout_s
-        batch = Batch(operation, place, order, content, codec, deadline, done)
+        batch = QueuedBatch(operation, place, order, content, codec, deadline, done)
         lane.window.append(batch)
         if self._closed:
             self._end(lane, batch, Outcome.FAILED, "the producer is closed")
@@ -171,9 +171,9 @@ class Producer:
             for connection, batches in requests.items():
                 self._post(connection, batches)
 
-    def _requests(self) -> dict[BrokerConnection, list[Batch]]:
+    def _requests(self) -> dict[SimClientConnection, list[QueuedBatch]]:
         """At most one batch of each partition, by the connection on which it goes."""
-        requests: dict[BrokerConnection, list[Batch]] = {}
+        requests: dict[SimClientConnection, list[QueuedBatch]] = {}
         for lane in self._lanes.values():
             if not lane.window or (batch := lane.next(self.identity)) is None:
                 continue
@@ -190,10 +190,10 @@ class Producer:
         """Whether batches may be sent to this partition now."""
         return True
 
-    def _version(self, connection: BrokerConnection) -> int:
+    def _version(self, connection: SimClientConnection) -> int:
         return connection.version(ApiKey.PRODUCE)
 
-    def _post(self, connection: BrokerConnection, batches: list[Batch]) -> None:
+    def _post(self, connection: SimClientConnection, batches: list[QueuedBatch]) -> None:
         version = self._version(connection)
         topics: dict[str, TopicProduceData] = {}
         for batch in batches:
@@ -219,13 +219,13 @@ class Producer:
 
     # Answers.
 
-    def _not_answered(self, batches: list[Batch]) -> None:
+    def _not_answered(self, batches: list[QueuedBatch]) -> None:
         for batch in batches:
             lane = self._lanes[batch.place]
             lane.returned(batch)
             self._end(lane, batch, Outcome.UNKNOWN, "no acknowledgement was asked for")
 
-    def _on_response(self, batches: list[Batch], response: Response | None) -> None:
+    def _on_response(self, batches: list[QueuedBatch], response: Response | None) -> None:
         results: dict[Place, PartitionProduceResponse] = {}
         if response is not None:
             for topic in response.decode(ProduceResponse).responses:
@@ -242,7 +242,7 @@ class Producer:
                 self._mend(lane)
         self._go_on()
 
-    def _heed(self, lane: Lane, batch: Batch, result: PartitionProduceResponse | None) -> None:
+    def _heed(self, lane: Lane, batch: QueuedBatch, result: PartitionProduceResponse | None) -> None:
         if result is None:
             batch.undecided = True
             self._try_again(lane, batch, "no answer")
@@ -270,7 +270,7 @@ class Producer:
         else:
             self._give_up(lane, batch, code.name)
 
-    def _try_again(self, lane: Lane, batch: Batch, reason: str) -> None:
+    def _try_again(self, lane: Lane, batch: QueuedBatch, reason: str) -> None:
         if self._closed or self._loop.time() >= batch.deadline:
             self._give_up(lane, batch, reason)
         elif not lane.resting:
@@ -281,11 +281,11 @@ class Producer:
         lane.resting = False
         self._go_on()
 
-    def _give_up(self, lane: Lane, batch: Batch, reason: str) -> None:
+    def _give_up(self, lane: Lane, batch: QueuedBatch, reason: str) -> None:
         lane.given_up(batch)
         self._end(lane, batch, Outcome.UNKNOWN if batch.undecided else Outcome.FAILED, reason)
 
-    def _end(self, lane: Lane, batch: Batch, outcome: Outcome, detail: str) -> None:
+    def _end(self, lane: Lane, batch: QueuedBatch, outcome: Outcome, detail: str) -> None:
         lane.window.remove(batch)
         self._history.end(batch.operation, outcome, detail)
         if not batch.done.done():

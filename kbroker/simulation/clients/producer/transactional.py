@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from kbroker.simulation.checker.history import EndTransaction, History, Operation, Outcome, Place, Send
 from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
-from kbroker.simulation.clients.connections.connection import BrokerConnection
+from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.connections.coordinator import (
     FATAL_TO_PRODUCE,
     AbortableError,
@@ -29,7 +29,7 @@ from kbroker.simulation.clients.connections.coordinator import (
     error_of,
     first_error,
 )
-from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Batch, Identity, Lane
+from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, QueuedBatch, Identity, Lane
 from kbroker.simulation.clients.producer.producer import (
     FIRST_RESUMING_VERSION,
     WITHOUT_EFFECT,
@@ -127,7 +127,7 @@ class TransactionalProducer(Producer):
         """Take the transactional id over from whoever had it, or a new epoch; what was open is ended by that. Raises
         FatalError."""
 
-        async def attempt(connection: BrokerConnection) -> ErrorCode:
+        async def attempt(connection: SimClientConnection) -> ErrorCode:
             self.version = _version(connection)
             request = InitProducerIdRequest(
                 transactional_id=self.transactional_id, transaction_timeout_ms=self.config.timeout_ms
@@ -215,7 +215,7 @@ class TransactionalProducer(Producer):
             transactional_id=self.transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=commit
         )
 
-        async def attempt(connection: BrokerConnection) -> ErrorCode:
+        async def attempt(connection: SimClientConnection) -> ErrorCode:
             answer = await connection.request(request, EndTxnResponse, version=self._capped(connection, ApiKey.END_TXN))
             if not answer.error_code and answer.producer_id >= 0:
                 self._become((answer.producer_id, answer.producer_epoch))
@@ -252,11 +252,11 @@ class TransactionalProducer(Producer):
         lane.restart(self.identity)
         return lane
 
-    def _capped(self, connection: BrokerConnection, key: ApiKey) -> int:
+    def _capped(self, connection: SimClientConnection, key: ApiKey) -> int:
         version = connection.version(key)
         return version if self.version >= VERSION_2 else min(version, FIRST_OF_VERSION_2[key] - 1)
 
-    def _version(self, connection: BrokerConnection) -> int:
+    def _version(self, connection: SimClientConnection) -> int:
         return self._capped(connection, ApiKey.PRODUCE)
 
     def _may_go(self, lane: Lane) -> bool:
@@ -296,7 +296,7 @@ class TransactionalProducer(Producer):
             ],
         )
 
-        async def attempt(connection: BrokerConnection) -> ErrorCode:
+        async def attempt(connection: SimClientConnection) -> ErrorCode:
             version = min(connection.version(ApiKey.ADD_PARTITIONS_TO_TXN), LAST_ADD_PARTITIONS)
             answer = await connection.request(request, AddPartitionsToTxnResponse, version=version)
             codes = [
@@ -322,7 +322,7 @@ class TransactionalProducer(Producer):
 
     # Answers.
 
-    def _heed(self, lane: Lane, batch: Batch, result: PartitionProduceResponse | None) -> None:
+    def _heed(self, lane: Lane, batch: QueuedBatch, result: PartitionProduceResponse | None) -> None:
         code = ErrorCode.NONE if result is None else ErrorCode(result.error_code)
         self.lost = self.lost or result is None
         early = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch is not lane.window[0]
@@ -336,13 +336,13 @@ class TransactionalProducer(Producer):
             batch.undecided = batch.undecided or code not in WITHOUT_EFFECT
             self._give_up(lane, batch, code.name, error_of(code, FATAL_TO_PRODUCE))
 
-    def _try_again(self, lane: Lane, batch: Batch, reason: str) -> None:
+    def _try_again(self, lane: Lane, batch: QueuedBatch, reason: str) -> None:
         if self.failure is not None:
             self._give_up(lane, batch, reason)
         else:
             super()._try_again(lane, batch, reason)
 
-    def _give_up(self, lane: Lane, batch: Batch, reason: str, error: TransactionError | None = None) -> None:
+    def _give_up(self, lane: Lane, batch: QueuedBatch, reason: str, error: TransactionError | None = None) -> None:
         if batch not in lane.window:
             # With another one that was given up.
             return
@@ -360,7 +360,7 @@ class TransactionalProducer(Producer):
         """The transaction has failed with the batch: sequences begin anew with the next identity."""
 
 
-def _version(connection: BrokerConnection) -> int:
+def _version(connection: SimClientConnection) -> int:
     """Of transactions, as this broker and this client have them."""
     knows = all(connection.version(key) >= first for key, first in FIRST_OF_VERSION_2.items())
     return VERSION_2 if knows and connection.finalized_features.get(FEATURE, 0) >= VERSION_2 else VERSION_2 - 1

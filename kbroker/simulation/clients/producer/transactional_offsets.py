@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from kbroker.simulation.checker.history import Commit, Outcome, Place
 from kbroker.simulation.clients.connections.cluster import GROUP
-from kbroker.simulation.clients.connections.connection import BrokerConnection
+from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.connections.coordinator import AbortableError, Coordinator, Tries, error_of, first_error
 from kbroker.simulation.clients.consumer.group_offsets import At, Membership
 from kbroker.simulation.clients.producer.transactional import FIRST_OF_VERSION_2, VERSION_2, TransactionalProducer
@@ -62,7 +62,7 @@ async def _add_offsets(producer: TransactionalProducer, group: str) -> ErrorCode
         transactional_id=producer.transactional_id, producer_id=producer_id, producer_epoch=epoch, group_id=group
     )
 
-    async def attempt(connection: BrokerConnection) -> ErrorCode:
+    async def attempt(connection: SimClientConnection) -> ErrorCode:
         return ErrorCode((await connection.request(request, AddOffsetsToTxnResponse)).error_code)
 
     tries = Tries()
@@ -75,7 +75,7 @@ async def _add_offsets(producer: TransactionalProducer, group: str) -> ErrorCode
 async def _commit(
     producer: TransactionalProducer, group: str, who: Membership, positions: Mapping[Place, At], tries: Tries
 ) -> ErrorCode:
-    async def attempt(connection: BrokerConnection) -> ErrorCode:
+    async def attempt(connection: SimClientConnection) -> ErrorCode:
         version = connection.version(ApiKey.TXN_OFFSET_COMMIT)
         if producer.version < VERSION_2:
             version = min(version, FIRST_OF_VERSION_2[ApiKey.TXN_OFFSET_COMMIT] - 1)

@@ -9,7 +9,7 @@ from random import Random
 
 from kbroker.simulation.checker.history import Place
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import BrokerConnection
+from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.consumer.fetch_session import INITIAL_EPOCH
 from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
 from kbroker.simulation.clients.workloads.workload import Setting
@@ -41,7 +41,7 @@ async def wait_alone(setting: Setting, random: Random, place: Place) -> None:
             cluster.close()
 
 
-async def _connect(clusters: list[Cluster], place: Place) -> tuple[list[BrokerConnection], int]:
+async def _connect(clusters: list[Cluster], place: Place) -> tuple[list[SimClientConnection], int]:
     while True:
         try:
             connections = [await cluster.leader(place) for cluster in clusters]
@@ -53,7 +53,7 @@ async def _connect(clusters: list[Cluster], place: Place) -> tuple[list[BrokerCo
 
 
 async def _wait_for_deadlines(
-    loop: asyncio.AbstractEventLoop, connections: list[BrokerConnection], place: Place, end: int
+    loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], place: Place, end: int
 ) -> None:
     """The deadline of the second fetch comes after that of the first, when no request sets a timer any more."""
     waits = [
@@ -64,7 +64,7 @@ async def _wait_for_deadlines(
 
 
 async def _supersede(
-    loop: asyncio.AbstractEventLoop, connections: list[BrokerConnection], place: Place, end: int
+    loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], place: Place, end: int
 ) -> None:
     """A client has lost a connection on which a fetch waits, and sends its next fetch on another one."""
     session_id = (await _fetch_in_time(loop, connections[0], _request(place, end, 0, INITIAL_EPOCH), 0.0)).session_id
@@ -85,7 +85,7 @@ async def _supersede(
 
 
 async def _fetch_in_time(
-    loop: asyncio.AbstractEventLoop, connection: BrokerConnection, request: FetchRequest, wait_s: float
+    loop: asyncio.AbstractEventLoop, connection: SimClientConnection, request: FetchRequest, wait_s: float
 ) -> FetchResponse:
     begun = loop.time()
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
-from kbroker.simulation.clients.connections.connection import BrokerConnection, ConnectionLostError, connect
+from kbroker.simulation.clients.connections.connection import SimClientConnection, ConnectionLostError, connect
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS, older
 from protocol.apis import APIS, ApiKey
 from protocol.client import Response, UnexpectedResponseError, UnsupportedVersionError
@@ -21,7 +21,9 @@ from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 
 
-async def connected(machine: Machine, caps: dict[int, int] | None = None, timeout_s: float = 5.0) -> BrokerConnection:
+async def connected(
+    machine: Machine, caps: dict[int, int] | None = None, timeout_s: float = 5.0
+) -> SimClientConnection:
     return await connect(machine.loop, (HOST, PORT), "client", caps or {}, timeout_s)
 
 
@@ -133,17 +135,17 @@ def response_frame(correlation_id: int) -> bytes:
 
 
 @pytest.fixture
-def connection() -> Iterator[BrokerConnection]:
+def connection() -> Iterator[SimClientConnection]:
     """A connection to a broker that is the test."""
     loop = asyncio.new_event_loop()
-    connection = BrokerConnection(loop, "client", {}, 5.0)
+    connection = SimClientConnection(loop, "client", {}, 5.0)
     connection.connection_made(_Transport())
     yield connection
     connection.close()
     loop.close()
 
 
-def test_each_response_is_passed_to_the_callback_of_its_request(connection: BrokerConnection) -> None:
+def test_each_response_is_passed_to_the_callback_of_its_request(connection: SimClientConnection) -> None:
     received: list[tuple[int, Response | None]] = []
     for number in (1, 2, 3):
         connection.send(HEARTBEAT, 4, lambda response, number=number: received.append((number, response)))  # type: ignore[misc]
@@ -156,7 +158,7 @@ def test_each_response_is_passed_to_the_callback_of_its_request(connection: Brok
     assert [response.correlation_id for _, response in received if response] == [1, 2, 3]
 
 
-def test_no_response_is_passed_on_after_a_callback_has_closed_the_connection(connection: BrokerConnection) -> None:
+def test_no_response_is_passed_on_after_a_callback_has_closed_the_connection(connection: SimClientConnection) -> None:
     received: list[Response | None] = []
 
     def close(response: Response | None) -> None:
@@ -168,7 +170,7 @@ def test_no_response_is_passed_on_after_a_callback_has_closed_the_connection(con
     assert received == [None]
 
 
-def test_a_response_out_of_order_is_an_error(connection: BrokerConnection) -> None:
+def test_a_response_out_of_order_is_an_error(connection: SimClientConnection) -> None:
     for _ in range(2):
         connection.send(HEARTBEAT, 4, lambda response: None)
     with pytest.raises(UnexpectedResponseError, match="correlation id 2, expected 1"):

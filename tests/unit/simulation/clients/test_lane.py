@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.simulation.checker.history import Operation, Send
-from kbroker.simulation.clients.producer.partition_queue import Batch, Lane
+from kbroker.simulation.clients.producer.partition_queue import QueuedBatch, Lane
 from protocol.records.batch import NO_SEQUENCE, parse_header
 
 PLACE = ("t", 0)
@@ -17,7 +17,7 @@ def lane_of(loop: asyncio.AbstractEventLoop, count: int, idempotent: bool = True
     for value in range(count):
         operation = Operation(value, "p", Send(PLACE, (value, value), value), value, 0)
         records = [(0, None, b"%d" % value, ())] * 2
-        lane.window.append(Batch(operation, PLACE, lane.next_order(), records, 0, 10.0, loop.create_future()))
+        lane.window.append(QueuedBatch(operation, PLACE, lane.next_order(), records, 0, 10.0, loop.create_future()))
     return lane
 
 

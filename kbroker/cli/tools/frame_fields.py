@@ -8,7 +8,7 @@ from protocol.apis import APIS, ApiKey
 from protocol.framing import SIZE_BYTES, has_flexible_request_header, has_flexible_response_header, response_version
 from protocol.messages import message_classes
 from protocol.messages.header import RequestHeader, ResponseHeader
-from protocol.schema.grammar import ParsedField, FieldError, parse_fields
+from protocol.schema.grammar import FieldError, ParsedField, parse_fields
 from protocol.schema.message import Message, message_info
 
 _API_KEY_AND_VERSION_BYTES = 4

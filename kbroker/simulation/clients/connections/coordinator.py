@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import SimClientConnection, ConnectionLostError
+from kbroker.simulation.clients.connections.connection import ConnectionLostError, SimClientConnection
 from protocol.errors import ErrorCode
 
 Attempt = Callable[[SimClientConnection], Awaitable[ErrorCode]]

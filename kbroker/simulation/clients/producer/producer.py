@@ -11,8 +11,8 @@ from random import Random
 
 from kbroker.simulation.checker.history import History, Operation, Outcome, Place, Send
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import SimClientConnection, ConnectionLostError
-from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, QueuedBatch, Identity, Lane
+from kbroker.simulation.clients.connections.connection import ConnectionLostError, SimClientConnection
+from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Identity, Lane, QueuedBatch
 from kbroker.simulation.clients.workloads.values import Shape, records
 from kbroker.simulation.runtime.clock import EPOCH_MS
 from protocol.apis import ApiKey

@@ -29,7 +29,7 @@ from kbroker.simulation.clients.connections.coordinator import (
     error_of,
     first_error,
 )
-from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, QueuedBatch, Identity, Lane
+from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Identity, Lane, QueuedBatch
 from kbroker.simulation.clients.producer.producer import (
     FIRST_RESUMING_VERSION,
     WITHOUT_EFFECT,

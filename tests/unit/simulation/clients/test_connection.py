@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
-from kbroker.simulation.clients.connections.connection import SimClientConnection, ConnectionLostError, connect
+from kbroker.simulation.clients.connections.connection import ConnectionLostError, SimClientConnection, connect
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS, older
 from protocol.apis import APIS, ApiKey
 from protocol.client import Response, UnexpectedResponseError, UnsupportedVersionError

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.simulation.checker.history import Operation, Send
-from kbroker.simulation.clients.producer.partition_queue import QueuedBatch, Lane
+from kbroker.simulation.clients.producer.partition_queue import Lane, QueuedBatch
 from protocol.records.batch import NO_SEQUENCE, parse_header
 
 PLACE = ("t", 0)

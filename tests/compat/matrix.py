@@ -11,6 +11,8 @@ CLIENTS = {
     "kafka_tools": "Kafka's tools",
     "old_java": "old Java clients",
     "spark": "Spark",
+    "go": "Go (franz-go)",
+    "javascript": "JavaScript (KafkaJS)",
     "cli": "kbroker CLI",
     "wire": "raw frames (kio)",
 }
@@ -49,6 +51,7 @@ FEATURES = (
     "bad frames",
     "hostile clients",
     "command line",
+    "examples",
 )
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"

@@ -22,7 +22,6 @@ rows = (
     .option("subscribe", topic)
     .load()
     .selectExpr("partition", "offset", "CAST(key AS STRING)", "CAST(value AS STRING)")
-    .orderBy("partition", "offset")
 )
 for row in rows.collect():
     print(f"{row.partition}:{row.offset} {row.key} = {row.value}")

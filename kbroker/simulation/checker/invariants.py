@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.simulation.checker.history import Place
-from kbroker.simulation.disk.log_files import INTERNAL, Batch, batches, durable_end, segments
+from kbroker.simulation.disk.log_files import INTERNAL, StoredBatch, durable_end, read_batches, segment_files
 from protocol.records.batch import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class LogWalk:
     def go_on(self, machine: Machine, partition: Partition) -> str | None:
         log = partition.log
         compacted = self._internal = partition.tp.topic in INTERNAL
-        for base, path in segments(machine.disk, log.directory):
+        for base, path in segment_files(machine.disk, log.directory):
             if base < self._base or (compacted and base != log.active.base_offset):
                 continue
             if base > self._base:
@@ -173,7 +173,7 @@ class LogWalk:
                 self.whole = self.whole or base == 0
                 self._base, self._position = base, 0
             data = machine.disk.data(path)
-            for batch in batches(data, self._position):
+            for batch in read_batches(data, self._position):
                 fault = self._step(batch)
                 if fault:
                     return f"{path} at {batch.start}: {fault}"
@@ -187,7 +187,7 @@ class LogWalk:
         self._open.clear()
         self.whole = False
 
-    def _step(self, batch: Batch) -> str | None:
+    def _step(self, batch: StoredBatch) -> str | None:
         header = batch.header
         if self._next_offset not in (-1, header.base_offset) and self._position:
             return f"offset {header.base_offset} follows on {self._next_offset - 1}"

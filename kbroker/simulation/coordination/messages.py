@@ -1,4 +1,4 @@
-"""What a session and the coordination service tell each other."""
+"""Messages between a session and the coordination service, and the connection that carries them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,70 +15,70 @@ Result = Node | int | list[str] | None
 
 
 @dataclass(slots=True, eq=False)
-class Request:
-    """`called_at`: on the caller's loop, in seconds. `path` or `ops`, as the kind needs."""
+class OperationRequest:
+    """`called_at` is in seconds of the caller's loop. `kind` says whether `path` or `ops` is used."""
 
     kind: Kind
     called_at: float
-    answer: "Future[Result]"
+    response: "Future[Result]"
     path: str = ""
     ops: Sequence[Op] = ()
     watch: bool = False
 
 
 @dataclass(slots=True)
-class Hello:
-    """A new connection of a session, which has seen its events up to this number."""
+class ConnectRequest:
+    """Opens a connection of a session that has received the watch notifications up to `last_event`."""
 
-    seen: int
+    last_event: int
 
 
 @dataclass(slots=True)
 class Ping:
-    seen: int
+    last_event: int
 
 
 @dataclass(slots=True)
-class Welcome:
-    """The session goes on; or it is over, and so is the connection."""
+class ConnectResponse:
+    """`alive` is False if the session has expired; the service then closes the connection."""
 
     alive: bool
 
 
 @dataclass(slots=True)
-class Pong:
+class PingResponse:
     pass
 
 
 @dataclass(slots=True)
-class Closed:
+class ConnectionClosed:
     """The service has closed the connection."""
 
 
 @dataclass(slots=True)
-class Answer:
-    request: Request
+class OperationResponse:
+    request: OperationRequest
     result: Result
     error: CoordinationError | None
 
 
 @dataclass(slots=True)
-class Event:
-    """The session's events have numbers from 1."""
+class WatchNotification:
+    """The notifications of a session are numbered from 1."""
 
     number: int
     event: WatchEvent
 
 
-Asked = Request | Hello | Ping
-Told = Welcome | Pong | Closed | Answer | Event
+ClientMessage = OperationRequest | ConnectRequest | Ping
+ServiceMessage = ConnectResponse | PingResponse | ConnectionClosed | OperationResponse | WatchNotification
 
 
-class Connection:
-    """Of a session (its number) to the service."""
+class SessionConnection:
+    """A connection of the session with this number to the service."""
 
-    requests: Channel[Asked]
-    answers: Channel[Told]
+    requests: Channel[ClientMessage]
+    responses: Channel[ServiceMessage]
 
     def __init__(self, session: int) -> None:
         self.session = session

@@ -1,17 +1,18 @@
-"""The coordination service, as an ensemble of ZooKeeper shows itself to its clients, in virtual time.
+"""A coordination service that behaves as a ZooKeeper ensemble does for its clients, in virtual time.
 
-What it guarantees, and tests hold it to:
-- It applies requests one at a time, whole, in the order in which they arrive. A session's arrive in the order in which
-  they were sent and its answers come in that order. (`get_many` is as many requests: others may write in between.)
-- A watch fires once, with the first change after it was left. A session hears of it, in the order of the changes,
-  before it gets any answer that was made after the change: it cannot see new data before it is told. That holds across
-  lost connections; a watch whose leaving was not answered is not left.
-- A session that has not been heard of for its timeout is over: its ephemeral nodes are deleted. It is told when it
-  reaches the service again, not before; until then it may believe to be alive.
-- What is asked over a connection that is lost raises Unavailable: it may have been done or not, or be done later, but
-  not after the session has connected anew.
+Its guarantees, which the tests check:
+- It applies requests atomically, one at a time, in the order of arrival. The requests of a session arrive in the order
+  in which they were sent, and the responses arrive in that order. (`get_many` is several requests: writes of other
+  sessions may come between them.)
+- A watch fires once, at the first change after it was set. The session receives the notification, in the order of the
+  changes, before any response that was produced after the change: it never sees new data before the notification.
+  This holds across lost connections. A watch whose request got no response is not set.
+- A session from which nothing is received for its timeout expires: its ephemeral nodes are deleted. It is notified when
+  it reaches the service again, not before; until then it may believe that it is alive.
+- A request on a connection that is lost raises Unavailable. It may have been applied or not, or be applied later, but
+  not after the session has connected again.
 
-State outlives what happens to brokers. All chance comes from one seed.
+Brokers come and go; the service's state stays. All randomness comes from one seed.
 """
 
 import asyncio
@@ -23,48 +24,53 @@ from kbroker.metadata.store.coordination import CoordinationError, Delete, Watch
 from kbroker.metadata.store.data_tree import AppliedOps, DataTree
 from kbroker.metadata.store.watch_manager import WatchManager
 from kbroker.simulation.coordination.messages import (
-    Answer,
-    Asked,
-    Closed,
-    Connection,
-    Event,
-    Hello,
+    ClientMessage,
+    ConnectionClosed,
+    ConnectRequest,
+    ConnectResponse,
+    OperationRequest,
+    OperationResponse,
     Ping,
-    Pong,
-    Request,
+    PingResponse,
     Result,
-    Told,
-    Welcome,
+    ServiceMessage,
+    SessionConnection,
+    WatchNotification,
 )
 from kbroker.simulation.coordination.session import SimSession
 from kbroker.simulation.network.channel import Channel
+from kbroker.simulation.network.link import DelayRange
 
-Range = tuple[float, float]
-
-DELAY_S: Range = (0.000_1, 0.002)
-WATCH_DELAY_S: Range = (0.000_1, 0.05)
+DELAY_S: DelayRange = (0.000_1, 0.002)
+WATCH_DELAY_S: DelayRange = (0.000_1, 0.05)
 
 
-class ServedSession:
-    """What the service knows of a session. `unseen`: events that the client may not have got. `connection`: the one
-    that it is on; `connections`: those on which something may still come."""
+class ServiceSession:
+    """The service's state of a session.
+
+    `unacknowledged` holds the notifications that the client may not have received. `connection` is the current one;
+    `connections` are all on which messages may still arrive.
+    """
 
     def __init__(self, number: int, host: str, timeout_s: float, now: float) -> None:
         self.number = number
         self.host = host
         self.timeout_s = timeout_s
-        self.heard_at = now
+        self.last_received_at = now
         self.over = False
-        self.connection: Connection | None = None
-        self.connections: dict[Connection, None] = {}
-        self.unseen: list[Event] = []
-        self.events = 0
+        self.connection: SessionConnection | None = None
+        self.connections: dict[SessionConnection, None] = {}
+        self.unacknowledged: list[WatchNotification] = []
+        self.notifications = 0
 
 
 class SimCoordination:
-    """The service. `delay_s`: (least, most) of a message's way, in seconds; `watch_delay_s`: of a watch event's, which
-    all that is told after it waits for. `injected` counts what was done to it; `trace` is told
-    what it applied: (session, kind, path or number of changes, "ok" or the error's name)."""
+    """The service.
+
+    `delay_s` is the range of a message's delay, `watch_delay_s` that of a watch notification, for which later messages
+    to the session wait. `injected` counts injected faults. `trace` is called with each applied request: session, kind,
+    path or number of changes, "ok" or the error's name.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
         self.delay_s = DELAY_S
@@ -75,58 +81,59 @@ class SimCoordination:
         self._loop = loop
         self._random = random
         self._watches: WatchManager[int] = WatchManager()
-        self._sessions: dict[int, ServedSession] = {}
-        self._no_requests: dict[str, None] = {}
-        self._no_answers: dict[str, None] = {}
+        self._sessions: dict[int, ServiceSession] = {}
+        # Hosts whose requests, or whose responses, do not arrive.
+        self._requests_cut: dict[str, None] = {}
+        self._responses_cut: dict[str, None] = {}
         self._down = False
 
     def session(self, loop: asyncio.AbstractEventLoop, host: str, timeout_ms: int = 6000) -> SimSession:
-        """A new session of a program on `loop`; it connects by itself."""
+        """Return a new session of a program on `loop`; it connects in the background."""
         number = len(self._sessions) + 1
-        served = ServedSession(number, host, timeout_ms / 1000, self._loop.time())
-        self._sessions[number] = served
-        self._loop.call_later(served.timeout_s, self._look_at, served)
+        session = ServiceSession(number, host, timeout_ms / 1000, self._loop.time())
+        self._sessions[number] = session
+        self._loop.call_later(session.timeout_s, self._check_timeout, session)
         return SimSession(self, loop, number, timeout_ms / 1000, self._random)
 
     # Faults.
 
-    def cut(self, host: str, *, requests: bool = True, answers: bool = True) -> None:
-        """What this host sends, or what it is sent, does not arrive until `heal`, if its connection lives so long."""
+    def cut(self, host: str, *, requests: bool = True, responses: bool = True) -> None:
+        """Hold the messages from this host, or those to it, until `heal`; they are lost with their connection."""
         self.injected["cut"] += 1
         if requests:
-            self._no_requests[host] = None
-        if answers:
-            self._no_answers[host] = None
+            self._requests_cut[host] = None
+        if responses:
+            self._responses_cut[host] = None
 
     def heal(self, host: str) -> None:
-        self._no_requests.pop(host, None)
-        self._no_answers.pop(host, None)
+        self._requests_cut.pop(host, None)
+        self._responses_cut.pop(host, None)
         for session in self._sessions.values():
             if session.host == host:
                 for connection in session.connections:
-                    connection.requests.there_is_a_way()
-                    connection.answers.there_is_a_way()
+                    connection.requests.retransmit()
+                    connection.responses.retransmit()
 
     def heal_all(self) -> None:
-        """The service is as it was in the beginning; sessions that are over stay so."""
+        """End all faults. Expired sessions stay expired."""
         self.delay_s, self.watch_delay_s = DELAY_S, WATCH_DELAY_S
-        for host in (*self._no_requests, *self._no_answers):
+        for host in (*self._requests_cut, *self._responses_cut):
             self.heal(host)
         if self._down:
             self.start()
 
-    def slow(self, delay_s: Range) -> None:
-        """Every message takes so long, (least, most) in seconds."""
+    def slow(self, delay_s: DelayRange) -> None:
+        """Delay every message by this range."""
         self.injected["slow"] += 1
         self.delay_s = self.watch_delay_s = delay_s
 
     def expire(self, number: int) -> None:
-        """End a session as if it had not been heard of for its timeout."""
+        """Expire a session."""
         self.injected["expire"] += 1
         self._expire(self._sessions[number])
 
     def sessions(self, host: str | None = None) -> list[int]:
-        """Those that are not over, the oldest first."""
+        """Return the sessions that are alive, oldest first."""
         return [
             number
             for number, session in self._sessions.items()
@@ -134,100 +141,103 @@ class SimCoordination:
         ]
 
     def stop(self) -> None:
-        """The service is away: connections are lost, with or without the answers that are on their way. Sessions do
-        not expire meanwhile."""
+        """Stop the service. Connections close; responses in flight may be lost. Sessions do not expire meanwhile."""
         self.injected["stop"] += 1
         self._down = True
         for session in self._sessions.values():
             if session.connection is not None:
                 if self._random.random() < 0.5:
-                    session.connection.answers.lose()
+                    session.connection.responses.drop()
                 _disconnect(session)
 
     def start(self) -> None:
-        """It is back; sessions have their whole timeout to come back in."""
+        """Start the service again. Each session has its whole timeout to reconnect."""
         self._down = False
         for session in self._sessions.values():
-            session.heard_at = self._loop.time()
+            session.last_received_at = self._loop.time()
 
     # Connections.
 
     def connect(
-        self, number: int, loop: asyncio.AbstractEventLoop, tell: Callable[[Connection, Told], None]
-    ) -> Connection:
+        self,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        receive: Callable[[SessionConnection, ServiceMessage], None],
+    ) -> SessionConnection:
+        """Open a connection for session `number`; `receive` is called on `loop` with each message."""
         session = self._sessions[number]
         host = session.host
-        connection = Connection(number)
+        connection = SessionConnection(number)
         connection.requests = Channel(
             self._loop,
-            self._delay_of_request,
-            lambda: host not in self._no_requests,
-            lambda message: self._hear(session, connection, message),
+            lambda message: self._random.uniform(*self.delay_s),
+            lambda: host not in self._requests_cut,
+            lambda message: self._receive(session, connection, message),
         )
-        connection.answers = Channel(
-            loop, self._delay_of_answer, lambda: host not in self._no_answers, lambda message: tell(connection, message)
+        connection.responses = Channel(
+            loop,
+            self._response_delay_s,
+            lambda: host not in self._responses_cut,
+            lambda message: receive(connection, message),
         )
         session.connections[connection] = None
         return connection
 
-    def disconnected(self, connection: Connection) -> None:
-        """The client has given it up. What it had sent may arrive all the same."""
-        connection.answers.close()
+    def disconnected(self, connection: SessionConnection) -> None:
+        """The client has closed the connection. Messages that it had sent may still arrive."""
+        connection.responses.close()
         session = self._sessions[connection.session]
         if connection is not session.connection or self._random.random() < 0.5:
-            _forget(session, connection)
+            _drop_connection(session, connection)
 
-    def _delay_of_request(self, message: Asked) -> float:
-        return self._random.uniform(*self.delay_s)
+    def _response_delay_s(self, message: ServiceMessage) -> float:
+        return self._random.uniform(*(self.watch_delay_s if isinstance(message, WatchNotification) else self.delay_s))
 
-    def _delay_of_answer(self, message: Told) -> float:
-        return self._random.uniform(*(self.watch_delay_s if isinstance(message, Event) else self.delay_s))
+    # Requests.
 
-    # What sessions ask.
-
-    def _hear(self, session: ServedSession, connection: Connection, message: Asked) -> None:
-        if isinstance(message, Hello):
-            self._greet(session, connection, message)
+    def _receive(self, session: ServiceSession, connection: SessionConnection, message: ClientMessage) -> None:
+        if isinstance(message, ConnectRequest):
+            self._accept(session, connection, message)
             return
         if connection is not session.connection:
-            # It has moved to a newer one.
+            # The session has moved to a newer one.
             return
-        session.heard_at = self._loop.time()
+        session.last_received_at = self._loop.time()
         if isinstance(message, Ping):
-            _prune(session, message.seen)
-            connection.answers.send(Pong())
+            _acknowledge(session, message.last_event)
+            connection.responses.send(PingResponse())
         else:
             self._serve(session, connection, message)
 
-    def _greet(self, session: ServedSession, connection: Connection, hello: Hello) -> None:
+    def _accept(self, session: ServiceSession, connection: SessionConnection, request: ConnectRequest) -> None:
         if self._down:
-            connection.answers.send(Closed())
+            connection.responses.send(ConnectionClosed())
             return
-        session.heard_at = self._loop.time()
-        connection.answers.send(Welcome(not session.over))
+        session.last_received_at = self._loop.time()
+        connection.responses.send(ConnectResponse(not session.over))
         for older in list(session.connections):
             if older is not connection:
-                _forget(session, older)
+                _drop_connection(session, older)
         if session.over:
             return
         session.connection = connection
-        _prune(session, hello.seen)
-        for event in session.unseen:
-            connection.answers.send(event)
+        _acknowledge(session, request.last_event)
+        for notification in session.unacknowledged:
+            connection.responses.send(notification)
 
-    def _serve(self, session: ServedSession, connection: Connection, request: Request) -> None:
+    def _serve(self, session: ServiceSession, connection: SessionConnection, request: OperationRequest) -> None:
         result: Result = None
         error: CoordinationError | None = None
         try:
-            result = self._do(session, request)
-        except CoordinationError as refusal:
-            error = refusal
+            result = self._execute(session, request)
+        except CoordinationError as failure:
+            error = failure
         if self.trace is not None:
             outcome = "ok" if error is None else type(error).__name__
             self.trace(session.number, request.kind, request.path or len(request.ops), outcome)
-        connection.answers.send(Answer(request, result, error))
+        connection.responses.send(OperationResponse(request, result, error))
 
-    def _do(self, session: ServedSession, request: Request) -> Result:
+    def _execute(self, session: ServiceSession, request: OperationRequest) -> Result:
         path = request.path
         result: Result = None
         match request.kind:
@@ -238,71 +248,71 @@ class SimCoordination:
             case "children":
                 result = self.tree.children(path)
             case "multi":
-                self._announce(self.tree.apply(request.ops, session.number))
+                self._fire_watches(self.tree.apply(request.ops, session.number))
             case "set":
-                self._announce(self.tree.apply(request.ops, session.number))
+                self._fire_watches(self.tree.apply(request.ops, session.number))
                 result = self.tree.version(path)
             case "close":
-                self._end(session)
+                self._end_session(session)
         if request.watch:
             self._watches.add(path, session.number, children=request.kind == "children")
         return result
 
-    def _announce(self, applied: AppliedOps) -> None:
+    def _fire_watches(self, applied: AppliedOps) -> None:
         for number, event in self._watches.fire(applied.events):
             self._notify(self._sessions[number], event)
 
-    def _notify(self, session: ServedSession, what: WatchEvent) -> None:
-        session.events += 1
-        event = Event(session.events, what)
-        session.unseen.append(event)
+    def _notify(self, session: ServiceSession, event: WatchEvent) -> None:
+        session.notifications += 1
+        notification = WatchNotification(session.notifications, event)
+        session.unacknowledged.append(notification)
         if session.connection is not None:
-            session.connection.answers.send(event)
+            session.connection.responses.send(notification)
 
     # The end of sessions.
 
-    def _look_at(self, session: ServedSession) -> None:
-        """Is it still heard of?"""
+    def _check_timeout(self, session: ServiceSession) -> None:
         if session.over:
             return
-        ends_at = session.heard_at + session.timeout_s
+        expires_at = session.last_received_at + session.timeout_s
         if self._down:
-            ends_at = self._loop.time() + session.timeout_s
-        if ends_at > self._loop.time():
-            self._loop.call_later(ends_at - self._loop.time(), self._look_at, session)
+            expires_at = self._loop.time() + session.timeout_s
+        if expires_at > self._loop.time():
+            self._loop.call_later(expires_at - self._loop.time(), self._check_timeout, session)
         else:
             self._expire(session)
 
-    def _expire(self, session: ServedSession) -> None:
+    def _expire(self, session: ServiceSession) -> None:
         if self.trace is not None:
             self.trace(session.number, "expire", session.host, "ok")
-        self._end(session)
+        self._end_session(session)
         _disconnect(session)
 
-    def _end(self, session: ServedSession) -> None:
+    def _end_session(self, session: ServiceSession) -> None:
         if session.over:
             return
         session.over = True
-        session.unseen.clear()
+        session.unacknowledged.clear()
         self._watches.forget(lambda number: number == session.number)
-        self._announce(self.tree.apply([Delete(path) for path in self.tree.ephemerals(session.number)], session.number))
+        deletes = [Delete(path) for path in self.tree.ephemerals(session.number)]
+        self._fire_watches(self.tree.apply(deletes, session.number))
 
 
-def _disconnect(session: ServedSession) -> None:
+def _disconnect(session: ServiceSession) -> None:
     """The service closes the connection."""
     if session.connection is not None:
         session.connection.requests.close()
-        session.connection.answers.send(Closed())
+        session.connection.responses.send(ConnectionClosed())
         session.connection = None
 
 
-def _forget(session: ServedSession, connection: Connection) -> None:
-    """Nothing that the client sent on it arrives any more."""
+def _drop_connection(session: ServiceSession, connection: SessionConnection) -> None:
+    """Lose the requests that are still in flight on it."""
     connection.requests.close()
     session.connections.pop(connection, None)
     if connection is session.connection:
         session.connection = None
 
 
-def _prune(session: ServedSession, seen: int) -> None:
-    session.unseen = [event for event in session.unseen if event.number > seen]
+def _acknowledge(session: ServiceSession, last_event: int) -> None:
+    session.unacknowledged = [each for each in session.unacknowledged if each.number > last_event]

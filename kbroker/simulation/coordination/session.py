@@ -1,11 +1,11 @@
-"""A client of the simulated coordination service: one session, as a program has it."""
+"""The client side of a session with the simulated coordination service."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from kbroker.metadata.store.coordination import (
     ANY_VERSION,
@@ -23,36 +23,49 @@ from kbroker.metadata.store.coordination import (
 )
 from kbroker.metadata.store.watch_manager import WatchManager
 from kbroker.simulation.coordination.messages import (
-    Answer,
-    Closed,
-    Connection,
-    Event,
-    Hello,
+    ConnectionClosed,
+    ConnectRequest,
+    ConnectResponse,
     Kind,
+    OperationRequest,
+    OperationResponse,
     Ping,
-    Pong,
-    Request,
+    PingResponse,
     Result,
-    Told,
-    Welcome,
+    ServiceMessage,
+    SessionConnection,
+    WatchNotification,
 )
 
-if TYPE_CHECKING:
-    from kbroker.simulation.coordination.service import SimCoordination
-
-# How long until a lost connection is tried anew, and how long until the next try, in seconds.
+# The delay before a lost connection is opened again, and before the next attempt, in seconds.
 RECONNECT_S = (0.02, 0.5)
-TRY_S = (1.0, 2.0)
+CONNECT_RETRY_S = (1.0, 2.0)
+
+
+class SessionService(Protocol):
+    """The part of the coordination service that a session uses."""
+
+    def connect(
+        self,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        receive: Callable[[SessionConnection, ServiceMessage], None],
+    ) -> SessionConnection: ...
+
+    def disconnected(self, connection: SessionConnection) -> None: ...
 
 
 class SimSession:
-    """The Coordination interface. It gives up a connection on which nothing was heard for two thirds of the session's
-    timeout, and so an operation after at most twice that; it pings after one third. It is the program itself that does
-    so: one that is paused does not."""
+    """Implements Coordination.
+
+    It pings after a third of the session's timeout and closes a connection on which nothing was received for two
+    thirds, so an operation fails after at most 4/3 of the timeout. The program's own loop runs these timers: a paused
+    program neither pings nor reconnects.
+    """
 
     def __init__(
         self,
-        service: "SimCoordination",
+        service: SessionService,
         loop: asyncio.AbstractEventLoop,
         number: int,
         timeout_s: float,
@@ -61,20 +74,22 @@ class SimSession:
         self._service = service
         self._loop = loop
         self._number = number
-        self._patience_s = timeout_s * 2 / 3
-        self._ping_s = timeout_s / 3
+        self._receive_timeout_s = timeout_s * 2 / 3
+        self._ping_interval_s = timeout_s / 3
         self._random = random
         self._over = False
         self._callbacks: list[Callable[[], None]] = []
         self._watches: WatchManager[Watch] = WatchManager()
-        # Whose leaving is asked for and not yet answered.
-        self._leaving: dict[Request, Watch] = {}
-        self._seen = 0
-        self._connection: Connection | None = None
+        # Watches whose request has no response yet.
+        self._pending_watches: dict[OperationRequest, Watch] = {}
+        # The number of the last watch notification received.
+        self._last_event = 0
+        self._connection: SessionConnection | None = None
         self._connected = False
-        self._heard_at = self._asked_at = self._try_at = 0.0
-        self._waiting: deque[Request] = deque()
-        self._asked: deque[Request] = deque()
+        self._last_received_at = self._last_sent_at = self._connect_at = 0.0
+        # Requests that wait for a connection, and those that wait for a response.
+        self._unsent: deque[OperationRequest] = deque()
+        self._in_flight: deque[OperationRequest] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._connect()
 
@@ -82,156 +97,156 @@ class SimSession:
     def session_id(self) -> int:
         return self._number
 
-    # The interface.
+    # Coordination.
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
-        return cast(Node, await self._ask("get", path, watch=watch))
+        return cast(Node, await self._call("get", path, watch=watch))
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Asked at once and answered one by one: others may write between two of them."""
-        asked = [self._send("get", path) for path in paths]
-        found: list[Node | None] = []
-        for index, request in enumerate(asked):
+        """Send one request per path at once; writes of other sessions may come between them."""
+        requests = [self._send("get", path) for path in paths]
+        nodes: list[Node | None] = []
+        for index, request in enumerate(requests):
             try:
-                found.append(cast(Node, await request.answer))
+                nodes.append(cast(Node, await request.response))
             except NoNode:
-                found.append(None)
+                nodes.append(None)
             except BaseException:
-                _forget(asked[index + 1 :])
+                _abandon(requests[index + 1 :])
                 raise
-        return found
+        return nodes
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:
-        return cast(int | None, await self._ask("exists", path, watch=watch))
+        return cast(int | None, await self._call("exists", path, watch=watch))
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        return cast(list[str], await self._ask("children", path, watch=watch))
+        return cast(list[str], await self._call("children", path, watch=watch))
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        await self._ask("multi", ops=[Create(path, data, ephemeral)])
+        await self._call("multi", ops=[Create(path, data, ephemeral)])
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        return cast(int, await self._ask("set", path, ops=[Set(path, data, version)]))
+        return cast(int, await self._call("set", path, ops=[Set(path, data, version)]))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._ask("multi", ops=[Delete(path, version)])
+        await self._call("multi", ops=[Delete(path, version)])
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        await self._ask("multi", ops=list(ops))
+        await self._call("multi", ops=list(ops))
 
     def on_expired(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
 
     async def close(self) -> None:
-        """If the service cannot be told, the session expires by and by."""
+        """Close the session. If the service is unreachable, it expires later."""
         if self._over:
             return
         with suppress(Unavailable, SessionExpired):
-            await self._ask("close")
-        self._finish()
+            await self._call("close")
+        self._end()
 
-    # Asking.
+    # Requests.
 
-    async def _ask(self, kind: Kind, path: str = "", *, ops: Sequence[Op] = (), watch: Watch | None = None) -> Result:
-        return await self._send(kind, path, ops, watch).answer
+    async def _call(self, kind: Kind, path: str = "", *, ops: Sequence[Op] = (), watch: Watch | None = None) -> Result:
+        return await self._send(kind, path, ops, watch).response
 
-    def _send(self, kind: Kind, path: str = "", ops: Sequence[Op] = (), watch: Watch | None = None) -> Request:
+    def _send(self, kind: Kind, path: str = "", ops: Sequence[Op] = (), watch: Watch | None = None) -> OperationRequest:
         if self._over:
             raise SessionExpired
-        request = Request(kind, self._loop.time(), self._loop.create_future(), path, ops, watch is not None)
+        request = OperationRequest(kind, self._loop.time(), self._loop.create_future(), path, ops, watch is not None)
         if watch is not None:
-            self._leaving[request] = watch
+            self._pending_watches[request] = watch
         if self._connected:
-            self._pass_on(request)
+            self._transmit(request)
         else:
-            self._waiting.append(request)
+            self._unsent.append(request)
         self._set_timer()
         return request
 
-    def _pass_on(self, request: Request) -> None:
+    def _transmit(self, request: OperationRequest) -> None:
         assert self._connection is not None
-        self._asked.append(request)
-        self._asked_at = self._loop.time()
+        self._in_flight.append(request)
+        self._last_sent_at = self._loop.time()
         self._connection.requests.send(request)
 
-    # Hearing.
+    # Messages of the service.
 
-    def _hear(self, connection: Connection, message: Told) -> None:
+    def _receive(self, connection: SessionConnection, message: ServiceMessage) -> None:
         if connection is not self._connection or self._over:
             return
-        self._heard_at = self._loop.time()
+        self._last_received_at = self._loop.time()
         match message:
-            case Answer():
-                self._take(message)
-            case Event(number, event):
-                self._seen = number
-                self._fire(event)
-            case Welcome(alive):
-                self._arrived() if alive else self._expired()
-            case Closed():
+            case OperationResponse():
+                self._on_response(message)
+            case WatchNotification(number, event):
+                self._last_event = number
+                self._fire_watches(event)
+            case ConnectResponse(alive):
+                self._on_connected() if alive else self._on_session_expired()
+            case ConnectionClosed():
                 self._disconnect()
-            case Pong():
+            case PingResponse():
                 pass
         self._set_timer()
 
-    def _take(self, answer: Answer) -> None:
-        request = self._asked.popleft()
-        assert request is answer.request, "answers come in the order of the requests"
-        watch = self._leaving.pop(request, None)
-        if watch is not None and answer.error is None:
+    def _on_response(self, response: OperationResponse) -> None:
+        request = self._in_flight.popleft()
+        assert request is response.request, "responses arrive in the order of the requests"
+        watch = self._pending_watches.pop(request, None)
+        if watch is not None and response.error is None:
             self._watches.add(request.path, watch, children=request.kind == "children")
-        _settle(request, answer.result, answer.error)
+        _complete(request, response.result, response.error)
 
-    def _fire(self, event: WatchEvent) -> None:
-        for watch, what in self._watches.fire([event]):
-            self._loop.call_soon(watch, what)
+    def _fire_watches(self, event: WatchEvent) -> None:
+        for watch, fired in self._watches.fire([event]):
+            self._loop.call_soon(watch, fired)
 
     # The connection.
 
     def _connect(self) -> None:
         if self._connection is not None:
             self._service.disconnected(self._connection)
-        self._connection = self._service.connect(self._number, self._loop, self._hear)
-        self._connection.requests.send(Hello(self._seen))
-        self._try_at = self._loop.time() + self._random.uniform(*TRY_S)
+        self._connection = self._service.connect(self._number, self._loop, self._receive)
+        self._connection.requests.send(ConnectRequest(self._last_event))
+        self._connect_at = self._loop.time() + self._random.uniform(*CONNECT_RETRY_S)
         self._set_timer()
 
-    def _arrived(self) -> None:
+    def _on_connected(self) -> None:
         self._connected = True
-        waiting, self._waiting = self._waiting, deque()
-        for request in waiting:
-            self._pass_on(request)
+        unsent, self._unsent = self._unsent, deque()
+        for request in unsent:
+            self._transmit(request)
 
     def _disconnect(self) -> None:
-        """What was asked and not answered may have been done or not."""
+        """Fail the requests in flight: they may have been applied or not."""
         assert self._connection is not None
         self._service.disconnected(self._connection)
         self._connection = None
         self._connected = False
-        self._try_at = self._loop.time() + self._random.uniform(*RECONNECT_S)
-        self._refuse(self._asked, Unavailable("", "the connection to the service is lost"))
+        self._connect_at = self._loop.time() + self._random.uniform(*RECONNECT_S)
+        self._fail_all(self._in_flight, Unavailable("", "the connection to the service is lost"))
 
-    def _refuse(self, requests: deque[Request], error: CoordinationError) -> None:
+    def _fail_all(self, requests: deque[OperationRequest], error: CoordinationError) -> None:
         while requests:
             request = requests.popleft()
-            self._leaving.pop(request, None)
-            _settle(request, None, error)
+            self._pending_watches.pop(request, None)
+            _complete(request, None, error)
 
-    def _expired(self) -> None:
-        self._finish()
+    def _on_session_expired(self) -> None:
+        self._end()
         for callback in self._callbacks:
             callback()
 
-    def _finish(self) -> None:
+    def _end(self) -> None:
         self._over = True
         if self._connection is not None:
             self._service.disconnected(self._connection)
         if self._timer is not None:
             self._timer.cancel()
-        self._refuse(self._asked, SessionExpired())
-        self._refuse(self._waiting, SessionExpired())
+        self._fail_all(self._in_flight, SessionExpired())
+        self._fail_all(self._unsent, SessionExpired())
 
-    # Time.
+    # Timers.
 
     def _set_timer(self) -> None:
         if self._over:
@@ -241,49 +256,49 @@ class SimSession:
             if self._timer.when() <= when and not self._timer.cancelled():
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._on_time)
+        self._timer = self._loop.call_at(when, self._on_timer)
 
     def _next_deadline(self) -> float:
         if self._connected:
-            return min(self._heard_at + self._patience_s, self._asked_at + self._ping_s)
-        if self._waiting:
-            return min(self._try_at, self._waiting[0].called_at + self._patience_s)
-        return self._try_at
+            return min(self._last_received_at + self._receive_timeout_s, self._last_sent_at + self._ping_interval_s)
+        if self._unsent:
+            return min(self._connect_at, self._unsent[0].called_at + self._receive_timeout_s)
+        return self._connect_at
 
-    def _on_time(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         now = self._loop.time()
         if self._connected:
-            if now >= self._heard_at + self._patience_s:
+            if now >= self._last_received_at + self._receive_timeout_s:
                 self._disconnect()
-            elif now >= self._asked_at + self._ping_s:
+            elif now >= self._last_sent_at + self._ping_interval_s:
                 self._ping(now)
         else:
-            late = deque[Request]()
-            while self._waiting and now >= self._waiting[0].called_at + self._patience_s:
-                late.append(self._waiting.popleft())
-            self._refuse(late, Unavailable("", "the service cannot be reached"))
-            if now >= self._try_at:
+            timed_out = deque[OperationRequest]()
+            while self._unsent and now >= self._unsent[0].called_at + self._receive_timeout_s:
+                timed_out.append(self._unsent.popleft())
+            self._fail_all(timed_out, Unavailable("", "the service cannot be reached"))
+            if now >= self._connect_at:
                 self._connect()
         self._set_timer()
 
     def _ping(self, now: float) -> None:
         assert self._connection is not None
-        self._asked_at = now
-        self._connection.requests.send(Ping(self._seen))
+        self._last_sent_at = now
+        self._connection.requests.send(Ping(self._last_event))
 
 
-def _forget(requests: Sequence[Request]) -> None:
-    """Nobody waits for their answers."""
+def _abandon(requests: Sequence[OperationRequest]) -> None:
+    """Cancel the responses; nothing awaits them."""
     for request in requests:
-        if not request.answer.cancel() and not request.answer.cancelled():
-            request.answer.exception()
+        if not request.response.cancel() and not request.response.cancelled():
+            request.response.exception()
 
 
-def _settle(request: Request, result: Result, error: CoordinationError | None) -> None:
-    if request.answer.done():
+def _complete(request: OperationRequest, result: Result, error: CoordinationError | None) -> None:
+    if request.response.done():
         return
     if error is not None:
-        request.answer.set_exception(error)
+        request.response.set_exception(error)
     else:
-        request.answer.set_result(result)
+        request.response.set_result(result)

@@ -1,193 +1,122 @@
-"""A file system in memory: the Disk and DiskFile of storage/backend.py, that loses what a real one may lose.
+"""A file system in memory that implements Disk and loses in a power loss what a real one may lose.
 
-Failures are the OSErrors that a kernel gives. When it is full, a write takes what fits and the next one fails.
-disk_file.py is an open file. disk_content.py says what of a file survives a power loss, disk_names.py what of the
-names; disk_faults.py has what goes wrong before that. Operations take no time by themselves: they add up in `busy_ns`.
+Operations raise the OSErrors that a kernel returns. On a full disk a write is cut to the bytes that fit, and the next
+one fails. file.py is an open file; inode.py models how much of a file survives a power loss, directory_journal.py
+which names do; faults.py injects other faults.
 """
 
 import errno
 import os
 import posixpath
-from collections import Counter
-from collections.abc import Callable
 from random import Random
 
 from kbroker.runtime.environment import Clock
-from kbroker.simulation.disk.content import Content, Worst
-from kbroker.simulation.disk.faults import Faults, fail
+from kbroker.simulation.disk.device import Device
+from kbroker.simulation.disk.directory_journal import DirectoryChange, DirectoryJournal, Kind, parent_of
+from kbroker.simulation.disk.faults import DiskFaults, raise_os_error
 from kbroker.simulation.disk.file import SimFile, SimLock
-from kbroker.simulation.disk.names import Change, Kind, NameJournal, parent_of
-from kbroker.simulation.runtime.death import MachineDied
+from kbroker.simulation.disk.inode import Inode, WorstCase
 
-# What a disk without a capacity says of itself.
-LARGE = 1 << 40
-# Told of each change: operation, path, size.
-Trace = Callable[[str, str, int], None]
+# The reported size of a disk without a capacity.
+UNLIMITED_BYTES = 1 << 40
 
 
-class SimDisk:
-    """`cold`: the chance that a read without waiting finds nothing in memory. `capacity`: in bytes, None: no limit;
-    `used`: of these. `syncs` counts the syncs of files by path. `busy_ns`: how long the operations took, until it is
-    taken. `read_only`: changes, syncs and opening to write fail with EROFS. `dead`: the machine is no more. `harsh`: a
-    power loss takes all that it may take, else it is a matter of the seed what.
-    """
+class SimDisk(Device):
+    """The disk of a machine. If `worst_case`, a power loss takes everything that it can; otherwise the seed decides."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        random: Random,
-        *,
-        capacity: int | None = None,
-        cold: float = 0.0,
-        faults: Faults | None = None,
-        trace: Trace | None = None,
-    ) -> None:
-        self.clock = clock
-        self.random = random
-        self.capacity = capacity
-        self.cold = cold
-        self.faults = faults or Faults(Random(random.getrandbits(64)))
-        self.trace = trace
-        self.used = 0
-        self.syncs: Counter[str] = Counter()
-        self.read_only = False
-        self.dead = False
-        self.harsh = False
-        self._names = NameJournal()
+    def __init__(self, clock: Clock, random: Random, faults: DiskFaults | None = None) -> None:
+        super().__init__(clock, random, faults)
+        self.worst_case = False
+        self._journal = DirectoryJournal()
         self._locked: dict[str, None] = {}
-        self.busy_ns = 0
-        self._fuse: int | None = None
-        self._on_death: Callable[[], None] = lambda: None
 
-    # The end of the machine.
+    def after_crash(self, power: bool = False, *, keep_running: bool = False) -> "SimDisk":
+        """Return the disk as the next start finds it. This one is dead.
 
-    def die_after(self, changes: int, then: Callable[[], None]) -> None:
-        """After so many more changes (writes, truncations, syncs, changes of names) the machine dies at the next one:
-        it is not made, or of a write a part. `then` is called, and MachineDied raised where it was asked for."""
-        self._fuse = changes
-        self._on_death = then
-
-    def disarm(self) -> None:
-        """What `die_after` has planned does not come to pass."""
-        self._fuse = None
-
-    @property
-    def dies_next(self) -> bool:
-        """Whether the machine dies at the next change."""
-        return self._fuse == 0
-
-    def after_crash(self, power: bool = False, *, ghost: bool = False) -> "SimDisk":
-        """What the next start finds: all that was written or, after a power loss, one of the states that the disk may
-        be in. This one is dead from then on. With `ghost` it lives on, with its content, where nobody else sees it:
-        for a broker that cannot be killed."""
+        A killed process leaves everything that it has written; a power loss leaves one of the states in which the disk
+        may be. With `keep_running` this disk stays usable, independent of the returned one, for a broker that cannot be
+        killed.
+        """
         self.dead = True
-        disk = SimDisk(
-            self.clock, self.random, capacity=self.capacity, cold=self.cold, faults=self.faults, trace=self.trace
-        )
-        disk.harsh = self.harsh
-        # A machine that starts anew mounts it to be written to.
+        disk = SimDisk(self.clock, self.random, self.faults)
+        disk.capacity, disk.cold, disk.trace = self.capacity, self.cold, self.trace
+        disk.worst_case = self.worst_case
+        # A machine that boots mounts its disk for writing.
         disk.read_only = self.read_only and not power
-        names = self._names
-        if ghost:
+        journal = self._journal
+        if keep_running:
             self.dead = False
             self.trace = None
-            self.faults = Faults(Random(0))
+            self.faults = DiskFaults(Random(0))
         if power:
-            random = Worst() if self.harsh else Random(self.random.getrandbits(64))
-            names = NameJournal(names.after_power_loss(random))
-        elif ghost:
-            names = names.copy()
-        disk._names = names
-        disk.used = sum(len(content.data) for content in names.current.files.values())
+            random = WorstCase() if self.worst_case else Random(self.random.getrandbits(64))
+            journal = DirectoryJournal(journal.after_power_loss(random))
+        elif keep_running:
+            journal = journal.copy()
+        disk._journal = journal
+        disk.used = sum(len(inode.data) for inode in journal.current.files.values())
         return disk
 
-    def _die(self) -> None:
-        self._fuse = None
-        # Whoever is told may still look at the disk.
-        self._on_death()
-        self.dead = True
-        raise MachineDied
-
-    def _check(self) -> None:
-        if self.dead:
-            raise MachineDied
-
-    def before(self, operation: str, path: str, size: int = 0) -> None:
-        """Each change begins with this, those of open files too, when it is sure that it can be made."""
-        if self.dead:
-            raise MachineDied
-        if self.read_only:
-            fail(errno.EROFS, path)
-        if self._fuse is not None:
-            self._fuse -= 1
-            if self._fuse < 0:
-                self._die()
-        if self.trace is not None:
-            self.trace(operation, path, size)
-
-    # What others may know.
-
-    def take_busy_ns(self) -> int:
-        """How long the operations since the last call took, in virtual nanoseconds."""
-        busy, self.busy_ns = self.busy_ns, 0
-        return busy
+    # What tests and oracles look at.
 
     def durable(self, path: str, former: str = "") -> bytes:
-        """What a power loss cannot take from the file of this name: its longest sure prefix. `former`: another name by
-        which the next start knows it, too."""
-        content, path, former = self._content(path), posixpath.normpath(path), posixpath.normpath(former)
-        if self._names.is_sure(path, content) or self._names.is_sure_of_one(former, path, content):
-            return content.sure()
+        """Return the longest prefix of a file that survives any power loss.
+
+        `former` is a former name of the file by which the next start finds it, too.
+        """
+        inode, path, former = self._inode(path), posixpath.normpath(path), posixpath.normpath(former)
+        if self._journal.is_durable(path, inode) or self._journal.is_durable_as_either(former, path, inode):
+            return inode.durable_prefix()
         return b""
 
     def unwritten(self) -> list[str]:
-        """Files of which a failed sync has declared pages clean that the disk does not have, sorted."""
-        return sorted(path for path, content in self._names.current.files.items() if content.unwritten)
+        """Return the files with pages that a failed sync has marked clean although the disk lacks them, sorted."""
+        return sorted(path for path, inode in self._journal.current.files.items() if inode.has_unwritten_clean_pages)
 
-    def durable_names(self) -> list[str]:
-        """Files and directories whose names a power loss cannot take, sorted."""
-        return self._names.sure()
+    def durable_paths(self) -> list[str]:
+        """Return the files and directories whose names survive any power loss, sorted."""
+        return self._journal.durable_paths()
 
     def data(self, path: str) -> bytearray:
-        """A file's content, to be damaged."""
-        return self._content(path).data
+        """Return a file's content, which the caller may damage."""
+        return self._inode(path).data
 
     def find(self, ending: str) -> list[str]:
-        """Paths of files that end so, sorted."""
-        return sorted(path for path in self._names.current.files if path.endswith(ending))
+        """Return the paths of the files that end with `ending`, sorted."""
+        return sorted(path for path in self._journal.current.files if path.endswith(ending))
 
-    def rot(self, path: str, offset: int | None = None) -> int:
-        """Flip a bit of a file, at a random place unless told where; gives the offset."""
-        content = self._content(path)
-        place = self.random.randrange(len(content.data)) if offset is None else offset
-        content.damage(place, self.random.randrange(8))
+    def flip_bit(self, path: str, offset: int | None = None) -> int:
+        """Flip a bit of a file (bit rot), by default at a random offset; return the offset."""
+        inode = self._inode(path)
+        position = self.random.randrange(len(inode.data)) if offset is None else offset
+        inode.flip_bit(position, self.random.randrange(8))
         self.faults.injected["bit rot"] += 1
-        return place
+        return position
 
     # Files.
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
-        self._check()
+        self.check_alive()
         self.faults.before_open(path)
         path = posixpath.normpath(path)
         if write and self.read_only:
-            fail(errno.EROFS, path)
-        content = self._names.current.files.get(path)
-        if content is None:
-            if path in self._names.current.directories:
-                fail(errno.EISDIR, path)
+            raise_os_error(errno.EROFS, path)
+        inode = self._journal.current.files.get(path)
+        if inode is None:
+            if path in self._journal.current.directories:
+                raise_os_error(errno.EISDIR, path)
             if not create:
-                fail(errno.ENOENT, path)
-            content = self._create(path)
-        return SimFile(self, path, content, write)
+                raise_os_error(errno.ENOENT, path)
+            inode = self._create(path)
+        return SimFile(self, path, inode, write)
 
     def read(self, path: str) -> bytes:
-        self._check()
-        content = self._content(path)
+        self.check_alive()
+        inode = self._inode(path)
         self.faults.before_open(path)
         self.faults.before_read(path)
         self.busy_ns += self.faults.read_ns()
-        return bytes(content.data)
+        return bytes(inode.data)
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
@@ -208,148 +137,139 @@ class SimDisk:
             self.sync_dir(parent_of(posixpath.normpath(path)))
 
     def size(self, path: str) -> int:
-        self._check()
-        return len(self._content(path).data)
+        self.check_alive()
+        return len(self._inode(path).data)
 
     def mtime_ms(self, path: str) -> int:
-        self._check()
-        return self._content(path).mtime_ms
+        self.check_alive()
+        return self._inode(path).mtime_ms
 
-    # Names.
+    # Directories.
 
     def listdir(self, path: str) -> list[str]:
-        """In an order of this call's own."""
+        """Return the names in a random order."""
         self.faults.before_open(path)
         return self.entries(path)
 
     def entries(self, path: str) -> list[str]:
-        """As `listdir`, whatever goes wrong: for those who look at the disk from outside."""
-        self._check()
+        """Do what `listdir` does, without faults: for oracles that read the disk."""
+        self.check_alive()
         path = posixpath.normpath(path)
-        entries = self._names.current.directories.get(path)
+        entries = self._journal.current.directories.get(path)
         if entries is None:
-            fail(errno.ENOTDIR if path in self._names.current.files else errno.ENOENT, path)
+            raise_os_error(errno.ENOTDIR if path in self._journal.current.files else errno.ENOENT, path)
         names = sorted(entries)
         self.random.shuffle(names)
         return names
 
     def isdir(self, path: str) -> bool:
-        self._check()
-        return posixpath.normpath(path) in self._names.current.directories
+        self.check_alive()
+        return posixpath.normpath(path) in self._journal.current.directories
 
     def exists(self, path: str) -> bool:
-        return self.isdir(path) or posixpath.normpath(path) in self._names.current.files
+        return self.isdir(path) or posixpath.normpath(path) in self._journal.current.files
 
     def makedirs(self, path: str) -> None:
-        self._check()
+        self.check_alive()
         path = posixpath.normpath(path)
         missing = []
-        while path not in self._names.current.directories:
-            if path in self._names.current.files:
-                fail(errno.EEXIST, path)
+        while path not in self._journal.current.directories:
+            if path in self._journal.current.files:
+                raise_os_error(errno.EEXIST, path)
             missing.append(path)
             path = parent_of(path)
         for each in reversed(missing):
             self._change("mkdir", each)
 
     def rename(self, old: str, new: str) -> None:
-        self._check()
+        self.check_alive()
         old, new = posixpath.normpath(old), posixpath.normpath(new)
         self._check_parent(new)
-        names = self._names.current
+        tree = self._journal.current
         replaced = None
-        if old in names.files:
-            if new in names.directories:
-                fail(errno.EISDIR, new)
-            replaced = names.files.get(new)
-        elif old in names.directories:
-            if new in names.files:
-                fail(errno.ENOTDIR, new)
-            if names.directories.get(new):
-                fail(errno.ENOTEMPTY, new)
+        if old in tree.files:
+            if new in tree.directories:
+                raise_os_error(errno.EISDIR, new)
+            replaced = tree.files.get(new)
+        elif old in tree.directories:
+            if new in tree.files:
+                raise_os_error(errno.ENOTDIR, new)
+            if tree.directories.get(new):
+                raise_os_error(errno.ENOTEMPTY, new)
         else:
-            fail(errno.ENOENT, old)
+            raise_os_error(errno.ENOENT, old)
         if old != new:
             self._change("rename", old, new)
             self._free(replaced)
 
     def unlink(self, path: str) -> None:
-        self._check()
-        content = self._content(path)
+        self.check_alive()
+        inode = self._inode(path)
         self._change("unlink", posixpath.normpath(path))
-        self._free(content)
+        self._free(inode)
 
     def rmtree(self, path: str) -> None:
-        self._check()
+        self.check_alive()
         path = posixpath.normpath(path)
-        names = self._names.current
-        if path in names.files:
-            fail(errno.ENOTDIR, path)
-        if path not in names.directories:
+        tree = self._journal.current
+        if path in tree.files:
+            raise_os_error(errno.ENOTDIR, path)
+        if path not in tree.directories:
             return
         self.faults.before_open(path)
-        for each in list(names.within(path)):
-            if each in names.files:
+        for each in list(tree.walk_bottom_up(path)):
+            if each in tree.files:
                 self.unlink(each)
             else:
                 self._change("rmdir", each)
 
     def sync_dir(self, path: str) -> None:
-        self._check()
+        self.check_alive()
         if not self.isdir(path):
-            fail(errno.ENOENT, path)
+            raise_os_error(errno.ENOENT, path)
         self.faults.before_open(path)
-        self.before("sync_dir", path)
+        self.begin_change("sync_dir", path)
         self.busy_ns += self.faults.sync_ns()
         self.faults.before_sync(path)
-        self._names.sync(posixpath.normpath(path))
+        self._journal.sync(posixpath.normpath(path))
 
-    def _change(self, kind: Kind, path: str, target: str = "", content: Content | None = None) -> None:
-        self.before(kind, path)
+    def _change(self, kind: Kind, path: str, target: str = "", inode: Inode | None = None) -> None:
+        self.begin_change(kind, path)
         self.busy_ns += self.faults.name_ns()
-        self._names.change(Change(kind, path, target, content))
+        self._journal.change(DirectoryChange(kind, path, target, inode))
 
-    def _create(self, path: str) -> Content:
+    def _create(self, path: str) -> Inode:
         self._check_parent(path)
-        content = Content(self.clock.now_ms())
-        self._change("create", path, content=content)
-        return content
+        inode = Inode(self.clock.now_ms())
+        self._change("create", path, inode=inode)
+        return inode
 
     def _check_parent(self, path: str) -> None:
-        if parent_of(path) not in self._names.current.directories:
-            fail(errno.ENOENT, path)
+        if parent_of(path) not in self._journal.current.directories:
+            raise_os_error(errno.ENOENT, path)
 
-    def _content(self, path: str) -> Content:
+    def _inode(self, path: str) -> Inode:
         path = posixpath.normpath(path)
-        content = self._names.current.files.get(path)
-        if content is None:
-            fail(errno.EISDIR if path in self._names.current.directories else errno.ENOENT, path)
-        return content
+        inode = self._journal.current.files.get(path)
+        if inode is None:
+            raise_os_error(errno.EISDIR if path in self._journal.current.directories else errno.ENOENT, path)
+        return inode
 
-    # Room.
+    # Space.
 
     def usage(self, path: str) -> tuple[int, int]:
-        self._check()
-        capacity = LARGE if self.capacity is None else self.capacity
+        self.check_alive()
+        capacity = UNLIMITED_BYTES if self.capacity is None else self.capacity
         return capacity, max(0, capacity - self.used)
 
-    def _free(self, content: Content | None) -> None:
-        """It has no name any more. (A kernel would wait for the last open file.)"""
-        if content is not None:
-            content.linked = False
-            self.used -= len(content.data)
-
-    def room_for(self, size: int, path: str) -> int:
-        """How much of `size` bytes can be written."""
-        if self.capacity is not None and self.used + size > self.capacity:
-            self.faults.injected["no space"] += 1
-            if self.used >= self.capacity:
-                fail(errno.ENOSPC, path)
-            return self.capacity - self.used
-        return size
+    def _free(self, inode: Inode | None) -> None:
+        """Free the space of a file that lost its name. (A kernel waits until the last open file is closed.)"""
+        if inode is not None:
+            inode.linked = False
+            self.used -= len(inode.data)
 
     def lock(self, path: str) -> SimLock:
-        self._check()
+        self.check_alive()
         path = posixpath.normpath(path)
         if path in self._locked:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)

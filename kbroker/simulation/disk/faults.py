@@ -1,4 +1,4 @@
-"""What a simulated disk does wrong, switched on and off while it runs."""
+"""Faults of a simulated disk, switched on and off while it runs, and the time that its operations take."""
 
 import errno
 import os
@@ -10,18 +10,21 @@ from typing import Literal, NoReturn
 Operation = Literal["open", "read", "write", "sync"]
 
 MICROSECOND, MILLISECOND = 1_000, 1_000_000
-# How long operations take that wait for the disk, in nanoseconds.
+# The duration of operations that wait for the disk, in nanoseconds.
 READ_NS = (50 * MICROSECOND, MILLISECOND)
 NAME_NS = (5 * MICROSECOND, 50 * MICROSECOND)
 SYNC_NS = (100 * MICROSECOND, 5 * MILLISECOND)
 
 
-class Faults:
-    """`read`, `write`, `sync`: the chance that such an operation fails with EIO. `open`: the chance that an operation
-    that needs a file descriptor fails with EMFILE. `short_write`: the chance that a write takes only a part.
-    `slow_sync_ns`: what each sync takes longer. `injected` counts what was done, by name.
+class DiskFaults:
+    """Injects faults.
 
-    Writes are those of content, syncs those of files and directories.
+    - `read`, `write`, `sync`: the probability that such an operation fails with EIO. Writes are those of file content,
+      syncs those of files and directories.
+    - `open`: the probability that an operation that needs a file descriptor fails with EMFILE.
+    - `short_write`: the probability that a write writes only a part.
+    - `slow_sync_ns`: the additional duration of each sync.
+    - `injected` counts the injected faults by name.
     """
 
     def __init__(self, random: Random) -> None:
@@ -38,43 +41,43 @@ class Faults:
     def fail_next(
         self, operation: Operation, matching: Callable[[str], bool] = lambda path: True, code: int = errno.EIO
     ) -> None:
-        """The next such operation on a path that matches fails, once."""
+        """Fail the next such operation on a matching path, once."""
         self._planned.append((operation, matching, code))
 
     def stop(self) -> None:
-        """From now on all is well."""
+        """Inject no more faults."""
         self.open = self.read = self.write = self.sync = self.short_write = 0.0
         self.slow_sync_ns = 0
         self._planned = []
 
     def before_open(self, path: str) -> None:
         if self._planned or self.open:
-            self._strike("open", path, self.open, errno.EMFILE)
+            self._maybe_fail("open", path, self.open, errno.EMFILE)
 
     def before_read(self, path: str) -> None:
         if self._planned or self.read:
-            self._strike("read", path, self.read)
+            self._maybe_fail("read", path, self.read)
 
     def before_write(self, path: str) -> None:
         if self._planned or self.write:
-            self._strike("write", path, self.write)
+            self._maybe_fail("write", path, self.write)
 
     def before_sync(self, path: str) -> None:
         if self._planned or self.sync:
-            self._strike("sync", path, self.sync)
+            self._maybe_fail("sync", path, self.sync)
 
-    def _strike(self, operation: Operation, path: str, chance: float, code: int = errno.EIO) -> None:
+    def _maybe_fail(self, operation: Operation, path: str, chance: float, code: int = errno.EIO) -> None:
         for plan in self._planned:
             if plan[0] == operation and plan[1](path):
                 self._planned.remove(plan)
                 self.injected[f"{operation} error"] += 1
-                fail(plan[2], path)
+                raise_os_error(plan[2], path)
         if chance and self._random.random() < chance:
             self.injected[f"{operation} error"] += 1
-            fail(code, path)
+            raise_os_error(code, path)
 
     def part_of(self, size: int) -> int:
-        """How much of a write of `size` bytes is made."""
+        """Return how many bytes of a write of `size` bytes are written."""
         if self.short_write and size > 1 and self._random.random() < self.short_write:
             self.injected["short write"] += 1
             return self._random.randint(1, size - 1)
@@ -92,5 +95,5 @@ class Faults:
         return self._random.randint(*SYNC_NS) + self.slow_sync_ns
 
 
-def fail(code: int, path: str | None = None) -> NoReturn:
+def raise_os_error(code: int, path: str | None = None) -> NoReturn:
     raise OSError(code, os.strerror(code), path)

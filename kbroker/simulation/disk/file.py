@@ -1,108 +1,101 @@
 """An open file of a simulated disk."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
-from kbroker.simulation.disk.content import Content
-from kbroker.simulation.disk.faults import fail
-from kbroker.simulation.runtime.death import MachineDied
-
-if TYPE_CHECKING:
-    from kbroker.simulation.disk.disk import SimDisk
+from kbroker.simulation.disk.device import Device
+from kbroker.simulation.disk.faults import raise_os_error
+from kbroker.simulation.disk.inode import Inode
 
 
 class SimFile:
-    """An open file. Writes go to its end."""
+    """Implements DiskFile. Writes append."""
 
-    __slots__ = ("_content", "_disk", "_path", "_writable")
+    __slots__ = ("_device", "_inode", "_path", "_writable")
 
-    def __init__(self, disk: SimDisk, path: str, content: Content, writable: bool) -> None:
-        self._disk = disk
+    def __init__(self, device: Device, path: str, inode: Inode, writable: bool) -> None:
+        self._device = device
         self._path = path
-        self._content: Content | None = content
+        self._inode: Inode | None = inode
         self._writable = writable
 
     def append(self, data: Buffer, /) -> int:
-        content, disk = self._open(writing=True), self._disk
+        inode, device = self._open_inode(writing=True), self._device
         size = len(data)
         if size:
-            disk.faults.before_write(self._path)
-            size = disk.room_for(disk.faults.part_of(size), self._path)
-        if disk.dies_next:
-            # The machine dies in the middle of it.
-            self._grow(content, memoryview(data)[: disk.random.randint(0, size)])
-        disk.before("write", self._path, size)
-        self._grow(content, data if size == len(data) else memoryview(data)[:size])
-        content.mtime_ms = disk.clock.now_ms()
+            device.faults.before_write(self._path)
+            size = device.writable_bytes(device.faults.part_of(size), self._path)
+        if device.crashes_next:
+            # The machine crashes in the middle of the write.
+            self._append(inode, memoryview(data)[: device.random.randint(0, size)])
+        device.begin_change("write", self._path, size)
+        self._append(inode, data if size == len(data) else memoryview(data)[:size])
+        inode.mtime_ms = device.clock.now_ms()
         return size
 
-    def _grow(self, content: Content, data: Buffer) -> None:
-        content.append(data)
-        if content.linked:
-            self._disk.used += len(data)
+    def _append(self, inode: Inode, data: Buffer) -> None:
+        inode.append(data)
+        if inode.linked:
+            self._device.used += len(data)
 
     def appendv(self, parts: Sequence[Buffer], /) -> int:
         return self.append(b"".join(parts))
 
     def pread(self, size: int, offset: int, /) -> bytes:
-        content, disk = self._open(), self._disk
-        disk.faults.before_read(self._path)
-        if disk.cold and disk.random.random() < disk.cold:
-            disk.busy_ns += disk.faults.read_ns()
-        return bytes(memoryview(content.data)[offset : offset + size])
+        inode, device = self._open_inode(), self._device
+        device.faults.before_read(self._path)
+        if device.cold and device.random.random() < device.cold:
+            device.busy_ns += device.faults.read_ns()
+        return bytes(memoryview(inode.data)[offset : offset + size])
 
     def pread_reused(self, size: int, offset: int, /) -> bytes:
         return self.pread(size, offset)
 
     def pread_nowait(self, size: int, offset: int, /) -> bytes | None:
-        content, disk = self._open(), self._disk
-        if disk.cold and disk.random.random() < disk.cold:
+        inode, device = self._open_inode(), self._device
+        if device.cold and device.random.random() < device.cold:
             return None
-        return bytes(memoryview(content.data)[offset : offset + size])
+        return bytes(memoryview(inode.data)[offset : offset + size])
 
     def truncate(self, size: int, /) -> None:
-        content, disk = self._open(writing=True), self._disk
-        disk.before("truncate", self._path, size)
-        before = len(content.data)
-        content.truncate(size)
-        if content.linked:
-            disk.used += size - before
+        inode, device = self._open_inode(writing=True), self._device
+        device.begin_change("truncate", self._path, size)
+        size_before = len(inode.data)
+        inode.truncate(size)
+        if inode.linked:
+            device.used += size - size_before
 
     def size(self) -> int:
-        return len(self._open().data)
+        return len(self._open_inode().data)
 
     def fdatasync(self) -> None:
-        content, disk = self._open(), self._disk
-        disk.before("sync", self._path)
-        disk.busy_ns += disk.faults.sync_ns()
-        disk.syncs[self._path] += 1
+        inode, device = self._open_inode(), self._device
+        device.begin_change("sync", self._path)
+        device.busy_ns += device.faults.sync_ns()
+        device.syncs[self._path] += 1
         try:
-            disk.faults.before_sync(self._path)
+            device.faults.before_sync(self._path)
         except OSError:
-            content.fail_sync()
+            inode.fail_sync()
             raise
-        content.sync()
+        inode.sync()
 
     def forget_clean(self, offset: int, /) -> None:
-        self._open().forget_clean(offset)
+        self._open_inode().evict_clean_pages(offset)
 
     def start_writeback(self, offset: int, size: int, /) -> None:
-        """Pages may reach the disk at any time here."""
+        """Do nothing: here pages may reach the disk at any time."""
 
     def close(self) -> None:
-        self._content = None
+        self._inode = None
 
-    def _open(self, *, writing: bool = False) -> Content:
-        if self._disk.dead:
-            raise MachineDied
-        content = self._content
-        if content is None or (writing and not self._writable):
-            fail(errno.EBADF)
-        return content
+    def _open_inode(self, *, writing: bool = False) -> Inode:
+        self._device.check_alive()
+        inode = self._inode
+        if inode is None or (writing and not self._writable):
+            raise_os_error(errno.EBADF)
+        return inode
 
 
 class SimLock:

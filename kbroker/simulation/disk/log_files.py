@@ -1,9 +1,7 @@
-"""What lies on a disk, read past the broker: the oracle for what a crash may take and for what must hold of a log."""
+"""Reads the log files on a disk without the broker: which records and committed offsets survive a crash."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from kbroker.coordinator.group.record_codec import decode_record
 from kbroker.coordinator.group.records import OffsetRecord
@@ -17,53 +15,54 @@ from protocol.errors import MalformedError
 from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of, parse_header
 from protocol.records.compression import decompress
 from protocol.records.control import COMMIT, parse_control_type
+from protocol.records.crc import crc32c
 from protocol.records.record import Record, iter_records
 
 Commits = dict[tuple[str, Place], int]
-# By producer id: of transactions that are open.
+# Offsets committed in open transactions, by producer id.
 _Pending = dict[int, Commits]
 
 GROUPS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-# Of which brokers write what nobody but they read; both are compacted.
+# Topics that only brokers read and write; both are compacted.
 INTERNAL = (GROUPS_TOPIC, TRANSACTIONS_TOPIC)
-# What a batch's records may come to, decompressed, in a simulation.
+# The largest decompressed batch of a simulation.
 _MAX_RECORDS_BYTES = 1 << 26
 
 
-class Batch(NamedTuple):
-    """A whole batch with a right CRC, and where it ends in its file."""
+class StoredBatch(NamedTuple):
+    """A complete batch with a valid CRC, and its position in its file."""
 
     header: BatchHeader
     start: int
     end: int
 
 
-def batches(data: bytes | bytearray, position: int = 0) -> Iterator[Batch]:
-    """The valid batches from `position` on, up to the first that is none."""
+def read_batches(data: bytes | bytearray, position: int = 0) -> Iterator[StoredBatch]:
+    """Yield the valid batches from `position` on, up to the first invalid one."""
     view = memoryview(data)
     while len(view) - position >= HEADER_SIZE:
         header = parse_header(view, position)
         end = position + header.size
         if header.size < HEADER_SIZE or end > len(view) or crc32c(view[position + CRC_START : end]) != header.crc:
             return
-        yield Batch(header, position, end)
+        yield StoredBatch(header, position, end)
         position = end
 
 
-def partitions(disk: SimDisk, directory: str) -> dict[Place, str]:
-    """The directory of each partition that is not being deleted."""
-    found = {}
+def partition_directories(disk: SimDisk, directory: str) -> dict[Place, str]:
+    """Return the directory of each partition that is not being deleted."""
+    directories = {}
     for name in sorted(disk.entries(directory)):
         tp = parse_partition_dir(name)
         path = f"{directory}/{name}"
         if tp is not None and disk.isdir(path):
-            found[tp.topic, tp.partition] = path
-    return found
+            directories[tp.topic, tp.partition] = path
+    return directories
 
 
-def segments(disk: SimDisk, path: str) -> list[tuple[int, str]]:
-    """(base offset, path) of a partition's segments, in order."""
+def segment_files(disk: SimDisk, path: str) -> list[tuple[int, str]]:
+    """Return (base offset, path) of a partition's segments, in order."""
     found = []
     for name in disk.entries(path):
         parsed = parse_segment_file(name)
@@ -73,20 +72,20 @@ def segments(disk: SimDisk, path: str) -> list[tuple[int, str]]:
 
 
 def durable_end(disk: SimDisk, path: str) -> int:
-    """The first offset of a partition that a power loss now may take."""
+    """Return the first offset of a partition that a power loss now may lose."""
     return _end(disk, path, lambda segment: _durable(disk, segment))
 
 
 def _durable(disk: SimDisk, segment: str) -> bytes:
-    """What compaction has made counts as soon as it is there as `.swap`: the next start gives it its name."""
+    """Return the durable bytes of a segment. A `.swap` file counts: the next start renames it to the segment."""
     return disk.durable(segment, segment + SWAP)
 
 
 def _end(disk: SimDisk, path: str, read: Callable[[str], bytes | bytearray]) -> int:
     end = 0
-    for base, segment in segments(disk, path):
+    for base, segment in segment_files(disk, path):
         last = None
-        for last in batches(read(segment)):
+        for last in read_batches(read(segment)):
             end = last.header.next_offset
         if last is None:
             end = max(end, base) if end else 0
@@ -96,13 +95,13 @@ def _end(disk: SimDisk, path: str, read: Callable[[str], bytes | bytearray]) -> 
 
 
 def durable_ends(disk: SimDisk, directory: str) -> dict[Place, int]:
-    """`durable_end` of the partitions of clients' topics."""
-    ends = {place: durable_end(disk, path) for place, path in partitions(disk, directory).items()}
+    """Return `durable_end` of each partition, without those of internal topics."""
+    ends = {place: durable_end(disk, path) for place, path in partition_directories(disk, directory).items()}
     return {place: end for place, end in ends.items() if place[0] not in INTERNAL}
 
 
 def durable_commits(disk: SimDisk, directory: str) -> Commits:
-    """The committed offsets that a power loss now cannot take, by group and partition; -1: it may take all."""
+    """Return the committed offsets that survive any power loss, by group and partition; -1 if none does."""
     return {
         **dict.fromkeys(readable_commits(disk, directory), -1),
         **_commits(disk, directory, lambda path: _durable(disk, path)),
@@ -110,44 +109,44 @@ def durable_commits(disk: SimDisk, directory: str) -> Commits:
 
 
 def readable_commits(disk: SimDisk, directory: str) -> Commits:
-    """The committed offsets that can be read of a disk, before the first batch that is damaged."""
+    """Return the committed offsets before the first damaged batch."""
     return _commits(disk, directory, disk.data)
 
 
 def _commits(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> Commits:
     commits: Commits = {}
-    prepared = _prepared(disk, directory, read)
-    for place, path in partitions(disk, directory).items():
+    prepared = _prepared_producer_ids(disk, directory, read)
+    for place, path in partition_directories(disk, directory).items():
         if place[0] == GROUPS_TOPIC:
             pending: _Pending = {}
             for header, records in _batches_of(disk, path, read):
-                _take_commits(header, records, commits, pending)
+                _apply_batch(header, records, commits, pending)
             for producer_id in prepared:
                 commits.update(pending.get(producer_id, {}))
     return commits
 
 
-def _prepared(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> list[int]:
-    """The producers whose transactions will be committed whatever happens, as __transaction_state has it."""
+def _prepared_producer_ids(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> list[int]:
+    """Return the producer ids whose transactions are in PrepareCommit in __transaction_state."""
     last: dict[str, TransactionMetadata] = {}
-    for place, path in partitions(disk, directory).items():
+    for place, path in partition_directories(disk, directory).items():
         if place[0] == TRANSACTIONS_TOPIC:
             for _, records in _batches_of(disk, path, read):
                 for record in records:
-                    said = transaction_records.decode_record(record.key, record.value)
-                    if isinstance(said, TransactionMetadata):
-                        last[said.transactional_id] = said
-    return [one.producer_id for one in last.values() if one.state is TransactionState.PREPARE_COMMIT]
+                    decoded = transaction_records.decode_record(record.key, record.value)
+                    if isinstance(decoded, TransactionMetadata):
+                        last[decoded.transactional_id] = decoded
+    return [each.producer_id for each in last.values() if each.state is TransactionState.PREPARE_COMMIT]
 
 
 def _batches_of(
     disk: SimDisk, path: str, read: Callable[[str], bytes | bytearray]
 ) -> Iterator[tuple[BatchHeader, list[Record]]]:
-    """What can be read of a partition, decoded, up to where its log ends."""
+    """Yield the header and records of each readable batch of a partition."""
     end = _end(disk, path, read)
-    for _, segment in segments(disk, path):
+    for _, segment in segment_files(disk, path):
         data = read(segment)
-        for batch in batches(data):
+        for batch in read_batches(data):
             header = batch.header
             if header.next_offset > end:
                 break
@@ -155,7 +154,7 @@ def _batches_of(
             yield header, list(iter_records(body, header.count, header.base_timestamp))
 
 
-def _take_commits(header: BatchHeader, records: list[Record], commits: Commits, pending: _Pending) -> None:
+def _apply_batch(header: BatchHeader, records: list[Record], commits: Commits, pending: _Pending) -> None:
     if header.is_control:
         written = pending.pop(header.producer_id, {})
         if records and parse_control_type(records[0].key) == COMMIT:
@@ -170,10 +169,10 @@ def _committed_by(records: Iterable[Record]) -> Commits:
     commits: Commits = {}
     for record in records:
         try:
-            said = decode_record(record.key, record.value)
+            decoded = decode_record(record.key, record.value)
         except MalformedError:
             continue
-        if isinstance(said, OffsetRecord):
-            key = (said.key.group_id, (said.key.topic, said.key.partition))
-            commits[key] = -1 if said.value is None else said.value.offset
+        if isinstance(decoded, OffsetRecord):
+            key = (decoded.key.group_id, (decoded.key.topic, decoded.key.partition))
+            commits[key] = -1 if decoded.value is None else decoded.value.offset
     return commits

@@ -1,4 +1,4 @@
-"""One direction of a connection that carries whole messages: late, in order, each once, or never."""
+"""One direction of a connection that carries whole messages: in order, with a delay, each at most once."""
 
 import asyncio
 from collections import deque
@@ -9,48 +9,49 @@ M = TypeVar("M")
 
 
 class Channel(Generic[M]):
-    """Gives messages to `take` on the loop of the receiver. While there is no way (`is_open` says no) they wait."""
+    """Passes messages to `receive` on the receiver's loop. Messages wait while `is_open` returns False."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        delay: Callable[[M], float],
+        delay_s: Callable[[M], float],
         is_open: Callable[[], bool],
-        take: Callable[[M], None],
+        receive: Callable[[M], None],
     ) -> None:
         self._loop = loop
-        self._delay = delay
+        self._delay_s = delay_s
         self._is_open = is_open
-        self._take = take
+        self._receive = receive
+        # Messages in flight, each with the loop's time at which it arrives.
         self._queue: deque[tuple[float, M]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._last = 0.0
+        self._last_due = 0.0
         self._closed = False
 
     def send(self, message: M) -> None:
         if not self._closed:
             self._queue.append((self._due(message), message))
-            self._go_on()
+            self._schedule()
 
-    def there_is_a_way(self) -> None:
-        """What has waited is sent again."""
-        self._last = 0.0
+    def retransmit(self) -> None:
+        """The channel is open again: send what has waited."""
+        self._last_due = 0.0
         self._queue = deque((self._due(message), message) for _, message in self._queue)
-        self._go_on()
+        self._schedule()
 
-    def lose(self) -> None:
-        """What is on its way never arrives."""
+    def drop(self) -> None:
+        """Lose the messages in flight."""
         self._queue.clear()
 
     def close(self) -> None:
         self._closed = True
-        self.lose()
+        self.drop()
 
     def _due(self, message: M) -> float:
-        self._last = max(self._last, self._loop.time() + self._delay(message))
-        return self._last
+        self._last_due = max(self._last_due, self._loop.time() + self._delay_s(message))
+        return self._last_due
 
-    def _go_on(self) -> None:
+    def _schedule(self) -> None:
         if self._timer is None and self._queue and self._is_open():
             self._timer = self._loop.call_at(self._queue[0][0], self._arrive)
 
@@ -60,5 +61,5 @@ class Channel(Generic[M]):
             due, message = self._queue[0]
             if due <= self._loop.time():
                 self._queue.popleft()
-                self._take(message)
-            self._go_on()
+                self._receive(message)
+            self._schedule()

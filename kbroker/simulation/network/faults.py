@@ -1,156 +1,125 @@
-"""What goes wrong on the simulated network, by pairs of hosts, switched while a program runs.
+"""Faults of the simulated network between pairs of hosts, switched on and off while a program runs.
 
-`ANY` stands for every host that is or will be; where several rules fit, the one that names more hosts holds, and a
-host's connections to itself only follow rules that name it twice. All chance comes from the network's seed.
+`ANY` matches every host, present or future. All randomness comes from the network's seed.
 
-- Packets over a link that is cut are lost and sent again: what was written arrives after it is mended. A stack that
-  gets no answer to its bytes for STACK_TIMEOUT_S (stack.py) gives the connection up, on its side and, if there is
-  a way, on the other. That also happens to one whose bytes arrive but whose acknowledgements do not: a one-way cut.
-- A connection that was closed or reset while the link was cut is half open: the other side does not know.
-- Connecting over a cut link, in whichever direction, times out.
+- Bytes sent over a cut link are retransmitted: they arrive after the link is restored. A TCP stack whose bytes are not
+  acknowledged for TCP_TIMEOUT_S (tcp.py) closes the connection at its end and, if the link works, resets the other end.
+  This includes a connection whose bytes arrive but whose acknowledgements do not: a one-way cut.
+- A connection that is closed or reset while the link is cut is half open: the other end does not know.
+- Connecting times out if the link is cut in either direction.
 """
 
-from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable
 
-from kbroker.simulation.network.link import Link, Range
+from kbroker.simulation.network.fabric import Fabric
+from kbroker.simulation.network.link import ANY, DelayRange
+from kbroker.simulation.network.tcp import TcpEndpoint
 
-if TYPE_CHECKING:
-    from kbroker.simulation.network.network import SimNetwork
-    from kbroker.simulation.network.stack import StackEnd
+__all__ = ["ANY", "NetworkFaults"]
 
-T = TypeVar("T")
-Pair = tuple[str, str]
-
-ANY = "*"
-# Within how many bytes a connection that is to be reset at any place is.
-RESET_WITHIN = 2000
+# `reset_any` resets a connection within this many further bytes.
+RESET_WITHIN_BYTES = 2000
 
 
 class NetworkFaults:
-    """`injected` counts what was done. `reset_chance`: of each piece that arrives, to be cut somewhere and followed by
-    a reset."""
+    """Injects faults. `injected` counts them by name. `endpoints` returns both ends of each connection, by host."""
 
-    def __init__(self, network: "SimNetwork") -> None:
-        self.injected: Counter[str] = Counter()
-        self.reset_chance = 0.0
-        self._network = network
-        self._latencies: dict[Pair, Range] = {}
-        self._rates: dict[Pair, float] = {}
-        self._clogs: dict[Pair, float] = {}
-        self._cuts: dict[Pair, bool] = {}
+    def __init__(self, fabric: Fabric, endpoints: Callable[[], Iterable[TcpEndpoint]]) -> None:
+        self.injected = fabric.injected
+        self._fabric = fabric
+        self._rules = fabric.rules
+        self._endpoints = endpoints
 
     # Links, one way.
 
-    def latency(self, source: str, target: str, latency_s: Range) -> None:
+    def latency(self, source: str, target: str, latency_s: DelayRange) -> None:
         self.injected["latency"] += 1
-        self._latencies[source, target] = latency_s
-        self._apply()
+        self._rules.latencies[source, target] = latency_s
+        self._fabric.apply_rules()
 
     def slow(self, source: str, target: str, bytes_per_s: float) -> None:
-        """All connections over the link share it."""
+        """Limit the bandwidth, which all connections over the link share."""
         self.injected["slow"] += 1
-        self._rates[source, target] = bytes_per_s
-        self._apply()
+        self._rules.rates[source, target] = bytes_per_s
+        self._fabric.apply_rules()
 
     def clog(self, source: str, target: str, seconds: float) -> None:
-        """Nothing arrives for so long, then everything, in order."""
+        """Delay all bytes for this time; then they arrive in order."""
         self.injected["clog"] += 1
-        until = self._network.loop.time() + seconds
-        self._clogs[source, target] = max(until, self._clogs.get((source, target), 0.0))
-        self._network.loop.call_later(seconds, self._unclog, source, target, until)
-        self._apply()
+        loop, clogs = self._fabric.loop, self._rules.clogs
+        until = loop.time() + seconds
+        clogs[source, target] = max(until, clogs.get((source, target), 0.0))
+        loop.call_later(seconds, self._unclog, source, target, until)
+        self._fabric.apply_rules()
 
     def _unclog(self, source: str, target: str, until: float) -> None:
-        if self._clogs.get((source, target)) == until:
-            del self._clogs[source, target]
-            self._apply()
+        if self._rules.clogs.get((source, target)) == until:
+            del self._rules.clogs[source, target]
+            self._fabric.apply_rules()
 
     def cut(self, source: str, target: str) -> None:
-        """A one-way partition."""
+        """Start a one-way partition."""
         self.injected["cut"] += 1
-        self._cuts[source, target] = True
-        self._apply()
+        self._rules.cuts[source, target] = True
+        self._fabric.apply_rules()
 
-    def mend(self, source: str, target: str) -> None:
-        """Ends what latency, slow, clog and cut have begun for this pair."""
-        for rules in (self._latencies, self._rates, self._clogs, self._cuts):
-            rules.pop((source, target), None)
-        self._apply()
+    def restore(self, source: str, target: str) -> None:
+        """Remove the latency, slow, clog and cut rules of this pair."""
+        self._rules.remove((source, target))
+        self._fabric.apply_rules()
 
-    # Both ways.
+    # Links, both ways.
 
-    def partition(self, one: str, other: str) -> None:
-        self.cut(one, other)
-        self.cut(other, one)
+    def partition(self, host: str, other: str) -> None:
+        self.cut(host, other)
+        self.cut(other, host)
 
-    def heal(self, one: str, other: str) -> None:
-        self.mend(one, other)
-        self.mend(other, one)
+    def heal(self, host: str, other: str) -> None:
+        self.restore(host, other)
+        self.restore(other, host)
 
     def heal_all(self) -> None:
-        """The network is as it was in the beginning. Connections that are half open stay so."""
-        self.reset_chance = 0.0
-        for rules in (self._latencies, self._rates, self._clogs, self._cuts):
-            rules.clear()
-        self._apply()
-
-    def equip(self, link: Link) -> None:
-        """Make the link as the rules say."""
-        link.latency_s = _rule(self._latencies, link) or self._network.latency_s
-        link.rate = _rule(self._rates, link)
-        link.clogged = _rule(self._clogs, link) is not None
-        link.cut = _rule(self._cuts, link) is not None
-        if link.waiting:
-            link.go_on()
-
-    def _apply(self) -> None:
-        for link in self._network.links():
-            self.equip(link)
+        """Remove all rules and stop random resets. Half-open connections stay half open."""
+        self._fabric.reset_chance = 0.0
+        self._rules.clear()
+        self._fabric.apply_rules()
 
     # Connections.
 
-    def connections(self, one: str = ANY, other: str = ANY) -> "list[StackEnd]":
-        """The ends at the first host of the open connections with the other, the oldest first."""
-        return [end for end in self._network.ends() if _is(end.host, one) and _is(end.peer.host, other) and end.is_open]
+    def connections(self, host: str = ANY, peer: str = ANY) -> list[TcpEndpoint]:
+        """Return the endpoints at `host` of its open connections with `peer`, oldest first."""
+        return [
+            endpoint
+            for endpoint in self._endpoints()
+            if _matches(endpoint.host, host) and _matches(endpoint.peer.host, peer) and endpoint.is_open
+        ]
 
-    def reset(self, end: "StackEnd", after: int = 0) -> None:
-        """Reset the connection, at both ends, when so many more bytes of what is written here have arrived."""
-        self.injected["reset"] += 1
-        end.reset_after(after)
+    def reset(self, endpoint: TcpEndpoint, after: int = 0) -> None:
+        """Reset the connection at both ends once `after` more bytes written at this endpoint have arrived."""
+        endpoint.inject_reset(after)
 
-    def reset_any(self, one: str = ANY, other: str = ANY) -> bool:
-        """Reset one of these connections, at any place of one of its streams; false if there is none."""
-        ends = self.connections(one, other)
-        if not ends:
+    def reset_any(self, host: str = ANY, peer: str = ANY) -> bool:
+        """Reset a random connection between these hosts at a random byte; return False if there is none."""
+        endpoints = self.connections(host, peer)
+        if not endpoints:
             return False
-        random = self._network.random
-        end = random.choice(ends)
-        self.reset(random.choice((end, end.peer)), random.choice((0, random.randint(1, RESET_WITHIN))))
+        random = self._fabric.random
+        endpoint = random.choice(endpoints)
+        self.reset(random.choice((endpoint, endpoint.peer)), random.choice((0, random.randint(1, RESET_WITHIN_BYTES))))
         return True
 
-    def forget(self, one: str = ANY, other: str = ANY) -> int:
-        """Something between the hosts has forgotten their connections: nothing that is sent on these arrives any more,
-        and nobody is told. Gives how many."""
-        ends = self.connections(one, other)
-        for end in ends:
-            end.forgotten()
-            end.peer.forgotten()
-        self.injected["forget"] += len(ends)
-        return len(ends)
+    def blackhole(self, host: str = ANY, peer: str = ANY) -> int:
+        """Drop everything that is sent on these connections from now on, as a middlebox that lost its state does.
+
+        Neither end is notified. Returns the number of connections.
+        """
+        endpoints = self.connections(host, peer)
+        for endpoint in endpoints:
+            endpoint.blackhole()
+            endpoint.peer.blackhole()
+        self.injected["forget"] += len(endpoints)
+        return len(endpoints)
 
 
-def _is(host: str, wanted: str) -> bool:
-    return wanted in (ANY, host)
-
-
-def _rule(rules: dict[Pair, T], link: Link) -> T | None:
-    source, target = link.source, link.target
-    found = rules.get((source, target))
-    if found is not None or not rules or source == target:
-        return found
-    for pair in ((source, ANY), (ANY, target), (ANY, ANY)):
-        found = rules.get(pair)
-        if found is not None:
-            return found
-    return None
+def _matches(host: str, pattern: str) -> bool:
+    return pattern in (ANY, host)

@@ -1,26 +1,31 @@
-"""One end of a simulated connection as its program has it: an asyncio transport."""
+"""The asyncio transport of one end of a simulated connection."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable
+from typing import cast
 
 from kbroker.common import Buffer
-from kbroker.simulation.network.stack import SOCKET_BUFFER, Address, StackEnd
-
-if TYPE_CHECKING:
-    from kbroker.simulation.network.network import SimNetwork
+from kbroker.simulation.network.fabric import Fabric
+from kbroker.simulation.network.tcp import SOCKET_BUFFER, Address, TcpEndpoint
 
 DEFAULT_HIGH_WATER = 64 * 1024
 
 
-class SimTransport(StackEnd, asyncio.Transport):
-    """Nothing arrives here before `begin`."""
+class SimTransport(TcpEndpoint, asyncio.Transport):
+    """Receives nothing before `begin`."""
 
-    def __init__(self, network: "SimNetwork", loop: asyncio.AbstractEventLoop, local: Address, remote: Address) -> None:
-        StackEnd.__init__(self, network, loop, local, remote)
+    def __init__(
+        self,
+        fabric: Fabric,
+        loop: asyncio.AbstractEventLoop,
+        local: Address,
+        remote: Address,
+        on_closed: Callable[[TcpEndpoint], None],
+    ) -> None:
+        TcpEndpoint.__init__(self, fabric, loop, local, remote, on_closed)
         asyncio.Transport.__init__(self, {"sockname": local, "peername": remote})
         self._protocol: asyncio.BaseProtocol | None = None
-        self._ended = False
+        self._eof_written = False
         self._writing_paused = False
         self.set_write_buffer_limits()
 
@@ -28,7 +33,7 @@ class SimTransport(StackEnd, asyncio.Transport):
         self._protocol = protocol
         self._reading = True
         protocol.connection_made(self)
-        self.peer._send()
+        self.peer._transmit()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
@@ -40,14 +45,14 @@ class SimTransport(StackEnd, asyncio.Transport):
     # Writing.
 
     def write(self, data: Buffer) -> None:
-        if self._ended:
+        if self._eof_written:
             raise RuntimeError("write after write_eof")
         if self._closing or not data:
             return
         piece = bytes(data)
-        self._outgoing.append(piece)
-        self._outgoing_size += len(piece)
-        self._send()
+        self._send_queue.append(piece)
+        self._queued_bytes += len(piece)
+        self._transmit()
         if not self._writing_paused and self.get_write_buffer_size() > self._high_water:
             self._writing_paused = True
             self.get_protocol().pause_writing()
@@ -59,8 +64,8 @@ class SimTransport(StackEnd, asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        self._ended = self._end_to_send = True
-        self._send()
+        self._eof_written = self._eof_queued = True
+        self._transmit()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         if high is None:
@@ -72,16 +77,16 @@ class SimTransport(StackEnd, asyncio.Transport):
         return self._low_water, self._high_water
 
     def get_write_buffer_size(self) -> int:
-        return max(0, self._outgoing_size - SOCKET_BUFFER)
+        return max(0, self._queued_bytes - SOCKET_BUFFER)
 
-    def _drained(self) -> None:
-        """The peer has taken something: go on writing, or finish closing."""
+    def _on_drained(self) -> None:
+        """The peer has received something: resume writing, or finish closing."""
         size = self.get_write_buffer_size()
         if self._writing_paused and size <= self._low_water:
             self._writing_paused = False
             self._loop.call_soon(self._resume_writing)
         if self._closing and size == 0:
-            self._lose(None)
+            self._mark_lost(None)
 
     def _resume_writing(self) -> None:
         if not self._lost:
@@ -98,32 +103,32 @@ class SimTransport(StackEnd, asyncio.Transport):
     def resume_reading(self) -> None:
         if not self._closing and not self._reading:
             self._reading = True
-            self.peer._send()
+            self.peer._transmit()
 
-    def _receive(self, piece: bytes) -> bytes:
-        """Give bytes to the protocol; gives back those that it did not take because it stopped reading."""
+    def _receive(self, data: bytes) -> bytes:
+        """Pass bytes to the protocol; return those that it did not accept because it stopped reading."""
         protocol = self._protocol
         try:
             if not isinstance(protocol, asyncio.BufferedProtocol):
-                cast(asyncio.Protocol, protocol).data_received(piece)
+                cast(asyncio.Protocol, protocol).data_received(data)
                 return b""
-            while piece and self._reading and not self._closing:
-                buffer = memoryview(protocol.get_buffer(len(piece))).cast("B")
-                size = min(len(buffer), len(piece))
-                buffer[:size] = piece[:size]
+            while data and self._reading and not self._closing:
+                buffer = memoryview(protocol.get_buffer(len(data))).cast("B")
+                size = min(len(buffer), len(data))
+                buffer[:size] = data[:size]
                 protocol.buffer_updated(size)
-                piece = piece[size:]
+                data = data[size:]
         except Exception as error:
-            self._fail(error)
-        return b"" if self._closing else piece
+            self._protocol_failed(error)
+        return b"" if self._closing else data
 
-    def _receive_end(self) -> None:
+    def _receive_eof(self) -> None:
         try:
-            stay = cast(asyncio.Protocol, self._protocol).eof_received()
+            keep_open = cast(asyncio.Protocol, self._protocol).eof_received()
         except Exception as error:
-            self._fail(error)
+            self._protocol_failed(error)
             return
-        if not stay:
+        if not keep_open:
             self.close()
 
     # The end.
@@ -134,25 +139,25 @@ class SimTransport(StackEnd, asyncio.Transport):
     def close(self) -> None:
         if self._closing:
             return
-        self._closing = self._end_to_send = True
-        self._send()
-        self.peer._send()
+        self._closing = self._eof_queued = True
+        self._transmit()
+        self.peer._transmit()
         if self.get_write_buffer_size() == 0:
-            self._lose(None)
+            self._mark_lost(None)
 
     def abort(self) -> None:
         if self._lost:
             return
-        self._drop()
-        self._reset_peer()
-        self._lose(None)
+        self._drop_queue()
+        self._send_reset()
+        self._mark_lost(None)
 
-    def _fail(self, error: Exception) -> None:
+    def _protocol_failed(self, error: Exception) -> None:
         self._loop.call_exception_handler(
             {"message": "a protocol failed", "exception": error, "transport": self, "protocol": self._protocol}
         )
         self.abort()
 
-    def _report_lost(self, error: Exception | None) -> None:
+    def _notify_lost(self, error: Exception | None) -> None:
         if self._protocol is not None:
             self._loop.call_soon(self._protocol.connection_lost, error)

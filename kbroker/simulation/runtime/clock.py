@@ -1,15 +1,15 @@
-"""Clocks that follow a loop's virtual time."""
+"""A machine's clocks in virtual time."""
 
 from kbroker.simulation.runtime.loop import SimLoop
 
 # A round number of milliseconds since the epoch, in January 2027.
 EPOCH_MS = 1_800_000_000_000
-# A machine has been up for some time when its broker starts.
+# The monotonic clock when the simulation starts: the machine has been up for some time.
 UPTIME_MS = 1_000_000
 
 
 class SimClock:
-    """One machine's clocks. `skew_ms` may be changed while it runs: the wall clock is wrong by that much."""
+    """The wall clock is off by `skew_ms`, which may change at any time; the monotonic clock is not affected."""
 
     def __init__(self, loop: SimLoop, skew_ms: int = 0) -> None:
         self.skew_ms = skew_ms

@@ -1,4 +1,4 @@
-"""One broker's machine, simulated."""
+"""The environment of a broker on a simulated machine."""
 
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 
 def simulated_environment(seed: int, *, loop: SimLoop | None = None, name: str = "broker") -> Environment:
-    """A machine with an empty disk. Machines on one network share a loop; `name` keeps their seeds apart."""
+    """Return the environment of a machine with an empty disk.
+
+    Machines on one network share a loop; `name` makes their random numbers independent.
+    """
     loop = loop or SimLoop(seed)
     clock = SimClock(loop)
 

@@ -1,11 +1,12 @@
-"""An asyncio loop in virtual time: when nothing is ready, time jumps to the next timer.
+"""An asyncio event loop in virtual time: when no callback is ready, time jumps to the next timer.
 
-Callbacks that were scheduled with call_soon run in that order: asyncio promises it. What comes from outside of a
-program (bytes, the end of a thread's work, another host's turn) comes in seeded order: its delays are seeded, and a
-loop with `late_ns` wakes up a seeded moment late, as real ones do, so that several things are due at once. Sockets are
-the simulated network's, and what would run in a thread runs on the loop after a seeded delay. A program that waits for
-something that cannot happen, or that spins without time passing, is an error here, and so is an exception that nobody
-handles.
+asyncio guarantees the order of call_soon callbacks, so it is kept. Events from outside a program (bytes, the result of
+a thread, another host's callbacks) come in seeded order: their delays are seeded, and a loop with `wakeup_delays_ns`
+wakes up late by a seeded delay, as real loops do, so that several events are due at once. Sockets belong to the
+simulated network; thread offload runs on the loop after a seeded delay.
+
+A program that waits for something that cannot happen, that spins without time passing, or that leaves an exception
+unhandled fails the simulation.
 """
 
 import asyncio
@@ -17,8 +18,9 @@ from random import Random
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from kbroker.runtime.event_log import EventLogger
-from kbroker.simulation.network.network import Hosts, SimNetwork, SimServer
-from kbroker.simulation.runtime.threads import in_thread
+from kbroker.simulation.network.network import Hosts, SimNetwork
+from kbroker.simulation.network.server import SimServer
+from kbroker.simulation.runtime.threads import run_in_simulated_thread
 from kbroker.simulation.runtime.trace import Trace
 
 T = TypeVar("T")
@@ -28,127 +30,130 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 log = EventLogger("kbroker.simulation")
 
 NANOSECONDS = 1_000_000_000
-MAX_TURNS_WITHOUT_TIME = 100_000
-# How late a loop may wake up, in nanoseconds: mostly in time, at times after something that took long.
-LATE_NS = (0, 0, 0, 20_000, 500_000)
+MAX_ITERATIONS_WITHOUT_TIME = 100_000
+# How late a loop wakes up, in nanoseconds: mostly on time, sometimes after something that took long.
+WAKEUP_DELAYS_NS = (0, 0, 0, 20_000, 500_000)
 
 
 class StalledError(RuntimeError):
-    """Nothing is ready and no timer is set, yet the program waits."""
+    """The program waits, but no callback is ready and no timer is set."""
 
 
 class SpinningError(RuntimeError):
-    """The loop goes round and round without time passing."""
+    """The loop runs callbacks forever without time passing."""
 
 
 class UnhandledError(RuntimeError):
-    """A callback or a task failed and nobody looked; the cause is what it raised."""
+    """A callback or a task raised an exception that nothing handled; see `__cause__`."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The universe: all its hosts run on it. `elapsed_ns` is the virtual time since it was made; `turns` counts its
-    rounds. Programs that belong to no host run on it directly."""
+    """The loop on which a whole simulation runs.
 
-    # What BaseEventLoop keeps: callbacks for this turn, timers as a heap, whether to stop after this turn.
+    `elapsed_ns` is the virtual time since its creation, `iterations` the number of its iterations. Programs on hosts
+    run on a HostLoop each; other programs run on this loop directly.
+    """
+
+    # Attributes of BaseEventLoop: ready callbacks, the heap of timers, whether to stop after this iteration.
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
 
-    def __init__(self, seed: object = 0, late_ns: Sequence[int] = ()) -> None:
+    def __init__(self, seed: object = 0, wakeup_delays_ns: Sequence[int] = ()) -> None:
         super().__init__()
-        self.late_ns = late_ns
+        self.wakeup_delays_ns = wakeup_delays_ns
         self.elapsed_ns = 0
-        self.turns = 0
+        self.iterations = 0
         self.trace = Trace(lambda: self.elapsed_ns)
         self.network = SimNetwork(self, Random(f"{seed}/network"))
         self._random = Random(f"{seed}/loop")
         self._thread_random = Random(f"{seed}/threads")
         self._unhandled: list[dict[str, Any]] = []
-        self._idle_turns = 0
+        self._idle_iterations = 0
 
     def time(self) -> float:
         return self.elapsed_ns / NANOSECONDS
 
     def _run_once(self) -> None:
-        """One turn, as BaseEventLoop's: what is ready and what is due now."""
-        self.turns += 1
+        """Run one iteration, as BaseEventLoop does: the ready callbacks and the timers that are due."""
+        self.iterations += 1
         if self._unhandled:
             self._raise_unhandled()
         ready = self._ready
-        due = self._due(wait=not ready)
+        due = self._pop_due_timers(wait=not ready)
         if len(due) > 1:
-            self._mix(due)
+            self._shuffle_hosts(due)
         ready.extend(due)
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
 
-    def _due(self, *, wait: bool) -> list[asyncio.TimerHandle]:
-        """The timers that are due, the earliest first; if it may `wait`, time passes up to the next one."""
+    def _pop_due_timers(self, *, wait: bool) -> list[asyncio.TimerHandle]:
+        """Remove and return the due timers, earliest first. With `wait`, time first advances to the next timer."""
         scheduled = self._scheduled
         while scheduled and scheduled[0]._cancelled:
-            self._pop()
+            self._pop_timer()
         if wait and not self._stopping:
             if not scheduled:
-                raise StalledError(f"nothing can happen any more at {self.time():.6f} s")
-            self._let_time_pass(scheduled[0].when())
+                raise StalledError(f"nothing is scheduled at {self.time():.6f} s")
+            self._advance_to(scheduled[0].when())
         else:
-            self._count_turn_without_time()
+            self._count_idle_iteration()
         due = []
         now = self.time()
         while scheduled and scheduled[0].when() <= now:
-            timer = self._pop()
+            timer = self._pop_timer()
             if not timer._cancelled:
                 due.append(timer)
         return due
 
-    def _pop(self) -> asyncio.TimerHandle:
+    def _pop_timer(self) -> asyncio.TimerHandle:
         timer = heapq.heappop(self._scheduled)
         timer._scheduled = False  # type: ignore[attr-defined]
         return timer
 
-    def _let_time_pass(self, when: float) -> None:
-        late = self._random.choice(self.late_ns) if self.late_ns else 0
+    def _advance_to(self, when: float) -> None:
+        late = self._random.choice(self.wakeup_delays_ns) if self.wakeup_delays_ns else 0
         until = max(self.elapsed_ns, round(when * NANOSECONDS) + late)
         while until / NANOSECONDS < when:
-            # After half a year a float of seconds is coarser than a nanosecond.
+            # After half a year of virtual time, a float of seconds is coarser than a nanosecond.
             until += 1
         if until == self.elapsed_ns:
-            self._count_turn_without_time()
+            self._count_idle_iteration()
         else:
-            self._idle_turns = 0
+            self._idle_iterations = 0
             self.elapsed_ns = until
 
-    def _count_turn_without_time(self) -> None:
-        self._idle_turns += 1
-        if self._idle_turns > MAX_TURNS_WITHOUT_TIME:
-            raise SpinningError(f"{self._idle_turns} turns of the loop at {self.time():.6f} s")
+    def _count_idle_iteration(self) -> None:
+        self._idle_iterations += 1
+        if self._idle_iterations > MAX_ITERATIONS_WITHOUT_TIME:
+            raise SpinningError(f"{self._idle_iterations} iterations of the loop at {self.time():.6f} s")
 
-    def _mix(self, due: list[asyncio.TimerHandle]) -> None:
-        """Hosts take their turns in seeded order; each keeps the order of its own timers."""
+    def _shuffle_hosts(self, due: list[asyncio.TimerHandle]) -> None:
+        """Shuffle the hosts; each keeps the order of its own timers."""
         by_host: dict[asyncio.AbstractEventLoop, list[asyncio.TimerHandle]] = {}
         for timer in due:
             by_host.setdefault(timer._loop, []).append(timer)  # type: ignore[attr-defined]
         if len(by_host) > 1:
-            turns = list(by_host.values())
-            self._random.shuffle(turns)
-            due[:] = [timer for timers in turns for timer in timers]
+            groups = list(by_host.values())
+            self._random.shuffle(groups)
+            due[:] = [timer for timers in groups for timer in timers]
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers stay in the heap until their time comes."""
+        """Do nothing: cancelled timers stay in the heap until they are due."""
 
     def _write_to_self(self) -> None:
-        """There is nobody who sleeps."""
+        """Do nothing: the loop never sleeps."""
 
     def _asyncgen_firstiter_hook(self, agen: Any) -> None:
-        """Left-over generators of hosts that have died must not be ended by the universe."""
+        """Do nothing: asynchronous generators of killed processes must not be closed."""
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
         pass
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody handled ends the run at its next turn."""
+        """Fail the simulation in the next iteration."""
         if "exception" in context:
             self._unhandled.append(context)
         else:
@@ -170,8 +175,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Run a blocking function some time from now; its result arrives some time after that."""
-        return in_thread(self, self._thread_random, func, *args)
+        """Run a blocking function after a seeded delay; its result arrives after another."""
+        return run_in_simulated_thread(self, self._thread_random, func, *args)
 
     # Sockets.
 
@@ -184,7 +189,7 @@ class SimLoop(asyncio.BaseEventLoop):
         start_serving: bool = True,
         **options: object,
     ) -> SimServer:
-        """Listen on the simulated network; options of real sockets mean nothing here."""
+        """Listen on the simulated network. Options of real sockets are ignored."""
         server = self.network.bind(protocol_factory, host, port or 0)
         if start_serving:
             await server.start_serving()
@@ -199,5 +204,5 @@ class SimLoop(asyncio.BaseEventLoop):
         local_addr: tuple[str, int] | None = None,
         **options: object,
     ) -> tuple[asyncio.Transport, P]:
-        """Connect to a listener of the simulated network; `local_addr` says from which host."""
+        """Connect to a listener of the simulated network, from the host of `local_addr`."""
         return await self.network.connect(protocol_factory, (host, port), local_addr)

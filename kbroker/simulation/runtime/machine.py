@@ -1,6 +1,6 @@
-"""A machine on which a broker is started, stopped, killed, paused, or loses its power.
+"""A simulated machine on which a broker is started, stopped, paused, killed, or loses power.
 
-The disk, the clock and the host's name outlive the process; the loop, its tasks and all in memory do not.
+The disk, the clock and the host name survive the process; its loop, tasks and memory do not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.config import BrokerConfig
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.runtime.clock import SimClock
-from kbroker.simulation.runtime.host import HostLoop
+from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.processes import SimProcesses
 
 if TYPE_CHECKING:
@@ -29,28 +29,28 @@ DATA = "/data"
 
 
 class Machine:
-    """`coordination`: the service that its broker uses; without one the broker keeps its own, on the machine's disk.
+    """A machine.
 
-    `broker` is the one that runs, None while none does. `on_end` is called when a process ends, while the disk
-    still has everything, with whether the power is lost.
-    A broker that gives up by itself ends as its process would.
+    With `coordination` its broker uses that service; without, the broker keeps the metadata on the machine's disk.
+    `broker` is the running broker, or None. `on_process_end` is called when a process ends, while the disk is still as
+    the process left it; its argument says whether power is lost. A broker that fails by itself ends its process.
     """
 
     def __init__(
         self,
-        universe: SimLoop,
+        sim_loop: SimLoop,
         seed: object,
         name: str,
         configs: Mapping[str, str],
         coordination: SimCoordination | None = None,
     ) -> None:
-        self.universe = universe
+        self.sim_loop = sim_loop
         self.name = name
         self.configs = {"listeners": f"PLAINTEXT://{name}:{PORT}", "log.dirs": DATA, **configs}
-        self.clock = SimClock(universe)
+        self.clock = SimClock(sim_loop)
         self.broker: Broker | None = None
         self.starts = 0
-        self.on_end: Callable[[bool], None] = lambda power: None
+        self.on_process_end: Callable[[bool], None] = lambda power: None
         self._seed = seed
         self._coordination = coordination
         self.disk = SimDisk(self.clock, Random(f"{seed}/{name}/disk"))
@@ -58,22 +58,22 @@ class Machine:
         self.loop = self._new_loop()
         self._loops: list[HostLoop] = [self.loop]
         self._session: Coordination | None = None
-        self._ended: asyncio.Future[None] = universe.create_future()
+        self._ended: asyncio.Future[None] = sim_loop.create_future()
 
     @property
     def services(self) -> Services | None:
-        """Of the broker that runs; None before it is assembled."""
+        """The services of the running broker; None before they are created."""
         return None if self.broker is None else getattr(self.broker, "services", None)
 
     @property
     def paused(self) -> bool:
-        return self.loop.waiting is not None
+        return self.loop.paused
 
     async def start(self) -> Broker:
-        """Start a broker and wait until it serves. Raises what keeps it from starting, or HostDied."""
+        """Start a broker and wait until it serves. Raises the error that keeps it from starting, or HostCrashed."""
         assert self.broker is None
         self.starts += 1
-        self._ended = self.universe.create_future()
+        self._ended = self.sim_loop.create_future()
         seed = f"{self._seed}/{self.name}/{self.starts}"
         loop = self.loop = self._new_loop()
         self._loops.append(loop)
@@ -86,7 +86,7 @@ class Machine:
             offload=loop.offload,
             apart=SimProcesses(loop, disk, self.clock, Random(f"{seed}/processes")),
         )
-        self.universe.trace.note("start", self.name)
+        self.sim_loop.trace.record("start", self.name)
         if self._coordination is not None:
             self._session = self._coordination.session(loop, self.name)
         broker = self.broker = Broker(environment, BrokerConfig.load(self.configs), self._session)
@@ -96,70 +96,70 @@ class Machine:
             if self.loop is loop:
                 self._end(power=False)
             raise
-        loop.create_task(self._end_with(broker))
+        loop.create_task(self._run_until_stopped(broker))
         return broker
 
-    async def _end_with(self, broker: Broker) -> None:
-        """What the main program does: it waits until the broker has to stop."""
+    async def _run_until_stopped(self, broker: Broker) -> None:
+        """Do what the main program does: stop the broker when it asks for it, then exit."""
         await broker.stopped
         await broker.stop()
         self._end(power=False)
 
     async def stop(self) -> None:
-        """SIGTERM, and wait until the process has ended."""
+        """Send SIGTERM and wait until the process has ended."""
         broker = self.broker
         assert broker is not None
         if not broker.stopped.done():
             broker.stopped.set_result(None)
-        # Whoever waits may be told to stop waiting.
+        # A caller that is cancelled must not cancel the future for others.
         await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """kill -9: the page cache stays, and the kernel resets the connections."""
+        """kill -9: the page cache survives; the kernel closes or resets the connections."""
         self._end(power=False)
 
     def power_off(self) -> None:
-        """What was not synced may be lost, and nobody is told."""
+        """Lose power: unsynced data may be lost; peers are not notified."""
         self._end(power=True)
 
-    def die_after(self, changes: int, *, power: bool) -> None:
-        """Let the process die, or the power fail, in the middle of the disk's n-th change from now."""
-        self.disk.die_after(changes, lambda: self._end(power=power))
+    def crash_after(self, changes: int, *, power: bool) -> None:
+        """Kill the process, or lose power, in the middle of the disk change after the next `changes` ones."""
+        self.disk.crash_after(changes, lambda: self._end(power=power))
 
-    def disarm(self) -> None:
-        """What `die_after` has planned does not come to pass."""
-        self.disk.disarm()
+    def cancel_crash(self) -> None:
+        """Undo `crash_after`."""
+        self.disk.cancel_crash()
 
     def pause(self) -> None:
-        """SIGSTOP; the kernel still takes what arrives."""
-        self.universe.trace.note("pause", self.name)
+        """SIGSTOP. The kernel still accepts connections and bytes."""
+        self.sim_loop.trace.record("pause", self.name)
         self.loop.pause()
 
     def resume(self) -> None:
-        self.universe.trace.note("resume", self.name)
+        self.sim_loop.trace.record("resume", self.name)
         self.loop.resume()
 
-    def forget(self) -> None:
-        """At the end of a run: let go of everything that died on the way."""
+    def discard(self) -> None:
+        """Close everything that killed processes left behind, at the end of a simulation."""
         for loop in self._loops:
-            loop.forget()
+            loop.discard()
 
     def _end(self, *, power: bool) -> None:
         if self.broker is None:
             return
-        self.universe.trace.note("end", self.name, power)
-        self.on_end(power)
+        self.sim_loop.trace.record("end", self.name, power)
+        self.on_process_end(power)
         self.broker = None
         self._session = None
         self.loop.die()
         self._ended.set_result(None)
-        self.universe.network.drop_host(self.name, silent=power)
+        self.sim_loop.network.crash_host(self.name, silent=power)
         self.disk = self.disk.after_crash(power=power)
         self.disk.trace = self._trace_disk
 
     def _new_loop(self) -> HostLoop:
         random = Random(f"{self._seed}/{self.name}/{self.starts}/threads")
-        return HostLoop(self.universe, self.name, random, lambda: self.disk.take_busy_ns())
+        return HostLoop(self.sim_loop, self.name, random, lambda: self.disk.take_busy_ns())
 
-    def _trace_disk(self, *facts: object) -> None:
-        self.universe.trace.note(self.name, *facts)
+    def _trace_disk(self, *fields: object) -> None:
+        self.sim_loop.trace.record(self.name, *fields)

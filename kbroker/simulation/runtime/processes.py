@@ -1,4 +1,4 @@
-"""Processes in virtual time: a job is done in one instant, some time after it was begun, unless it is killed before."""
+"""Process jobs in virtual time: a job takes effect at one instant, some time after its start, unless it is killed."""
 
 import asyncio
 from collections import Counter
@@ -8,60 +8,60 @@ from random import Random
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.environment import Clock, ProcessJobFailed, ProcessTask
 
-# How long a job takes until it has its effect, in seconds.
+# The time from a job's start until it takes effect, in seconds.
 DELAY_S = (0.05, 2.0)
 
 
 class SimProcesses:
-    """The `Apart` of a simulated machine. While `held`, jobs that are begun wait; `began` counts them by name."""
+    """The ProcessRunner of a simulated machine. While `held`, new jobs wait. `started` counts jobs by name."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk, clock: Clock, random: Random) -> None:
         self.held = False
-        self.began: Counter[str] = Counter()
+        self.started: Counter[str] = Counter()
         self._loop = loop
         self._disk = disk
         self._clock = clock
         self._random = random
-        self._waiting: list[SimErrand] = []
+        self._held_jobs: list[SimProcessJob] = []
 
-    def __call__(self, job: ProcessTask, task: bytes, /) -> "SimErrand":
-        self.began[getattr(job, "__name__", "")] += 1
+    def __call__(self, job: ProcessTask, task: bytes, /) -> "SimProcessJob":
+        self.started[getattr(job, "__name__", "")] += 1
 
-        def work() -> bytes:
+        def run() -> bytes:
             return job(self._disk, self._clock, lambda _: None, task)
 
-        errand = SimErrand(self._loop, work)
+        simulated = SimProcessJob(self._loop, run)
         if self.held:
-            self._waiting.append(errand)
+            self._held_jobs.append(simulated)
         else:
-            self._begin(errand)
-        return errand
+            self._start(simulated)
+        return simulated
 
-    def _begin(self, errand: "SimErrand") -> None:
-        errand.begin(self._random.uniform(*DELAY_S))
+    def _start(self, job: "SimProcessJob") -> None:
+        job.start(self._random.uniform(*DELAY_S))
 
     def release(self) -> None:
-        """Let the jobs go on, those that wait and those to come."""
+        """Start the held jobs; new ones start at once again."""
         self.held = False
-        waiting, self._waiting = self._waiting, []
-        for errand in waiting:
-            self._begin(errand)
+        held, self._held_jobs = self._held_jobs, []
+        for job in held:
+            self._start(job)
 
 
-class SimErrand:
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], bytes]) -> None:
+class SimProcessJob:
+    def __init__(self, loop: asyncio.AbstractEventLoop, run: Callable[[], bytes]) -> None:
         self.done: asyncio.Future[bytes] = loop.create_future()
         self._loop = loop
-        self._work = work
+        self._job = run
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, delay_s: float) -> None:
+    def start(self, delay_s: float) -> None:
         if not self.done.done():
             self._timer = self._loop.call_later(delay_s, self._run)
 
     def _run(self) -> None:
         try:
-            self.done.set_result(self._work())
+            self.done.set_result(self._job())
         except Exception as error:
             self.done.set_exception(ProcessJobFailed(f"{type(error).__name__}: {error}"))
 

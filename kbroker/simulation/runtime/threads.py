@@ -1,4 +1,4 @@
-"""What would run in a thread runs on the loop, after a seeded delay; its result arrives after another."""
+"""Thread offload in virtual time: the function runs on the loop after a seeded delay, its result arrives later."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,22 +8,22 @@ from typing import TypeVar, TypeVarTuple, Unpack
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# How long a job of a thread takes before it has its effect, and again until the loop knows, in seconds.
+# The delay before the function runs, and again before its result arrives, in seconds.
 THREAD_DELAY_S = (0.000_02, 0.002)
 
 
-def _idle() -> int:
+def _no_disk_time() -> int:
     return 0
 
 
-def in_thread(
+def run_in_simulated_thread(
     loop: asyncio.AbstractEventLoop,
     random: Random,
     func: Callable[[Unpack[Ts]], T],
     *args: *Ts,
-    busy_ns: Callable[[], int] = _idle,
+    busy_ns: Callable[[], int] = _no_disk_time,
 ) -> "asyncio.Future[T]":
-    """Run a blocking function some time from now. `busy_ns`: how long the disk was busy with what it has done."""
+    """Run a blocking function. `busy_ns` returns the disk time that it took, which delays its result."""
     done: asyncio.Future[T] = loop.create_future()
 
     def deliver(result: T | None, error: BaseException | None) -> None:
@@ -34,7 +34,7 @@ def in_thread(
         else:
             done.set_result(result)  # type: ignore[arg-type]
 
-    def work() -> None:
+    def run() -> None:
         result, error = None, None
         try:
             result = func(*args)
@@ -42,5 +42,5 @@ def in_thread(
             error = raised
         loop.call_later(random.uniform(*THREAD_DELAY_S) + busy_ns() / 1e9, deliver, result, error)
 
-    loop.call_later(random.uniform(*THREAD_DELAY_S), work)
+    loop.call_later(random.uniform(*THREAD_DELAY_S), run)
     return done

@@ -10,10 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from kbroker.simulation.checker.history import Loss, Place
-from kbroker.simulation.coordination.faults import coordination
-from kbroker.simulation.disk.log_files import GROUPS_TOPIC, batches, partitions, readable_commits, segments
+from kbroker.simulation.disk.log_files import (
+    GROUPS_TOPIC,
+    partition_directories,
+    read_batches,
+    readable_commits,
+    segment_files,
+)
 from kbroker.simulation.network.faults import ANY
 from kbroker.simulation.runtime.machine import DATA
+from kbroker.simulation.scenarios.coordination_faults import coordination
 from protocol.records.batch import LENGTH_OVERHEAD, MAGIC_POS
 
 if TYPE_CHECKING:
@@ -66,9 +72,9 @@ async def _crash(stage: Stage, random: Random, *, power: bool) -> None:
         if broker is None:
             return
         if random.random() < 0.5:
-            stage.machine.die_after(random.randrange(CHANGES_TO_CRASH), power=power)
-            deadline = stage.universe.time() + CRASH_WITHIN_S
-            while stage.machine.broker is broker and stage.universe.time() < deadline:
+            stage.machine.crash_after(random.randrange(CHANGES_TO_CRASH), power=power)
+            deadline = stage.sim_loop.time() + CRASH_WITHIN_S
+            while stage.machine.broker is broker and stage.sim_loop.time() < deadline:
                 await asyncio.sleep(0.001)
         if stage.machine.broker is broker:
             stage.note(name)
@@ -97,7 +103,7 @@ async def pause(stage: Stage, random: Random) -> None:
 async def stall(stage: Stage, random: Random) -> None:
     """A client gets no turn, perhaps for longer than its group waits for it; then it goes on with what it was at."""
     client = random.choice(stage.clients)
-    if client.waiting is not None:
+    if client.paused:
         return
     stage.note(f"{client.host} stalls")
     client.pause()
@@ -135,7 +141,7 @@ async def cut(stage: Stage, random: Random) -> None:
         faults.cut(source, target)
     await asyncio.sleep(_seconds(random))
     for source, target in ways:
-        faults.mend(source, target)
+        faults.restore(source, target)
     stage.note("mended")
 
 
@@ -158,7 +164,7 @@ async def slow(stage: Stage, random: Random) -> None:
     faults.slow(pair[0], pair[1], random.choice((1_000.0, 30_000.0, 1_000_000.0)))
     faults.latency(pair[0], pair[1], (0.001, random.choice((0.01, 0.2, 1.0))))
     await asyncio.sleep(_seconds(random))
-    faults.mend(pair[0], pair[1])
+    faults.restore(pair[0], pair[1])
     stage.note("no longer slow")
 
 
@@ -168,13 +174,13 @@ async def reset(stage: Stage, random: Random) -> None:
     client = _someone(stage, random)
     what = random.random()
     if what < 0.2:
-        count = faults.forget(client, stage.machine.name)
+        count = faults.blackhole(client, stage.machine.name)
         stage.note(f"{count} connections of {client} are forgotten on the way")
     elif what < 0.4:
         stage.note("some of all that arrives is followed by a reset")
-        faults.reset_chance = random.choice((0.001, 0.01))
+        stage.network.reset_chance = random.choice((0.001, 0.01))
         await asyncio.sleep(_seconds(random))
-        faults.reset_chance = 0.0
+        stage.network.reset_chance = 0.0
     else:
         for _ in range(random.randint(1, 4)):
             if faults.reset_any(client, stage.machine.name):
@@ -265,9 +271,9 @@ def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) ->
     """Flip a bit of a batch above the recovery point that the last process had."""
     disk = stage.machine.disk
     found = []
-    for place, path in partitions(disk, DATA).items():
-        for _, segment in segments(disk, path):
-            for batch in batches(disk.data(segment)):
+    for place, path in partition_directories(disk, DATA).items():
+        for _, segment in segment_files(disk, path):
+            for batch in read_batches(disk.data(segment)):
                 if batch.header.base_offset >= recovery_points.get(place, 1 << 62):
                     found.append((place, segment, batch))
     if not found:
@@ -275,7 +281,7 @@ def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) ->
     place, segment, batch = random.choice(found)
     commits = dict.fromkeys(readable_commits(disk, DATA), -1)
     # Nobody can see that a leader epoch has rotted: no CRC covers it, and Apache Kafka takes it as it is, too.
-    at = disk.rot(
+    at = disk.flip_bit(
         segment,
         random.choice([*range(batch.start, batch.start + LENGTH_OVERHEAD), *range(batch.start + MAGIC_POS, batch.end)]),
     )

@@ -21,7 +21,7 @@ from kbroker.simulation.clients.workloads.values import Values
 from kbroker.simulation.clients.workloads.waiting_fetches import wait_alone
 from kbroker.simulation.clients.workloads.workload import Setting, Stop, produce, trim
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.simulation.runtime.host import HostLoop
+from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.scenarios.plan import OUTPUT
 
 if TYPE_CHECKING:

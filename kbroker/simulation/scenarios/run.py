@@ -91,7 +91,7 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
         shape(plan)
     stage = Stage(f"{seed}/{scenario}", plan.broker, coordination=plan.coordination, durable=plan.durable)
     if trace:
-        stage.universe.trace.lines = []
+        stage.sim_loop.trace.lines = []
     failure = ""
     with _log_in(stage):
         try:
@@ -100,15 +100,15 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
             failure = _said(error)
         operations = stage.history.operations
         for operation in operations:
-            stage.universe.trace.note(show(operation))
+            stage.sim_loop.trace.record(show(operation))
         result = Result(
             seed,
             scenario,
             stage.history,
-            stage.universe.trace.digest(),
-            stage.universe.elapsed_ns / 1e9,
+            stage.sim_loop.trace.digest(),
+            stage.sim_loop.elapsed_ns / 1e9,
             failure,
-            trace=stage.universe.trace.lines or [],
+            trace=stage.sim_loop.trace.lines or [],
         )
         stage.close()
     result.anomalies = check(stage.history, durable=plan.durable)
@@ -166,7 +166,7 @@ class Run:
         await stage.until_serving()
         await self._in_time(self._programs.set_up(), "set-up")
         self._programs.start()
-        faults = [stage.universe.create_task(self._go_wrong(number)) for number in range(plan.troubles)]
+        faults = [stage.sim_loop.create_task(self._go_wrong(number)) for number in range(plan.troubles)]
         await asyncio.sleep(plan.seconds)
         for task in faults:
             task.cancel()
@@ -203,7 +203,7 @@ class Run:
         machine.disk.read_only = False
         machine.disk.cold = 0.0
         machine.clock.skew_ms = 0
-        machine.disarm()
+        machine.cancel_crash()
         if machine.paused:
             machine.resume()
         if stage.coordination is not None:

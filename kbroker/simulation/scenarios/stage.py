@@ -14,9 +14,9 @@ from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.simulation.checker.history import History, Loss, Operation, Outcome, Poll, Send
 from kbroker.simulation.checker.invariants import BrokenInvariant, Invariants
 from kbroker.simulation.coordination.service import SimCoordination
-from kbroker.simulation.disk.log_files import GROUPS_TOPIC, durable_commits, durable_ends, partitions
-from kbroker.simulation.runtime.host import HostDied, HostLoop, bury
-from kbroker.simulation.runtime.loop import LATE_NS, SimLoop
+from kbroker.simulation.disk.log_files import GROUPS_TOPIC, durable_commits, durable_ends, partition_directories
+from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop, discard_tasks
+from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
 from kbroker.simulation.runtime.machine import DATA, PORT, Machine
 from kbroker.storage.file_names import LOG
 
@@ -48,16 +48,16 @@ class Stage:
     ) -> None:
         self.seed = seed
         self.random = Random(f"{seed}/stage")
-        self.universe = SimLoop(seed, LATE_NS)
-        self.network = self.universe.network
+        self.sim_loop = SimLoop(seed, WAKEUP_DELAYS_NS)
+        self.network = self.sim_loop.network
         self.network.trace = self._trace
-        self.history = History(lambda: self.universe.elapsed_ns)
+        self.history = History(lambda: self.sim_loop.elapsed_ns)
         self.coordination: SimCoordination | None = None
         if coordination:
-            self.coordination = SimCoordination(self.universe, Random(f"{seed}/coordination"))
+            self.coordination = SimCoordination(self.sim_loop, Random(f"{seed}/coordination"))
             self.coordination.trace = self._trace
-        self.machine = Machine(self.universe, seed, "broker", configs, self.coordination)
-        self.machine.on_end = self._record_loss
+        self.machine = Machine(self.sim_loop, seed, "broker", configs, self.coordination)
+        self.machine.on_process_end = self._record_loss
         self.clients: list[HostLoop] = []
         self.faults_over = False
         self._down = 0
@@ -77,7 +77,7 @@ class Stage:
 
     def client(self, name: str) -> HostLoop:
         """A host of its own for a program."""
-        loop = HostLoop(self.universe, name, Random(f"{self.seed}/{name}/threads"))
+        loop = HostLoop(self.sim_loop, name, Random(f"{self.seed}/{name}/threads"))
         self.clients.append(loop)
         return loop
 
@@ -97,7 +97,7 @@ class Stage:
         unwritten = {path.rpartition("/")[0] for path in disk.unwritten() if path.endswith(LOG)}
         if not unwritten:
             return
-        directories = partitions(disk, DATA)
+        directories = partition_directories(disk, DATA)
         ends = {place: end for place, end in ends.items() if directories[place] in unwritten}
         if not any(place[0] == GROUPS_TOPIC for place, path in directories.items() if path in unwritten):
             commits = {}
@@ -126,7 +126,7 @@ class Stage:
     async def _start(self, failing_since: float | None) -> float | None:
         try:
             await self.machine.start()
-        except HostDied:
+        except HostCrashed:
             return None
         except ConfigError:
             raise
@@ -134,7 +134,7 @@ class Stage:
             self.note(f"the broker does not start: {error!r}")
             if not self.faults_over:
                 return None
-            now = self.universe.time()
+            now = self.sim_loop.time()
             if failing_since is not None and now - failing_since > START_WITHIN_S:
                 raise NotServing(f"{error!r}") from error
             return failing_since or now
@@ -171,9 +171,9 @@ class Stage:
 
     async def until_serving(self, seconds: float = START_WITHIN_S) -> None:
         """Wait until the broker is up."""
-        deadline = self.universe.time() + seconds
+        deadline = self.sim_loop.time() + seconds
         while not self.serving:
-            if self.universe.time() > deadline:
+            if self.sim_loop.time() > deadline:
                 raise NotServing(f"after {seconds} s")
             await asyncio.sleep(SUPERVISED_EVERY_S)
 
@@ -188,10 +188,10 @@ class Stage:
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
         """Play until the story is over. What the supervisor or the watch raises ends it."""
-        return self.universe.run_until_complete(self._play(story))  # type: ignore[no-any-return]
+        return self.sim_loop.run_until_complete(self._play(story))  # type: ignore[no-any-return]
 
     async def _play(self, story: Coroutine[Any, Any, T]) -> T:
-        tasks = [self.universe.create_task(work) for work in (story, self.supervise(), self.watch())]
+        tasks = [self.sim_loop.create_task(work) for work in (story, self.supervise(), self.watch())]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         rest = [task for task in tasks if task not in done]
         for task in rest:
@@ -206,11 +206,11 @@ class Stage:
     def close(self) -> None:
         """Let go of all that was left in the middle of something."""
         self.network.trace = None
-        self.machine.forget()
+        self.machine.discard()
         for loop in self.clients:
-            loop.forget()
-        bury(asyncio.all_tasks(self.universe))
-        self.universe.close()
+            loop.discard()
+        discard_tasks(asyncio.all_tasks(self.sim_loop))
+        self.sim_loop.close()
 
     def _trace(self, *facts: object) -> None:
-        self.universe.trace.note(*facts)
+        self.sim_loop.trace.record(*facts)

@@ -258,5 +258,5 @@ async def test_a_combined_broker_and_controller_starts_as_a_broker(
     messages = "\n".join(record.message for record in caplog.records)
     assert f"the listener CONTROLLER://{HOST}:9093 is not opened: kbroker has no metadata quorum" in messages
     assert f"controller.quorum.bootstrap.servers={HOST}:9093 is accepted, but has no effect" in messages
-    with pytest.raises(OSError, match="nobody serves"):
+    with pytest.raises(OSError, match="nothing listens"):
         await m.loop.create_connection(lambda: Client(m.loop), HOST, 9093, local_addr=("client", 0))

@@ -116,7 +116,7 @@ class Machine:
             listening.close()
         for connection in list(server.connections):
             connection._transport.abort()  # type: ignore[union-attr]
-        self.disk = self.disk.after_crash(power, ghost=True)
+        self.disk = self.disk.after_crash(power, keep_running=True)
         await asyncio.sleep(0.01)
 
     async def client(self, host: str = "client") -> "Client":

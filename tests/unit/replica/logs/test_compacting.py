@@ -135,7 +135,7 @@ async def test_what_is_written_all_the_time_is_compacted_again_and_again(m: Mach
 async def test_an_end_in_the_middle(m: Machine, end: str) -> None:
     client = await with_groups(m, 600)
     m.processes.held = True
-    await m.until(lambda: m.processes.began["run"])
+    await m.until(lambda: m.processes.started["run"])
     if end == "delete":
         ending = asyncio.ensure_future(client.delete_topic(OFFSETS))
         await ending

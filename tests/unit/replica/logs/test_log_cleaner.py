@@ -45,7 +45,7 @@ async def test_what_was_compacted_is_not_compacted_again_after_a_restart(m: Mach
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 7)
     await asyncio.sleep(MINUTE)
-    assert (m.processes.began["run"], cleaned(m)) == (1, {"t": 6})
+    assert (m.processes.started["run"], cleaned(m)) == (1, {"t": 6})
     for crash in (False, True):
         if crash:
             await m.crash()
@@ -53,7 +53,7 @@ async def test_what_was_compacted_is_not_compacted_again_after_a_restart(m: Mach
         else:
             await m.restart()
         await asyncio.sleep(MINUTE)
-        assert m.processes.began["run"] == 0
+        assert m.processes.started["run"] == 0
         assert m.partition("t").log.cleaned_to == 6
 
 
@@ -68,7 +68,7 @@ async def test_the_dirtiest_goes_first_and_before_it_what_is_overdue(m: Machine)
     m.processes.held = True
     await client.create_topic("first", **COMPACT, min_cleanable_dirty_ratio=0)
     await fill(client, "first", 3)
-    await m.until(lambda: m.processes.began["run"] == 4)
+    await m.until(lambda: m.processes.started["run"] == 4)
     order = []
     upkeep = m.broker.services.replicas.dirty_partitions
     await fill(client, "bit", 1)
@@ -98,10 +98,10 @@ async def test_as_many_at_once_as_there_are_threads(m: Machine) -> None:
         await client.create_topic(f"t{number}", **COMPACT)
         await fill(client, f"t{number}", 4)
     await asyncio.sleep(5)
-    assert m.processes.began["run"] == 2
+    assert m.processes.started["run"] == 2
     await client.alter_broker(log_cleaner_threads=3)
     await asyncio.sleep(5)
-    assert m.processes.began["run"] == 3
+    assert m.processes.started["run"] == 3
     m.processes.release()
     await asyncio.sleep(MINUTE)
     assert set(cleaned(m).values()) == {3}
@@ -114,7 +114,7 @@ async def test_it_can_be_turned_off(m: Machine) -> None:
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 7)
     await asyncio.sleep(HOUR)
-    assert m.processes.began["run"] == 0
+    assert m.processes.started["run"] == 0
 
 
 @story
@@ -151,17 +151,17 @@ async def test_a_damaged_log_stays_as_it_is_and_is_left_alone(m: Machine) -> Non
     m.disk.data(log.segments[2].path())[5000] ^= 1
     before = log.size_bytes
     await asyncio.sleep(HOUR)
-    assert m.processes.began["run"] == 2
+    assert m.processes.started["run"] == 2
     assert (log.size_bytes, log.cleaned_to, log.offline) == (before, 0, None)
     assert m.disk.find(".cleaned") == []
     assert m.partition("t").log.cleaned_to == 6
     # It is still written, and after a start it is tried again.
     await fill(client, "bad", 3)
     await asyncio.sleep(HOUR)
-    assert m.processes.began["run"] == 2
+    assert m.processes.started["run"] == 2
     await m.restart()
     await asyncio.sleep(HOUR)
-    assert m.processes.began["run"] == 1
+    assert m.processes.started["run"] == 1
 
 
 @story
@@ -173,7 +173,7 @@ async def test_one_that_fails_is_tried_again_less_and_less_often(m: Machine) -> 
     began = []
     for _ in range(60):
         await asyncio.sleep(MINUTE)
-        began.append(m.processes.began["run"])
+        began.append(m.processes.started["run"])
     assert began[1] >= 2
     assert 1 <= began[-1] - began[-11] <= 3
     m.disk.capacity = None
@@ -196,7 +196,7 @@ async def test_a_result_that_cannot_be_put_in_place_is_no_reason_to_hurry(m: Mac
 
     m.disk.rename = no_room  # type: ignore[method-assign]
     await asyncio.sleep(10 * MINUTE)
-    assert 2 <= m.processes.began["run"] <= 8
+    assert 2 <= m.processes.started["run"] <= 8
     assert m.partition("t").log.cleaned_to == 0
     assert len(await values(client)) == 7
     m.disk.rename = rename  # type: ignore[method-assign]
@@ -210,7 +210,7 @@ async def test_a_process_that_dies_is_tried_again(m: Machine) -> None:
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 7)
     m.processes.held = True
-    await m.until(lambda: m.processes.began["run"])
+    await m.until(lambda: m.processes.started["run"])
     # As if it had been killed in the middle of its work.
     m.disk.open("/data/t-0/00000000000000000000.log.cleaned", create=True).append(b"half")
     (errand,) = m.processes._waiting
@@ -228,7 +228,7 @@ async def test_a_topic_of_the_same_name_is_not_touched_by_what_was_under_way(m: 
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 7)
     m.processes.held = True
-    await m.until(lambda: m.processes.began["run"])
+    await m.until(lambda: m.processes.started["run"])
     await client.delete_topic("t")
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 3, keys=3)

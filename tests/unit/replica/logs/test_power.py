@@ -29,7 +29,7 @@ def killed_before(m: Machine, operation: str, matches: Callable[[str], bool]) ->
 
     def look(what: str, path: str, size: int) -> None:
         if what == operation and matches(path) and not states:
-            states.append(m.disk.after_crash(ghost=True))
+            states.append(m.disk.after_crash(keep_running=True))
 
     m.disk.trace = look
     return states

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.metadata.store.coordination import NodeExists, SessionExpired, Unavailable
 from kbroker.simulation.coordination.service import SimCoordination
-from kbroker.simulation.runtime.host import HostLoop
+from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.simulation.runtime.machine import PORT, Machine
 from protocol.errors import ErrorCode
@@ -110,8 +110,8 @@ def story(tell: Callable[[Cluster], Awaitable[None]]) -> Any:
         try:
             cluster.loop.run_until_complete(asyncio.wait_for(whole(), 1000))
         finally:
-            cluster.machine.forget()
-            cluster.host.forget()
+            cluster.machine.discard()
+            cluster.host.discard()
             cluster.loop.close()
 
     return test
@@ -152,7 +152,7 @@ async def test_a_second_broker_with_the_same_id_does_not_start(cluster):
         await other.start()
     assert cluster.loop.time() - before < 30
     await cluster.work_as_usual()
-    other.forget()
+    other.discard()
 
 
 @story
@@ -240,7 +240,7 @@ async def test_a_request_of_several_changes_whose_first_answer_is_lost(cluster):
 
 @story
 async def test_a_topic_whose_request_is_lost(cluster):
-    cluster.service.cut(BROKER, answers=False)
+    cluster.service.cut(BROKER, responses=False)
     creating = cluster.create("a")
     await asyncio.sleep(4.5)
     cluster.service.heal(BROKER)
@@ -339,7 +339,7 @@ def test_a_start_in_which_anything_may_be_lost(seed):
     async def disturb() -> None:
         while True:
             await asyncio.sleep(random.uniform(0, 0.05))
-            cluster.service.cut(BROKER, requests=random.random() < 0.5, answers=random.random() < 0.5)
+            cluster.service.cut(BROKER, requests=random.random() < 0.5, responses=random.random() < 0.5)
             await asyncio.sleep(random.choice((0.05, 1, 5, 8)))
             cluster.service.heal(BROKER)
 
@@ -365,6 +365,6 @@ def test_a_start_in_which_anything_may_be_lost(seed):
         await cluster.work_as_usual()
 
     cluster.loop.run_until_complete(asyncio.wait_for(whole(), 1000))
-    cluster.machine.forget()
-    cluster.host.forget()
+    cluster.machine.discard()
+    cluster.host.discard()
     cluster.loop.close()

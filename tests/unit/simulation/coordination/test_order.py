@@ -24,9 +24,9 @@ from kbroker.metadata.store.coordination import (
     Unavailable,
     WatchEvent,
 )
-from kbroker.simulation.coordination.messages import Request, Result
-from kbroker.simulation.coordination.service import ServedSession, SimCoordination
-from kbroker.simulation.runtime.host import HostLoop
+from kbroker.simulation.coordination.messages import OperationRequest, Result
+from kbroker.simulation.coordination.service import ServiceSession, SimCoordination
+from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 
 PATHS = ["/a", "/b", "/a/x", "/a/y", "/b/x"]
@@ -80,7 +80,7 @@ class Model:
                 raise NotEmpty
             del self.nodes[op.path]
 
-    def answer(self, request: Request, session: int) -> Result:
+    def answer(self, request: OperationRequest, session: int) -> Result:
         node = self.nodes.get(request.path)
         if request.kind == "exists":
             return None if node is None else node.version
@@ -99,25 +99,25 @@ class Recording(SimCoordination):
 
     def __init__(self, loop: SimLoop, random: Random) -> None:
         super().__init__(loop, random)
-        self.applied: list[tuple[Request | None, int]] = []
+        self.applied: list[tuple[OperationRequest | None, int]] = []
         self.when: dict[int, float] = {}
 
-    def _do(self, session: ServedSession, request: Request) -> Result:
+    def _execute(self, session: ServiceSession, request: OperationRequest) -> Result:
         assert id(request) not in self.when, "applied twice"
         self.when[id(request)] = self._loop.time()
         if request.kind != "close":
             self.applied.append((request, session.number))
-        return super()._do(session, request)
+        return super()._execute(session, request)
 
-    def _end(self, session: ServedSession) -> None:
+    def _end_session(self, session: ServiceSession) -> None:
         if not session.over:
             self.applied.append((None, session.number))
-        super()._end(session)
+        super()._end_session(session)
 
 
 @dataclass
 class Asked:
-    request: Request
+    request: OperationRequest
     began: float
     ended: float = 0.0
     result: Result = None
@@ -154,7 +154,7 @@ class Program:
         asked = Asked(request, self.loop.time())
         self.asked.append(asked)
         try:
-            asked.result = await request.answer
+            asked.result = await request.response
             if kind == "get":
                 self.check_order(path, asked.result)  # type: ignore[arg-type]
                 if watch is not None:
@@ -208,7 +208,7 @@ async def trouble(service: Recording, hosts: list[HostLoop], random: Random) -> 
             [
                 (service.cut, host),
                 (lambda: service.cut(host, requests=False),),  # noqa: B023
-                (lambda: service.cut(host, answers=False),),  # noqa: B023
+                (lambda: service.cut(host, responses=False),),  # noqa: B023
                 (service.heal, host),
                 (service.heal_all,),
                 (service.stop,),
@@ -225,7 +225,7 @@ async def trouble(service: Recording, hosts: list[HostLoop], random: Random) -> 
             service.start()
             service.delay_s = (0, 0.001)
             for each in hosts:
-                if each.waiting is not None:
+                if each.paused:
                     each.resume()
             await asyncio.sleep(random.uniform(0, 20))
 

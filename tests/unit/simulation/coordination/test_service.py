@@ -23,7 +23,7 @@ from kbroker.metadata.store.coordination import (
 )
 from kbroker.simulation.coordination.service import SimCoordination
 from kbroker.simulation.coordination.session import SimSession
-from kbroker.simulation.runtime.host import HostLoop
+from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 
 SEEDS = range(5)
@@ -33,12 +33,12 @@ TIMEOUT_S = 6.0
 class Client:
     """A program with a session. Its coroutines run on its own host."""
 
-    def __init__(self, universe: SimLoop, service: SimCoordination, name: str) -> None:
-        self.loop = HostLoop(universe, name, Random(name))
+    def __init__(self, sim_loop: SimLoop, service: SimCoordination, name: str) -> None:
+        self.loop = HostLoop(sim_loop, name, Random(name))
         self.session: SimSession = service.session(self.loop, name)
         self.expired: list[float] = []
         self.events: list[WatchEvent] = []
-        self.session.on_expired(lambda: self.expired.append(universe.time()))
+        self.session.on_expired(lambda: self.expired.append(sim_loop.time()))
 
     def call(self, name: str, *args: Any, **named: Any) -> "asyncio.Future[Any]":
         return self.loop.run(getattr(self.session, name)(*args, **named))
@@ -72,7 +72,7 @@ def story(tell: Callable[..., Awaitable[None]]) -> Any:
         ensemble = Ensemble(seed)
         ensemble.loop.run_until_complete(tell(ensemble, ensemble.client("a"), ensemble.client("b")))
         for client in ensemble.clients:
-            client.loop.forget()
+            client.loop.discard()
         ensemble.loop.close()
 
     return test
@@ -167,10 +167,10 @@ async def test_close(ensemble, a, b):
 @story
 async def test_a_session_lives_as_long_as_it_is_heard_of(ensemble, a, b):
     await a.call("create", "/x", b"", ephemeral=True)
-    turns = ensemble.loop.turns
+    turns = ensemble.loop.iterations
     await asyncio.sleep(3600)
     assert await b.call("exists", "/x") == 0
-    assert ensemble.loop.turns - turns < 20_000
+    assert ensemble.loop.iterations - turns < 20_000
 
 
 @story
@@ -219,7 +219,7 @@ async def test_a_short_cut_only_delays(ensemble, a, b):
 @story
 async def test_a_request_that_does_not_arrive(ensemble, a, b):
     await a.call("create", "/x", b"")
-    ensemble.service.cut("a", answers=False)
+    ensemble.service.cut("a", responses=False)
     before = ensemble.loop.time()
     with pytest.raises(Unavailable):
         await a.call("set", "/x", b"1")

@@ -151,7 +151,8 @@ def test_usage(disk, root):
 
 
 def test_a_full_disk_takes_what_fits(loop):
-    disk = SimDisk(SimClock(loop), Random(1), capacity=10)
+    disk = SimDisk(SimClock(loop), Random(1))
+    disk.capacity = 10
     file = disk.open("file", create=True)
     assert file.append(b"1234567") == 7
     assert file.append(b"abcdef") == 3
@@ -185,7 +186,8 @@ def test_modification_times_are_virtual(loop):
 
 def test_cold_reads_are_seeded(loop):
     def warm_reads(seed: int) -> list[bool]:
-        disk = SimDisk(SimClock(loop), Random(seed), cold=0.5)
+        disk = SimDisk(SimClock(loop), Random(seed))
+        disk.cold = 0.5
         file = disk.open("file", create=True)
         file.append(b"content")
         return [file.pread_nowait(7, 0) == b"content" for _ in range(100)]

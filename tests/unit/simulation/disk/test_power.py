@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.disk.content import PAGE, SECTOR
+from kbroker.simulation.disk.directory_journal import JOURNAL_LIMIT
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.disk.names import JOURNAL_LIMIT
+from kbroker.simulation.disk.inode import PAGE, SECTOR
 from kbroker.simulation.runtime.clock import SimClock
-from kbroker.simulation.runtime.death import MachineDied
+from kbroker.simulation.runtime.crash import MachineCrashed
 from kbroker.simulation.runtime.loop import SimLoop
 
 SEEDS = 200
@@ -40,7 +40,7 @@ def raises(code: int):
 def losses(disk: SimDisk, look: Callable[[SimDisk], object]) -> set[object]:
     """What is seen after one power loss or another."""
     faults = disk.faults
-    seen = {look(disk.after_crash(True, ghost=True)) for _ in range(SEEDS)}
+    seen = {look(disk.after_crash(True, keep_running=True)) for _ in range(SEEDS)}
     disk.faults = faults
     return seen
 
@@ -177,10 +177,10 @@ def test_a_name_is_durable_with_the_sync_of_its_directory_alone(disk):
     disk.sync_dir("/d/e")
     disk.sync_dir("/")
     assert losses(disk, names) == {(), ("/d/f",)}
-    assert (disk.durable("/d/f"), "/d/f" in disk.durable_names()) == (b"", False)
+    assert (disk.durable("/d/f"), "/d/f" in disk.durable_paths()) == (b"", False)
     disk.sync_dir("/d")
     assert losses(disk, names) == {("/d/f",)}
-    assert (disk.durable("/d/f"), "/d/f" in disk.durable_names()) == (b"1", True)
+    assert (disk.durable("/d/f"), "/d/f" in disk.durable_paths()) == (b"1", True)
 
 
 def test_changes_of_names_are_lost_from_the_last_to_the_first(disk):
@@ -198,7 +198,7 @@ def test_changes_of_names_are_lost_from_the_last_to_the_first(disk):
     # What came before is durable as well, wherever it was.
     disk.sync_dir("/d/e")
     assert losses(disk, names) == {("/d/1", "/d/3", "/d/e/2", "/d/e/4"), ("/d/3", "/d/e/2", "/d/e/4")}
-    assert disk.durable_names() == [".", "/", "/d", "/d/3", "/d/e", "/d/e/2", "/d/e/4"]
+    assert disk.durable_paths() == [".", "/", "/d", "/d/3", "/d/e", "/d/e/2", "/d/e/4"]
 
 
 def test_a_renamed_directory_that_is_synced_by_its_new_name(disk):
@@ -206,7 +206,7 @@ def test_a_renamed_directory_that_is_synced_by_its_new_name(disk):
     disk.rename("/d/e", "/d/g")
     disk.sync_dir("/d/g")
     assert losses(disk, names) == {("/d/e/f",), ("/d/g/f",)}
-    assert disk.durable_names() == [".", "/", "/d"]
+    assert disk.durable_paths() == [".", "/", "/d"]
     disk.sync_dir("/d")
     assert losses(disk, names) == {("/d/g/f",)}
 
@@ -232,7 +232,7 @@ def test_a_tree_is_removed_piece_by_piece(disk):
 def test_a_journal_is_not_endless(disk):
     for number in range(JOURNAL_LIMIT + 1):
         disk.open(f"/d/{number}", create=True)
-    sizes = [len(names(disk.after_crash(True, ghost=True))) for _ in range(20)]
+    sizes = [len(names(disk.after_crash(True, keep_running=True))) for _ in range(20)]
     assert JOURNAL_LIMIT // 2 <= min(sizes) < max(sizes) <= JOURNAL_LIMIT + 1
 
 
@@ -266,7 +266,7 @@ def test_a_dead_disk_is_of_no_use(disk):
         lambda: disk.usage("/d"),
         lambda: disk.lock("/d/other"),
     ):
-        with pytest.raises(MachineDied):
+        with pytest.raises(MachineCrashed):
             attempt()
     lock.close()
     file.close()
@@ -276,7 +276,7 @@ def test_a_dead_disk_is_of_no_use(disk):
 
 def test_a_ghost_goes_on_unseen(disk):
     file = synced_file(disk, b"1")
-    left = disk.after_crash(ghost=True)
+    left = disk.after_crash(keep_running=True)
     file.append(b"2")
     disk.unlink("/d/f")
     assert left.read("/d/f") == b"1"
@@ -294,8 +294,8 @@ def test_an_atomic_write_can_end_at_each_of_its_steps(clock):
         disk = SimDisk(clock, Random(changes))
         disk.makedirs("/d")
         synced_file(disk, b"old")
-        disk.die_after(changes, lambda: deaths.append(True))
-        with pytest.raises(MachineDied):
+        disk.crash_after(changes, lambda: deaths.append(True))
+        with pytest.raises(MachineCrashed):
             atomic(disk)
         assert deaths == [True] * (changes + 1)
         left = disk.after_crash()
@@ -304,20 +304,21 @@ def test_an_atomic_write_can_end_at_each_of_its_steps(clock):
         assert losses(left, lambda lost: len(lost.read("/d/f"))) <= {3, 1000}
     disk = SimDisk(clock, Random(9))
     disk.makedirs("/d")
-    disk.die_after(6, lambda: None)
+    disk.crash_after(6, lambda: None)
     atomic(disk)
-    with pytest.raises(MachineDied):
+    with pytest.raises(MachineCrashed):
         disk.unlink("/d/f") or disk.sync_dir("/d") or disk.sync_dir("/d")
 
 
 def test_a_write_in_which_the_machine_dies_is_made_in_part(clock):
     sizes = set()
     for seed in range(50):
-        disk = SimDisk(clock, Random(seed), capacity=100)
+        disk = SimDisk(clock, Random(seed))
+        disk.capacity = 100
         file = disk.open("f", create=True)
         states: list[SimDisk] = []
-        disk.die_after(0, lambda disk=disk, states=states: states.append(disk.after_crash()))
-        with pytest.raises(MachineDied):
+        disk.crash_after(0, lambda disk=disk, states=states: states.append(disk.after_crash()))
+        with pytest.raises(MachineCrashed):
             file.append(b"x" * 10)
         (left,) = states
         sizes.add(left.size("f"))
@@ -377,10 +378,10 @@ def test_short_writes(disk):
 
 def test_bit_rot_is_for_ever(disk):
     synced_file(disk, b"\0" * 100)
-    assert disk.rot("/d/f", 7) == 7
-    place = disk.rot("/d/f")
+    assert disk.flip_bit("/d/f", 7) == 7
+    place = disk.flip_bit("/d/f")
     injected = disk.faults.injected
-    for left in (disk, disk.after_crash(ghost=True), disk.after_crash(True, ghost=True)):
+    for left in (disk, disk.after_crash(keep_running=True), disk.after_crash(True, keep_running=True)):
         damaged = left.read("/d/f")
         assert damaged[7]
         assert damaged[place]
@@ -403,7 +404,8 @@ def test_a_sync_takes_time(disk):
 
 def test_every_change_is_told(clock):
     told = []
-    disk = SimDisk(clock, Random(1), trace=lambda *facts: told.append(facts))
+    disk = SimDisk(clock, Random(1))
+    disk.trace = lambda *facts: told.append(facts)
     disk.makedirs("/d")
     atomic(disk)
     disk.open("/d/f").truncate(5)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.runtime.disk import DiskFile
-from kbroker.simulation.disk.content import SECTOR
 from kbroker.simulation.disk.disk import SimDisk
+from kbroker.simulation.disk.inode import SECTOR
 from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 
@@ -197,9 +197,9 @@ class Both:
             self._content(what, path, size)
 
     def _rmtree(self, directory: str) -> None:
-        before = len(self.disk._names.pending)
+        before = len(self.disk._journal.pending)
         self.disk.rmtree(directory)
-        for change in self.disk._names.pending[before:]:
+        for change in self.disk._journal.pending[before:]:
             assert change.path == directory or change.path.startswith(directory + "/")
             self.account.remove(change.path)
         assert not [name for name in self.account.names if name == directory or name.startswith(directory + "/")]
@@ -241,8 +241,8 @@ class Both:
     def check(self) -> None:
         account, disk = self.account, self.disk
         assert disk.used == sum(len(disk.data(path)) for path in disk.find(""))
-        assert account.permits(disk.after_crash(ghost=True), killed=True)
-        assert disk.durable_names() == sorted(
+        assert account.permits(disk.after_crash(keep_running=True), killed=True)
+        assert disk.durable_paths() == sorted(
             set.intersection(*(set(state) for state in account.states[account.sure :]))
         )
         sure = {path: disk.durable(path) for path in disk.find("")}
@@ -250,12 +250,12 @@ class Both:
             always = {state.get(path) for state in account.states[account.sure :]} == {account.names[path]}
             assert len(content) == (account.inode(path).sure if always else 0) or account.inode(path).doubtful_to
         for _ in range(LOSSES):
-            left = disk.after_crash(True, ghost=True)
+            left = disk.after_crash(True, keep_running=True)
             assert account.permits(left, killed=False)
             for path, content in sure.items():
                 assert not content or left.read(path).startswith(content)
             # All that is left is durable.
-            assert left.durable_names() == sorted([".", *walk(left, "/"), *left.find("")])
+            assert left.durable_paths() == sorted([".", *walk(left, "/"), *left.find("")])
             assert all(left.durable(path) == left.read(path) for path in left.find(""))
 
     def crash(self, power: bool) -> None:
@@ -299,21 +299,21 @@ def test_the_account_can_say_no():
         both.step(what, "/a/f", "", 3000)
     both.step("append", "/a/f", "", 3000)
     account = both.account
-    good = both.disk.after_crash(True, ghost=True)
+    good = both.disk.after_crash(True, keep_running=True)
     assert account.permits(good, killed=False)
     for damage in (
         lambda disk: disk.unlink("/a/f"),
         lambda disk: disk.open("/a/f").truncate(2999),
         lambda disk: disk.open("/a/f").append(bytes(6000)),
-        lambda disk: disk.rot("/a/f", 0),
+        lambda disk: disk.flip_bit("/a/f", 0),
         lambda disk: disk.open("/a/g", create=True),
         lambda disk: disk.rename("/a", "/d"),
     ):
-        bad = both.disk.after_crash(True, ghost=True)
+        bad = both.disk.after_crash(True, keep_running=True)
         damage(bad)
         assert not account.permits(bad, killed=False)
     half = deepcopy(account)
-    left = both.disk.after_crash(ghost=True)
+    left = both.disk.after_crash(keep_running=True)
     left.data("/a/f")[3100:3200] = bytes(100)
     assert not half.permits(left, killed=False)
     assert not half.permits(left, killed=True)

@@ -74,9 +74,9 @@ async def crash(stage: Stage, random: Random) -> None:
 async def _die(stage: Stage, random: Random, *, power: bool) -> None:
     broker, machine = stage.machine.broker, stage.machine
     if random.random() < 0.5:
-        machine.die_after(random.randrange(30), power=power)
+        machine.crash_after(random.randrange(30), power=power)
         await asyncio.sleep(0.2)
-        machine.disarm()
+        machine.cancel_crash()
     if broker is not None and machine.broker is broker:
         if power:
             machine.power_off()
@@ -94,7 +94,7 @@ async def unheard_stop(stage: Stage, random: Random) -> None:
         await asyncio.sleep(random.random() * 0.1)
         if stage.serving:
             await stage.machine.stop()
-        network.mend(*way)
+        network.restore(*way)
 
 
 async def syncs_fail(stage: Stage, random: Random) -> None:
@@ -113,7 +113,7 @@ async def member_out_of_reach(stage: Stage, random: Random) -> None:
         network.cut(*pair)
     await asyncio.sleep(random.uniform(8.0, 14.0))
     for pair in ((member, stage.machine.name), (stage.machine.name, member)):
-        network.mend(*pair)
+        network.restore(*pair)
     stage.note(f"{member} is back")
 
 

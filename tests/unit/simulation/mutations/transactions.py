@@ -56,7 +56,7 @@ def transforming(shape: Shape, **values: Any) -> Shape:
 async def transformer_stalls(stage: Stage, random: Random) -> None:
     """One that transforms gets no turn until the others have gone on without it; then it goes on with its work."""
     client = random.choice([client for client in stage.clients if client.host.startswith("transformer")])
-    if client.waiting is None:
+    if not client.paused:
         stage.note(f"{client.host} stalls")
         client.pause()
         try:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kbroker.simulation.network.faults import ANY, NetworkFaults
-from kbroker.simulation.network.stack import STACK_TIMEOUT_S
-from kbroker.simulation.runtime.host import HostLoop
+from kbroker.simulation.network.tcp import TCP_TIMEOUT_S
+from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 from tests.unit.simulation.network.test_network import PORT, Recorder
 
@@ -53,7 +53,7 @@ class Net:
 
     def die(self, name: str, *, silent: bool) -> None:
         self.host(name).die()
-        self.network.drop_host(name, silent)
+        self.network.crash_host(name, silent)
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         deadline = self.loop.time() + seconds
@@ -73,7 +73,7 @@ def story(tell: Callable[[Net], Awaitable[None]]) -> Any:
 
         net.loop.run_until_complete(whole())
         for host in net.hosts.values():
-            host.forget()
+            host.discard()
         net.loop.close()
 
     return test
@@ -166,7 +166,7 @@ async def test_power_loss_is_not_noticed_by_those_who_listen(net):
     before = net.loop.time()
     client.transport.write(b"anybody there?")
     assert isinstance(await client.lost, TimeoutError)
-    least, most = STACK_TIMEOUT_S
+    least, most = TCP_TIMEOUT_S
     assert least <= net.loop.time() - before <= most + 0.1
 
 
@@ -257,7 +257,7 @@ async def test_a_slow_link_is_shared(net):
     broker.transport.write(bytes(50_000))
     await net.until(lambda: len(one.received) == 50_000)
     assert net.loop.time() - before < 0.1
-    net.faults.mend(CLIENT, BROKER)
+    net.faults.restore(CLIENT, BROKER)
     one.transport.write(bytes(50_000))
     await net.until(lambda: len(broker.received) == 100_000, 0.1)
 
@@ -336,7 +336,7 @@ async def test_connecting_over_a_cut_times_out(net):
         net.faults.cut(source, target)
         with pytest.raises(TimeoutError):
             await net.dial()
-        net.faults.mend(source, target)
+        net.faults.restore(source, target)
         await net.dial()
 
 
@@ -394,7 +394,7 @@ async def test_random_resets(net):
         assert isinstance(await broker.lost, ConnectionResetError)
     assert not net.faults.reset_any()
     assert net.faults.injected["reset"] == 10
-    net.faults.reset_chance = 0.2
+    net.network.reset_chance = 0.2
     client, broker = await net.pair()
     while not lost(client):
         client.transport.write(bytes(100))
@@ -408,7 +408,7 @@ async def test_a_forgotten_connection(net):
     """As by a middlebox that has restarted."""
     client, broker = await net.pair()
     client.transport.write(b"lost")
-    assert net.faults.forget(CLIENT, BROKER) == 1
+    assert net.faults.blackhole(CLIENT, BROKER) == 1
     await net.until(lambda: lost(client), 20)
     assert isinstance(await client.lost, TimeoutError)
     assert broker.received == b""
@@ -447,7 +447,7 @@ def trace_of(seed: int) -> list[tuple[object, ...]]:
                     (faults.cut, one, other),
                     (faults.slow, one, other, 1000),
                     (faults.reset_any, one, ANY),
-                    (faults.forget, one, other),
+                    (faults.blackhole, one, other),
                     (faults.latency, one, ANY, (0.1, 0.2)),
                     (faults.heal, one, other),
                     (faults.heal_all,),

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.runtime.host import HostDied, HostLoop
-from kbroker.simulation.runtime.loop import LATE_NS, SimLoop, UnhandledError
+from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop
+from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop, UnhandledError
 
 
 class Universe:
@@ -22,13 +22,13 @@ class Universe:
 
 
 def play(story: Callable[[Universe], Awaitable[None]], seed: int = 1) -> None:
-    universe = Universe(seed)
+    sim_loop = Universe(seed)
     try:
-        universe.loop.run_until_complete(story(universe))
-        for host in universe.hosts:
-            host.forget()
+        sim_loop.loop.run_until_complete(story(sim_loop))
+        for host in sim_loop.hosts:
+            host.discard()
     finally:
-        universe.loop.close()
+        sim_loop.loop.close()
 
 
 def test_code_on_a_host_sees_its_own_loop_and_the_universe_its_own():
@@ -95,9 +95,9 @@ def test_a_dead_host_does_nothing_more_and_whoever_waits_for_it_knows():
         asked = host.run(work())
         await asyncio.sleep(0.5)
         host.die()
-        with pytest.raises(HostDied):
+        with pytest.raises(HostCrashed):
             await asked
-        with pytest.raises(HostDied):
+        with pytest.raises(HostCrashed):
             await host.run(work())
         host.call_soon(steps.append, "nor this")
         host.resume()
@@ -188,7 +188,7 @@ def test_the_order_of_hosts_is_seeded_and_a_hosts_own_order_is_kept():
 
 
 def test_a_late_loop_is_never_early():
-    loop = SimLoop(1, LATE_NS)
+    loop = SimLoop(1, WAKEUP_DELAYS_NS)
     late = []
     for number in range(200):
         when = number / 7

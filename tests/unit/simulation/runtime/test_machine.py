@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kbroker.simulation.checker.invariants import BrokenInvariant, Invariants
-from kbroker.simulation.disk.log_files import durable_end, durable_ends, partitions, segments
-from kbroker.simulation.runtime.host import HostDied, HostLoop
+from kbroker.simulation.disk.log_files import durable_end, durable_ends, partition_directories, segment_files
+from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.simulation.runtime.machine import DATA, PORT, Machine
 from tests.unit.support.client import Client, batch
@@ -47,8 +47,8 @@ def story(tell: Callable[[Story], Awaitable[None]], **configs: str) -> None:
     try:
         one.loop.run_until_complete(tell(one))
     finally:
-        one.machine.forget()
-        one.host.forget()
+        one.machine.discard()
+        one.host.discard()
         one.loop.close()
 
 
@@ -73,7 +73,7 @@ def test_a_killed_process_loses_nothing():
 def test_a_power_loss_takes_at_most_what_the_oracle_says():
     async def tell(s: Story) -> None:
         losses = []
-        s.machine.on_end = lambda power: losses.append(durable_ends(s.machine.disk, DATA)["t", 0])
+        s.machine.on_process_end = lambda power: losses.append(durable_ends(s.machine.disk, DATA)["t", 0])
         acknowledged = 0
         for _ in range(10):
             await s.machine.start()
@@ -103,15 +103,15 @@ def test_under_flush_before_ack_a_power_loss_takes_nothing():
 @pytest.mark.parametrize("changes", range(0, 60, 3))
 def test_a_process_may_die_in_the_middle_of_any_change_of_the_disk(changes: int):
     async def tell(s: Story) -> None:
-        s.machine.die_after(changes, power=bool(changes % 2))
+        s.machine.crash_after(changes, power=bool(changes % 2))
         acknowledged: list[int] = []
         try:
             await s.machine.start()
             acknowledged = await s.produce(30)
             await s.machine.stop()
-        except (HostDied, OSError):
+        except (HostCrashed, OSError):
             assert s.machine.broker is None
-        s.machine.disarm()
+        s.machine.cancel_crash()
         if s.machine.broker is None:
             await s.machine.start()
             Invariants(s.machine).check()
@@ -176,7 +176,7 @@ def test_invariants_see_a_leader_that_is_not_in_sync():
 
 def test_invariants_see_a_damaged_log():
     def rot(machine: Machine, partition: Any) -> None:
-        (path,) = (path for _, path in segments(machine.disk, partition.log.directory))
+        (path,) = (path for _, path in segment_files(machine.disk, partition.log.directory))
         partition.log.active.file.append(b"no batch")
         assert durable_end(machine.disk, partition.log.directory) <= 10
         assert path
@@ -188,7 +188,7 @@ def test_partitions_are_found_by_their_directories():
     async def tell(s: Story) -> None:
         await s.machine.start()
         await s.produce(1)
-        assert partitions(s.machine.disk, DATA) == {("t", 0): f"{DATA}/t-0"}
+        assert partition_directories(s.machine.disk, DATA) == {("t", 0): f"{DATA}/t-0"}
 
     story(tell)
 

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.store.coordination import CoordinationError, NodeExists
-from kbroker.simulation.runtime.host import HostDied, HostLoop
+from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop
 from kbroker.simulation.runtime.machine import PORT
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -119,7 +119,7 @@ async def keep_running(cluster: Cluster) -> None:
         if cluster.machine.broker is None:
             try:
                 await cluster.machine.start()
-            except (CoordinationError, HostDied):
+            except (CoordinationError, HostCrashed):
                 await asyncio.sleep(0.5)
         await asyncio.sleep(0.1)
 
@@ -132,7 +132,7 @@ async def trouble(cluster: Cluster, random: Random) -> None:
             [
                 (service.cut, BROKER),
                 (lambda: service.cut(BROKER, requests=False),),
-                (lambda: service.cut(BROKER, answers=False),),
+                (lambda: service.cut(BROKER, responses=False),),
                 (service.stop,),
                 (service.slow, (0, random.choice((0.1, 2)))),
                 *[(service.expire, number) for number in service.sessions(BROKER)],
@@ -190,7 +190,7 @@ def run(seed: int) -> dict[ErrorCode | None, int]:
         cluster.loop.run_until_complete(asyncio.wait_for(whole(), 1000))
     finally:
         for host in (cluster.machine, cluster.host, *(admin.loop for admin in admins)):
-            host.forget()
+            host.discard()
         cluster.loop.close()
     told: dict[ErrorCode | None, int] = {}
     for admin in admins:

@@ -9,7 +9,7 @@ from random import Random
 from typing import cast
 
 from kbroker.simulation.disk.faults import Operation
-from kbroker.simulation.disk.log_files import batches, durable_end
+from kbroker.simulation.disk.log_files import durable_end, read_batches
 from kbroker.simulation.runtime.machine import DATA
 from kbroker.storage.indexes.offset_index import OffsetIndex
 from kbroker.storage.indexes.time_index import TimeIndex
@@ -68,7 +68,8 @@ async def dump(play: Play, file: str) -> list[str]:
 
 def _log(data: bytes) -> list[str]:
     return [
-        f"{header.base_offset} to {header.last_offset}, epoch {header.leader_epoch}" for header, _, _ in batches(data)
+        f"{header.base_offset} to {header.last_offset}, epoch {header.leader_epoch}"
+        for header, _, _ in read_batches(data)
     ]
 
 
@@ -149,7 +150,7 @@ async def zero_end(play: Play, count: str, file: str) -> list[str]:
 async def flip(play: Play, offset: str, file: str) -> list[str]:
     """In the first byte of its records."""
     data = bytearray(_data(play, file))
-    start = next((batch.start for batch in batches(data) if batch.header.base_offset == int(offset)), None)
+    start = next((batch.start for batch in read_batches(data) if batch.header.base_offset == int(offset)), None)
     if start is None:
         return ["no such batch"]
     data[start + HEADER_SIZE] ^= 1

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from random import Random
 
 from kbroker.simulation.coordination.service import SimCoordination
-from kbroker.simulation.runtime.death import MachineDied
+from kbroker.simulation.runtime.crash import MachineCrashed
 from tests.unit.simulation.transcripts.files import path_of
 from tests.unit.simulation.transcripts.play import CLIENT, NAME, SEED, SETTLE_S, Play
 from tests.unit.simulation.transcripts.table import Table, configs_of, options, seconds
@@ -100,7 +100,7 @@ def _arm(play: Play, operation: str, file: str, end: Callable[[], None]) -> None
         if what == operation and fnmatchcase(path, path_of(file)):
             play.note(f"dies before {operation} of {path}")
             end()
-            raise MachineDied
+            raise MachineCrashed
         trace(what, path, size)
 
     disk.trace = die_instead
@@ -137,7 +137,7 @@ async def lose(play: Play, what: str) -> list[str]:
 
 
 @COMMANDS.add("network mended")
-async def mend(play: Play) -> list[str]:
+async def restore(play: Play) -> list[str]:
     play.loop.network.faults.heal_all()
     await asyncio.sleep(SETTLE_S)
     return []

@@ -18,7 +18,7 @@ from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.runtime.event_log import LogEvent
 from kbroker.simulation.checker.invariants import Invariants
 from kbroker.simulation.coordination.service import SimCoordination
-from kbroker.simulation.runtime.host import HostDied, HostLoop
+from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.simulation.runtime.machine import DATA, PORT, Machine
 from protocol.errors import ErrorCode
@@ -108,7 +108,7 @@ class Play:
     def machine(self) -> Machine:
         if self._machine is None:
             self._machine = Machine(self.loop, SEED, NAME, self.configs, self.coordination)
-            self._machine.disk.harsh = True
+            self._machine.disk.worst_case = True
         return self._machine
 
     def __enter__(self) -> "Play":
@@ -122,8 +122,8 @@ class Play:
         logger = logging.getLogger("kbroker")
         logger.removeHandler(self._log)
         logger.setLevel(self._level)
-        self.machine.forget()
-        self.host.forget()
+        self.machine.discard()
+        self.host.discard()
         self.loop.close()
 
     def note(self, what: str) -> None:
@@ -206,7 +206,7 @@ class Play:
         self.machine.configs.update(configs)
         try:
             await self.machine.start()
-        except HostDied:
+        except HostCrashed:
             return ["died"]
         except (OSError, ConfigError, KafkaError, CoordinationError) as error:
             return [f"does not start: {shorten(repr(error))}"]

@@ -15,7 +15,7 @@ import pytest
 
 from kbroker.runtime.disk import Disk
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.runtime.death import MachineDied
+from kbroker.simulation.runtime.crash import MachineCrashed
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file, write_clean_shutdown_file
 from kbroker.storage.log.log import Log
@@ -194,7 +194,7 @@ class CrashTest:
                     self.state.safe = self.state.end
                     self.write_checkpoints()
                     write_clean_shutdown_file(self.disk, self.data_dir, 0)
-        except MachineDied:
+        except MachineCrashed:
             pass
         else:
             states.append(self.disk.after_crash(power))
@@ -208,9 +208,9 @@ class CrashTest:
                 states = self._crash_after(random.randrange(20), power_again)
             try:
                 self.log = self.open()
-                self.disk.disarm()
+                self.disk.cancel_crash()
                 break
-            except MachineDied:
+            except MachineCrashed:
                 (self.disk,) = states
         self.check(power)
 
@@ -218,7 +218,7 @@ class CrashTest:
         """Crash after some changes of the disk. The list gets the disk as it is after the crash."""
         states: list[SimDisk] = []
         disk = self.disk
-        disk.die_after(changes, lambda: states.append(disk.after_crash(power)))
+        disk.crash_after(changes, lambda: states.append(disk.after_crash(power)))
         return states
 
     def check(self, power: bool) -> None:

@@ -225,7 +225,7 @@ async def test_compaction_keeps_the_outcome_of_transactions(m: Machine) -> None:
     await fill(one, m)
     before = log_size(m)
     await asyncio.sleep(MINUTE)
-    assert m.processes.began["run"] > 0
+    assert m.processes.started["run"] > 0
     assert log_size(m) < before
     await m.crash()
     await m.start()

@@ -1,7 +1,7 @@
-"""The loop of one host: a share of the simulated universe that can be paused, and that can die.
+"""The event loop of one process on a simulated host; the process can be paused and killed.
 
-A process that is stopped gets no turn: its callbacks wait. A process that has died never gets one again, whatever
-was scheduled; nobody in it runs a `finally`. The hosts of a universe share its time and meet on its network only.
+The callbacks of a paused process wait. Those of a killed process never run, not even a `finally`. The host loops of a
+simulation run on one SimLoop: they share its virtual time and communicate over its network only.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
-from kbroker.simulation.runtime.threads import in_thread
+from kbroker.simulation.runtime.threads import run_in_simulated_thread
 
 if TYPE_CHECKING:
-    from kbroker.simulation.network.network import Hosts, SimServer
+    from kbroker.simulation.network.network import Hosts
+    from kbroker.simulation.network.server import SimServer
     from kbroker.simulation.runtime.loop import SimLoop
 
 T = TypeVar("T")
@@ -27,12 +28,12 @@ Ts = TypeVarTuple("Ts")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
-class HostDied(Exception):
-    """What was asked of a host was not done: it died."""
+class HostCrashed(Exception):
+    """The host's process died before the coroutine was done."""
 
 
-class _Turn(asyncio.Handle):
-    """A callback of one host, in the queue of the universe."""
+class _Callback(asyncio.Handle):
+    """A callback of one host, in the queue of the SimLoop."""
 
     __slots__ = ()
     _loop: HostLoop
@@ -52,109 +53,116 @@ class _Timer(asyncio.TimerHandle):
 def _run_on(loop: HostLoop, handle: asyncio.Handle, run: Callable[[], None]) -> None:
     if loop.dead:
         return
-    if loop.waiting is not None:
-        loop.waiting.append(handle)
+    if loop.paused_callbacks is not None:
+        loop.paused_callbacks.append(handle)
         return
     _set_running_loop(loop)
     try:
         run()
     finally:
-        _set_running_loop(loop.universe)
+        _set_running_loop(loop.sim_loop)
 
 
-def bury(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """End tasks that will never be run again, without a word about it."""
+def discard_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Close tasks that will never run again, without warnings."""
     with warnings.catch_warnings():
-        # What they would have started was not.
+        # Coroutines that a task created may never have been awaited.
         warnings.simplefilter("ignore", RuntimeWarning)
         for task in tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             try:
                 task.get_coro().close()
             except BaseException:
-                # It has wanted to do more than a dead process can.
+                # Its cleanup code tried to continue on the dead loop.
                 continue
 
 
 class HostLoop(asyncio.BaseEventLoop):
-    """One process of the host `host`. `busy_ns` says how long the disk was busy with what a thread has just done."""
+    """The loop of a process on the host `host`.
 
-    def __init__(self, universe: SimLoop, host: str, random: Random, busy_ns: Callable[[], int] = lambda: 0) -> None:
-        self.universe = universe
+    `busy_ns` returns the disk time of the function that a thread has just run. `paused_callbacks` are the callbacks
+    that became due while the process is paused; None unless it is paused.
+    """
+
+    def __init__(self, sim_loop: SimLoop, host: str, random: Random, busy_ns: Callable[[], int] = lambda: 0) -> None:
+        self.sim_loop = sim_loop
         super().__init__()
         self.host = host
         self.dead = False
-        # Callbacks whose time has come while the process is paused.
-        self.waiting: list[asyncio.Handle] | None = None
+        self.paused_callbacks: list[asyncio.Handle] | None = None
         self._random = random
         self._busy_ns = busy_ns
-        # Of a dead process: kept until the end, so that collecting them does not run what they had yet to do.
-        self._buried: list[asyncio.Task[Any]] = []
-        # What is awaited from outside.
-        self._asked: dict[asyncio.Future[Any], None] = {}
+        # The tasks of a killed process. A reference keeps the garbage collector from running their cleanup code.
+        self._abandoned: list[asyncio.Task[Any]] = []
+        # Results of `run` that are awaited outside of the process.
+        self._results: dict[asyncio.Future[Any], None] = {}
 
     def __del__(self) -> None:
         """There is nothing to close."""
 
-    # The fate of the process.
+    # Pausing and killing.
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_callbacks is not None
 
     def pause(self) -> None:
-        if self.waiting is None and not self.dead:
-            self.waiting = []
+        if not self.paused and not self.dead:
+            self.paused_callbacks = []
 
     def resume(self) -> None:
-        waiting, self.waiting = self.waiting, None
+        callbacks, self.paused_callbacks = self.paused_callbacks, None
         if not self.dead:
-            self.universe._ready.extend(waiting or ())
+            self.sim_loop._ready.extend(callbacks or ())
 
     def die(self) -> None:
-        """From this instant on: also the callback that is being run may schedule nothing more."""
+        """Kill the process. The callback that is running, if any, can schedule nothing more."""
         if self.dead:
             return
         self.dead = True
-        self.waiting = None
-        self._buried = list(asyncio.all_tasks(self))
-        asked, self._asked = self._asked, {}
-        for outside in asked:
-            if not outside.done():
-                outside.set_exception(HostDied(self.host))
+        self.paused_callbacks = None
+        self._abandoned = list(asyncio.all_tasks(self))
+        results, self._results = self._results, {}
+        for result in results:
+            if not result.done():
+                result.set_exception(HostCrashed(self.host))
 
-    def forget(self) -> None:
-        """At the end of a run: let go of what was left in the middle of something."""
+    def discard(self) -> None:
+        """Kill the process and close its tasks, at the end of a simulation."""
         self.die()
-        bury(self._buried)
+        discard_tasks(self._abandoned)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Start something in this process; what it comes to is awaited outside of it, or HostDied."""
-        outside: asyncio.Future[T] = self.universe.create_future()
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Start a coroutine in this process. The future belongs to the SimLoop; it raises HostCrashed."""
+        result: asyncio.Future[T] = self.sim_loop.create_future()
         if self.dead:
-            work.close()
-            outside.set_exception(HostDied(self.host))
-            return outside
+            coroutine.close()
+            result.set_exception(HostCrashed(self.host))
+            return result
 
         def done(task: asyncio.Task[T]) -> None:
-            self._asked.pop(outside, None)
-            if outside.done():
+            self._results.pop(result, None)
+            if result.done():
                 return
             if task.cancelled():
-                outside.cancel()
+                result.cancel()
             elif (error := task.exception()) is not None:
-                outside.set_exception(error)
+                result.set_exception(error)
             else:
-                outside.set_result(task.result())
+                result.set_result(task.result())
 
-        self._asked[outside] = None
-        self.create_task(work).add_done_callback(done)
-        return outside
+        self._results[result] = None
+        self.create_task(coroutine).add_done_callback(done)
+        return result
 
     # Callbacks.
 
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = _Turn(callback, args, self, context)
+        handle = _Callback(callback, args, self, context)
         if not self.dead:
-            self.universe._ready.append(handle)
+            self.sim_loop._ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon
@@ -162,22 +170,22 @@ class HostLoop(asyncio.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.universe.time() + delay, callback, *args, context=context)
+        return self.call_at(self.sim_loop.time() + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _Timer(when, callback, args, self, context)
         if not self.dead:
-            heapq.heappush(self.universe._scheduled, timer)
+            heapq.heappush(self.sim_loop._scheduled, timer)
             timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        self.universe._timer_handle_cancelled(handle)
+        self.sim_loop._timer_handle_cancelled(handle)
 
     def time(self) -> float:
-        return self.universe.time()
+        return self.sim_loop.time()
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -190,30 +198,28 @@ class HostLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        return in_thread(self, self._random, func, *args, busy_ns=self._busy_ns)
+        return run_in_simulated_thread(self, self._random, func, *args, busy_ns=self._busy_ns)
 
     def offload(self, fn: Callable[..., T], /, *args: object) -> Awaitable[T]:
-        """The `Offload` of this process's world."""
+        """Implements Offload for the process."""
         return self.run_in_executor(None, fn, *args)
 
     def get_debug(self) -> bool:
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """The universe's business."""
-
-    # What goes wrong.
+        """Ignore it: debug mode belongs to the SimLoop."""
 
     def is_running(self) -> bool:
-        return self.universe.is_running()
+        return self.sim_loop.is_running()
 
     def is_closed(self) -> bool:
-        return self.universe.is_closed()
+        return self.sim_loop.is_closed()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.dead:
             context["message"] = f"on {self.host}: {context.get('message')}"
-            self.universe.call_exception_handler(context)
+            self.sim_loop.call_exception_handler(context)
 
     # Sockets.
 
@@ -226,8 +232,8 @@ class HostLoop(asyncio.BaseEventLoop):
         start_serving: bool = True,
         **options: object,
     ) -> SimServer:
-        """Listen on the simulated network; options of real sockets mean nothing here."""
-        server = self.universe.network.bind(protocol_factory, host, port or 0, loop=self)
+        """Listen on the simulated network. Options of real sockets are ignored."""
+        server = self.sim_loop.network.bind(protocol_factory, host, port or 0, loop=self)
         if start_serving:
             await server.start_serving()
         return server
@@ -241,6 +247,6 @@ class HostLoop(asyncio.BaseEventLoop):
         local_addr: tuple[str, int] | None = None,
         **options: object,
     ) -> tuple[asyncio.Transport, P]:
-        """Connect from this host, unless `local_addr` names another."""
+        """Connect from this host, or from that of `local_addr`."""
         source = local_addr or (self.host, 0)
-        return await self.universe.network.connect(protocol_factory, (host, port), source, loop=self)
+        return await self.sim_loop.network.connect(protocol_factory, (host, port), source, loop=self)

@@ -1,4 +1,4 @@
-"""What goes wrong with the coordination service in a run, as a fault of faults.py."""
+"""The fault of faults.py that concerns the coordination service."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from kbroker.simulation.coordination.service import SimCoordination
     from kbroker.simulation.scenarios.stage import Stage
 
-# A session's timeout is 6 s: most faults are over before, some are not.
+# Most faults are shorter than a session's timeout of 6 s, some are longer.
 SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 15.0))
 
 
 async def coordination(stage: Stage, random: Random) -> None:
-    """The service cannot be reached, one way or both, or is slow, or restarts, or ends the broker's session."""
+    """Make the service unreachable (one way or both) or slow, restart it, or expire the broker's session."""
     service = stage.coordination
     if service is not None:
         await random.choice((_cut, _cut, _slow, _restart, _expire))(stage, service, random)
 
 
 async def _cut(stage: Stage, service: SimCoordination, random: Random) -> None:
-    requests, answers = random.choice(((True, True), (True, False), (False, True)))
-    lost = " and ".join(name for name, is_lost in (("requests", requests), ("answers", answers)) if is_lost)
+    requests, responses = random.choice(((True, True), (True, False), (False, True)))
+    lost = " and ".join(name for name, is_lost in (("requests", requests), ("answers", responses)) if is_lost)
     stage.note(f"cut off from the coordination service: {lost}")
-    service.cut(stage.machine.name, requests=requests, answers=answers)
+    service.cut(stage.machine.name, requests=requests, responses=responses)
     await asyncio.sleep(_seconds(random))
     service.heal(stage.machine.name)
     stage.note("the coordination service can be reached")

@@ -1,11 +1,12 @@
-"""What a simulated file holds: as programs see it, and as much of it as the disk has.
+"""The content of a simulated file: what programs read from the page cache, and what a power loss leaves on the disk.
 
-Writes go to the page cache and reach the disk in any order, a page of 4 KiB or only some of its sectors at a time,
-until a sync makes content and size durable. A truncation that is not synced may be undone by a power loss, as a
-journal's transaction that was not written; the page at which it cut is written in its place, before or after.
+Writes go to the page cache and reach the disk in any order, as whole pages of 4 KiB or only some of their sectors,
+until a sync makes content and size durable. A power loss may undo a truncation that was not synced, as it does with a
+journal transaction that was not written; the page in which the truncated file ends is written in place, before or
+after it.
 
-A failed sync is as on Linux: the pages count as clean afterwards, so the next sync succeeds and has not written them.
-Only those that were written to again meanwhile reach the disk.
+A failed sync behaves as on Linux: it marks the pages clean, so the next sync succeeds without writing them. Only pages
+that are dirtied again in the meantime reach the disk.
 """
 
 from random import Random
@@ -17,31 +18,33 @@ PAGE = 4096
 SECTOR = 512
 
 
-class Worst(Random):
-    """Of what may happen in a power loss, always the worst: nothing of what was not synced is there afterwards."""
+class WorstCase(Random):
+    """Makes a power loss take everything that was not synced."""
 
     def random(self) -> float:
         return 0.0
 
 
-class Content:
-    """An inode. `data` is what is read. The disk surely has `data[:clean_to]`, but for `holes`, and after it, as
-    long as no sync has said otherwise, `removed`. `linked`: it has a name and so counts as used space.
+class Inode:
+    """A file's content and what of it is durable.
+
+    `data` is what programs read. The disk has `data[:clean_to]` except for `holes`, followed by `truncated`, the bytes
+    cut off since the last sync. `linked` means that the file has a name and counts as used space.
     """
 
-    __slots__ = ("clean_to", "data", "failed_to", "holes", "linked", "mtime_ms", "redirtied", "removed")
+    __slots__ = ("clean_to", "data", "failed_to", "holes", "linked", "mtime_ms", "redirtied_from", "truncated")
 
     def __init__(self, mtime_ms: int, data: Buffer = b"") -> None:
-        """`data` is durable."""
+        """Create a file whose content is durable."""
         self.data = bytearray(data)
         self.mtime_ms = mtime_ms
         self.linked = True
         self.clean_to = len(self.data)
-        self.removed = b""
-        # Up to here a failed sync has declared pages clean; from `redirtied` on they were dirtied again.
+        self.truncated = b""
+        # A failed sync has marked the pages up to here clean; those from `redirtied_from` on are dirty again.
         self.failed_to = 0
-        self.redirtied = maxsize
-        # Where a sync that succeeded did not write, since one before it had failed: (offset, what the disk has).
+        self.redirtied_from = maxsize
+        # Ranges that a successful sync did not write because an earlier one had failed: (offset, the disk's bytes).
         self.holes: list[tuple[int, bytes]] = []
 
     def append(self, data: Buffer) -> None:
@@ -50,7 +53,7 @@ class Content:
         self.data += data
 
     def truncate(self, size: int) -> None:
-        """Cut, or extend by zeros."""
+        """Shorten the file, or extend it by zeros."""
         data = self.data
         if size > len(data):
             self.append(bytes(size - len(data)))
@@ -59,7 +62,7 @@ class Content:
             kept = bytearray(memoryview(data)[size : self.clean_to])
             for start, old in self.holes:
                 _overlay(kept, start - size, old)
-            self.removed = bytes(kept) + self.removed
+            self.truncated = bytes(kept) + self.truncated
             self.clean_to = size
         del data[size:]
         if self.failed_to or self.holes:
@@ -67,64 +70,66 @@ class Content:
             self._dirty_page()
 
     def _dirty_page(self) -> None:
-        """The page in which the file ends is written to."""
+        """Mark the page in which the file ends dirty."""
         end = len(self.data)
-        self.redirtied = min(self.redirtied, end - end % PAGE)
+        self.redirtied_from = min(self.redirtied_from, end - end % PAGE)
 
     def sync(self) -> None:
-        """All of it is durable, but for what an earlier, failed sync has declared clean."""
+        """Make everything durable except pages that an earlier, failed sync has marked clean."""
         if self.failed_to or self.holes:
-            self.holes = [(start, old[: self.redirtied - start]) for start, old in self.holes if start < self.redirtied]
-            end = min(self.failed_to, self.redirtied)
+            self.holes = [
+                (start, old[: self.redirtied_from - start]) for start, old in self.holes if start < self.redirtied_from
+            ]
+            end = min(self.failed_to, self.redirtied_from)
             if end > self.clean_to:
                 size = end - self.clean_to
-                self.holes.append((self.clean_to, self.removed[:size].ljust(size, b"\0")))
+                self.holes.append((self.clean_to, self.truncated[:size].ljust(size, b"\0")))
             self.failed_to = 0
-            self.redirtied = maxsize
+            self.redirtied_from = maxsize
         self.clean_to = len(self.data)
-        self.removed = b""
+        self.truncated = b""
 
     def fail_sync(self) -> None:
         self.failed_to = len(self.data)
-        self.redirtied = maxsize
+        self.redirtied_from = maxsize
 
     @property
-    def unwritten(self) -> bool:
-        """Whether something counts as clean that the disk does not have."""
-        return bool(self.holes) or min(self.failed_to, self.redirtied) > self.clean_to
+    def has_unwritten_clean_pages(self) -> bool:
+        """Whether pages are marked clean that the disk does not have."""
+        return bool(self.holes) or min(self.failed_to, self.redirtied_from) > self.clean_to
 
-    def forget_clean(self, offset: int) -> None:
-        """Pages from this one on that count as clean are read from the disk again."""
+    def evict_clean_pages(self, offset: int) -> None:
+        """Read the clean pages from `offset` on from the disk again."""
         start = offset - offset % PAGE
         for hole, old in self.holes:
             if hole + len(old) > start:
                 _overlay(self.data, max(hole, start), old[max(0, start - hole) :])
         self.holes = [(hole, old[: start - hole]) for hole, old in self.holes if hole < start]
-        end = min(self.failed_to, self.redirtied, len(self.data))
+        end = min(self.failed_to, self.redirtied_from, len(self.data))
         start = max(start, self.clean_to)
         if end > start:
-            on_disk = self.removed[start - self.clean_to : end - self.clean_to]
+            on_disk = self.truncated[start - self.clean_to : end - self.clean_to]
             _overlay(self.data, start, on_disk.ljust(end - start, b"\0"))
             self.failed_to = start if start > self.clean_to else 0
 
-    def sure(self) -> bytes:
-        """The longest prefix that a power loss cannot take."""
+    def durable_prefix(self) -> bytes:
+        """Return the longest prefix that survives any power loss."""
         end = min([self.clean_to, *(start for start, _ in self.holes)])
         return bytes(memoryview(self.data)[:end])
 
-    def damage(self, offset: int, bit: int) -> None:
-        """A bit of the medium flips."""
+    def flip_bit(self, offset: int, bit: int) -> None:
+        """Flip a bit of the medium."""
         self.data[offset] ^= 1 << bit
 
-    def copy(self) -> "Content":
-        copy = Content(self.mtime_ms, self.data)
-        copy.clean_to, copy.removed = self.clean_to, self.removed
-        copy.failed_to, copy.redirtied, copy.holes = self.failed_to, self.redirtied, list(self.holes)
+    def copy(self) -> "Inode":
+        copy = Inode(self.mtime_ms, self.data)
+        copy.clean_to, copy.truncated = self.clean_to, self.truncated
+        copy.failed_to, copy.redirtied_from, copy.holes = self.failed_to, self.redirtied_from, list(self.holes)
         return copy
 
-    def after_power_loss(self, random: Random) -> "Content":
-        """One of the states in which the disk may be."""
-        if self.removed and random.random() < 0.5:
+    def after_power_loss(self, random: Random) -> "Inode":
+        """Return one of the states in which the disk may be."""
+        if self.truncated and random.random() < 0.5:
             left = self._with_truncation_undone(random)
         else:
             left = self._with_some_pages(random)
@@ -132,10 +137,10 @@ class Content:
             for page in range(start, min(start + len(old), len(left)), PAGE):
                 if random.random() < 0.75:
                     _overlay(left, page, old[page - start : page - start + PAGE])
-        return Content(self.mtime_ms, left)
+        return Inode(self.mtime_ms, left)
 
     def _with_truncation_undone(self, random: Random) -> bytearray:
-        left = self.data[: self.clean_to] + self.removed
+        left = self.data[: self.clean_to] + self.truncated
         if random.random() < 0.5:
             return left
         page_end = -(-self.clean_to // PAGE) * PAGE
@@ -164,7 +169,7 @@ class Content:
 
     @staticmethod
     def _write_sectors(left: bytearray, start: int, new: bytes, random: Random) -> None:
-        """Some sectors of a page are written, the others not."""
+        """Write a random part of a page's sectors."""
         position = start
         while position < start + len(new):
             sector_end = position - position % SECTOR + SECTOR
@@ -174,7 +179,7 @@ class Content:
 
 
 def _overlay(left: bytearray, start: int, new: bytes) -> None:
-    """Put `new` at `start`, as far as it lies within; the size stays."""
+    """Overwrite `left` with `new` at `start`; ignore what lies outside. The size stays."""
     if start < 0:
         new, start = new[-start:], 0
     new = new[: max(0, len(left) - start)]

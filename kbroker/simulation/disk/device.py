@@ -1,0 +1,95 @@
+"""The state that a simulated disk shares with its open files: capacity, faults, the time it is busy, its crash."""
+
+import errno
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from kbroker.runtime.environment import Clock
+from kbroker.simulation.disk.faults import DiskFaults, raise_os_error
+from kbroker.simulation.runtime.crash import MachineCrashed
+
+# Called with each change: operation, path, size.
+Trace = Callable[[str, str, int], None]
+
+
+class Device:
+    """A disk without its files.
+
+    - `cold`: the probability that a read misses the page cache.
+    - `capacity`, `used`: in bytes; a capacity of None means unlimited.
+    - `syncs`: the number of syncs of each file, by path.
+    - `busy_ns`: the time that operations have taken since the last `take_busy_ns`. Operations return at once.
+    - `read_only`: changes, syncs and opening for writing fail with EROFS.
+    - `dead`: the machine has crashed; every operation raises MachineCrashed.
+    """
+
+    def __init__(self, clock: Clock, random: Random, faults: DiskFaults | None = None) -> None:
+        self.clock = clock
+        self.random = random
+        self.faults = faults or DiskFaults(Random(random.getrandbits(64)))
+        self.trace: Trace | None = None
+        self.capacity: int | None = None
+        self.cold = 0.0
+        self.used = 0
+        self.syncs: Counter[str] = Counter()
+        self.busy_ns = 0
+        self.read_only = False
+        self.dead = False
+        self._changes_to_crash: int | None = None
+        self._on_crash: Callable[[], None] = lambda: None
+
+    def crash_after(self, changes: int, on_crash: Callable[[], None]) -> None:
+        """Crash the machine at the change after the next `changes` ones.
+
+        Changes are writes, truncations, syncs, and changes of directories. The change is not made; a write is made in
+        part. `on_crash` is called, then the operation raises MachineCrashed.
+        """
+        self._changes_to_crash = changes
+        self._on_crash = on_crash
+
+    def cancel_crash(self) -> None:
+        """Undo `crash_after`."""
+        self._changes_to_crash = None
+
+    @property
+    def crashes_next(self) -> bool:
+        """Whether the machine crashes at the next change."""
+        return self._changes_to_crash == 0
+
+    def check_alive(self) -> None:
+        if self.dead:
+            raise MachineCrashed
+
+    def begin_change(self, operation: str, path: str, size: int = 0) -> None:
+        """Called before each change that can be made. Raises MachineCrashed, or OSError on a read-only disk."""
+        self.check_alive()
+        if self.read_only:
+            raise_os_error(errno.EROFS, path)
+        if self._changes_to_crash is not None:
+            self._changes_to_crash -= 1
+            if self._changes_to_crash < 0:
+                self._crash()
+        if self.trace is not None:
+            self.trace(operation, path, size)
+
+    def _crash(self) -> None:
+        self._changes_to_crash = None
+        # The callback may still read the disk.
+        self._on_crash()
+        self.dead = True
+        raise MachineCrashed
+
+    def take_busy_ns(self) -> int:
+        """Return the virtual nanoseconds that operations have taken since the last call."""
+        busy, self.busy_ns = self.busy_ns, 0
+        return busy
+
+    def writable_bytes(self, size: int, path: str) -> int:
+        """Return how many of `size` bytes fit. Raises OSError(ENOSPC) if none does."""
+        if self.capacity is not None and self.used + size > self.capacity:
+            self.faults.injected["no space"] += 1
+            if self.used >= self.capacity:
+                raise_os_error(errno.ENOSPC, path)
+            return self.capacity - self.used
+        return size

@@ -13,7 +13,7 @@ DELAY_S = (0.05, 2.0)
 
 
 class SimProcesses:
-    """The ProcessRunner of a simulated machine. While `held`, new jobs wait. `started` counts jobs by name."""
+    """The ProcessRunner of a simulated machine. While `held`, new jobs wait as `held_jobs`. `started` counts all by name."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk, clock: Clock, random: Random) -> None:
         self.held = False
@@ -22,7 +22,7 @@ class SimProcesses:
         self._disk = disk
         self._clock = clock
         self._random = random
-        self._held_jobs: list[SimProcessJob] = []
+        self.held_jobs: list[SimProcessJob] = []
 
     def __call__(self, job: ProcessTask, task: bytes, /) -> "SimProcessJob":
         self.started[getattr(job, "__name__", "")] += 1
@@ -32,7 +32,7 @@ class SimProcesses:
 
         simulated = SimProcessJob(self._loop, run)
         if self.held:
-            self._held_jobs.append(simulated)
+            self.held_jobs.append(simulated)
         else:
             self._start(simulated)
         return simulated
@@ -43,7 +43,7 @@ class SimProcesses:
     def release(self) -> None:
         """Start the held jobs; new ones start at once again."""
         self.held = False
-        held, self._held_jobs = self._held_jobs, []
+        held, self.held_jobs = self.held_jobs, []
         for job in held:
             self._start(job)
 

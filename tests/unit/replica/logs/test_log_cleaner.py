@@ -213,8 +213,8 @@ async def test_a_process_that_dies_is_tried_again(m: Machine) -> None:
     await m.until(lambda: m.processes.started["run"])
     # As if it had been killed in the middle of its work.
     m.disk.open("/data/t-0/00000000000000000000.log.cleaned", create=True).append(b"half")
-    (errand,) = m.processes._waiting
-    errand.kill()
+    (job,) = m.processes.held_jobs
+    job.kill()
     await asyncio.sleep(1)
     assert m.disk.find(".cleaned") == []
     m.processes.release()

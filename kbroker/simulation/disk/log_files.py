@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from kbroker.coordinator.group.record_codec import decode_record
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.transaction import record_codec as transaction_records
@@ -15,7 +17,6 @@ from protocol.errors import MalformedError
 from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of, parse_header
 from protocol.records.compression import decompress
 from protocol.records.control import COMMIT, parse_control_type
-from protocol.records.crc import crc32c
 from protocol.records.record import Record, iter_records
 
 Commits = dict[tuple[str, Place], int]

@@ -13,7 +13,10 @@ DELAY_S = (0.05, 2.0)
 
 
 class SimProcesses:
-    """The ProcessRunner of a simulated machine. While `held`, new jobs wait as `held_jobs`. `started` counts all by name."""
+    """The ProcessRunner of a simulated machine.
+
+    While `held`, new jobs wait in `held_jobs`. `started` counts all jobs by name.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk, clock: Clock, random: Random) -> None:
         self.held = False

@@ -1,4 +1,4 @@
-"""Produce (key 0): acknowledgements, idempotent producers, order on a connection, durability before the answer."""
+"""Produce (key 0): acknowledgements, idempotent producers, order on a connection, durability."""
 
 import asyncio
 
@@ -18,8 +18,8 @@ from tests.unit.support.simulated_broker import Machine, story
 PRODUCER = 4000
 
 
-async def codes(*answers: "asyncio.Future[object]") -> list[ErrorCode]:
-    return [ErrorCode(answer.error_code) for answer in await asyncio.gather(*answers)]  # type: ignore[attr-defined]
+async def codes(*responses: "asyncio.Future[object]") -> list[ErrorCode]:
+    return [ErrorCode(response.error_code) for response in await asyncio.gather(*responses)]  # type: ignore[attr-defined]
 
 
 # Acknowledgements.
@@ -31,16 +31,16 @@ async def codes(*answers: "asyncio.Future[object]") -> list[ErrorCode]:
 async def test_each_version_is_acknowledged(m: Machine, version: int, acks: int) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
-    answer = await client.produce("t", batch(b"a", b"b"), 1, version=version, acks=acks)
-    assert (answer.error_code, answer.base_offset, answer.index) == (0, 0, 1)
-    answer = await client.produce("t", batch(b"c"), 1, version=version, acks=acks)
-    assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 2, -1)
+    response = await client.produce("t", batch(b"a", b"b"), 1, version=version, acks=acks)
+    assert (response.error_code, response.base_offset, response.index) == (0, 0, 1)
+    response = await client.produce("t", batch(b"c"), 1, version=version, acks=acks)
+    assert (response.error_code, response.base_offset, response.log_append_time_ms) == (0, 2, -1)
     assert await client.read("t", 0, 1) == [b"a", b"b", b"c"]
     assert await client.read("t", 0, 0) == []
 
 
 @story
-async def test_acks_0_says_nothing(m: Machine) -> None:
+async def test_acks_0_has_no_response(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     bytes_received = client.bytes_received
@@ -53,10 +53,10 @@ async def test_acks_0_says_nothing(m: Machine) -> None:
 
 @story
 @pytest.mark.parametrize("wrong", ["topic", "batch", "acks"])
-async def test_acks_0_that_fails_closes_the_connection(m: Machine, wrong: str) -> None:
+async def test_an_error_with_acks_0_closes_the_connection(m: Machine, wrong: str) -> None:
     client = await m.client()
     await client.create_topic("t")
-    asked = client.send_produce("t", batch(b"before"), acks=1)
+    before = client.send_produce("t", batch(b"before"), acks=1)
     if wrong == "topic":
         client.produce_acks_0("nothing", batch(b"a"))
     elif wrong == "batch":
@@ -65,12 +65,12 @@ async def test_acks_0_that_fails_closes_the_connection(m: Machine, wrong: str) -
         client.produce_acks_0("t", damaged)
     else:
         request = client.produce_request("t", {0: batch(b"a")}, acks=7)
-        answer = await client.request(request, 9, ProduceResponse)
-        code = answer.responses[0].partition_responses[0].error_code
+        response = await client.request(request, 9, ProduceResponse)
+        code = response.responses[0].partition_responses[0].error_code
         assert code == ErrorCode.INVALID_REQUIRED_ACKS
         return
     later = client.send_produce("t", batch(b"after"), acks=1)
-    assert (await asked).base_offset == 0
+    assert (await before).base_offset == 0
     with pytest.raises(ConnectionResetError):
         await later
     other = await m.client()
@@ -95,10 +95,10 @@ async def test_several_partitions_and_errors_beside_successes(m: Machine) -> Non
         ),
         TopicProduceData(name="u", partition_data=[PartitionProduceData(index=0, records=batch(b"c"))]),
     ]
-    answer = await client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), 9, ProduceResponse)
-    found = {(topic.name, part.index): ErrorCode(part.error_code) for topic in answer.responses
+    response = await client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), 9, ProduceResponse)
+    errors = {(topic.name, part.index): ErrorCode(part.error_code) for topic in response.responses
              for part in topic.partition_responses}  # fmt: skip
-    assert found == {
+    assert errors == {
         ("t", 0): ErrorCode.NONE,
         ("t", 1): ErrorCode.CORRUPT_MESSAGE,
         ("t", 2): ErrorCode.INVALID_RECORD,
@@ -122,12 +122,12 @@ async def test_topics_by_id(m: Machine) -> None:
 
 
 @story
-async def test_internal_topics_are_their_coordinators(m: Machine) -> None:
+async def test_clients_cannot_append_to_internal_topics(m: Machine) -> None:
     client = await m.client()
     await m.broker.services.controller.ensure_internal_topic("__consumer_offsets")
-    answer = await client.produce("__consumer_offsets", batch(b"a"))
-    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert answer.error_message == "Cannot append to internal topic __consumer_offsets"
+    response = await client.produce("__consumer_offsets", batch(b"a"))
+    assert response.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert response.error_message == "Cannot append to internal topic __consumer_offsets"
     assert m.partition("__consumer_offsets").log.log_end_offset == 0
 
 
@@ -143,26 +143,26 @@ async def test_min_insync_replicas(m: Machine) -> None:
 async def test_log_append_time(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", message_timestamp_type="LogAppendTime")
-    answer = await client.produce("t", batch(b"a", at_ms=5))
-    assert m.now_ms - 10 <= answer.log_append_time_ms <= m.now_ms
+    response = await client.produce("t", batch(b"a", at_ms=5))
+    assert m.now_ms - 10 <= response.log_append_time_ms <= m.now_ms
 
 
 # Idempotent producers.
 
 
 @story
-async def test_a_duplicate_gets_the_answer_of_its_original(m: Machine) -> None:
+async def test_a_duplicate_gets_the_response_of_its_original(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     for sequence in range(0, 12, 2):
         assert (await client.produce("t", batch(b"a", b"b", producer=(PRODUCER, 0, sequence)))).base_offset == sequence
     for sequence in range(2, 12, 2):
-        answer = await client.produce("t", batch(b"a", b"b", producer=(PRODUCER, 0, sequence)))
-        assert (answer.error_code, answer.base_offset) == (0, sequence)
+        response = await client.produce("t", batch(b"a", b"b", producer=(PRODUCER, 0, sequence)))
+        assert (response.error_code, response.base_offset) == (0, sequence)
     assert m.partition("t").log.log_end_offset == 12
-    # Only the last five are remembered.
-    answer = await client.produce("t", batch(b"a", b"b", producer=(PRODUCER, 0, 0)))
-    assert answer.error_code in (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    # Only the last five batches of a producer are known.
+    response = await client.produce("t", batch(b"a", b"b", producer=(PRODUCER, 0, 0)))
+    assert response.error_code in (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
 @story
@@ -183,8 +183,8 @@ async def test_sequences_and_epochs(m: Machine) -> None:
 
 
 @story
-async def test_what_follows_a_lost_batch_is_refused_until_it_is_sent_again(m: Machine) -> None:
-    """Five requests in flight of which the first is damaged on its way, as a client with max.in.flight=5 sees it."""
+async def test_batches_after_a_lost_one_are_refused_until_it_is_sent_again(m: Machine) -> None:
+    """Five requests in flight, as with max.in.flight.requests.per.connection=5; the first is damaged on its way."""
     client = await m.client()
     await client.create_topic("t")
     batches = [batch(b"%d" % n, producer=(PRODUCER, 0, n)) for n in range(6)]
@@ -199,7 +199,7 @@ async def test_what_follows_a_lost_batch_is_refused_until_it_is_sent_again(m: Ma
 
 @story
 @pytest.mark.parametrize("how", ["stop", "kill", "power"])
-async def test_producer_state_outlives_the_broker(m: Machine, how: str) -> None:
+async def test_producer_state_survives_a_restart(m: Machine, how: str) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     for sequence in range(7):
@@ -211,11 +211,11 @@ async def test_producer_state_outlives_the_broker(m: Machine, how: str) -> None:
     await m.start()
     client = await m.client()
     for sequence in range(2, 7):
-        answer = await client.produce("t", batch(b"%d" % sequence, producer=(PRODUCER, 3, sequence)))
-        assert (answer.error_code, answer.base_offset) == (0, sequence)
+        response = await client.produce("t", batch(b"%d" % sequence, producer=(PRODUCER, 3, sequence)))
+        assert (response.error_code, response.base_offset) == (0, sequence)
     assert (await client.produce("t", batch(b"7", producer=(PRODUCER, 3, 7)))).base_offset == 7
-    answer = await client.produce("t", batch(b"9", producer=(PRODUCER, 3, 9)))
-    assert answer.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    response = await client.produce("t", batch(b"9", producer=(PRODUCER, 3, 9)))
+    assert response.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert await client.read("t") == [b"%d" % n for n in range(8)]
 
 
@@ -223,8 +223,8 @@ async def test_producer_state_outlives_the_broker(m: Machine, how: str) -> None:
 
 
 @story
-async def test_pipelined_requests_are_answered_in_order(m: Machine) -> None:
-    """Produce waits for its sync; the requests behind it are served, but answered after it."""
+async def test_responses_to_pipelined_requests_are_in_order(m: Machine) -> None:
+    """The requests after a Produce that waits for its sync are handled, but their responses are sent later."""
     client = await m.client()
     await client.create_topic("slow", flush_before_ack=True)
     await client.create_topic("fast")
@@ -234,14 +234,14 @@ async def test_pipelined_requests_are_answered_in_order(m: Machine) -> None:
     versions = client.send(ApiVersionsRequest(), 0, ApiVersionsResponse)
     await m.until(lambda: m.partition("fast").log.log_end_offset == 3)
     await asyncio.sleep(1)
-    assert not any(answer.done() for answer in [*waiting, *others, versions])
+    assert not any(response.done() for response in [*waiting, *others, versions])
     m.threads.release("flush_blocking")
-    # The client itself checks the order.
+    # The client checks the order.
     await asyncio.gather(*waiting, *others, versions)
 
 
 @story
-async def test_a_fetch_behind_a_produce_that_waits(m: Machine) -> None:
+async def test_a_fetch_after_a_produce_that_waits(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
@@ -257,7 +257,7 @@ async def test_a_fetch_behind_a_produce_that_waits(m: Machine) -> None:
     assert (await behind).base_offset == 1
 
 
-# Durability before the answer.
+# Durability before the acknowledgement.
 
 
 async def flushed_topic(m: Machine, **configs: object) -> Client:
@@ -278,24 +278,24 @@ async def test_acknowledged_only_when_synced(m: Machine, acks: int, configs: dic
     await asyncio.sleep(5)
     assert not produced.done()
     assert await other.read("t") == []
-    answer = await other.fetch_partition("t", 1)
-    assert (answer.error_code, answer.high_watermark) == (0, 0)
+    response = await other.fetch_partition("t", 1)
+    assert (response.error_code, response.high_watermark) == (0, 0)
     m.threads.release("flush_blocking")
     assert (await produced).error_code == 0
     assert await other.read("t") == [b"a"]
 
 
 @story
-async def test_one_sync_serves_all_that_wait(m: Machine) -> None:
+async def test_one_sync_acknowledges_all_waiting_requests(m: Machine) -> None:
     client = await flushed_topic(m)
     await client.create_topic("other")
     first = client.send_produce("t", batch(b"first"))
     await m.until(lambda: m.threads.began["flush_blocking"] == 1)
     others = [await m.client() for _ in range(20)]
-    answers = [one.send_produce("t", batch(b"x")) for one in others for _ in range(3)]
+    responses = [other.send_produce("t", batch(b"x")) for other in others for _ in range(3)]
     await asyncio.sleep(1)
     m.threads.release("flush_blocking")
-    assert await codes(first, *answers) == [ErrorCode.NONE] * 61
+    assert await codes(first, *responses) == [ErrorCode.NONE] * 61
     assert m.threads.began["flush_blocking"] == 2
 
 
@@ -319,7 +319,7 @@ async def test_a_duplicate_waits_for_the_sync_of_its_original(m: Machine) -> Non
     await asyncio.sleep(1)
     assert not original.done()
     assert not duplicate.done()
-    # The sync that runs was asked for the original. What came later needs another one.
+    # The sync in progress covers the original. What was appended later needs another one.
     m.threads.let_go("flush_blocking")
     assert (await duplicate).base_offset == (await original).base_offset == 0
     assert not later.done()
@@ -328,11 +328,11 @@ async def test_a_duplicate_waits_for_the_sync_of_its_original(m: Machine) -> Non
 
 
 @story
-async def test_a_produce_that_waits_too_long(m: Machine) -> None:
+async def test_a_produce_that_times_out(m: Machine) -> None:
     client = await flushed_topic(m)
     began = m.elapsed_ms
-    answer = await client.produce("t", batch(b"a"), timeout_ms=1500)
-    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    response = await client.produce("t", batch(b"a"), timeout_ms=1500)
+    assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
     assert 1500 <= m.elapsed_ms - began < 1510
     m.threads.release("flush_blocking")
     await m.until(lambda: m.partition("t").high_watermark == 1)
@@ -340,7 +340,7 @@ async def test_a_produce_that_waits_too_long(m: Machine) -> None:
 
 
 @story
-async def test_a_sync_that_fails_is_never_tried_again(m: Machine) -> None:
+async def test_a_failed_sync_is_never_repeated(m: Machine) -> None:
     client, consumer = await m.client(), await m.client()
     await client.create_topic("t", flush_before_ack=True)
     await client.create_topic("other")
@@ -352,15 +352,15 @@ async def test_a_sync_that_fails_is_never_tried_again(m: Machine) -> None:
     m.disk.faults.fail_next("sync")
     original = batch(b"lost", producer=(PRODUCER, 0, 0))
     assert await codes(client.send_produce("t", original)) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    # Those who wait hear of it at once.
+    # A waiting fetch gets the error at once.
     assert (await waiting).responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    # Neither is it acknowledged as a duplicate of what was appended and perhaps lost.
+    # A retry is not acknowledged as a duplicate of a batch that was appended and perhaps lost.
     assert await codes(client.send_produce("t", original)) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert await codes(client.send_produce("t", batch(b"more"), acks=1)) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert await codes(client.send_produce("other", batch(b"fine"))) == [ErrorCode.NONE]
     await asyncio.sleep(3600)
     client = await m.client()
-    # What was synced before can be read, and nothing else.
+    # Only what was synced before can be read.
     assert values_of(await client.fetch_partition("t", 0)) == [b"synced"]
     assert (await client.fetch_partition("t", 1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert m.partition("t").log.recovery_point == 1
@@ -374,7 +374,7 @@ async def test_a_sync_that_fails_is_never_tried_again(m: Machine) -> None:
 
 
 @story
-async def test_a_checkpoint_that_syncs_first_serves_those_who_wait(m: Machine) -> None:
+async def test_a_sync_by_a_checkpoint_acknowledges_waiting_requests(m: Machine) -> None:
     client = await flushed_topic(m)
     produced = client.send_produce("t", batch(b"a"), timeout_ms=100_000)
     await m.until(lambda: m.threads.began["flush_blocking"] == 1)
@@ -386,7 +386,7 @@ async def test_a_checkpoint_that_syncs_first_serves_those_who_wait(m: Machine) -
 
 
 @story
-async def test_turning_it_on_and_off(m: Machine) -> None:
+async def test_flush_before_ack_can_be_changed(m: Machine) -> None:
     client, admin = await flushed_topic(m), await m.client()
     produced = client.send_produce("t", batch(b"a"), timeout_ms=100_000)
     await asyncio.sleep(1)

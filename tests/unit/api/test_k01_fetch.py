@@ -22,26 +22,26 @@ async def test_each_version(m: Machine, version: int) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a", b"b"))
-    answer = await client.fetch_partition("t", 0, version=version)
-    assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 2, 2)
-    assert values_of(answer) == [b"a", b"b"]
-    assert answer.aborted_transactions is None
-    answer = await client.fetch_partition("t", 0, version=version, isolation_level=1)
-    assert values_of(answer) == [b"a", b"b"]
-    assert answer.aborted_transactions == []
+    response = await client.fetch_partition("t", 0, version=version)
+    assert (response.error_code, response.high_watermark, response.last_stable_offset) == (0, 2, 2)
+    assert values_of(response) == [b"a", b"b"]
+    assert response.aborted_transactions is None
+    response = await client.fetch_partition("t", 0, version=version, isolation_level=1)
+    assert values_of(response) == [b"a", b"b"]
+    assert response.aborted_transactions == []
 
 
 @story
-async def test_the_batch_that_holds_the_offset_is_given_whole(m: Machine) -> None:
+async def test_the_batch_that_contains_the_offset_is_complete(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a", b"b", b"c"))
-    answer = await client.fetch_partition("t", 2)
-    assert values_of(answer) == [b"a", b"b", b"c"]
+    response = await client.fetch_partition("t", 2)
+    assert values_of(response) == [b"a", b"b", b"c"]
 
 
 @story
-async def test_a_fetch_wakes_when_something_is_appended(m: Machine) -> None:
+async def test_an_append_completes_a_waiting_fetch(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t")
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
@@ -55,19 +55,19 @@ async def test_a_fetch_wakes_when_something_is_appended(m: Machine) -> None:
 
 
 @story
-async def test_a_fetch_ends_when_its_time_is_over(m: Machine) -> None:
+async def test_a_waiting_fetch_ends_at_its_deadline(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     for wait_ms in (500, 0, 7, 3_600_000):
         began = m.elapsed_ms
-        answer = await client.fetch_partition("t", 0, max_wait_ms=wait_ms)
-        assert (answer.error_code, records_of(answer)) == (0, b"")
+        response = await client.fetch_partition("t", 0, max_wait_ms=wait_ms)
+        assert (response.error_code, records_of(response)) == (0, b"")
         assert wait_ms <= m.elapsed_ms - began < wait_ms + 5
         await asyncio.sleep(1)
 
 
 @story
-async def test_deadlines_of_several_who_wait(m: Machine) -> None:
+async def test_deadlines_of_several_waiting_fetches(m: Machine) -> None:
     admin = await m.client()
     await admin.create_topic("t")
     clients = [await m.client() for _ in range(6)]
@@ -92,16 +92,16 @@ async def test_min_bytes(m: Machine) -> None:
         assert not waiting.done()
         await producer.produce("t", batch(b"%d" % n, size=500))
         await asyncio.sleep(1)
-    answer = await waiting
-    assert base_offsets(answer) == {("t", 0): [0, 1, 2, 3]}
-    # With less than that it waits for its time.
+    response = await waiting
+    assert base_offsets(response) == {("t", 0): [0, 1, 2, 3]}
+    # With fewer bytes it waits until its deadline.
     began = m.elapsed_ms
     assert base_offsets(await client.fetch({("t", 0): 3}, max_wait_ms=700, min_bytes=2000)) == {("t", 0): [3]}
     assert 700 <= m.elapsed_ms - began < 705
 
 
 @story
-async def test_min_bytes_of_what_is_synced(m: Machine) -> None:
+async def test_min_bytes_count_synced_bytes(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t", flush_before_ack=True)
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=2000)
@@ -113,21 +113,21 @@ async def test_min_bytes_of_what_is_synced(m: Machine) -> None:
 
 
 @story
-async def test_more_than_is_ever_given_is_not_waited_for(m: Machine) -> None:
+async def test_a_fetch_does_not_wait_for_more_than_the_largest_response(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     for _ in range(12):
         await client.produce("t", batch(b"v", size=900_000))
     began = m.elapsed_ms
-    answer = await client.fetch(
+    response = await client.fetch(
         {("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=50 << 20, max_bytes=60 << 20, partition_max_bytes=60 << 20
     )
-    assert len(base_offsets(answer)[("t", 0)]) == 9
+    assert len(base_offsets(response)[("t", 0)]) == 9
     assert m.elapsed_ms - began < 1000
 
 
 @story
-async def test_appends_of_one_turn_share_an_answer(m: Machine) -> None:
+async def test_appends_of_one_iteration_share_a_response(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t")
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
@@ -144,24 +144,24 @@ async def test_appends_of_one_turn_share_an_answer(m: Machine) -> None:
 
 
 @story
-async def test_sizes(m: Machine) -> None:
+async def test_size_limits(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
     for index in range(2):
         for _ in range(10):
             await client.produce("t", batch(b"v", size=1000), index)
     both = {("t", 0): 0, ("t", 1): 0}
-    # The first batch is whole, however little is asked for; the others keep to the limits (KIP-74).
+    # The first batch is returned even if it exceeds the limits; the others respect them (KIP-74).
     assert base_offsets(await client.fetch(both, partition_max_bytes=1)) == {("t", 0): [0], ("t", 1): []}
     assert base_offsets(await client.fetch(both, max_bytes=1)) == {("t", 0): [0], ("t", 1): []}
     assert base_offsets(await client.fetch(both, max_bytes=0, partition_max_bytes=0)) == {("t", 0): [0], ("t", 1): []}
-    three = 3 * (1000 + 80)
-    assert base_offsets(await client.fetch(both, partition_max_bytes=three)) == {
+    three_batches = 3 * (1000 + 80)
+    assert base_offsets(await client.fetch(both, partition_max_bytes=three_batches)) == {
         ("t", 0): [0, 1, 2],
         ("t", 1): [0, 1, 2],
     }
-    assert base_offsets(await client.fetch(both, max_bytes=three)) == {("t", 0): [0, 1, 2], ("t", 1): []}
-    found = base_offsets(await client.fetch(both, max_bytes=4 * three, partition_max_bytes=3 * three))
+    assert base_offsets(await client.fetch(both, max_bytes=three_batches)) == {("t", 0): [0, 1, 2], ("t", 1): []}
+    found = base_offsets(await client.fetch(both, max_bytes=4 * three_batches, partition_max_bytes=3 * three_batches))
     assert found == {("t", 0): list(range(9)), ("t", 1): [0, 1, 2]}
 
 
@@ -174,7 +174,7 @@ async def test_fetch_max_bytes_of_the_broker(m: Machine) -> None:
     assert base_offsets(await client.fetch({("t", 0): 0})) == {("t", 0): [0, 1, 2, 3]}
 
 
-# What cannot be had.
+# Errors.
 
 
 @story
@@ -195,12 +195,12 @@ async def test_errors(m: Machine) -> None:
     assert (await client.fetch_partition("t", 0, version=13)).error_code == ErrorCode.NONE
     request = client.fetch_request({("t", 0): 0})
     request.replica_id = 2
-    answer = await client.request(request, 12, FetchResponse)
-    assert errors(answer) == {("t", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    response = await client.request(request, 12, FetchResponse)
+    assert errors(response) == {("t", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
 @story
-async def test_a_leader_epoch_of_before_the_restart_is_fenced(m: Machine) -> None:
+async def test_a_leader_epoch_from_before_the_restart_is_fenced(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     await m.restart()
@@ -210,12 +210,12 @@ async def test_a_leader_epoch_of_before_the_restart_is_fenced(m: Machine) -> Non
 
 
 @story
-async def test_an_error_is_answered_at_once(m: Machine) -> None:
+async def test_an_error_is_returned_at_once(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     began = m.elapsed_ms
-    answer = await client.fetch({("t", 0): 0, ("u", 0): 0}, max_wait_ms=LONG_MS)
-    assert errors(answer) == {("t", 0): ErrorCode.NONE, ("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    response = await client.fetch({("t", 0): 0, ("u", 0): 0}, max_wait_ms=LONG_MS)
+    assert errors(response) == {("t", 0): ErrorCode.NONE, ("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert m.elapsed_ms - began < 10
 
 
@@ -228,8 +228,8 @@ async def test_a_topic_that_is_deleted_while_a_fetch_waits(m: Machine, version: 
     await admin.produce("t", batch(b"a"))
     session = (0, -1)
     if in_session:
-        answer = await client.fetch({("t", 0): 1}, session=(0, 0), version=version)
-        session = (answer.session_id, 1)
+        response = await client.fetch({("t", 0): 1}, session=(0, 0), version=version)
+        session = (response.session_id, 1)
     waiting = client.send_fetch(
         {} if in_session else {("t", 0): 1}, session=session, max_wait_ms=LONG_MS, version=version
     )
@@ -237,12 +237,12 @@ async def test_a_topic_that_is_deleted_while_a_fetch_waits(m: Machine, version: 
     await admin.delete_topic("t")
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < 13 else ErrorCode.UNKNOWN_TOPIC_ID
     assert list(errors(await waiting).values()) == [unknown]
-    # Created again under its name it is found by its name, and its old id stays unknown.
+    # Created again, it is found by its name; its old id remains unknown.
     await admin.create_topic("t")
     await admin.produce("t", batch(b"new"))
     session = (session[0], 2) if in_session else session
-    answer = await client.fetch({("t", 0): 0}, session=session, version=version)
-    (part,) = by_partition(answer).values()
+    response = await client.fetch({("t", 0): 0}, session=session, version=version)
+    (part,) = by_partition(response).values()
     if version < 13:
         assert values_of(part) == [b"new"]
     else:
@@ -250,7 +250,7 @@ async def test_a_topic_that_is_deleted_while_a_fetch_waits(m: Machine, version: 
 
 
 @story
-async def test_deleted_records_wake_who_waits_below(m: Machine) -> None:
+async def test_deleting_records_completes_a_waiting_fetch(m: Machine) -> None:
     client, admin = await m.client(), await m.client()
     await client.create_topic("t")
     await admin.produce("t", batch(b"a", b"b", b"c"))
@@ -258,7 +258,7 @@ async def test_deleted_records_wake_who_waits_below(m: Machine) -> None:
     waiting = client.send_fetch({}, session=(first.session_id, 1), max_wait_ms=LONG_MS)
     await asyncio.sleep(1)
     assert await admin.delete_records("t", 2) == (0, 2)
-    # The log start has moved, which is said.
+    # The response has the new log start offset.
     (part,) = by_partition(await waiting).values()
     assert (part.error_code, part.log_start_offset) == (0, 2)
     assert (await client.fetch_partition("t", 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -268,7 +268,7 @@ async def test_deleted_records_wake_who_waits_below(m: Machine) -> None:
     assert await admin.delete_records("t", 1) == (0, 3)
 
 
-# Reads that have to wait for the disk.
+# Reads that wait for the disk.
 
 
 @story
@@ -282,16 +282,16 @@ async def test_cold_reads(m: Machine) -> None:
     everything = {("t", index): 0 for index in range(3)}
     assert base_offsets(await client.fetch(everything)) == {place: [0, 1, 2, 3, 4] for place in everything}
     assert m.threads.began["read_cold_blocking"] == 1
-    answer = await client.fetch(everything, max_bytes=1)
-    assert base_offsets(answer) == {("t", 0): [0], ("t", 1): [], ("t", 2): []}
-    answer = await client.fetch(everything, partition_max_bytes=200)
-    assert base_offsets(answer) == {place: [0, 1] for place in everything}
+    response = await client.fetch(everything, max_bytes=1)
+    assert base_offsets(response) == {("t", 0): [0], ("t", 1): [], ("t", 2): []}
+    response = await client.fetch(everything, partition_max_bytes=200)
+    assert base_offsets(response) == {place: [0, 1] for place in everything}
     assert await client.read("t", 3) == [b"3", b"4"]
 
 
 @story
-async def test_a_cold_partition_has_its_turn_beside_hot_ones(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One consumer of a partition that is being written and of another whose data is on the disk only."""
+async def test_a_cold_partition_gets_its_share_beside_hot_ones(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer of two partitions: the records of one are in memory, those of the other only on the disk."""
     client = await m.client()
     await client.create_topic("t", 2)
     for _ in range(20):
@@ -301,13 +301,13 @@ async def test_a_cold_partition_has_its_turn_beside_hot_ones(m: Machine, monkeyp
     hot = SimFile.pread_nowait
     monkeypatch.setattr(SimFile, "pread_nowait", lambda self, size, at: None if self is cold else hot(self, size, at))
     offsets = {("t", 0): 0, ("t", 1): 0}
-    answer = await client.fetch(offsets, session=(0, 0), max_bytes=2000)
+    response = await client.fetch(offsets, session=(0, 0), max_bytes=2000)
     for epoch in range(1, 30):
         moved = {}
-        for place, batches in base_offsets(answer).items():
+        for place, batches in base_offsets(response).items():
             if batches:
                 offsets[place] = moved[place] = batches[-1] + 1
-        answer = await client.fetch(moved, session=(answer.session_id, epoch), max_bytes=2000)
+        response = await client.fetch(moved, session=(response.session_id, epoch), max_bytes=2000)
     assert min(offsets.values()) > 10
 
 
@@ -326,7 +326,7 @@ async def test_a_topic_that_is_deleted_during_a_cold_read(m: Machine) -> None:
 
 
 @story
-async def test_a_client_that_goes_away_during_a_cold_read(m: Machine) -> None:
+async def test_a_client_that_disconnects_during_a_cold_read(m: Machine) -> None:
     client, admin = await m.client(), await m.client()
     await admin.create_topic("t")
     await admin.produce("t", batch(b"a"))
@@ -356,8 +356,8 @@ async def test_a_read_that_fails_takes_the_log_offline(m: Machine, monkeypatch: 
         return hot(self, size, offset)
 
     monkeypatch.setattr(SimFile, "pread_nowait", pread)
-    answer = await client.fetch({("t", 0): 0, ("t", 1): 0})
-    assert errors(answer) == {("t", 0): ErrorCode.KAFKA_STORAGE_ERROR, ("t", 1): ErrorCode.NONE}
+    response = await client.fetch({("t", 0): 0, ("t", 1): 0})
+    assert errors(response) == {("t", 0): ErrorCode.KAFKA_STORAGE_ERROR, ("t", 1): ErrorCode.NONE}
     monkeypatch.undo()
-    answer = await client.fetch({("t", 0): 0, ("t", 1): 0})
-    assert errors(answer) == {("t", 0): ErrorCode.KAFKA_STORAGE_ERROR, ("t", 1): ErrorCode.NONE}
+    response = await client.fetch({("t", 0): 0, ("t", 1): 0})
+    assert errors(response) == {("t", 0): ErrorCode.KAFKA_STORAGE_ERROR, ("t", 1): ErrorCode.NONE}

@@ -1,4 +1,4 @@
-"""Produce with a transactional id, and the moment: what comes in the same turn of the loop, or a few later."""
+"""Transactional Produce requests that arrive in the same iteration of the event loop, or a few iterations later."""
 
 import asyncio
 from typing import TypeVar
@@ -16,7 +16,7 @@ from tests.unit.support.transactional_producer import Producer, producer
 M = TypeVar("M", bound=Message)
 
 
-def arrives(
+def receive(
     connection: Connection, client: Client, request: Message, version: int, response_class: type[M]
 ) -> asyncio.Future[M]:
     """The broker receives a request now, in this iteration of the event loop."""
@@ -26,43 +26,43 @@ def arrives(
     return response
 
 
-def record(owner: Producer, partition: int, value: bytes) -> ProduceRequest:
+def produce_request(owner: Producer, partition: int, value: bytes) -> ProduceRequest:
     request = owner.client.produce_request("a", {partition: owner.batch(value)})
     request.transactional_id = owner.transactional_id
     return request
 
 
-def code(answer: ProduceResponse) -> int:
-    return answer.responses[0].partition_responses[0].error_code
+def code(response: ProduceResponse) -> int:
+    return response.responses[0].partition_responses[0].error_code
 
 
 @story
-async def test_what_others_send_in_the_same_turn_changes_no_batch(m: Machine) -> None:
-    """All connections receive in the same buffer, and what it holds waits for the coordinator."""
+async def test_batches_of_one_iteration_keep_their_bytes(m: Machine) -> None:
+    """All connections receive into the same buffer, while the requests in it wait for the coordinator."""
     owners = [await producer(m, f"tx-{index}") for index in range(3)]
     connections = list(m.broker._server.connections)
-    answers = [
-        arrives(connection, owner.client, record(owner, index, b"%d" % index * 1000), 12, ProduceResponse)
+    responses = [
+        receive(connection, owner.client, produce_request(owner, index, b"%d" % index * 1000), 12, ProduceResponse)
         for index, (owner, connection) in enumerate(zip(owners, connections, strict=True))
     ]
-    assert [code(answer) for answer in await asyncio.gather(*answers)] == [0, 0, 0]
+    assert [code(response) for response in await asyncio.gather(*responses)] == [0, 0, 0]
     for index, owner in enumerate(owners):
         assert await owner.client.read("a", 0, index) == [b"%d" % index * 1000]
 
 
 @story
-@pytest.mark.parametrize("turns", range(12))
-async def test_the_next_may_begin_while_the_one_before_is_completed(m: Machine, turns: int) -> None:
-    """`turns` of the loop after its end: a marker that comes meanwhile is not of the transaction that is asked for."""
+@pytest.mark.parametrize("iterations", range(12))
+async def test_a_transaction_may_begin_while_the_previous_one_is_completed(m: Machine, iterations: int) -> None:
+    """`iterations`: of the event loop since the EndTxn. Markers of the previous transaction do not end the next."""
     owner = await producer(m)
     client = owner.client
     (connection,) = m.broker._server.connections
     assert (await owner.send("a", b"first")).error_code == 0
     end = EndTxnRequest(transactional_id="t", producer_id=owner.producer_id, producer_epoch=owner.epoch, committed=True)
-    ended = arrives(connection, client, end, 5, EndTxnResponse)
-    for _ in range(turns):
+    ended = receive(connection, client, end, 5, EndTxnResponse)
+    for _ in range(iterations):
         await asyncio.sleep(0)
     owner.epoch += 1
-    produced = await arrives(connection, client, record(owner, 0, b"second"), 12, ProduceResponse)
+    produced = await receive(connection, client, produce_request(owner, 0, b"second"), 12, ProduceResponse)
     assert (ended.result().error_code, ended.result().producer_epoch) == (0, owner.epoch)
     assert code(produced) == 0

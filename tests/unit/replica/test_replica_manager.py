@@ -1,4 +1,4 @@
-"""Partitions follow the metadata: they appear, change, vanish, while requests use them."""
+"""Partitions are created, changed and deleted with the metadata while requests use them."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from tests.unit.support.simulated_broker import MINUTE, Machine, story
 
 
 @story
-async def test_a_topic_that_is_made_again_begins_anew(m: Machine) -> None:
+async def test_a_topic_that_is_created_again_is_empty(m: Machine) -> None:
     client = await m.client()
     for n in range(4):
         await client.create_topic("t", 3)
@@ -30,7 +30,7 @@ async def test_a_topic_that_is_made_again_begins_anew(m: Machine) -> None:
 
 
 @story
-async def test_deletions_that_were_not_finished_are_finished_by_the_next_start(m: Machine) -> None:
+async def test_the_next_start_finishes_deletions(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.delete_topic("t")
@@ -60,7 +60,7 @@ async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFi
 
 @story
 async def test_requests_during_a_deletion(m: Machine) -> None:
-    """It waits for the log's chores, and the partition is gone before."""
+    """The deletion waits for tasks of the log; requests do not find the partition from its beginning."""
     client, admin = await m.client(), await m.client()
     await admin.create_topic("t")
     await admin.produce("t", batch(b"a"))
@@ -75,9 +75,7 @@ async def test_requests_during_a_deletion(m: Machine) -> None:
 
 
 @story
-async def test_a_directory_that_cannot_be_moved_keeps_nothing_from_going_on(
-    m: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_directory_that_cannot_be_renamed(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
     await client.produce("t", batch(b"old"))
@@ -91,7 +89,7 @@ async def test_a_directory_that_cannot_be_moved_keeps_nothing_from_going_on(
     monkeypatch.setattr(type(m.disk), "rename", refuse)
     await client.delete_topic("t")
     monkeypatch.undo()
-    # What was left behind is another topic's and is put aside.
+    # The directory that remained belongs to another topic, and is renamed.
     await client.create_topic("t", 2)
     assert (await client.produce("t", batch(b"new"))).base_offset == 0
     assert len([name for name in m.disk.listdir("/data") if name.endswith("-stray")]) == 1
@@ -109,7 +107,7 @@ async def test_configs_change_while_a_topic_is_used(m: Machine) -> None:
     await client.alter_topic("t", max_message_bytes=1000)
     assert (await client.produce("t", large)).error_code == ErrorCode.MESSAGE_TOO_LARGE
     assert (await client.produce("other", large)).error_code == 0
-    # The brokers' common default reaches topics that have no value of their own.
+    # The cluster-wide default applies to topics without a value.
     await client.alter_broker(message_max_bytes=100)
     assert (await client.produce("other", large)).error_code == 0
     await client.create_topic("third")
@@ -119,16 +117,16 @@ async def test_configs_change_while_a_topic_is_used(m: Machine) -> None:
 
 
 @story
-async def test_a_config_of_one_topic_touches_no_other(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changing_a_config_of_a_topic_affects_no_other(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
     await client.create_topic("other", 5)
-    made: list[object] = []
+    created: list[object] = []
     of = TopicConfig.of
     logs = m.broker.services.replicas.logs
-    monkeypatch.setattr(logs, "topic_config", lambda name, overrides: made.append(name) or of(overrides))
+    monkeypatch.setattr(logs, "topic_config", lambda name, overrides: created.append(name) or of(overrides))
     await client.alter_topic("t", retention_ms=1000)
-    assert made == ["t", "t"]
+    assert created == ["t", "t"]
 
 
 @story
@@ -147,7 +145,7 @@ async def test_leader_epochs_grow_with_each_start(m: Machine) -> None:
 
 
 @story
-async def test_losing_the_leadership_fails_those_who_wait(m: Machine) -> None:
+async def test_losing_the_leadership_fails_waiting_requests(m: Machine) -> None:
     client, other = await m.client(), await m.client()
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
@@ -160,24 +158,24 @@ async def test_losing_the_leadership_fails_those_who_wait(m: Machine) -> None:
 
 
 @story
-async def test_the_next_append_may_come_from_within_the_last_ones_answer(m: Machine) -> None:
-    """Whoever hears of the high watermark may append at once; each append knows its own end."""
+async def test_a_commit_callback_may_append(m: Machine) -> None:
+    """A callback on commit may append; each append returns its own end offset."""
     client = await m.client()
     await client.create_topic("t")
-    replicas, place = m.broker.services.replicas, TopicPartition("t", 0)
+    replicas, tp = m.broker.services.replicas, TopicPartition("t", 0)
     partition = m.partition("t")
     ends: list[int] = []
-    # As if a follower held it back.
+    # A follower keeps the high watermark back.
     partition.state.followers = {2: 0}
-    replicas.append_internal(place, batch(b"a"))
-    replicas.on_committed(place, 1, lambda code: ends.append(replicas.append_internal(place, batch(b"b"))))
+    replicas.append_internal(tp, batch(b"a"))
+    replicas.on_committed(tp, 1, lambda code: ends.append(replicas.append_internal(tp, batch(b"b"))))
     partition.state.followers = {}
-    assert replicas.append_internal(place, batch(b"c", b"d")) == 3
+    assert replicas.append_internal(tp, batch(b"c", b"d")) == 3
     assert ends == [4]
     assert partition.high_watermark == 4
 
 
-def test_who_waits_is_called_in_the_order_of_offsets() -> None:
+def test_commit_callbacks_are_called_in_the_order_of_offsets() -> None:
     class NoLog:
         tp, config, offline, log_end_offset, topic_id = TopicPartition("t", 0), TopicConfig.of(), None, 0, bytes(16)
         producers = ProducerStateManager()
@@ -202,7 +200,7 @@ def test_who_waits_is_called_in_the_order_of_offsets() -> None:
 
 
 @story
-async def test_stopping_with_a_sync_under_way(m: Machine) -> None:
+async def test_stopping_during_a_sync(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
@@ -221,23 +219,23 @@ async def test_stopping_with_a_sync_under_way(m: Machine) -> None:
 
 
 @story
-async def test_threads_that_fail_unforeseen(m: Machine) -> None:
-    """A mistake of ours in a thread is answered and logged, and the broker can still stop."""
+async def test_unexpected_exceptions_in_threads(m: Machine) -> None:
+    """An unexpected exception in a thread is returned as an error, and the broker can still stop."""
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     await client.create_topic("u")
     await client.produce("u", batch(b"a"))
 
-    def mistake(*_: object) -> None:
-        raise ValueError("a mistake of ours")
+    def fail(*_: object) -> None:
+        raise ValueError("unexpected")
 
     log = m.partition("t").log
-    type(log).flush_blocking, kept = mistake, type(log).flush_blocking  # type: ignore[method-assign, assignment]
+    type(log).flush_blocking, original = fail, type(log).flush_blocking  # type: ignore[method-assign, assignment]
     try:
         assert (await client.produce("t", batch(b"a"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         m.partition("u").log.checkpoint()
         await m.stop()
     finally:
-        type(log).flush_blocking = kept  # type: ignore[method-assign]
+        type(log).flush_blocking = original  # type: ignore[method-assign]
     await m.start()
     assert await (await m.client()).read("u") == [b"a"]

@@ -1,4 +1,4 @@
-"""Transactions in partitions: what may be appended, how far committed readers see, what wakes them, markers."""
+"""Transactions in partitions: the last stable offset, waiting fetches, appends, markers."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ def data(sequence: int, value: bytes = b"v", *, pid: int = 7, epoch: int = 0, tx
 
 
 class Writer:
-    """As the handlers of requests and the transaction coordinator do it."""
+    """Appends to the partition as request handlers and the transaction coordinator do."""
 
     def __init__(self, m: Machine) -> None:
         self.m = m
@@ -34,10 +34,10 @@ class Writer:
     def replicas(self) -> ReplicaManager:
         return self.m.broker.services.replicas
 
-    def begin(self, records: bytearray, tv2: bool = True) -> VerificationGuard | None:
+    def begin(self, records: bytearray, uses_transactions_v2: bool = True) -> VerificationGuard | None:
         header = parse_header(records)
         return self.m.partition("t").log.producers.begin_verification(
-            header.producer_id, header.producer_epoch, header.base_sequence, tv2
+            header.producer_id, header.producer_epoch, header.base_sequence, uses_transactions_v2
         )
 
     def append(self, records: bytearray, guard: VerificationGuard | None = None, *, transactional: bool = True) -> int:
@@ -60,7 +60,7 @@ class Writer:
             self.append(records, guard, transactional=transactional)
         return refused.value.code
 
-    def post_end(self, **fields: Any) -> "asyncio.Future[ErrorCode]":
+    def send_end(self, **fields: Any) -> "asyncio.Future[ErrorCode]":
         marker = TransactionMarker(**{
             "producer_id": 7, "producer_epoch": 1, "committed": True, "coordinator_epoch": 0, "transaction_version": 2,
             **fields,
@@ -70,7 +70,7 @@ class Writer:
         return done
 
     async def end(self, **fields: Any) -> ErrorCode:
-        return await self.post_end(**fields)
+        return await self.send_end(**fields)
 
 
 async def begin(m: Machine, **configs: Any) -> tuple[Client, Writer]:
@@ -79,62 +79,64 @@ async def begin(m: Machine, **configs: Any) -> tuple[Client, Writer]:
     return client, Writer(m)
 
 
-async def committed(client: Client, offset: int = 0, **options: Any) -> tuple[list[bytes], int, list[tuple[int, int]]]:
-    """The values that come, the last stable offset, and (producer id, first offset) of what was aborted among them."""
-    answer = await client.fetch_partition("t", offset, isolation_level=1, **options)
-    aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
-    return values_of(answer, offset), answer.last_stable_offset, aborted
+async def fetch_committed(
+    client: Client, offset: int = 0, **options: Any
+) -> tuple[list[bytes], int, list[tuple[int, int]]]:
+    """Return the values, the last stable offset, and (producer id, first offset) of the aborted transactions."""
+    response = await client.fetch_partition("t", offset, isolation_level=1, **options)
+    aborted = [(row.producer_id, row.first_offset) for row in response.aborted_transactions or ()]
+    return values_of(response, offset), response.last_stable_offset, aborted
 
 
-# How far committed readers see.
+# The last stable offset.
 
 
 @story
-async def test_an_open_transaction_holds_back_what_comes_after_it(m: Machine) -> None:
+async def test_the_last_stable_offset_is_that_of_the_open_transaction(m: Machine) -> None:
     client, writer = await begin(m)
     await client.produce("t", batch(b"before"))
     writer.write(data(0, b"open"))
     await client.produce("t", batch(b"after"))
-    assert await committed(client) == ([b"before"], 1, [])
+    assert await fetch_committed(client) == ([b"before"], 1, [])
     assert await client.read("t") == [b"before", b"open", b"after"]
     assert await writer.end() == ErrorCode.NONE
-    values, stable, aborted = await committed(client)
+    values, stable, aborted = await fetch_committed(client)
     assert (values[:3], stable, aborted) == ([b"before", b"open", b"after"], 4, [])
 
 
 @story
-async def test_the_first_open_one_of_several_counts(m: Machine) -> None:
+async def test_the_first_of_several_open_transactions_counts(m: Machine) -> None:
     client, writer = await begin(m)
     for n in range(3):
         writer.write(data(0, b"%d" % n, pid=n))
     assert await writer.end(producer_id=1) == ErrorCode.NONE
-    assert (await committed(client))[1] == 0
+    assert (await fetch_committed(client))[1] == 0
     assert await writer.end(producer_id=0, committed=False) == ErrorCode.NONE
-    # The marker of 0 tells of its first record, which is before the second's, still open.
-    assert (await committed(client))[1:] == (2, [(0, 0)])
+    # The transaction of producer 2, which is open, begins at offset 2.
+    assert (await fetch_committed(client))[1:] == (2, [(0, 0)])
     assert await writer.end(producer_id=2) == ErrorCode.NONE
-    assert (await committed(client))[1] == 6
+    assert (await fetch_committed(client))[1] == 6
 
 
 @story
-async def test_only_what_overlaps_is_told(m: Machine) -> None:
+async def test_only_aborted_transactions_of_the_fetched_range_are_returned(m: Machine) -> None:
     client, writer = await begin(m)
     for n in range(6):
         writer.write(data(0, b"%d" % n, epoch=n))
         assert await writer.end(producer_epoch=n + 1, committed=False) == ErrorCode.NONE
-    first = await committed(client, partition_max_bytes=1)
+    first = await fetch_committed(client, partition_max_bytes=1)
     assert first[2] == [(7, 0)]
-    assert (await committed(client, 4, partition_max_bytes=200))[2] == [(7, 4)]
-    assert (await committed(client))[2] == [(7, 2 * n) for n in range(6)]
-    assert (await committed(client, 12))[2] == []
+    assert (await fetch_committed(client, 4, partition_max_bytes=200))[2] == [(7, 4)]
+    assert (await fetch_committed(client))[2] == [(7, 2 * n) for n in range(6)]
+    assert (await fetch_committed(client, 12))[2] == []
 
 
 @story
-async def test_a_marker_where_nothing_was_written_aborts_nothing(m: Machine) -> None:
+async def test_an_abort_marker_without_records(m: Machine) -> None:
     client, writer = await begin(m)
     assert await writer.end(committed=False) == ErrorCode.NONE
     await client.produce("t", batch(b"a"))
-    assert (await committed(client))[1:] == (2, [])
+    assert (await fetch_committed(client))[1:] == (2, [])
 
 
 @story
@@ -146,11 +148,11 @@ async def test_deleted_records_of_an_open_transaction(m: Machine) -> None:
     await writer.replicas.delete_records(partition, 1)
     assert (partition.log.log_start_offset, partition.last_stable_offset) == (1, 1)
     await writer.end(committed=False)
-    assert (await committed(client, 1))[1:] == (3, [(7, 0)])
+    assert (await fetch_committed(client, 1))[1:] == (3, [(7, 0)])
 
 
 @story
-async def test_an_open_transaction_is_remembered_by_the_next_start(m: Machine) -> None:
+async def test_an_open_transaction_survives_a_restart(m: Machine) -> None:
     client, writer = await begin(m)
     writer.write(data(0))
     await writer.end(committed=False)
@@ -159,16 +161,16 @@ async def test_an_open_transaction_is_remembered_by_the_next_start(m: Machine) -
         await (m.crash() if kill else m.stop())
         await m.start()
         client = await m.client()
-        assert (await committed(client))[1:] == (2, [(7, 0)])
+        assert (await fetch_committed(client))[1:] == (2, [(7, 0)])
     assert await writer.end(producer_epoch=2) == ErrorCode.NONE
-    assert (await committed(client))[1] == 4
+    assert (await fetch_committed(client))[1] == 4
 
 
 # Waiting.
 
 
 @story
-async def test_who_waits_for_committed_records_wakes_with_their_marker(m: Machine) -> None:
+async def test_a_marker_completes_a_fetch_of_committed_records(m: Machine) -> None:
     client, writer = await begin(m)
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=150, isolation_level=1)
     writer.write(data(0, bytes(300)))
@@ -181,7 +183,7 @@ async def test_who_waits_for_committed_records_wakes_with_their_marker(m: Machin
 
 
 @story
-async def test_min_bytes_of_what_has_become_stable(m: Machine) -> None:
+async def test_min_bytes_count_stable_bytes(m: Machine) -> None:
     client, writer = await begin(m)
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=1200, isolation_level=1)
     for n in range(4):
@@ -193,7 +195,7 @@ async def test_min_bytes_of_what_has_become_stable(m: Machine) -> None:
 
 
 @story
-async def test_who_waits_for_any_records_does_not_wait_for_the_marker(m: Machine) -> None:
+async def test_a_fetch_of_uncommitted_records_does_not_wait_for_the_marker(m: Machine) -> None:
     client, writer = await begin(m)
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
     writer.write(data(0))
@@ -204,7 +206,7 @@ async def test_who_waits_for_any_records_does_not_wait_for_the_marker(m: Machine
 
 
 @story
-async def test_a_transaction_begins_with_its_guard(m: Machine) -> None:
+async def test_a_transaction_begins_only_with_its_guard(m: Machine) -> None:
     _, writer = await begin(m)
     assert writer.refusal(data(0)) == ErrorCode.INVALID_TXN_STATE
     guard = writer.begin(data(0))
@@ -212,16 +214,16 @@ async def test_a_transaction_begins_with_its_guard(m: Machine) -> None:
     assert writer.begin(data(1)) is guard
     assert writer.refusal(data(0), VerificationGuard()) == ErrorCode.INVALID_TXN_STATE
     assert writer.append(data(0), guard) == 0
-    # From now on it is open, and nobody asks any more.
+    # It is open now, so there is nothing to verify.
     assert writer.begin(data(1)) is None
     assert writer.append(data(1)) == 1
-    # A repetition is told where the original is, whatever it shows.
+    # A retry gets the offset of the original, even without a guard.
     assert writer.append(data(0)) == 0
 
 
 @story
-async def test_a_guard_is_worth_nothing_after_a_marker(m: Machine) -> None:
-    """The coordinator said yes, and aborted the transaction before the batch was there."""
+async def test_a_guard_is_invalid_after_a_marker(m: Machine) -> None:
+    """The coordinator confirmed the partition, but aborted the transaction before the append."""
     _, writer = await begin(m)
     guard = writer.begin(data(0))
     await writer.end(producer_epoch=0, transaction_version=1, committed=False)
@@ -229,14 +231,14 @@ async def test_a_guard_is_worth_nothing_after_a_marker(m: Machine) -> None:
 
 
 @story
-async def test_without_verification_a_transaction_begins_by_itself(m: Machine) -> None:
+async def test_without_verification_a_transaction_needs_no_guard(m: Machine) -> None:
     await m.restart(transaction_partition_verification_enable=False)
     _, writer = await begin(m)
     assert writer.append(data(0)) == 0
 
 
 @story
-async def test_a_producer_with_an_open_transaction_writes_nothing_else(m: Machine) -> None:
+async def test_a_producer_with_an_open_transaction_writes_only_transactional_batches(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0))
     assert writer.refusal(data(1, txn=False), transactional=False) == ErrorCode.INVALID_TXN_STATE
@@ -252,7 +254,7 @@ async def test_transactional_batches_of_a_request_without_transactional_id(m: Ma
 
 
 @story
-async def test_an_older_epoch_is_fenced_before_anything_is_verified(m: Machine) -> None:
+async def test_an_older_epoch_is_fenced_before_verification(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0, epoch=3))
     assert writer.refusal(data(0, epoch=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -262,7 +264,7 @@ async def test_an_older_epoch_is_fenced_before_anything_is_verified(m: Machine) 
 
 
 @story
-async def test_a_coordinators_batches(m: Machine) -> None:
+async def test_batches_of_a_coordinator(m: Machine) -> None:
     _, writer = await begin(m)
     replicas = writer.replicas
     with pytest.raises(KafkaError) as refused:
@@ -272,7 +274,7 @@ async def test_a_coordinators_batches(m: Machine) -> None:
     assert replicas.append_internal(T, data(-1), guard=guard, verify=True) == 1
     assert replicas.append_internal(T, data(-1), verify=True) == 2
     assert m.partition("t").last_stable_offset == 0
-    assert [one[1:3] for one in m.partition("t").log.producers.active()] == [(0, -1)]
+    assert [state[1:3] for state in m.partition("t").log.producers.active()] == [(0, -1)]
     await writer.end()
     assert m.partition("t").last_stable_offset == 3
 
@@ -281,7 +283,7 @@ async def test_a_coordinators_batches(m: Machine) -> None:
 
 
 @story
-async def test_markers_of_one_turn_share_an_append(m: Machine) -> None:
+async def test_markers_of_one_iteration_share_a_write(m: Machine) -> None:
     _, writer = await begin(m)
     for pid in range(20):
         writer.write(data(0, pid=pid))
@@ -301,19 +303,19 @@ async def test_markers_of_one_turn_share_an_append(m: Machine) -> None:
             return getattr(file, name)
 
     log.active.file = Counting()
-    ends = [writer.post_end(producer_id=pid, committed=pid % 2 == 0) for pid in range(20)]
+    ends = [writer.send_end(producer_id=pid, committed=pid % 2 == 0) for pid in range(20)]
     assert [await end for end in ends] == [ErrorCode.NONE] * 20
     assert (writes, log.log_end_offset) == (1, end + 20)
     assert len(log.active.indexes.transaction) == 10
 
 
 @story
-async def test_who_waits_for_a_marker_waits_for_its_sync(m: Machine) -> None:
+async def test_a_marker_is_committed_when_it_is_synced(m: Machine) -> None:
     _, writer = await begin(m, flush_before_ack=True)
     writer.write(data(0))
     await asyncio.sleep(1)
     m.threads.held.add("flush_blocking")
-    done = writer.post_end()
+    done = writer.send_end()
     await asyncio.sleep(1)
     assert not done.done()
     assert m.partition("t").last_stable_offset == 0
@@ -326,13 +328,13 @@ async def test_who_waits_for_a_marker_waits_for_its_sync(m: Machine) -> None:
 @pytest.mark.parametrize(
     ("known", "marker", "expected"),
     [
-        # Version 2: above the epoch of the data, or it is late.
+        # Transactions version 2: the epoch must exceed that of the data.
         (3, {"producer_epoch": 3}, ErrorCode.INVALID_PRODUCER_EPOCH),
         (3, {"producer_epoch": 2}, ErrorCode.INVALID_PRODUCER_EPOCH),
         (3, {"producer_epoch": 4}, ErrorCode.NONE),
-        # The last epoch cannot be bumped.
+        # The largest epoch cannot be incremented.
         (32767, {"producer_epoch": 32767}, ErrorCode.NONE),
-        # Before: that of the data.
+        # Older versions: the epoch of the data.
         (3, {"producer_epoch": 3, "transaction_version": 1}, ErrorCode.NONE),
         (3, {"producer_epoch": 3, "transaction_version": 0}, ErrorCode.NONE),
         (3, {"producer_epoch": 2, "transaction_version": 1}, ErrorCode.INVALID_PRODUCER_EPOCH),
@@ -346,7 +348,7 @@ async def test_epochs_of_markers(m: Machine, known: int, marker: dict[str, Any],
 
 
 @story
-async def test_a_repeated_marker_is_harmless_and_a_late_one_ends_no_later_transaction(m: Machine) -> None:
+async def test_a_repeated_marker_has_no_effect_and_a_late_one_is_refused(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0))
     assert await writer.end() == ErrorCode.NONE
@@ -365,34 +367,34 @@ async def test_an_older_coordinator_is_fenced(m: Machine) -> None:
 
 
 @story
-async def test_two_markers_of_a_producer_in_one_turn(m: Machine) -> None:
+async def test_two_markers_of_a_producer_in_one_iteration(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0))
-    first, second, late = writer.post_end(), writer.post_end(producer_epoch=2), writer.post_end(producer_epoch=1)
+    first, second, late = writer.send_end(), writer.send_end(producer_epoch=2), writer.send_end(producer_epoch=1)
     assert [await first, await second, await late] == [0, 0, ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
 @story
-async def test_markers_for_what_is_not_here(m: Machine) -> None:
+async def test_markers_for_partitions_that_do_not_exist(m: Machine) -> None:
     client, writer = await begin(m)
     codes: list[ErrorCode] = []
     marker = TransactionMarker(7, 1, True, 0, 2)
     writer.replicas.append_marker(TopicPartition("u", 0), marker, codes.append)
     assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     writer.write(data(0))
-    done = writer.post_end()
+    done = writer.send_end()
     await client.delete_topic("t")
     assert await done in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 @story
-async def test_too_few_in_sync_replicas_keep_a_marker_waiting(m: Machine) -> None:
+async def test_a_marker_needs_min_insync_replicas(m: Machine) -> None:
     _, writer = await begin(m, min_insync_replicas=2)
     assert await writer.end() == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 @story
-async def test_describe_producers_tells_of_the_open_transaction(m: Machine) -> None:
+async def test_the_producer_state_shows_the_open_transaction(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0))
     (producer,) = m.partition("t").log.producers.active()

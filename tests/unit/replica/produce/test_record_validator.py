@@ -40,7 +40,7 @@ def is_validating(m: Machine) -> bool:
     return any(lock.locked() for lock in (validator._medium, validator._large, validator._walking))
 
 
-# What is done at once, on the event loop, and in threads.
+# What is validated at once, in slices, and in threads.
 
 
 def validate(records: bytearray, calls: list[str] | None = None, **configs: object) -> None:
@@ -89,16 +89,16 @@ def test_large_batches_are_decompressed_in_a_thread(codec: int) -> None:
 
 
 def test_many_empty_gzip_members_are_decompressed_in_a_thread() -> None:
-    """They become nothing, but they take time."""
+    """They decompress to nothing, but take time."""
     body = compress(1, b"") * 1000 + compress(1, encode_record(0, 0, b"k", b"v"))
-    made = assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=NOW, max_timestamp=NOW, attributes=1)
+    records = assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=NOW, max_timestamp=NOW, attributes=1)
     calls: list[str] = []
-    validate(made, calls)
+    validate(records, calls)
     assert calls == ["decompress_mapped"]
 
 
 @pytest.mark.parametrize("codec", range(1, 5), ids=CODEC_NAMES[1:])
-def test_decompressing_in_a_thread_is_the_same(codec: int) -> None:
+def test_decompressing_in_a_thread_has_the_same_result(codec: int) -> None:
     random = Random(codec)
     for size in (0, 1, 100, 70_000):
         data = random.randbytes(size)
@@ -122,7 +122,7 @@ def result(function: object, codec: int, data: bytes) -> object:
 def test_the_walk_accepts_what_iter_records_reads() -> None:
     random = Random(5)
     topic = config(kbroker_record_validation="full")
-    seen = {True: 0, False: 0}
+    counts = {True: 0, False: 0}
     for _ in range(3000):
         headers = [(b"h", random.choice([None, b"x"]))] * random.randrange(3)
         values = [random.choice([None, b"", b"v" * random.randrange(200)]) for _ in range(4)]
@@ -131,45 +131,47 @@ def test_the_walk_accepts_what_iter_records_reads() -> None:
         )
         if random.random() < 0.8:
             body[random.randrange(len(body))] = random.randrange(256)
-        made = assemble_batch(body, count=4, last_offset_delta=3, base_timestamp=NOW, max_timestamp=NOW + 3)
+        records = assemble_batch(body, count=4, last_offset_delta=3, base_timestamp=NOW, max_timestamp=NOW + 3)
         try:
-            whole = list(iter_records(body, 4, NOW))
+            read = list(iter_records(body, 4, NOW))
         except MalformedError:
-            whole = []
+            read = []
         try:
-            validate_completely(lambda made=made: validate_batch(memoryview(made), topic, NOW, produce_version=13))  # type: ignore[misc]
-            taken = True
+            validate_completely(
+                lambda records=records: validate_batch(memoryview(records), topic, NOW, produce_version=13)
+            )  # type: ignore[misc]
+            is_accepted = True
         except KafkaError as error:
-            taken = error.code == ErrorCode.INVALID_TIMESTAMP
-        assert taken == bool(whole)
-        seen[taken] += 1
-    assert min(seen.values()) > 300
+            is_accepted = error.code == ErrorCode.INVALID_TIMESTAMP
+        assert is_accepted == bool(read)
+        counts[is_accepted] += 1
+    assert min(counts.values()) > 300
 
 
 # In a broker.
 
 
 @story
-async def test_a_connections_batches_keep_their_order(m: Machine) -> None:
-    one, other = await m.client(), await m.client()
-    await one.create_topic("t", cleanup_policy="compact")
+async def test_batches_of_a_connection_keep_their_order(m: Machine) -> None:
+    client, other = await m.client(), await m.client()
+    await client.create_topic("t", cleanup_policy="compact")
     m.threads.held.add("decompress_mapped")
-    long = one.send_produce("t", many_records(codec=ZSTD))
-    after = one.send_produce("t", batch(b"after"))
-    unanswered = one.send_produce("t", batch(b"last"), acks=1)
+    long = client.send_produce("t", many_records(codec=ZSTD))
+    after = client.send_produce("t", batch(b"after"))
+    last = client.send_produce("t", batch(b"last"), acks=1)
     await m.until(lambda: is_validating(m))
     assert (await other.produce("t", batch(b"others"))).base_offset == 0
     assert not long.done()
     m.threads.release("decompress_mapped")
     assert (await long).base_offset == 1
     assert (await after).base_offset == 1 + MANY
-    assert (await unanswered).base_offset == 2 + MANY
-    assert (await one.read("t"))[-2:] == [b"after", b"last"]
+    assert (await last).base_offset == 2 + MANY
+    assert (await client.read("t"))[-2:] == [b"after", b"last"]
     assert not is_validating(m)
 
 
 @story
-async def test_the_rest_of_a_request_waits_with_it(m: Machine) -> None:
+async def test_the_other_batches_of_a_request_wait(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 3, cleanup_policy="compact")
     await client.create_topic("plain", flush_before_ack=True)
@@ -188,21 +190,21 @@ async def test_the_rest_of_a_request_waits_with_it(m: Machine) -> None:
         TopicProduceData(name="plain", partition_data=[PartitionProduceData(index=0, records=batch(b"c"))]),
     ]
     request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
-    asked = client.request(request, 9, ProduceResponse)
-    following = asyncio.ensure_future(asked)
-    answer = await following
-    found = [(p.index, p.error_code, p.base_offset) for topic in answer.responses for p in topic.partition_responses]
-    assert found == [
+    response = await client.request(request, 9, ProduceResponse)
+    results = [
+        (p.index, p.error_code, p.base_offset) for topic in response.responses for p in topic.partition_responses
+    ]
+    assert results == [
         (0, 0, 0), (1, 0, 0), (0, 0, 1), (2, ErrorCode.INVALID_RECORD, -1),
         (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1), (0, 0, 1 + MANY), (0, 0, 0),
     ]  # fmt: skip
-    assert [topic.name for topic in answer.responses] == ["t", "plain"]
+    assert [topic.name for topic in response.responses] == ["t", "plain"]
     assert (await client.read("t"))[-1] == b"b"
     assert await client.read("plain") == [b"c"]
 
 
 @story
-async def test_one_that_is_not_answered(m: Machine) -> None:
+async def test_acks_0(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact")
     client.produce_acks_0("t", many_records())
@@ -214,17 +216,17 @@ async def test_one_that_is_not_answered(m: Machine) -> None:
 
 
 @story
-async def test_batches_of_clients_that_are_gone_are_appended_and_their_memory_is_counted(m: Machine) -> None:
+async def test_batches_of_disconnected_clients_are_appended_and_their_memory_is_counted(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
     m.threads.held.add("decompress_mapped")
     memory = m.broker._server.context.memory
     large = batch(b"v" * 2 * MEDIUM_DECOMPRESSED, codec=ZSTD)
     for count in range(1, 5):
-        gone = await m.client()
-        gone.send_produce("t", bytearray(large)).add_done_callback(lambda asked: asked.exception())
+        other = await m.client()
+        other.send_produce("t", bytearray(large)).add_done_callback(lambda response: response.exception())
         await m.until(lambda count=count: memory.in_progress_bytes == count * len(large))  # type: ignore[misc]
-        gone.close()
+        other.close()
     await asyncio.sleep(1)
     assert memory.held_bytes == memory.in_progress_bytes == 4 * len(large)
     m.threads.release("decompress_mapped")
@@ -245,7 +247,7 @@ async def test_large_batches_are_decompressed_one_at_a_time(m: Machine) -> None:
         await asyncio.sleep(1)
         most = max(most, len(m.threads._waiting))
         m.threads.let_go("decompress_mapped")
-    # One that turns out to be large, and one that is large.
+    # A large one, and one that is tried with the limit of medium ones first.
     assert most == 2
     assert sorted([(await response).base_offset for response in responses]) == list(range(6))
     assert not is_validating(m)
@@ -256,59 +258,59 @@ async def test_batches_are_walked_in_turn(m: Machine) -> None:
     """A small batch does not wait until larger ones are validated."""
     clients = [await m.client() for _ in range(4)]
     await clients[0].create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
-    huge = [client.send_produce("t", many_records(10 * QUICK_SLICES * SLICE)) for client in clients[:3]]
+    large = [client.send_produce("t", many_records(10 * QUICK_SLICES * SLICE)) for client in clients[:3]]
     await m.until(lambda: m.broker._server.context.memory.in_progress_bytes)
     assert (await clients[3].produce("t", many_records(4 * SLICE))).base_offset == 0
-    assert not any(response.done() for response in huge)
-    assert sorted([(await response).error_code for response in huge]) == [0, 0, 0]
+    assert not any(response.done() for response in large)
+    assert sorted([(await response).error_code for response in large]) == [0, 0, 0]
 
 
 @story
-async def test_a_topic_that_is_gone_when_it_is_through(m: Machine) -> None:
+async def test_a_topic_that_is_deleted_during_the_validation(m: Machine) -> None:
     client, admin = await m.client(), await m.client()
     await admin.create_topic("t", cleanup_policy="compact")
     m.threads.held.add("decompress_mapped")
-    asked = client.send_produce("t", batch(b"v" * MEDIUM_DECOMPRESSED, codec=ZSTD))
+    response = client.send_produce("t", batch(b"v" * MEDIUM_DECOMPRESSED, codec=ZSTD))
     await m.until(lambda: is_validating(m))
     await admin.delete_topic("t")
     await admin.create_topic("t")
     m.threads.release("decompress_mapped")
-    assert (await asked).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await response).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert m.partition("t").log.log_end_offset == 0
 
 
 @story
-async def test_a_producers_retry_on_another_connection_is_stored_once(m: Machine) -> None:
-    one, other = await m.client(), await m.client()
-    await one.create_topic("t", cleanup_policy="compact")
+async def test_a_retry_on_another_connection_is_stored_once(m: Machine) -> None:
+    client, other = await m.client(), await m.client()
+    await client.create_topic("t", cleanup_policy="compact")
     records = batch(*[b"v"] * MANY, producer=(5, 0, 0))
-    first, again = one.send_produce("t", bytearray(records)), other.send_produce("t", bytearray(records))
+    first, again = client.send_produce("t", bytearray(records)), other.send_produce("t", bytearray(records))
     assert {(await first).base_offset, (await again).base_offset} == {0}
     assert m.partition("t").log.log_end_offset == MANY
 
 
 @story
-async def test_the_broker_stops_meanwhile(m: Machine) -> None:
+async def test_stopping_during_the_validation(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact")
     m.threads.held.add("decompress_mapped")
-    client.send_produce("t", many_records(codec=ZSTD)).add_done_callback(lambda asked: asked.exception())
+    client.send_produce("t", many_records(codec=ZSTD)).add_done_callback(lambda response: response.exception())
     await m.until(lambda: is_validating(m))
     await m.restart()
     m.threads.release("decompress_mapped")
     assert m.partition("t").log.log_end_offset == 0
 
 
-def test_a_timestamp_beyond_a_long_is_javas() -> None:
-    """Kafka computes with overflow; what is stored must fit."""
+def test_a_timestamp_that_exceeds_a_long_overflows() -> None:
+    """Kafka computes with overflow, as Java does: the timestamp that is stored must fit into a long."""
     body = encode_record(0, 2**63 - 1, b"k", b"v")
-    made = assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=EPOCH_MS, max_timestamp=EPOCH_MS)
+    records = assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=EPOCH_MS, max_timestamp=EPOCH_MS)
     topic = config(
         kbroker_record_validation="full",
         message_timestamp_after_max_ms=2**63 - 1,
         message_timestamp_before_max_ms=2**63 - 1,
     )
-    batch_, header, _ = validate_completely(lambda: validate_batch(memoryview(made), topic, NOW, produce_version=13))
+    batch_, header, _ = validate_completely(lambda: validate_batch(memoryview(records), topic, NOW, produce_version=13))
     assert parse_header(batch_) == header
     assert header.max_timestamp == -1
     assert len(body_of(batch_, 0, header.size)) == len(body)

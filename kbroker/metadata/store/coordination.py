@@ -1,11 +1,11 @@
-"""The coordination service as the broker sees it: a small subset of ZooKeeper.
+"""The interface of the coordination service: a small subset of ZooKeeper.
 
-A tree of nodes. Each node has data (bytes, up to about 1 MiB) and a version that starts at 0 and grows by
-one with each `set`, so writers can compare and set. `multi` makes several changes or none. An ephemeral
-node lives as long as the session that made it. Watches fire once, on the loop, after the change is durable.
+A tree of nodes. Each node has data (bytes, up to about 1 MiB) and a version that starts at 0 and grows by one with each
+`set`, so that writers can compare and set. `multi` applies several operations or none. An ephemeral node is deleted
+when the session that created it ends. A watch fires once, on the event loop, after the change is durable.
 
-Implementations: `embedded` (one process, journaled file), `zookeeper`, `simulated`. One object is one
-session.
+Implementations: embedded.py (in the broker's process, with a journal), and kbroker.simulation.coordination (over a
+simulated network).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ ANY_VERSION = -1
 
 
 class CoordinationError(Exception):
-    """The base of what a coordination call may raise; `path` names the node where one is to blame."""
+    """The base of all errors of coordination calls. `path`: the node that caused the error, if one did."""
 
     def __init__(self, path: str = "", detail: str = "") -> None:
         super().__init__(path, detail)
@@ -28,15 +28,15 @@ class CoordinationError(Exception):
 
 
 class NodeExists(CoordinationError):
-    """`create` found a node."""
+    """`create` of a node that exists."""
 
 
 class NoNode(CoordinationError):
-    """The node is not there, or the parent is not there for a `create`."""
+    """The node does not exist; for `create`, its parent."""
 
 
 class BadVersion(CoordinationError):
-    """Compare-and-set lost: the node's version is another one."""
+    """The node has another version than the expected one."""
 
 
 class NotEmpty(CoordinationError):
@@ -44,19 +44,19 @@ class NotEmpty(CoordinationError):
 
 
 class SessionExpired(CoordinationError):
-    """The session is over; its ephemeral nodes are gone and no call on it will succeed again."""
+    """The session has ended: its ephemeral nodes are deleted, and every further call fails."""
 
 
 class Unavailable(CoordinationError):
-    """The service cannot be reached or cannot write. It is not known whether the change was made."""
+    """The service cannot be reached or cannot write. It is unknown whether the change was made."""
 
 
 class NoRoom(Unavailable):
-    """The service has no room to write the change, which was not made."""
+    """The disk of the service is full. The change was not made."""
 
 
 class Node(NamedTuple):
-    """What `get` returns."""
+    """The contents of a node."""
 
     data: bytes
     version: int
@@ -89,8 +89,8 @@ class Create:
 
 @dataclass(slots=True, frozen=True)
 class Set:
-    """`per_session`: every session writes it anew when it begins. A service in this process may then keep it in memory
-    as long as its disk is full, so that a broker can start."""
+    """`per_session`: every session writes the node again when it begins. While its disk is full, the embedded service
+    may then keep the change in memory only, so that a broker can start."""
 
     path: str
     data: bytes
@@ -114,43 +114,41 @@ class Coordination(Protocol):
     def session_id(self) -> int: ...
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
-        """Raises NoNode (and then leaves no watch)."""
+        """Return a node. Raises NoNode, without setting the watch."""
         ...
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """The nodes as they are now, None where there is none: many reads for little more than one round
-        trip.
-        """
+        """Return nodes, None for those that do not exist. Takes little more than one round trip."""
         ...
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:
-        """The node's version, or None. The watch is left in both cases."""
+        """Return the version of a node, None if it does not exist. Sets the watch in both cases."""
         ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """The names of the children, sorted. Raises NoNode."""
+        """Return the names of the children, sorted. Raises NoNode."""
         ...
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Raises NodeExists, NoNode."""
+        """Create a node. Raises NodeExists, NoNode."""
         ...
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        """The new version. Raises NoNode, BadVersion."""
+        """Set the data of a node; returns its new version. Raises NoNode, BadVersion."""
         ...
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Raises NoNode, BadVersion, NotEmpty."""
+        """Delete a node. Raises NoNode, BadVersion, NotEmpty."""
         ...
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        """All of the changes or none; raises what the first failing one would raise."""
+        """Apply all operations or none. Raises the error of the first operation that fails."""
         ...
 
     def on_expired(self, callback: Callable[[], None]) -> None:
-        """Calls back once when the session is lost (not when it is closed)."""
+        """Call `callback` once if the session expires. Not called if it is closed."""
         ...
 
     async def close(self) -> None:
-        """Ends the session; its ephemeral nodes vanish."""
+        """End the session and delete its ephemeral nodes."""
         ...

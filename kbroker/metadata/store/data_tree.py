@@ -1,4 +1,4 @@
-"""The tree of the embedded coordination service: what an operation does, and how it is taken back."""
+"""The tree of the embedded coordination service: it applies operations and can roll them back."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ from kbroker.metadata.store.coordination import (
     WatchEvent,
 )
 
-# The journal has 16 bits for it; ZooKeeper has its own limits, in the same range.
+# The journal has 16 bits for the length of a path. ZooKeeper has limits in the same range.
 MAX_PATH_BYTES = 0xFFFF
 
 Undo = Callable[[], None]
 
 
 class DataNode:
-    """`owner` is the session of an ephemeral node, 0 for one that stays."""
+    """A node. `owner`: the session of an ephemeral node, 0 for a persistent one."""
 
     __slots__ = ("children", "data", "owner", "version")
 
@@ -39,15 +39,15 @@ class DataNode:
 
 @dataclass(slots=True)
 class AppliedOps:
-    """What operations came to: events for watchers, steps that take it back, what the journal must keep."""
+    """The effects of operations: events for watchers, functions that undo them, and the operations for the journal."""
 
     events: list[WatchEvent] = field(default_factory=list)
     undo: list[Undo] = field(default_factory=list)
-    lasting: list[Op] = field(default_factory=list)
+    persistent_ops: list[Op] = field(default_factory=list)
 
 
 class DataTree:
-    """The state machine. `apply` makes all of a list of operations or none."""
+    """The nodes by path."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, DataNode] = {"": DataNode(b"")}
@@ -71,36 +71,36 @@ class DataTree:
         return [path for path, node in self.nodes.items() if node.owner == session]
 
     def persistent(self) -> Iterator[tuple[str, DataNode]]:
-        """The nodes that outlive the process, parents before children."""
+        """Return all nodes that are not ephemeral, parents before children."""
         return ((path, node) for path, node in self.nodes.items() if path and not node.owner)
 
     def apply(self, ops: Sequence[Op], session: int) -> AppliedOps:
-        """Raises what the first failing operation raises, with nothing changed."""
+        """Apply all operations or none. Raises the error of the first operation that fails."""
         applied = AppliedOps()
         try:
             for op in ops:
-                self._apply_one(op, session, applied)
+                self._apply_op(op, session, applied)
         except CoordinationError:
             roll_back(applied.undo)
             raise
         return applied
 
-    def _apply_one(self, op: Op, session: int, applied: AppliedOps) -> None:
+    def _apply_op(self, op: Op, session: int, applied: AppliedOps) -> None:
         match op:
             case Check(path, version):
-                self._checked(path, version)
+                self._find_version(path, version)
                 return
             case Create(path, data, ephemeral):
                 node = DataNode(data, 0, session if ephemeral else 0)
                 self._create(path, node, applied)
             case Set(path, data, version):
-                node = self._checked(path, version)
+                node = self._find_version(path, version)
                 self._set(node, path, data, applied)
             case Delete(path, version):
-                node = self._checked(path, version)
+                node = self._find_version(path, version)
                 self._delete(node, path, applied)
         if not node.owner:
-            applied.lasting.append(op)
+            applied.persistent_ops.append(op)
 
     def _find(self, path: str) -> DataNode:
         node = self.nodes.get(path)
@@ -108,7 +108,7 @@ class DataTree:
             raise NoNode(path)
         return node
 
-    def _checked(self, path: str, version: int) -> DataNode:
+    def _find_version(self, path: str, version: int) -> DataNode:
         node = self._find(path)
         if version not in (ANY_VERSION, node.version):
             raise BadVersion(path, f"is {node.version}, expected {version}")
@@ -127,22 +127,22 @@ class DataTree:
         parent.children.add(name)
         applied.events += (WatchEvent("created", path), WatchEvent("children", parent_path))
 
-        def back() -> None:
+        def undo() -> None:
             del self.nodes[path]
             parent.children.discard(name)
 
-        applied.undo.append(back)
+        applied.undo.append(undo)
 
     def _set(self, node: DataNode, path: str, data: bytes, applied: AppliedOps) -> None:
         old = node.data
 
-        def back() -> None:
+        def undo() -> None:
             node.data = old
             node.version -= 1
 
         node.data = data
         node.version += 1
-        applied.undo.append(back)
+        applied.undo.append(undo)
         applied.events.append(WatchEvent("changed", path))
 
     def _delete(self, node: DataNode, path: str, applied: AppliedOps) -> None:
@@ -154,14 +154,14 @@ class DataTree:
         parent.children.discard(name)
         applied.events += (WatchEvent("deleted", path), WatchEvent("children", parent_path))
 
-        def back() -> None:
+        def undo() -> None:
             self.nodes[path] = node
             parent.children.add(name)
 
-        applied.undo.append(back)
+        applied.undo.append(undo)
 
 
 def roll_back(undo: Sequence[Undo]) -> None:
-    """The last step first."""
+    """Undo operations, the last one first."""
     for step in reversed(undo):
         step()

@@ -1,8 +1,8 @@
-"""Coordination inside one process: a tree in memory, a journal on disk. The default.
+"""The coordination service in the broker's process: a tree in memory, and a journal on disk.
 
-Several brokers of one process may share one store, each with its own session. Operations run in the order
-in which they were called; those that wait together share one write and one sync. A change is seen by
-nobody, its author and the watchers included, before it is durable.
+Brokers of one process can share a store, each with a session. Operations are applied in the order of the calls. All
+operations that are waiting share one write and one sync of the journal. No result is returned and no watch fires before
+the changes are durable.
 """
 
 from __future__ import annotations
@@ -37,68 +37,72 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.metadata")
 
-# How often the store checks that its files exist, in seconds.
-LOOK_S = 600.0
+# How often the store checks that its files exist.
+FILE_CHECK_INTERVAL_S = 600.0
 
-Work = Callable[["PendingCommit"], Any]
+# A call of a session, applied to the tree as part of a commit.
+StoreOperation = Callable[["PendingCommit"], Any]
 
 
 class PendingCommit:
-    """Operations that become durable together."""
+    """Changes that become durable together: their events, functions that undo them, operations for the journal."""
 
-    __slots__ = ("events", "lasting", "undo")
+    __slots__ = ("events", "persistent_ops", "undo")
 
     def __init__(self) -> None:
         self.events: list[WatchEvent] = []
         self.undo: list[Undo] = []
-        self.lasting: list[Op] = []
+        self.persistent_ops: list[Op] = []
 
 
 class EmbeddedStore:
-    """The service. `open` it once in the process, then take one `session` for each broker."""
+    """The service. Open it once in a process, and create a session for each broker."""
 
     def __init__(
         self,
         environment: Environment,
         journal: Journal,
         tree: DataTree,
-        lost: Callable[[CoordinationError], None] = lambda _: None,
+        on_failure: Callable[[CoordinationError], None] = lambda _: None,
     ) -> None:
-        """`lost` is told when the journal's disk has failed: nothing is answered from then on."""
+        """`on_failure` is called when the journal fails. All operations fail from then on."""
         self._environment = environment
-        self._lost = lost
+        self._on_failure = on_failure
         self._journal = journal
         self._tree = tree
-        self._queue: list[tuple[Work, Future[Any]]] = []
+        self._queue: list[tuple[StoreOperation, Future[Any]]] = []
         self._draining = False
         self._failure: CoordinationError | None = None
-        # Changes that are kept in memory because the disk is full; the next record of the journal begins with them.
+        # Changes that are only in memory because the disk is full; the next record of the journal begins with them.
         self._unwritten: list[Op] = []
-        # Whether to check that the files exist; whether it has been logged that they are missing.
-        self._look_due = False
-        self._complained = False
+        # Whether to check that the files exist, and whether it was logged that they are missing.
+        self._file_check_due = False
+        self._missing_logged = False
         self._timer: TimerHandle | None = None
         self._last_session = 0
         self._watches: WatchManager[tuple[EmbeddedSession, Watch]] = WatchManager()
 
     @classmethod
     async def open(
-        cls, environment: Environment, directory: str, lost: Callable[[CoordinationError], None] = lambda _: None
+        cls, environment: Environment, directory: str, on_failure: Callable[[CoordinationError], None] = lambda _: None
     ) -> EmbeddedStore:
-        """Reads the files in `directory`, made if absent. Raises journal.Damaged, OSError."""
+        """Open the store in a directory, which is created if it is missing.
+
+        Raises JournalCorrupted, JournalFailed, OSError.
+        """
         journal = Journal(environment.disk, directory)
         tree = await environment.offload(journal.load)
         if journal.missing:
-            reason = "what was changed after the snapshot was written is lost"
-            log.warning("coordination file missing at the start", file=journal.missing[0], reason=reason)
+            reason = "changes after the snapshot are lost"
+            log.warning("coordination file missing at startup", file=journal.missing[0], reason=reason)
             journal.missing = []
-        store = cls(environment, journal, tree, lost)
-        store._look_later()
+        store = cls(environment, journal, tree, on_failure)
+        store._schedule_file_check()
         return store
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever written, or all of it is gone."""
+        """Whether the tree has no nodes: a new store, or one whose files were removed."""
         return self._tree.is_empty
 
     def session(self) -> EmbeddedSession:
@@ -106,102 +110,100 @@ class EmbeddedStore:
         return EmbeddedSession(self, self._last_session)
 
     async def close(self) -> None:
-        """After every session is closed."""
+        """Close the store, after its sessions."""
         if self._timer is not None:
             self._timer.cancel()
-        # The next start needs what somebody may have removed.
-        self._look_due = True
-        await self.run(lambda batch: None)
+        # The next start needs files that may have been removed.
+        self._file_check_due = True
+        await self.run(lambda commit: None)
         await self._environment.offload(self._journal.close)
         self._failure = Unavailable("", "the store is closed")
 
-    async def run(self, work: Work) -> Any:
-        """Does `work` on the tree in its turn; gives its result once everything that it could see is
-        durable.
-        """
+    async def run(self, operation: StoreOperation) -> Any:
+        """Run an operation after those before it; returns its result when everything that it could read is durable."""
         if self._failure is not None:
             raise self._failure
-        turn: Future[Any] = self._environment.loop.create_future()
-        self._queue.append((work, turn))
-        self._begin()
-        return await turn
+        future: Future[Any] = self._environment.loop.create_future()
+        self._queue.append((operation, future))
+        self._start_draining()
+        return await future
 
-    def _begin(self) -> None:
+    def _start_draining(self) -> None:
         if not self._draining:
             self._draining = True
             self._environment.loop.create_task(self._drain())
 
-    def _look_later(self) -> None:
-        self._timer = self._environment.loop.call_later(LOOK_S, self._look)
+    def _schedule_file_check(self) -> None:
+        self._timer = self._environment.loop.call_later(FILE_CHECK_INTERVAL_S, self._check_files_now)
 
-    def _look(self) -> None:
-        """Check the files although nothing has changed: the process may be killed before the next change."""
-        self._look_due = True
-        self._begin()
-        self._look_later()
+    def _check_files_now(self) -> None:
+        """Check the files without a change: the process may be killed before the next change."""
+        self._file_check_due = True
+        self._start_draining()
+        self._schedule_file_check()
 
-    def change(self, batch: PendingCommit, ops: Sequence[Op], session: int) -> None:
+    def apply(self, commit: PendingCommit, ops: Sequence[Op], session: int) -> None:
         applied = self._tree.apply(ops, session)
-        batch.events += applied.events
-        batch.undo += applied.undo
-        batch.lasting += applied.lasting
+        commit.events += applied.events
+        commit.undo += applied.undo
+        commit.persistent_ops += applied.persistent_ops
 
     @property
     def tree(self) -> DataTree:
         return self._tree
 
     async def _drain(self) -> None:
-        while self._queue or self._look_due:
+        while self._queue or self._file_check_due:
             waiting, self._queue = self._queue, []
-            batch = PendingCommit()
-            outcomes = [(turn, *self._attempt(work, batch)) for work, turn in waiting]
-            fault = await self._persist(batch)
-            await self._complete()
-            for turn, result, error in outcomes:
-                if turn.done():
+            commit = PendingCommit()
+            outcomes = [(future, *self._attempt(operation, commit)) for operation, future in waiting]
+            commit_error = await self._persist(commit)
+            await self._restore_files()
+            for future, result, operation_error in outcomes:
+                if future.done():
                     continue
-                if (refusal := fault or error) is not None:
-                    turn.set_exception(refusal)
+                if (error := commit_error or operation_error) is not None:
+                    future.set_exception(error)
                 else:
-                    turn.set_result(result)
-            if not fault:
-                self._notify(batch.events)
+                    future.set_result(result)
+            if commit_error is None:
+                self._notify(commit.events)
             if self._journal.wants_snapshot and self._failure is None:
                 await self._compact()
         self._draining = False
 
-    def _attempt(self, work: Work, batch: PendingCommit) -> tuple[Any, CoordinationError | None]:
+    def _attempt(self, operation: StoreOperation, commit: PendingCommit) -> tuple[Any, CoordinationError | None]:
         try:
-            return work(batch), None
+            return operation(commit), None
         except CoordinationError as error:
             return None, error
 
-    async def _persist(self, batch: PendingCommit) -> CoordinationError | None:
+    async def _persist(self, commit: PendingCommit) -> CoordinationError | None:
         if self._failure is not None:
-            roll_back(batch.undo)
+            roll_back(commit.undo)
             return self._failure
-        if not batch.lasting:
+        if not commit.persistent_ops:
             return None
         try:
-            await self._environment.offload(self._journal.append, [*self._unwritten, *batch.lasting])
+            await self._environment.offload(self._journal.append, [*self._unwritten, *commit.persistent_ops])
         except OSError as error:
             is_full = error.errno in NO_ROOM
-            if is_full and all(isinstance(op, Set) and op.per_session for op in batch.lasting):
-                self._unwritten += batch.lasting
+            if is_full and all(isinstance(op, Set) and op.per_session for op in commit.persistent_ops):
+                self._unwritten += commit.persistent_ops
                 return None
-            roll_back(batch.undo)
+            roll_back(commit.undo)
             return NoRoom("", str(error)) if is_full else Unavailable("", str(error))
         except JournalFailed as error:
-            roll_back(batch.undo)
+            roll_back(commit.undo)
             return self._fail(error)
         self._unwritten.clear()
         return None
 
-    async def _complete(self) -> None:
-        """Rewrite the files if somebody has removed them. `Journal.append` has checked that already."""
-        if self._look_due:
-            self._look_due = False
-            await self._environment.offload(self._journal.look)
+    async def _restore_files(self) -> None:
+        """Write the files again if they were removed; Journal.append checks that, too."""
+        if self._file_check_due:
+            self._file_check_due = False
+            await self._environment.offload(self._journal.check_files)
         missing = self._journal.missing
         if not missing or self._failure is not None:
             return
@@ -209,19 +211,19 @@ class EmbeddedStore:
         try:
             await self._environment.offload(self._journal.compact, snapshot)
         except OSError as error:
-            if not self._complained:
+            if not self._missing_logged:
                 log.error("coordination files are missing and cannot be rewritten", files=files, reason=error)
-            self._complained = True
+            self._missing_logged = True
         except JournalFailed as error:
             self._fail(error)
         else:
             self._unwritten.clear()
-            self._complained = False
+            self._missing_logged = False
             log.warning("coordination files were missing, rewritten", files=files)
 
     def _fail(self, error: JournalFailed) -> CoordinationError:
         self._failure = Unavailable(error.path, error.detail)
-        self._lost(self._failure)
+        self._on_failure(self._failure)
         return self._failure
 
     async def _compact(self) -> None:
@@ -248,89 +250,87 @@ class EmbeddedStore:
 
 
 class EmbeddedSession:
-    """One session: the Coordination interface. It does not expire by itself; `expire` is for tests and
-    simulation.
-    """
+    """One session. It never expires by itself; `expire` is for tests and simulation."""
 
     def __init__(self, store: EmbeddedStore, session_id: int) -> None:
         self._store = store
         self._id = session_id
-        self._over = False
-        self._expired: list[Callable[[], None]] = []
+        self._is_closed = False
+        self._on_expired: list[Callable[[], None]] = []
 
     @property
     def session_id(self) -> int:
         return self._id
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
-        def work(batch: PendingCommit) -> Node:
+        def operation(commit: PendingCommit) -> Node:
             node = self._store.tree.get(path)
             self._store.watch(self, path, watch)
             return node
 
-        return await self._run(work)  # type: ignore[no-any-return]
+        return await self._run(operation)  # type: ignore[no-any-return]
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        def work(batch: PendingCommit) -> list[Node | None]:
+        def operation(commit: PendingCommit) -> list[Node | None]:
             nodes = map(self._store.tree.nodes.get, paths)
             return [None if node is None else Node(node.data, node.version) for node in nodes]
 
-        return await self._run(work)  # type: ignore[no-any-return]
+        return await self._run(operation)  # type: ignore[no-any-return]
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:
-        def work(batch: PendingCommit) -> int | None:
+        def operation(commit: PendingCommit) -> int | None:
             self._store.watch(self, path, watch)
             return self._store.tree.version(path)
 
-        return await self._run(work)  # type: ignore[no-any-return]
+        return await self._run(operation)  # type: ignore[no-any-return]
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        def work(batch: PendingCommit) -> list[str]:
+        def operation(commit: PendingCommit) -> list[str]:
             names = self._store.tree.children(path)
             self._store.watch(self, path, watch, children=True)
             return names
 
-        return await self._run(work)  # type: ignore[no-any-return]
+        return await self._run(operation)  # type: ignore[no-any-return]
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
         await self.multi([Create(path, data, ephemeral)])
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        def work(batch: PendingCommit) -> int:
-            self._store.change(batch, [Set(path, data, version)], self._id)
+        def operation(commit: PendingCommit) -> int:
+            self._store.apply(commit, [Set(path, data, version)], self._id)
             return self._store.tree.get(path).version
 
-        return await self._run(work)  # type: ignore[no-any-return]
+        return await self._run(operation)  # type: ignore[no-any-return]
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         await self.multi([Delete(path, version)])
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        await self._run(lambda batch: self._store.change(batch, ops, self._id))
+        await self._run(lambda commit: self._store.apply(commit, ops, self._id))
 
     def on_expired(self, callback: Callable[[], None]) -> None:
-        self._expired.append(callback)
+        self._on_expired.append(callback)
 
     async def close(self) -> None:
-        if not self._over:
+        if not self._is_closed:
             await self._run(self._end)
 
     async def expire(self) -> None:
-        """What ZooKeeper does to a session that it has not heard of for too long."""
+        """Expire the session, as ZooKeeper does after its timeout without a heartbeat."""
         await self.close()
-        for callback in self._expired:
+        for callback in self._on_expired:
             callback()
 
-    def _end(self, batch: PendingCommit) -> None:
-        self._over = True
+    def _end(self, commit: PendingCommit) -> None:
+        self._is_closed = True
         self._store.forget_watches(self)
         owned = self._store.tree.ephemerals(self._id)
-        self._store.change(batch, [Delete(path) for path in owned], self._id)
+        self._store.apply(commit, [Delete(path) for path in owned], self._id)
 
-    async def _run(self, work: Work) -> Any:
-        def guarded(batch: PendingCommit) -> Any:
-            if self._over:
+    async def _run(self, operation: StoreOperation) -> Any:
+        def guarded(commit: PendingCommit) -> Any:
+            if self._is_closed:
                 raise SessionExpired
-            return work(batch)
+            return operation(commit)
 
         return await self._store.run(guarded)

@@ -1,13 +1,13 @@
-"""The embedded coordination service on disk: a snapshot of the tree and a journal of what changed since.
+"""The files of the embedded coordination service: a snapshot of the tree, and a journal of the changes since.
 
-A journal record is one fsync's worth of changes: u32 length, u32 CRC-32 of the payload, payload. The
-payload is a u64 sequence number and the operations: u8 kind, u16 path length, path, and for Create and Set
-u32 data length, data. The snapshot has the same frame around its sequence number and one (path, i32
-version, data) per node. Ephemeral nodes are in neither. A snapshot is complete before the journal that it
-replaces is cut, and records that it already holds are skipped by their number.
+A journal record has the changes of one fsync: length (uint32), CRC-32 of the payload (uint32), payload. The payload is
+a sequence number (uint64) and the operations: kind (uint8), path length (uint16), path, and for Create and Set data
+length (uint32) and data. The snapshot is one such record: the sequence number of its last change, and the path, version
+(int32) and data of each node. Neither has ephemeral nodes. The journal is truncated only after the snapshot that
+replaces it is complete; records that the snapshot includes are skipped by their sequence number.
 
-Should somebody remove one of the files while the store runs, the tree in memory is still whole: `missing` says so, and
-`compact` makes both anew. A start does not go on without what is missing.
+If one of the files is removed while the store runs, the tree in memory is still complete: the file is then in
+`missing`, and `compact` writes both files again. At startup, missing changes are an error.
 """
 
 import struct
@@ -29,22 +29,18 @@ LENGTH = struct.Struct(">I")
 NODE = struct.Struct(">HiI")
 CREATE, SET, DELETE = 1, 2, 3
 COMPACT_AT_BYTES = 1 << 20
-# The CRCs that are computed in search of a record after a damaged one cover so many bytes for each that is there, and
-# at least the others: a length is at every byte of a file that was made for it.
-SEARCHED_PER_BYTE = 64
-SEARCHED_AT_LEAST = 1 << 26
+# The search for a record after a damaged one computes CRCs of at most this many bytes per byte of the file, or of
+# MIN_CRC_BYTES if that is more. A file can be made to look like a record at every byte.
+CRC_BYTES_PER_BYTE = 64
+MIN_CRC_BYTES = 1 << 26
 
 
 class JournalCorrupted(CoordinationError):
-    """A file is not what was written: acknowledged changes cannot be recovered, so the broker must not
-    start.
-    """
+    """A file is damaged. Acknowledged changes cannot be recovered, so the broker must not start."""
 
 
 class JournalFailed(CoordinationError):
-    """The disk failed under the journal and what it holds is not known: nothing may be answered from
-    memory.
-    """
+    """A write or sync failed, and it is unknown what the journal has. The store must not be used any more."""
 
 
 def encode_ops(ops: Iterable[Op]) -> bytes:
@@ -62,28 +58,28 @@ def encode_ops(ops: Iterable[Op]) -> bytes:
 
 
 def decode_ops(payload: bytes, pos: int) -> list[Op]:
-    """The operations from `pos` on. Raises ValueError for what encode_ops did not write."""
+    """Decode the operations from a position on. Raises ValueError."""
     ops: list[Op] = []
     try:
         while pos < len(payload):
             kind, size = OP.unpack_from(payload, pos)
-            raw, pos = _take(payload, pos + OP.size, size)
+            raw, pos = _slice(payload, pos + OP.size, size)
             path = raw.decode()
             if kind == DELETE:
                 ops.append(Delete(path))
                 continue
             (length,) = LENGTH.unpack_from(payload, pos)
-            data, pos = _take(payload, pos + LENGTH.size, length)
+            data, pos = _slice(payload, pos + LENGTH.size, length)
             if kind not in (CREATE, SET):
                 raise ValueError(f"an operation of kind {kind}")
             ops.append(Create(path, data) if kind == CREATE else Set(path, data))
-    except struct.error as fault:
-        raise ValueError(str(fault)) from None
+    except struct.error as error:
+        raise ValueError(str(error)) from None
     return ops
 
 
-def _take(payload: bytes, pos: int, size: int) -> tuple[bytes, int]:
-    """`size` bytes and the position after them."""
+def _slice(payload: bytes, pos: int, size: int) -> tuple[bytes, int]:
+    """Return `size` bytes and the position after them. Raises ValueError."""
     end = pos + size
     if end > len(payload):
         raise ValueError(f"{size} bytes where {len(payload) - pos} remain")
@@ -95,30 +91,30 @@ def frame(payload: bytes) -> bytes:
 
 
 def unframe(buf: bytes, pos: int) -> bytes | None:
-    """The payload of the whole and undamaged frame at `pos`, else None."""
+    """Return the payload of the frame at `pos`; None if it is incomplete or damaged."""
     if pos + FRAME.size > len(buf):
         return None
     length, crc = FRAME.unpack_from(buf, pos)
     end = pos + FRAME.size + length
     if length < NUMBER.size or end > len(buf):
         return None
-    # Not copied before it is known to be one.
+    # Copied only if it is valid.
     payload = memoryview(buf)[pos + FRAME.size : end]
     return bytes(payload) if zlib.crc32(payload) == crc else None
 
 
 def next_record(buf: bytes, start: int) -> int:
-    """Where the first whole record from `start` on is, at whatever byte; the end if there is none.
+    """Return the position of the first valid record from `start` on, at any byte; the end if there is none.
 
-    Raises ValueError when too much looks like one to find out.
+    Raises ValueError if too many bytes look like records.
     """
-    budget = SEARCHED_AT_LEAST + SEARCHED_PER_BYTE * len(buf)
+    budget = MIN_CRC_BYTES + CRC_BYTES_PER_BYTE * len(buf)
     for pos in range(start, len(buf) - FRAME.size):
         length, _ = FRAME.unpack_from(buf, pos)
         if NUMBER.size <= length <= len(buf) - FRAME.size - pos:
             budget -= length
             if budget < 0:
-                raise ValueError("too much looks like a record")
+                raise ValueError("too many bytes that only look like records")
             if unframe(buf, pos) is not None:
                 return pos
     return len(buf)
@@ -133,33 +129,33 @@ def encode_snapshot(tree: DataTree, number: int) -> bytes:
 
 
 def load_snapshot(buf: bytes, tree: DataTree) -> int:
-    """Fills an empty tree; gives the number of the last change that the snapshot holds. Raises Damaged."""
+    """Load a snapshot into an empty tree; returns the number of its last change. Raises JournalCorrupted."""
     payload = unframe(buf, 0)
     if payload is None or FRAME.size + len(payload) != len(buf):
         raise JournalCorrupted("", "the coordination snapshot is damaged")
     (number,) = NUMBER.unpack_from(payload)
     try:
         _load_nodes(payload, NUMBER.size, tree)
-    except (ValueError, LookupError, struct.error) as fault:
-        raise JournalCorrupted("", f"the coordination snapshot cannot be understood: {fault}") from None
+    except (ValueError, LookupError, struct.error) as error:
+        raise JournalCorrupted("", f"the coordination snapshot cannot be decoded: {error}") from None
     return int(number)
 
 
 def _load_nodes(payload: bytes, pos: int, tree: DataTree) -> None:
     while pos < len(payload):
         name_size, version, data_size = NODE.unpack_from(payload, pos)
-        raw, pos = _take(payload, pos + NODE.size, name_size)
+        raw, pos = _slice(payload, pos + NODE.size, name_size)
         path = raw.decode()
-        data, pos = _take(payload, pos, data_size)
+        data, pos = _slice(payload, pos, data_size)
         if path in tree.nodes:
-            raise ValueError(f"{path!r} is there twice")
+            raise ValueError(f"{path!r} occurs twice")
         parent, _, name = path.rpartition("/")
         tree.nodes[parent].children.add(name)
         tree.nodes[path] = DataNode(data, version)
 
 
 class Journal:
-    """The two files in a directory. Every method blocks: call them through offload, one at a time."""
+    """The snapshot and the journal in a directory. All methods block: call them in a thread, one at a time."""
 
     def __init__(self, disk: "Disk", directory: str) -> None:
         self._disk = disk
@@ -171,15 +167,14 @@ class Journal:
         self._size = 0
         self._compact_at = COMPACT_AT_BYTES
         self._has_snapshot = False
-        # Files that somebody has removed, by name.
+        # The paths of files that were removed while the store runs.
         self.missing: list[str] = []
 
     def load(self) -> DataTree:
-        """The tree as of the last change; a torn last record is cut off. All of it is durable then.
+        """Read the files; returns the tree after the last change, which is durable then.
 
-        `missing` has the journal's name afterwards if there was a snapshot only.
-
-        Raises Damaged, Lost, OSError.
+        An incomplete record at the end of the journal is truncated. If there is a snapshot but no journal, the journal
+        is in `missing` afterwards. Raises JournalCorrupted, JournalFailed, OSError.
         """
         self._disk.makedirs(self._directory)
         tree = DataTree()
@@ -201,15 +196,18 @@ class Journal:
         return tree
 
     def _make_durable(self, tree: DataTree) -> None:
-        """The last process may have ended between a write and its sync, or because a sync has failed. The system
-        takes what was not written then for written, so another sync would not do: it is all written anew."""
+        """Write everything again.
+
+        The last process may have ended between a write and its sync, or because a sync failed. The kernel may then
+        consider pages clean that were never written, so another sync would not write them.
+        """
         assert self._file is not None
         if self._size:
             try:
                 self.compact(encode_snapshot(tree, self._number))
                 return
             except OSError:
-                # No room for a snapshot. Of an earlier failure nothing is known, so a sync may be enough.
+                # No room for a snapshot. It is unknown whether a sync failed earlier, so a sync may be enough.
                 self._file.fdatasync()
         self._disk.sync_dir(self._directory)
 
@@ -222,30 +220,31 @@ class Journal:
             if number > self._number:
                 try:
                     tree.apply(decode_ops(payload, NUMBER.size), 0)
-                except (ValueError, CoordinationError) as fault:
+                except (ValueError, CoordinationError) as error:
                     raise JournalCorrupted(
-                        self._journal, f"the record at byte {pos} cannot be applied: {fault}"
+                        self._journal, f"the record at byte {pos} cannot be applied: {error}"
                     ) from None
                 self._number = number
             pos += FRAME.size + len(payload)
         try:
-            follows = next_record(buf, pos + 1) < len(buf)
+            has_following = next_record(buf, pos + 1) < len(buf)
         except ValueError:
-            follows = True
-        if follows:
-            # Only the last record can be torn by a crash: each was synced before the next one was written.
+            has_following = True
+        if has_following:
+            # A crash can tear only the last record: each record is synced before the next one is written.
             raise JournalCorrupted(self._journal, f"the record at byte {pos} is damaged and others follow it")
         self._size = pos
 
     def _gap(self, number: int) -> str:
-        """What to say of a journal in which the change `number` is next."""
+        """Return the error message for a journal that continues with change `number`."""
         if self._has_snapshot or self._number:
             return f"changes {self._number + 1} to {number - 1} are missing"
         return f"it begins with change {number}, and {self._snapshot}, which has those before, is missing"
 
     def append(self, ops: Sequence[Op]) -> None:
-        """Makes changes durable, unless files are `missing` afterwards. OSError: nothing was changed, the next
-        attempt may succeed. Lost: nobody knows.
+        """Append a record with these operations and sync it. If `missing` is not empty then, it is not durable yet.
+
+        Raises OSError if nothing was written, and JournalFailed.
         """
         assert self._file is not None
         record = frame(NUMBER.pack(self._number + 1) + encode_ops(ops))
@@ -253,33 +252,33 @@ class Journal:
             if self._file.append(record) < len(record):
                 raise OSError(ENOSPC, "no room for the coordination journal")
         except OSError:
-            # A read-only file system refuses every cut, and has written nothing.
+            # A read-only file system has written nothing, and does not allow to truncate.
             if self._file.size() != self._size:
-                self._cut(self._size)
+                self._truncate(self._size)
             raise
         try:
             self._file.fdatasync()
-        except OSError as fault:
-            raise JournalFailed(self._journal, f"sync failed: {fault}") from fault
+        except OSError as error:
+            raise JournalFailed(self._journal, f"sync failed: {error}") from error
         self._number += 1
         self._size += len(record)
-        self.look()
+        self.check_files()
 
-    def look(self) -> None:
-        """See whether the files are there."""
+    def check_files(self) -> None:
+        """Set `missing`."""
         expected = [self._journal, self._snapshot] if self._has_snapshot else [self._journal]
         self.missing = [path for path in expected if not self._disk.exists(path)]
 
-    def _cut(self, size: int) -> None:
+    def _truncate(self, size: int) -> None:
         assert self._file is not None
         try:
             self._file.truncate(size)
-        except OSError as fault:
-            raise JournalFailed(self._journal, f"cutting it failed: {fault}") from fault
+        except OSError as error:
+            raise JournalFailed(self._journal, f"truncate failed: {error}") from error
 
     @property
     def number(self) -> int:
-        """Of the last durable change."""
+        """The sequence number of the last durable change."""
         return self._number
 
     @property
@@ -287,9 +286,9 @@ class Journal:
         return self._size > self._compact_at
 
     def compact(self, snapshot: bytes) -> None:
-        """Replaces the journal by a snapshot of everything in it; makes both files anew if they are missing.
+        """Write a snapshot of the tree and truncate the journal; creates the files if they are missing.
 
-        OSError: the journal stays and grows on.
+        Raises OSError if the journal is unchanged, and JournalFailed.
         """
         assert self._file is not None
         self._compact_at *= 2
@@ -298,14 +297,14 @@ class Journal:
         self._disk.write_atomic(self._snapshot, snapshot)
         self._has_snapshot = True
         if self._journal in self.missing:
-            # Whoever holds the file without a name writes for nobody.
+            # The open file has been deleted.
             self._file = self._disk.open(self._journal, create=True)
             self._disk.sync_dir(self._directory)
-        self._cut(0)
+        self._truncate(0)
         try:
             self._file.fdatasync()
-        except OSError as fault:
-            raise JournalFailed(self._journal, f"sync failed: {fault}") from fault
+        except OSError as error:
+            raise JournalFailed(self._journal, f"sync failed: {error}") from error
         self._size = 0
         self._compact_at = max(COMPACT_AT_BYTES, 4 * len(snapshot))
         self.missing = []

@@ -1,4 +1,4 @@
-"""Who watches which nodes, in a coordination service that keeps this itself."""
+"""The watches of an embedded or simulated coordination service."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
@@ -9,7 +9,7 @@ K = TypeVar("K")
 
 
 class WatchManager(Generic[K]):
-    """Watches that fire once. A watcher is named by a key; it hears of an event once, the earliest watcher first."""
+    """Watches that fire once, in the order in which they were set. `K` identifies a watcher."""
 
     def __init__(self) -> None:
         # By path; a dict keeps the order of registration.
@@ -17,20 +17,22 @@ class WatchManager(Generic[K]):
         self._of_children: dict[str, dict[K, None]] = {}
 
     def add(self, path: str, watcher: K, *, children: bool = False) -> None:
+        """Watch a node, or its list of children."""
         watches = self._of_children if children else self._of_nodes
         watches.setdefault(path, {})[watcher] = None
 
     def forget(self, is_gone: Callable[[K], bool]) -> None:
+        """Remove the watches of watchers that are gone."""
         for watches in (self._of_nodes, self._of_children):
             for path in list(watches):
-                left = {watcher: None for watcher in watches[path] if not is_gone(watcher)}
-                if left:
-                    watches[path] = left
+                remaining = {watcher: None for watcher in watches[path] if not is_gone(watcher)}
+                if remaining:
+                    watches[path] = remaining
                 else:
                     del watches[path]
 
     def fire(self, events: Iterable[WatchEvent]) -> Iterator[tuple[K, WatchEvent]]:
-        """Who hears what; they watch no longer."""
+        """Remove the watches that events fire; yields (watcher, event)."""
         for event in events:
             watches = self._of_children if event.kind == "children" else self._of_nodes
             watchers = watches.pop(event.path, {})

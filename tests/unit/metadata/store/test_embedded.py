@@ -357,7 +357,7 @@ def test_removed_files_are_written_anew_by_a_clean_stop(removed: list[str]):
 @pytest.mark.parametrize("removed", REMOVED)
 def test_removed_files_are_noticed_when_nothing_changes(removed: list[str], monkeypatch: pytest.MonkeyPatch):
     async def story():
-        monkeypatch.setattr(embedded, "LOOK_S", 0.001)
+        monkeypatch.setattr(embedded, "FILE_CHECK_INTERVAL_S", 0.001)
         disk = MemoryDisk()
         await with_both_files(disk)
         for path in removed:
@@ -430,7 +430,7 @@ def test_a_start_without_the_journal_says_that_changes_are_lost(caplog: pytest.L
         assert await nodes(disk) == ["a"]
 
     run(story)
-    assert "coordination file missing at the start" in caplog.text
+    assert "coordination file missing at startup" in caplog.text
 
 
 # A full disk.

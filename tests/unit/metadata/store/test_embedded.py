@@ -41,7 +41,7 @@ async def opened(disk: MemoryDisk) -> EmbeddedStore:
     return await EmbeddedStore.open(make_environment(disk), DIR)
 
 
-def test_versions_compare_and_set():
+def test_a_set_with_the_wrong_version_fails():
     async def story():
         session = (await opened(MemoryDisk())).session()
         await session.create("/a", b"one")
@@ -92,7 +92,7 @@ def test_a_multi_makes_all_changes_or_none(op: Any, error: type[CoordinationErro
     run(story)
 
 
-def test_get_many_gives_none_for_what_is_not_there():
+def test_get_many_returns_none_for_nodes_that_do_not_exist():
     async def story():
         session = (await opened(MemoryDisk())).session()
         await session.create("/a", b"1")
@@ -101,7 +101,7 @@ def test_get_many_gives_none_for_what_is_not_there():
     run(story)
 
 
-def test_ephemeral_nodes_go_with_their_session_and_are_never_on_disk():
+def test_ephemeral_nodes_are_deleted_with_their_session_and_are_never_on_disk():
     async def story():
         disk = MemoryDisk()
         store = await opened(disk)
@@ -119,7 +119,7 @@ def test_ephemeral_nodes_go_with_their_session_and_are_never_on_disk():
     run(story)
 
 
-def test_an_expired_session_hears_of_it():
+def test_an_expired_session_calls_back():
     async def story():
         session = (await opened(MemoryDisk())).session()
         heard = []
@@ -167,7 +167,7 @@ def test_watches_fire_once_after_the_change_is_durable():
     run(story)
 
 
-def test_operations_that_wait_together_share_one_sync():
+def test_waiting_operations_share_one_sync():
     async def story():
         disk = MemoryDisk()
         session = (await opened(disk)).session()
@@ -180,7 +180,7 @@ def test_operations_that_wait_together_share_one_sync():
     run(story)
 
 
-def test_everything_acknowledged_survives_power_loss_and_nothing_torn_does():
+def test_acknowledged_changes_survive_a_power_loss_and_torn_records_are_dropped():
     async def story():
         for torn in range(60):
             disk = MemoryDisk()
@@ -206,7 +206,7 @@ def test_everything_acknowledged_survives_power_loss_and_nothing_torn_does():
     run(story)
 
 
-def test_after_a_failed_sync_nothing_is_answered():
+def test_after_a_failed_sync_every_operation_fails():
     async def story():
         disk = MemoryDisk()
         session = (await opened(disk)).session()
@@ -221,7 +221,7 @@ def test_after_a_failed_sync_nothing_is_answered():
     run(story)
 
 
-def test_a_full_disk_refuses_and_recovers():
+def test_changes_fail_while_the_disk_is_full():
     async def story():
         disk = MemoryDisk()
         session = (await opened(disk)).session()
@@ -237,7 +237,7 @@ def test_a_full_disk_refuses_and_recovers():
     run(story)
 
 
-def test_damage_in_the_middle_of_the_journal_refuses_to_start():
+def test_a_start_with_a_damaged_journal_fails():
     async def story():
         disk = MemoryDisk()
         session = (await opened(disk)).session()
@@ -250,7 +250,7 @@ def test_damage_in_the_middle_of_the_journal_refuses_to_start():
     run(story)
 
 
-def test_the_journal_is_compacted_and_nothing_is_lost():
+def test_the_journal_is_compacted_without_loss():
     async def story():
         disk = MemoryDisk()
         session = (await opened(disk)).session()
@@ -269,7 +269,7 @@ def test_the_journal_is_compacted_and_nothing_is_lost():
     run(story)
 
 
-def test_a_crash_between_snapshot_and_cut_replays_nothing_twice():
+def test_a_crash_before_the_truncation_of_a_compacted_journal_replays_nothing_twice():
     async def story():
         disk = MemoryDisk()
         session = (await opened(disk)).session()
@@ -279,14 +279,14 @@ def test_a_crash_between_snapshot_and_cut_replays_nothing_twice():
             await session.set("/n", b"x" * 50_000)
             await settle()
         version = (await session.get("/n")).version
-        # The journal as it was before the cut: every record is in the snapshot already.
+        # The journal before it was truncated: every record is in the snapshot, too.
         disk.files[f"{DIR}/coordination.journal"].data[:] = before
         assert (await (await opened(disk)).session().get("/n")).version == version
 
     run(story)
 
 
-def test_a_damaged_snapshot_refuses_to_start():
+def test_a_start_with_a_damaged_snapshot_fails():
     async def story():
         disk = MemoryDisk()
         session = (await opened(disk)).session()
@@ -301,7 +301,7 @@ def test_a_damaged_snapshot_refuses_to_start():
     run(story)
 
 
-# Somebody removes files while the store runs.
+# Files are removed while the store runs.
 
 JOURNAL, SNAPSHOT = f"{DIR}/coordination.journal", f"{DIR}/coordination.snapshot"
 REMOVED = [[SNAPSHOT], [JOURNAL], [SNAPSHOT, JOURNAL]]
@@ -323,14 +323,14 @@ async def nodes(disk: MemoryDisk) -> list[str]:
 
 
 @pytest.mark.parametrize("removed", REMOVED)
-def test_removed_files_are_written_anew_with_the_next_change(removed: list[str], caplog: pytest.LogCaptureFixture):
+def test_removed_files_are_rewritten_with_the_next_change(removed: list[str], caplog: pytest.LogCaptureFixture):
     async def story():
         disk = MemoryDisk()
         session = (await with_both_files(disk)).session()
         for path in removed:
             del disk.files[path]
         await session.create("/c", b"")
-        # Before its author is told: the process may be killed now.
+        # Before the call returns: the process may be killed now.
         assert await nodes(disk) == ["a", "b", "c"]
         await session.create("/d", b"")
         assert await nodes(disk) == ["a", "b", "c", "d"]
@@ -342,7 +342,7 @@ def test_removed_files_are_written_anew_with_the_next_change(removed: list[str],
 
 
 @pytest.mark.parametrize("removed", REMOVED)
-def test_removed_files_are_written_anew_by_a_clean_stop(removed: list[str]):
+def test_removed_files_are_rewritten_by_a_clean_stop(removed: list[str]):
     async def story():
         disk = MemoryDisk()
         store = await with_both_files(disk)
@@ -355,7 +355,7 @@ def test_removed_files_are_written_anew_by_a_clean_stop(removed: list[str]):
 
 
 @pytest.mark.parametrize("removed", REMOVED)
-def test_removed_files_are_noticed_when_nothing_changes(removed: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_removed_files_are_rewritten_even_if_nothing_changes(removed: list[str], monkeypatch: pytest.MonkeyPatch):
     async def story():
         monkeypatch.setattr(embedded, "FILE_CHECK_INTERVAL_S", 0.001)
         disk = MemoryDisk()
@@ -371,13 +371,13 @@ def test_removed_files_are_noticed_when_nothing_changes(removed: list[str], monk
     run(story)
 
 
-def test_files_that_cannot_be_written_anew_are_a_matter_for_the_log(caplog: pytest.LogCaptureFixture):
+def test_removed_files_that_cannot_be_rewritten_are_logged_once(caplog: pytest.LogCaptureFixture):
     async def story():
         disk = MemoryDisk()
         session = (await with_both_files(disk)).session()
         del disk.files[SNAPSHOT]
         for _ in range(3):
-            # For a change, and not for a snapshot.
+            # There is room for a change, but not for a snapshot.
             disk.room = 30
             await session.set("/a", b"x")
         disk.room = None
@@ -393,7 +393,7 @@ def test_files_that_cannot_be_written_anew_are_a_matter_for_the_log(caplog: pyte
     ]
 
 
-def test_a_start_without_the_snapshot_is_refused_and_says_what_is_missing():
+def test_a_start_without_the_snapshot_fails_and_names_it():
     async def story():
         disk = MemoryDisk()
         await with_both_files(disk)
@@ -406,7 +406,7 @@ def test_a_start_without_the_snapshot_is_refused_and_says_what_is_missing():
     run(story)
 
 
-def test_a_journal_in_which_changes_are_missing_is_refused():
+def test_a_start_with_a_gap_in_the_journal_fails():
     async def story():
         disk = MemoryDisk()
         session = (await opened(disk)).session()
@@ -422,7 +422,7 @@ def test_a_journal_in_which_changes_are_missing_is_refused():
     run(story)
 
 
-def test_a_start_without_the_journal_says_that_changes_are_lost(caplog: pytest.LogCaptureFixture):
+def test_a_start_without_the_journal_logs_that_changes_are_lost(caplog: pytest.LogCaptureFixture):
     async def story():
         disk = MemoryDisk()
         await with_both_files(disk)
@@ -436,7 +436,7 @@ def test_a_start_without_the_journal_says_that_changes_are_lost(caplog: pytest.L
 # A full disk.
 
 
-def test_what_every_session_writes_anew_may_wait_for_room():
+def test_per_session_writes_stay_in_memory_while_the_disk_is_full():
     async def story():
         disk = MemoryDisk()
         session = (await opened(disk)).session()

@@ -1,4 +1,4 @@
-"""The journal against a model: whatever was acknowledged is there after any crash, and nothing that was not written."""
+"""The journal against a model: after any crash, acknowledged changes are there, and nothing that was not written."""
 
 import asyncio
 from contextlib import suppress
@@ -20,7 +20,7 @@ OPS = st.one_of(
     st.builds(Delete, st.sampled_from(PATHS)),
 )
 MULTIS = st.lists(OPS, min_size=1, max_size=3)
-# A multi; None stops the broker; a number takes the power away and leaves so many unsynced bytes.
+# A multi, None for a stop of the broker, or a power loss that keeps this number of unsynced bytes.
 STEPS = st.lists(st.one_of(MULTIS, st.none(), st.integers(0, 120)), max_size=25)
 State = dict[str, tuple[bytes, int]]
 
@@ -65,5 +65,5 @@ def test_acknowledged_changes_survive(steps: list[Any]):
 
 
 @given(st.lists(OPS, max_size=10))
-def test_operations_come_back_as_they_were_written(ops: list[Op]):
+def test_encoded_operations_are_decoded_to_the_same(ops: list[Op]):
     assert decode_ops(encode_ops(ops), 0) == ops

@@ -28,14 +28,15 @@ from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store.coordination import Coordination, SessionExpired
 from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.replica.assignments import Assignments
+from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
-from kbroker.replica.logs.housekeeping import Housekeeping
+from kbroker.replica.logs.data_directory import DataDirectory
 from kbroker.replica.logs.log_cleaner import LogCleaner
 from kbroker.replica.logs.log_manager import LogManager
+from kbroker.replica.logs.scheduled_tasks import ScheduledTasks
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.environment import UNLIMITED, Descriptors, Environment
+from kbroker.runtime.environment import UNLIMITED_DESCRIPTORS, DescriptorLimits, Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.processes import Processes, RealClock
@@ -78,29 +79,30 @@ class Broker:
 
     async def start(self) -> str:
         """Come up whole, then accept clients; gives the bootstrap address. Raises OSError, ConfigError."""
-        self.environment.set_threads(self.config.num_io_threads)
+        self.environment.set_thread_count(self.config.num_io_threads)
         for line in no_effect_warnings(ConfigResourceType.BROKER, self.config.static_configs):
             log.warning("config without effect", reason=line)
-        logs = LogManager(self.environment, self.config.log_dirs[0], lambda: self.config)
-        await logs.lock()
-        self._started.append(logs.unlock)
-        await logs.check_owner(self.config.node_id)
+        directory = DataDirectory(self.environment, self.config.log_dirs[0])
+        await directory.lock()
+        self._started.append(directory.unlock)
+        await directory.check_owner(self.config.node_id)
         listener, advertised = self.config.listeners[0], self.config.advertised_listeners[0]
         port = await self._server.bind(listener.host or None, listener.port)
         self._started.append(self._server.stop)
         node = BrokerRegistration(
             self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack
         )
-        member = await self._join(node, logs)
+        member = await self._join(node, directory)
+        logs = LogManager(self.environment, directory.path, lambda: self.config)
         replicas = ReplicaManager(self.environment, node.id, member.image, logs)
-        replicas.dirty_partitions.held = not member.has_new_epochs
+        replicas.maintenance.appends_suspended = not member.has_new_epochs
         self._configure(member)
-        assignments = Assignments(self.environment, replicas, member.image)
-        await assignments.start(log.warning)
-        self._started.append(assignments.stop)
-        member.add_listener(assignments.on_delta)
+        assigned = AssignedPartitions(self.environment, replicas, member.image)
+        await assigned.start()
+        self._started.append(assigned.stop)
+        member.add_listener(assigned.apply_delta)
         self.services = self._services(member, replicas)
-        await self._start_rooms(member, replicas, assignments)
+        await self._start_rooms(member, replicas, assigned)
         await self._server.serve(self.services)
         # Before all else: requests are not answered by a broker that is half gone.
         self._started.append(self._server.stop)
@@ -115,22 +117,22 @@ class Broker:
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
-    async def _join(self, node: BrokerRegistration, logs: LogManager) -> ClusterMember:
+    async def _join(self, node: BrokerRegistration, directory: DataDirectory) -> ClusterMember:
         patience_s = FORMER_SESSION_S
         if self._coordination is None:
             # Sessions of a store in this process end with the process.
             patience_s = 0.0
-            self._store = await EmbeddedStore.open(self.environment, f"{logs.path}/coordination", self.fail)
+            self._store = await EmbeddedStore.open(self.environment, f"{directory.path}/coordination", self.fail)
             self._started.append(self._store.close)
             if self._store.is_empty:
-                logs.check_new(f"{logs.path}/coordination")
+                directory.check_new(f"{directory.path}/coordination")
             self._coordination = self._store.session()
         # Another broker may lead by then what this one still thinks to lead.
         self._coordination.on_expired(lambda: self.fail(SessionExpired()))
         self._started.append(self._coordination.close)
 
         async def admit(cluster_id: str) -> None:
-            await logs.check_owner(node.id, cluster_id)
+            await directory.check_owner(node.id, cluster_id)
 
         member = await join_cluster(
             self.environment, self._coordination, node, lambda: self.config, self.fail, patience_s, admit
@@ -163,41 +165,45 @@ class Broker:
             producer_ids=member.producer_ids,
         )
 
-    async def _start_rooms(self, member: ClusterMember, replicas: ReplicaManager, assignments: Assignments) -> None:
+    async def _start_rooms(self, member: ClusterMember, replicas: ReplicaManager, assigned: AssignedPartitions) -> None:
         groups, transactions = self.services.groups, self.services.transactions
         member.add_listener(groups.on_delta)
         member.add_listener(transactions.on_delta)
-        member.add_listener(lambda delta: self._on_delta(member, assignments, delta))
+        member.add_listener(lambda delta: self._on_delta(member, assigned, delta))
         await groups.start()
         self._started.append(groups.stop)
         await transactions.start()
         # Before the groups: what it completes goes to them.
         self._started.append(transactions.stop)
-        housekeeping = Housekeeping(self.environment, replicas, assignments, lambda: self.config)
-        housekeeping.start()
-        self._started.append(housekeeping.stop)
-        cleaning = LogCleaner(self.environment, replicas, lambda: self.config)
-        cleaning.start()
-        self._started.append(cleaning.stop)
-        upkeep = replicas.dirty_partitions
+        scheduled_tasks = ScheduledTasks(self.environment, replicas, assigned, lambda: self.config)
+        scheduled_tasks.start()
+        self._started.append(scheduled_tasks.stop)
+        log_cleaner = LogCleaner(self.environment, replicas, lambda: self.config)
+        log_cleaner.start()
+        self._started.append(log_cleaner.stop)
+        maintenance = replicas.maintenance
 
         async def renew_epochs() -> None:
-            upkeep.held = not await member.renew_epochs()
+            maintenance.appends_suspended = not await member.renew_epochs()
 
         renewal = PeriodicTask(
-            self.environment, "new leader epochs", lambda: RENEWAL_MS, renew_epochs, lambda: upkeep.held
+            self.environment,
+            "new leader epochs",
+            lambda: RENEWAL_MS,
+            renew_epochs,
+            lambda: maintenance.appends_suspended,
         )
         renewal.schedule()
         self._started.append(renewal.stop)
 
-    async def _on_delta(self, member: ClusterMember, assignments: Assignments, delta: MetadataDelta) -> None:
+    async def _on_delta(self, member: ClusterMember, assigned: AssignedPartitions, delta: MetadataDelta) -> None:
         """Dynamic broker configs take effect: the brokers' common ones, and this broker's over them."""
         own = str(self.config.node_id)
         if any(ConfigResource(ConfigResourceType.BROKER, name) in delta.configs for name in ("", own)):
             self._configure(member)
             self.services.config = self.config
             self._server.configure(self.config)
-            assignments.reconfigure()
+            assigned.update_configs()
 
     def _configure(self, member: ClusterMember) -> None:
         common = member.image.overrides(ConfigResourceType.BROKER, "")
@@ -205,7 +211,7 @@ class Broker:
         self.config, complaints = self.config.with_stored_dynamic(common, own)
         for line in complaints:
             log.warning("stored config left out", reason=line)
-        self.environment.set_threads(self.config.num_io_threads)
+        self.environment.set_thread_count(self.config.num_io_threads)
 
     def fail(self, reason: BaseException) -> None:
         """Something without which the broker must not go on is lost."""
@@ -248,15 +254,15 @@ class Threads:
 def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
     """The machine as it is."""
     threads = Threads(loop)
-    descriptors = Descriptors.of(_file_limit())
+    descriptors = DescriptorLimits.of(_file_limit())
     return Environment(
         loop=loop,
         clock=RealClock(),
         disk=RealDisk(descriptors.files),
         random=SystemRandom(),
         offload=threads,
-        apart=Processes(loop),
-        set_threads=threads.resize,
+        process_runner=Processes(loop),
+        set_thread_count=threads.resize,
         descriptors=descriptors,
     )
 
@@ -313,7 +319,7 @@ def _stop_signals() -> list[signal.Signals]:
 def _file_limit() -> int:
     """The number of file descriptors that the process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft if soft != resource.RLIM_INFINITY else UNLIMITED.limit
+    return soft if soft != resource.RLIM_INFINITY else UNLIMITED_DESCRIPTORS.limit
 
 
 def _raise_file_limit() -> None:

@@ -152,15 +152,15 @@ def partitions(services: Services, page: Page) -> Iterator[None]:
     page.add(_REPLICAS + "leadercount", leaders)
     page.add(_REPLICAS + "underreplicatedpartitions", under_replicated)
     page.add(_REPLICAS + "underminisrpartitioncount", under_min)
-    page.add(_REPLICAS + "offlinereplicacount", offline + len(replicas.dirty_partitions.missing))
+    page.add(_REPLICAS + "offlinereplicacount", offline + len(replicas.maintenance.unopened))
     page.add(_REPLICAS + "produceridcount", producers)
-    work = replicas.dirty_partitions.work
-    page.add("kbroker_compactions_running", len(replicas.dirty_partitions.cleaning))
-    page.add("kbroker_compactions_total", work.compactions)
-    page.add("kbroker_compaction_failures_total", work.compaction_failures)
-    page.add("kbroker_compaction_seconds_total", work.compaction_ms / 1000)
-    page.add("kbroker_compaction_reclaimed_bytes_total", work.reclaimed_bytes)
-    page.add("kbroker_retention_segments_total", work.retention_segments)
+    stats = replicas.maintenance.stats
+    page.add("kbroker_compactions_running", len(replicas.maintenance.compactions))
+    page.add("kbroker_compactions_total", stats.compactions)
+    page.add("kbroker_compaction_failures_total", stats.compaction_failures)
+    page.add("kbroker_compaction_seconds_total", stats.compaction_ms / 1000)
+    page.add("kbroker_compaction_reclaimed_bytes_total", stats.reclaimed_bytes)
+    page.add("kbroker_retention_segments_total", stats.retention_segments)
     yield
     _traffic(services, page, messages, size)
 

@@ -27,7 +27,7 @@ from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, 
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_internal_topic
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.topic_names import ZERO_UUID, collision_key, repeated_names
-from kbroker.runtime.turnstile import Turnstile
+from kbroker.runtime.mutex import Mutex
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Controller:
         self._image = loader.image
         self._random = random
         self._config = config
-        self._lock = Turnstile(loop)
+        self._lock = Mutex(loop)
         self._writer = MetadataWriter(node_id, coordination, loader, loop)
 
     @property

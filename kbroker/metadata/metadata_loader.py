@@ -24,7 +24,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Unavailable, WatchEvent
-from kbroker.runtime.turnstile import Turnstile
+from kbroker.runtime.mutex import Mutex
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
@@ -66,7 +66,7 @@ class MetadataLoader:
         self._coordination = coordination
         self._loop = loop
         self._on_failure = on_failure
-        self._lock = Turnstile(loop)
+        self._lock = Mutex(loop)
         # Whether brokers or the controller may have changed since they were last read.
         self._members_changed = True
         self._loaded = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import BadVersion, CoordinationError
-from kbroker.runtime.turnstile import Turnstile
+from kbroker.runtime.mutex import Mutex
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class ProducerIdManager:
     def __init__(self, coordination: Coordination, loop: AbstractEventLoop) -> None:
         self._coordination = coordination
         self._loop = loop
-        self._lock = Turnstile(loop)
+        self._lock = Mutex(loop)
         # The ids of the current block that are not allocated yet: from _next to _end, exclusive.
         self._next = 0
         self._end = 0

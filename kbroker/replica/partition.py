@@ -28,15 +28,13 @@ OnCommitted = Callable[[ErrorCode], None]
 
 
 class AppendListener(Protocol):
-    """The replica manager's DirtyPartitions, which syncs and compacts what was appended."""
+    """The PartitionMaintenance of the replica manager, which flushes and compacts the logs."""
 
-    def on_append(self, partition: Partition, now_ms: int) -> None: ...
+    def on_append(self, partition: Partition, now_ms: int) -> None:
+        """Records were appended. With `flush_before_ack`: sync the log, then call `advance_high_watermark`."""
+        ...
 
     def on_append_failed(self, partition: Partition) -> None: ...
-
-    def request_flush(self, partition: Partition) -> None:
-        """Sync the log, then call `advance_high_watermark`."""
-        ...
 
 
 def waits_for_flush(config: TopicConfig) -> bool:
@@ -222,9 +220,7 @@ class Partition:
         self._uncommitted_bytes += size
         self.bytes_in += size
         self._append_listener.on_append(self, now_ms)
-        if self.flush_before_ack:
-            self._append_listener.request_flush(self)
-        else:
+        if not self.flush_before_ack:
             self.advance_high_watermark()
 
     # The high watermark.

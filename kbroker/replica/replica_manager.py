@@ -1,6 +1,6 @@
 """The partitions on this broker: API handlers and coordinators append to them through the replica manager.
 
-Which partitions there are is decided in assignments.py.
+assigned_partitions.py adds and removes them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.replica.logs.dirty_partitions import DirtyPartitions
 from kbroker.replica.logs.log_manager import LogManager
+from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.replica.partition import ACKS_ALL, OnCommitted, Partition
 from kbroker.replica.produce.batch_validation import NotOneBatchError
 from kbroker.replica.produce.delayed_produce import NO_RECORD_ERRORS, DelayedProduce, UnacknowledgedBatch
@@ -66,8 +66,8 @@ class ReplicaManager:
         self.purgatory = Purgatory(environment)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
-        self.dirty_partitions = DirtyPartitions(environment)
-        logs.shortages.on_out_of_files = self.dirty_partitions.note_out_of_files
+        self.maintenance = PartitionMaintenance(environment)
+        logs.shortages.on_out_of_descriptors = self.maintenance.on_out_of_descriptors
         self.removed_totals = RemovedPartitionTotals()
         self._markers = MarkerAppends(environment)
         self._record_validator = RecordValidator(environment)
@@ -95,7 +95,7 @@ class ReplicaManager:
 
     def missing_error(self, key: TopicKey, index: int) -> ErrorCode:
         """Return the error code for a partition that `get` does not find."""
-        for tp, topic_id in self.dirty_partitions.missing.items():
+        for tp, topic_id in self.maintenance.unopened.items():
             if tp.partition == index and key in (tp.topic, topic_id):
                 return ErrorCode.KAFKA_STORAGE_ERROR
         is_unknown_id = isinstance(key, bytes) and key not in self._metadata.topics_by_id
@@ -122,7 +122,7 @@ class ReplicaManager:
         self.partitions.pop(partition.tp, None)
         self.removed_totals.add(partition)
         partition.close()
-        await self.dirty_partitions.forget(partition)
+        await self.maintenance.remove(partition)
 
     # Produce requests.
 
@@ -304,7 +304,7 @@ class ReplicaManager:
         self.purgatory.stop()
         for partition in self.partitions.values():
             partition.close()
-        await self.dirty_partitions.wait_for_flushes()
+        await self.maintenance.flusher.wait()
 
 
 def _add_result(

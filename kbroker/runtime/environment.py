@@ -39,7 +39,7 @@ class Offload(Protocol):
     def __call__(self, fn: Callable[..., T], /, *args: object) -> Awaitable[T]: ...
 
 
-class ProcessTask(Protocol):
+class ProcessFunction(Protocol):
     """What can be done in another process: a function of a module, which is given the disk, clocks, a way to wait for
     some seconds, and its task, and gives its result."""
 
@@ -65,10 +65,10 @@ class ProcessJob(Protocol):
 class ProcessRunner(Protocol):
     """Does a job in a process of its own that gets only what time and disk the others leave."""
 
-    def __call__(self, job: ProcessTask, task: bytes, /) -> ProcessJob: ...
+    def __call__(self, job: ProcessFunction, task: bytes, /) -> ProcessJob: ...
 
 
-class Descriptors(NamedTuple):
+class DescriptorLimits(NamedTuple):
     """How the file descriptors of the process (RLIMIT_NOFILE) are divided.
 
     The system assigns the lowest free number. A connection whose number is not below `connections` is refused, and the
@@ -82,13 +82,13 @@ class Descriptors(NamedTuple):
     connections: int
 
     @classmethod
-    def of(cls, limit: int) -> "Descriptors":
+    def of(cls, limit: int) -> "DescriptorLimits":
         """`limit`: the number of file descriptors that the process may have."""
         for_files = max(limit // 4, min(100, limit // 2))
         return cls(limit, limit - min(32, limit // 4), limit - for_files)
 
 
-UNLIMITED = Descriptors.of(1 << 30)
+UNLIMITED_DESCRIPTORS = DescriptorLimits.of(1 << 30)
 
 
 def _no_threads(count: int) -> None:
@@ -107,16 +107,16 @@ class Environment:
     disk: "Disk"
     random: "Random"
     offload: Offload
-    apart: ProcessRunner
-    set_threads: Callable[[int], None] = _no_threads
-    descriptors: Descriptors = UNLIMITED
+    process_runner: ProcessRunner
+    set_thread_count: Callable[[int], None] = _no_threads
+    descriptors: DescriptorLimits = UNLIMITED_DESCRIPTORS
 
-    async def turn(self) -> None:
+    async def yield_to_loop(self) -> None:
         """Let the others have a turn of the loop."""
-        turn = self.loop.create_future()
-        await _unless_cancelled(turn, self.loop.call_soon(turn.set_result, None))
+        yield_to_loop = self.loop.create_future()
+        await _unless_cancelled(yield_to_loop, self.loop.call_soon(yield_to_loop.set_result, None))
 
-    async def pause(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         again = self.loop.create_future()
         await _unless_cancelled(again, self.loop.call_later(seconds, again.set_result, None))
 

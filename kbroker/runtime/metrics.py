@@ -52,8 +52,8 @@ class RequestStats(Histogram):
         self.bytes_out = 0
 
 
-class LogWork:
-    """What housekeeping and compaction have done since the start; `reclaimed_bytes` of segments by compaction."""
+class MaintenanceStats:
+    """Compactions and retention since the start. `reclaimed_bytes`: by compaction."""
 
     __slots__ = ("compaction_failures", "compaction_ms", "compactions", "reclaimed_bytes", "retention_segments")
 
@@ -64,8 +64,8 @@ class LogWork:
         self.reclaimed_bytes = 0
         self.retention_segments = 0
 
-    def compacted(self, reclaimed: int, ms: int) -> None:
+    def add_compaction(self, reclaimed_bytes: int, duration_ms: int) -> None:
         self.compactions += 1
-        self.compaction_ms += ms
-        # Appends meanwhile may have been more than what was reclaimed.
-        self.reclaimed_bytes += max(reclaimed, 0)
+        self.compaction_ms += duration_ms
+        # Appends during the compaction may exceed what was reclaimed.
+        self.reclaimed_bytes += max(reclaimed_bytes, 0)

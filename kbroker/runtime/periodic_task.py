@@ -79,7 +79,7 @@ async def iterate_yielding(
     """Yield the items until `is_stopped()`; other callbacks run after every 50 items."""
     for number, item in enumerate(items):
         if number % ITEMS_PER_ITERATION == ITEMS_PER_ITERATION - 1:
-            await environment.turn()
+            await environment.yield_to_loop()
         if is_stopped():
             return
         yield item

@@ -18,7 +18,7 @@ from struct import Struct
 from typing import IO, TYPE_CHECKING, NoReturn
 
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.environment import ProcessJobFailed, ProcessTask
+from kbroker.runtime.environment import ProcessFunction, ProcessJobFailed
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -53,14 +53,14 @@ class Processes:
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
 
-    def __call__(self, job: ProcessTask, task: bytes, /) -> Child:
+    def __call__(self, job: ProcessFunction, task: bytes, /) -> Child:
         return Child(self._loop, job, task)
 
 
 class Child:
     """One process. It is started, fed and waited for in a thread of its own: that is what waiting costs least in."""
 
-    def __init__(self, loop: AbstractEventLoop, job: ProcessTask, task: bytes) -> None:
+    def __init__(self, loop: AbstractEventLoop, job: ProcessFunction, task: bytes) -> None:
         self.done: Future[bytes] = loop.create_future()
         self._loop = loop
         self._name = f"{getattr(job, '__module__', '')}:{getattr(job, '__name__', '')}"
@@ -156,7 +156,7 @@ def main() -> NoReturn:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     module, _, function = sys.argv[1].partition(":")
     try:
-        job: ProcessTask = getattr(__import__(module, fromlist=[function]), function)
+        job: ProcessFunction = getattr(__import__(module, fromlist=[function]), function)
         answer = _DONE + job(RealDisk(), RealClock(), time.sleep, task)
     except BaseException:
         from traceback import format_exc

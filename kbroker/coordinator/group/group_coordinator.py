@@ -191,7 +191,7 @@ class GroupCoordinator:
         """One partition per iteration of the event loop, so that many groups do not delay requests."""
         for context in self.runtime.contexts():
             context.shard.schedule_offset_expiration(self._config().offsets_retention_minutes * MINUTE_MS)
-            await self._environment.turn()
+            await self._environment.yield_to_loop()
 
     # Groups.
 

@@ -296,7 +296,7 @@ class CoordinatorContext(Generic[S]):
                 return
             for number, item in enumerate(items, 1):
                 if number % LOADED_RECORDS_PER_ITERATION == 0:
-                    await self._environment.turn()
+                    await self._environment.yield_to_loop()
                 if self.state is not CoordinatorState.LOADING:
                     return
                 if isinstance(item, LoadedMarker):

@@ -233,7 +233,7 @@ class TransactionCoordinator:
                     task = self._environment.loop.create_task(self._abort(metadata))
                     self._aborts.add(task)
                     task.add_done_callback(self._aborts.discard)
-            await self._environment.turn()
+            await self._environment.yield_to_loop()
 
     async def _abort(self, metadata: TransactionMetadata) -> None:
         transactional_id, producer_id = metadata.transactional_id, metadata.producer_id
@@ -263,4 +263,4 @@ class TransactionCoordinator:
             if context.state is CoordinatorState.ACTIVE:
                 for transactional_id in context.shard.expired(self._config().transactional_id_expiration_ms):
                     context.post(partial(TransactionShard.expire, transactional_id=transactional_id))
-            await self._environment.turn()
+            await self._environment.yield_to_loop()

@@ -1,4 +1,4 @@
-"""The checkpoints of a data directory: where to recover each log from, where it starts, how far it is cleaned."""
+"""The checkpoint files of a data directory: recovery points, log start offsets, cleaner offsets."""
 
 from __future__ import annotations
 
@@ -16,90 +16,87 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
     from kbroker.storage.log.log import Log
 
-# Hears of an event: its message, and its fields by keyword.
-Report = Callable[..., None]
-
-log = EventLogger("kbroker.logs")
+event_log = EventLogger("kbroker.logs")
 
 
-class Marks(NamedTuple):
-    """The checkpoints: offsets of the partitions that have them. `complete`: whether the recovery points are those of
-    the last process, and not lost."""
+class LogCheckpoints(NamedTuple):
+    """Offsets by partition. `is_complete`: whether the recovery points are those of the last process, and not lost."""
 
     recovery_points: Mapping[TopicPartition, int]
-    start_offsets: Mapping[TopicPartition, int]
-    cleaned: Mapping[TopicPartition, int]
-    complete: bool = True
+    log_start_offsets: Mapping[TopicPartition, int]
+    cleaner_offsets: Mapping[TopicPartition, int]
+    is_complete: bool = True
 
-    def only_of(self, known: Container[TopicPartition]) -> bool:
-        """Whether no other partition is in them."""
-        return all(tp in known for part in (self.recovery_points, self.start_offsets, self.cleaned) for tp in part)
+    def has_only(self, partitions: Container[TopicPartition]) -> bool:
+        """Return whether no other partition has an offset."""
+        by_file = (self.recovery_points, self.log_start_offsets, self.cleaner_offsets)
+        return all(tp in partitions for offsets in by_file for tp in offsets)
 
-    def updated(self, logs: Iterable[Log], unopened: Iterable[TopicPartition]) -> Marks:
-        """Those of all logs as they are now; of what could not be opened, these, which a start has found."""
-        points, starts, cleaned = (
-            {tp: part[tp] for tp in unopened if tp in part}
-            for part in (self.recovery_points, self.start_offsets, self.cleaned)
+    def updated(self, logs: Iterable[Log], unopened: Iterable[TopicPartition]) -> LogCheckpoints:
+        """Return the current offsets of the open logs, and these ones of the logs that could not be opened."""
+        recovery_points, log_start_offsets, cleaner_offsets = (
+            {tp: offsets[tp] for tp in unopened if tp in offsets}
+            for offsets in (self.recovery_points, self.log_start_offsets, self.cleaner_offsets)
         )
-        for one in logs:
-            points[one.tp] = one.recovery_point
-            if one.log_start_offset > 0:
-                starts[one.tp] = one.log_start_offset
-            if one.cleaned_to > 0:
-                cleaned[one.tp] = one.cleaned_to
-        return Marks(points, starts, cleaned)
+        for log in logs:
+            recovery_points[log.tp] = log.recovery_point
+            if log.log_start_offset > 0:
+                log_start_offsets[log.tp] = log.log_start_offset
+            if log.cleaned_to > 0:
+                cleaner_offsets[log.tp] = log.cleaned_to
+        return LogCheckpoints(recovery_points, log_start_offsets, cleaner_offsets)
 
 
 class StartupState(NamedTuple):
-    """What a start has found: whether the last stop was clean, and the checkpoints."""
+    """The state found on disk at startup. `is_clean`: the last process stopped cleanly."""
 
-    clean: bool
-    marks: Marks
-
-
-# Of a log that is new.
-NOTHING = StartupState(True, Marks({}, {}, {}))
+    is_clean: bool
+    checkpoints: LogCheckpoints
 
 
-class Checkpoints:
-    """Their files in one data directory. `now` gives what is to be written, asked for when a write begins.
+# For a log that is new.
+NEW_LOG = StartupState(True, LogCheckpoints({}, {}, {}))
 
-    `outdated`: those on disk have offsets of logs that are gone. They must be written before there are logs of the
-    same names, whose records would lie below the start of the old ones.
+
+class CheckpointFiles:
+    """Reads and writes the files. `current`: returns the checkpoints to write, called when a write starts.
+
+    `is_outdated`: the files have offsets of logs that were removed. They must be written before logs of the same names
+    are created, whose records would lie below the log start offset of the removed ones.
     """
 
-    def __init__(self, environment: Environment, path: str, now: Callable[[], Marks]) -> None:
-        self.outdated = False
+    def __init__(self, environment: Environment, path: str, current: Callable[[], LogCheckpoints]) -> None:
+        self.is_outdated = False
         self._environment = environment
         self._path = path
-        self._now = now
-        # It is in the log that the last write failed.
-        self._failing = False
+        self._current = current
+        # The last write failed, and the failure was logged.
+        self._is_failing = False
         self._waiting: list[Future[None]] = []
         self._writing: Task[None] | None = None
 
-    def take_blocking(self, report: Report) -> StartupState:
-        """What the last process has left; the mark of a clean stop is removed. `report` hears of damage."""
+    def load_blocking(self) -> StartupState:
+        """Read the files, and remove the marker of a clean shutdown."""
         disk = self._environment.disk
-        clean = consume_clean_shutdown_file(disk, self._path)
-        marks = []
-        # It is there from the first start on, so it was lost if it is not.
-        complete = disk.exists(f"{self._path}/{file_names.RECOVERY_POINTS}")
+        is_clean = consume_clean_shutdown_file(disk, self._path)
+        by_file = []
+        # The file exists from the first start on.
+        is_complete = disk.exists(f"{self._path}/{file_names.RECOVERY_POINTS}")
         for name in (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, file_names.CLEANER_OFFSETS):
             try:
-                marks.append(checkpoint_files.read_offsets(disk, self._path, name))
+                by_file.append(checkpoint_files.read_offsets(disk, self._path, name))
             except (ValueError, IndexError) as error:
-                report("checkpoint damaged, logs are read from their start", file=name, reason=error)
-                marks.append({})
-                clean = complete = False
-        points, starts, cleaned = marks
-        return StartupState(clean, Marks(points, starts, cleaned, complete))
+                event_log.warning("checkpoint damaged, logs are read from their start", file=name, reason=error)
+                by_file.append({})
+                is_clean = is_complete = False
+        recovery_points, log_start_offsets, cleaner_offsets = by_file
+        return StartupState(is_clean, LogCheckpoints(recovery_points, log_start_offsets, cleaner_offsets, is_complete))
 
     async def write(self) -> None:
-        """Write those of all logs, durably. Raises OSError.
+        """Write the checkpoints of all logs, durably. Raises OSError.
 
-        One write runs at a time: two would share a temporary file, and the older could replace the newer. Who asks
-        during a write waits for the next one, together with all others who do.
+        One write runs at a time: two would share a temporary file, and the older could replace the newer. All calls
+        that come during a write are served by the next one.
         """
         loop = self._environment.loop
         written = loop.create_future()
@@ -109,29 +106,29 @@ class Checkpoints:
         await written
 
     async def write_if_possible(self) -> bool:
-        """As `write`, but logs OSError instead of raising it; returns whether it succeeded. `outdated` stays if not."""
+        """Same, but logs OSError instead of raising it. Returns whether it succeeded; if not, `is_outdated` stays."""
         try:
             await self.write()
         except OSError as error:
-            if not self._failing:
-                log.warning("checkpoints could not be written, tried again later", reason=error)
-            self._failing = True
+            if not self._is_failing:
+                event_log.warning("checkpoints could not be written, tried again later", reason=error)
+            self._is_failing = True
             return False
-        if self._failing:
-            log.info("checkpoints are written again")
-        self._failing = False
+        if self._is_failing:
+            event_log.info("checkpoints are written again")
+        self._is_failing = False
         return True
 
     async def _write(self) -> None:
         while self._waiting:
             served, self._waiting = self._waiting, []
-            outdated, self.outdated = self.outdated, False
+            was_outdated, self.is_outdated = self.is_outdated, False
             failure: Exception | None = None
             try:
-                await self._environment.offload(self._write_blocking, self._now())
+                await self._environment.offload(self._write_blocking, self._current())
             except Exception as error:
                 failure = error
-                self.outdated |= outdated
+                self.is_outdated |= was_outdated
             for written in served:
                 if written.done():
                     continue
@@ -141,9 +138,9 @@ class Checkpoints:
                     written.set_exception(failure)
         self._writing = None
 
-    def _write_blocking(self, marks: Marks) -> None:
+    def _write_blocking(self, checkpoints: LogCheckpoints) -> None:
         disk = self._environment.disk
-        checkpoint_files.write_offsets(disk, self._path, file_names.RECOVERY_POINTS, marks.recovery_points)
-        checkpoint_files.write_offsets(disk, self._path, file_names.LOG_START_OFFSETS, marks.start_offsets)
-        if marks.cleaned or disk.exists(f"{self._path}/{file_names.CLEANER_OFFSETS}"):
-            checkpoint_files.write_offsets(disk, self._path, file_names.CLEANER_OFFSETS, marks.cleaned)
+        checkpoint_files.write_offsets(disk, self._path, file_names.RECOVERY_POINTS, checkpoints.recovery_points)
+        checkpoint_files.write_offsets(disk, self._path, file_names.LOG_START_OFFSETS, checkpoints.log_start_offsets)
+        if checkpoints.cleaner_offsets or disk.exists(f"{self._path}/{file_names.CLEANER_OFFSETS}"):
+            checkpoint_files.write_offsets(disk, self._path, file_names.CLEANER_OFFSETS, checkpoints.cleaner_offsets)

@@ -62,7 +62,7 @@ class Invariants:
         for partition in services.replicas.partitions.values():
             if not partition.is_closed and partition.log.offline is None:
                 place = partition.tp.topic, partition.tp.partition
-                self._check_state(place, partition, services.replicas.dirty_partitions.held)
+                self._check_state(place, partition, services.replicas.maintenance.appends_suspended)
                 self._check_bytes(place, partition)
                 if durability:
                     self._check_durability(place, partition)

@@ -31,5 +31,5 @@ def simulated_environment(seed: int, *, loop: SimLoop | None = None, name: str =
         disk=disk,
         random=Random(f"{seed}/{name}"),
         offload=offload,
-        apart=SimProcesses(loop, disk, clock, Random(f"{seed}/{name}/processes")),
+        process_runner=SimProcesses(loop, disk, clock, Random(f"{seed}/{name}/processes")),
     )

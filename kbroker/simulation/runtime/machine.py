@@ -84,7 +84,7 @@ class Machine:
             disk=disk,
             random=Random(seed),
             offload=loop.offload,
-            apart=SimProcesses(loop, disk, self.clock, Random(f"{seed}/processes")),
+            process_runner=SimProcesses(loop, disk, self.clock, Random(f"{seed}/processes")),
         )
         self.sim_loop.trace.record("start", self.name)
         if self._coordination is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from kbroker.runtime.disk import Disk
-from kbroker.runtime.environment import Clock, ProcessJobFailed, ProcessTask
+from kbroker.runtime.environment import Clock, ProcessFunction, ProcessJobFailed
 
 # The time from a job's start until it takes effect, in seconds.
 DELAY_S = (0.05, 2.0)
@@ -27,7 +27,7 @@ class SimProcesses:
         self._random = random
         self.held_jobs: list[SimProcessJob] = []
 
-    def __call__(self, job: ProcessTask, task: bytes, /) -> "SimProcessJob":
+    def __call__(self, job: ProcessFunction, task: bytes, /) -> "SimProcessJob":
         self.started[getattr(job, "__name__", "")] += 1
 
         def run() -> bytes:

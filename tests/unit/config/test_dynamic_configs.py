@@ -11,7 +11,7 @@ from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, Value
-from kbroker.replica.logs.log_manager import OPEN_TOGETHER
+from kbroker.replica.logs.log_manager import LOGS_PER_JOB
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.k19_create_topics import (
     CreatableReplicaAssignment,
@@ -174,7 +174,7 @@ async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
 @story(num_io_threads=5)
 async def test_num_io_threads_can_be_altered(m: Machine) -> None:
     counts: list[int] = []
-    m.broker.environment.set_threads = counts.append
+    m.broker.environment.set_thread_count = counts.append
     client = await m.client()
     await client.alter_broker(num_io_threads=7)
     await client._alter(ConfigResourceType.BROKER, "1", {"num.io.threads": "9"})
@@ -227,18 +227,18 @@ async def test_a_negative_maximum_idle_time_disables_it(m: Machine) -> None:
 @story(started=False, num_recovery_threads_per_data_dir=3)
 async def test_logs_are_recovered_by_num_recovery_threads(m: Machine) -> None:
     await m.start()
-    await (await m.client()).create_topic("t", 8 * OPEN_TOGETHER)
+    await (await m.client()).create_topic("t", 8 * LOGS_PER_JOB)
     await m.stop()
-    m.threads.held.add("_open_some")
+    m.threads.held.add("_open_group_blocking")
     m.threads.began.clear()
     starting = asyncio.ensure_future(m.start())
-    await m.until(lambda: m.threads.began["_open_some"])
+    await m.until(lambda: m.threads.began["_open_group_blocking"])
     await asyncio.sleep(1)
-    assert m.threads.began["_open_some"] == 3
-    m.threads.release("_open_some")
+    assert m.threads.began["_open_group_blocking"] == 3
+    m.threads.release("_open_group_blocking")
     await starting
-    assert m.threads.began["_open_some"] == 8
-    assert len(m.broker.services.replicas.partitions) == 8 * OPEN_TOGETHER
+    assert m.threads.began["_open_group_blocking"] == 8
+    assert len(m.broker.services.replicas.partitions) == 8 * LOGS_PER_JOB
 
 
 @story(

@@ -54,7 +54,7 @@ async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFi
         m.threads.release("flush_blocking")
         await deletion
         await asyncio.sleep(10)
-        assert partition not in m.broker.services.replicas.dirty_partitions.dirty
+        assert partition not in m.broker.services.replicas.maintenance.unflushed
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 

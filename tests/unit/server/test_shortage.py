@@ -14,7 +14,7 @@ from kbroker.api import dispatch
 from kbroker.api.dispatch import Dispatch
 from kbroker.config import BrokerConfig
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.environment import Descriptors
+from kbroker.runtime.environment import DescriptorLimits
 from kbroker.server.connection import Connection
 from kbroker.server.socket_server import FEW_CONNECTIONS, SocketServer
 from protocol.apis import ApiKey
@@ -86,7 +86,7 @@ class Transport:
 def test_connections_do_not_take_the_descriptors_of_files() -> None:
     async def story() -> None:
         environment = make_environment()
-        environment.descriptors = Descriptors.of(300)
+        environment.descriptors = DescriptorLimits.of(300)
         server = SocketServer(environment, BrokerConfig.load({"listeners": "PLAINTEXT://localhost:9092"}), Dispatch())
 
         def connect(descriptor: int) -> Transport:
@@ -108,7 +108,7 @@ def test_connections_do_not_take_the_descriptors_of_files() -> None:
 
 @pytest.mark.parametrize("limit", [32, 64, 150, 300, 1024, 65_536, 1 << 30])
 def test_descriptors_are_shared_out(limit: int) -> None:
-    shared = Descriptors.of(limit)
+    shared = DescriptorLimits.of(limit)
     assert 0 < shared.connections < shared.files < shared.limit == limit
     assert shared.limit - shared.files >= 8, "for what is opened for a moment"
 

@@ -103,14 +103,14 @@ async def offload(fn: Callable[..., Any], /, *args: object) -> Any:
     return fn(*args)
 
 
-def apart(*_: object) -> Any:
+def process_runner(*_: object) -> Any:
     raise AssertionError("no other process is needed here")
 
 
 def make_environment(disk: MemoryDisk | None = None, seed: int = 1) -> Environment:
     """Call inside a coroutine."""
     loop = asyncio.get_running_loop()
-    return Environment(loop, SteadyClock(), disk or MemoryDisk(), Random(seed), offload, apart)  # type: ignore[arg-type]
+    return Environment(loop, SteadyClock(), disk or MemoryDisk(), Random(seed), offload, process_runner)  # type: ignore[arg-type]
 
 
 async def settle() -> None:

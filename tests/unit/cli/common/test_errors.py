@@ -1,7 +1,7 @@
 """Messages of exceptions."""
 
 from kbroker.cli.common.errors import CliError, exception_text
-from kbroker.replica.logs.log_manager import ForeignDirectory
+from kbroker.replica.logs.data_directory import ForeignDirectory
 
 
 def test_exception_texts() -> None:

@@ -65,7 +65,7 @@ async def test_offsets_are_compacted_and_a_restart_loads_the_same(m: Machine) ->
     await asyncio.sleep(MINUTE)
     assert log.size_bytes < before // 2
     assert log.cleaned_to == log.active.base_offset
-    assert m.partition(OFFSETS) not in m.broker.services.replicas.dirty_partitions.uncleaned
+    assert m.partition(OFFSETS) not in m.broker.services.replicas.maintenance.uncleaned
     cleaned = decode_offsets(m.disk.read("/data/cleaner-offset-checkpoint"))
     assert list(cleaned.values()) == [log.cleaned_to]
     for how in ("stop", "kill"):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.metadata.store.coordination import CoordinationError
-from kbroker.replica.logs.log_manager import ForeignDirectory
+from kbroker.replica.logs.data_directory import ForeignDirectory
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from tests.unit.replica.logs.test_compacting import commit, committed
@@ -151,10 +151,10 @@ async def is_refused(m: Machine, files: dict[str, bytes | None], error: type[Exc
         await begin_on(m, files)
     await m.stop()
     # A journal that is sound may have become a snapshot.
-    apart = ("/.lock", "/data/coordination/") if error is ForeignDirectory else ("/.lock",)
-    after = {path: bytes(m.disk.data(path)) for path in m.disk.find("") if not any(part in path for part in apart)}
+    excluded = ("/.lock", "/data/coordination/") if error is ForeignDirectory else ("/.lock",)
+    after = {path: bytes(m.disk.data(path)) for path in m.disk.find("") if not any(part in path for part in excluded)}
     before = {path: data for path, data in files.items() if data is not None}
-    assert after == {path: data for path, data in before.items() if not any(part in path for part in apart)}
+    assert after == {path: data for path, data in before.items() if not any(part in path for part in excluded)}
     return str(refusal.value)
 
 

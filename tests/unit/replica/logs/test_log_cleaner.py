@@ -70,15 +70,15 @@ async def test_the_dirtiest_goes_first_and_before_it_what_is_overdue(m: Machine)
     await fill(client, "first", 3)
     await m.until(lambda: m.processes.started["run"] == 4)
     order = []
-    upkeep = m.broker.services.replicas.dirty_partitions
+    maintenance = m.broker.services.replicas.maintenance
     await fill(client, "bit", 1)
     await fill(client, "half", 6)
     await fill(client, "all", 6)
     await fill(client, "late", 1)
     await client.alter_topic("late", max_compaction_lag_ms=1)
     await asyncio.sleep(5)
-    while upkeep.uncleaned:
-        for partition in upkeep.cleaning:
+    while maintenance.uncleaned:
+        for partition in maintenance.compactions:
             if not order or order[-1] != partition.tp.topic:
                 order.append(partition.tp.topic)
         m.processes.release()
@@ -128,13 +128,13 @@ async def test_what_the_broker_configs_say_reaches_the_process(m: Machine) -> No
         log_cleaner_io_buffer_size=MIB,
     )
     plans = []
-    apart = m.broker.environment.apart
+    process_runner = m.broker.environment.process_runner
 
     def noting(job: Any, task: bytes, /) -> Any:
         plans.append(decode_plan(task))
-        return apart(job, task)
+        return process_runner(job, task)
 
-    m.broker.environment.apart = noting
+    m.broker.environment.process_runner = noting
     await fill(client, "t", 4)
     await asyncio.sleep(MINUTE)
     (plan,) = plans

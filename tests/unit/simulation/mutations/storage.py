@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch import fetch_manager, partition_reads
-from kbroker.replica.logs.dirty_partitions import DirtyPartitions
+from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.storage import file_names
 from kbroker.storage.log import log as log_module
 from kbroker.storage.log.durability import DirectorySync
@@ -218,7 +218,7 @@ def shortage_is_a_failing_disk(patch: pytest.MonkeyPatch) -> None:
     shape=only(start_without_room, members=0),
 )
 def appends_without_new_epochs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DirtyPartitions, "hold", lambda self, partition: None)
+    patch.setattr(PartitionMaintenance, "suspend_appends", lambda self, partition: None)
 
 
 # Appends.

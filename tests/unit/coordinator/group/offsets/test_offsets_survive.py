@@ -166,7 +166,7 @@ async def test_open_transactions_of_groups_survive_the_broker(m: Machine, death:
     assert await one.offsets() == [UNSTABLE, UNSTABLE, 7]
     if death == "power":
         for partition in m.broker.services.replicas.partitions.values():
-            m.broker.services.replicas.dirty_partitions.request_flush(partition)
+            m.broker.services.replicas.maintenance.flusher.request_flush(partition)
         await asyncio.sleep(1)
     if death == "stop":
         await m.restart()

@@ -1,4 +1,4 @@
-"""What a data directory has done in threads while nobody waits for it."""
+"""Tasks of the logs of one data directory that no request waits for."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class BackgroundWork:
-    """The `Background` that storage/chores.py asks for, of all logs together."""
+class BackgroundTasks:
+    """The BackgroundRunner of storage/log/task_queue.py."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
+        # A dict because its order, unlike that of a set, is the same in every simulation of a seed.
         self._tasks: dict[Task[None], None] = {}
         self._delayed: set[TimerHandle] = set()
 
     def __call__(self, job: Callable[[], T], then: Callable[[T], None], delay_ms: int = 0) -> None:
-        """A job in a thread, after a delay, and its result on the loop."""
         if delay_ms > 0:
 
-            def begin() -> None:
+            def start() -> None:
                 self._delayed.discard(timer)
                 self(job, then)
 
-            timer = self._environment.loop.call_later(delay_ms / 1000, begin)
+            timer = self._environment.loop.call_later(delay_ms / 1000, start)
             self._delayed.add(timer)
             return
         self.spawn(self._run(job, then))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something that takes its turns on the loop itself."""
-        task = self._environment.loop.create_task(work)
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine on the event loop, as a task that `finish` waits for."""
+        task = self._environment.loop.create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
@@ -45,7 +45,7 @@ class BackgroundWork:
         then(await result)
 
     async def finish(self) -> None:
-        """Wait for what is under way. What was left for later is not begun: the next start does it."""
+        """Wait for the running tasks. Delayed ones are not started any more: the next start does their work."""
         for timer in self._delayed:
             timer.cancel()
         for task in list(self._tasks):

@@ -1,4 +1,4 @@
-"""Mutual exclusion between coroutines, in the order of arrival."""
+"""A lock for coroutines, acquired in the order of arrival (asyncio.Lock without its dependency on the running loop)."""
 
 from collections import deque
 from typing import TYPE_CHECKING
@@ -7,17 +7,17 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 
-class Turnstile:
-    """`async with turnstile:` lets one coroutine through at a time. A cancelled waiter gives its place up."""
+class Mutex:
+    """`async with mutex:`. A cancelled waiter leaves the queue."""
 
     def __init__(self, loop: "AbstractEventLoop") -> None:
         self._loop = loop
-        self._taken = False
+        self._is_locked = False
         self._waiting: deque[Future[None]] = deque()
 
     async def __aenter__(self) -> None:
-        if not self._taken:
-            self._taken = True
+        if not self._is_locked:
+            self._is_locked = True
             return
         turn = self._loop.create_future()
         self._waiting.append(turn)
@@ -25,16 +25,16 @@ class Turnstile:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._pass_on()
+                self._release()
             raise
 
     async def __aexit__(self, *exception: object) -> None:
-        self._pass_on()
+        self._release()
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._taken = False
+        self._is_locked = False

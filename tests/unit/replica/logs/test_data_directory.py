@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from kbroker.replica.logs.log_manager import DirectoryInUse, ForeignDirectory, LogManager
+from kbroker.replica.logs.data_directory import DirectoryInUse, ForeignDirectory
+from kbroker.replica.logs.log_manager import LogManager
 from kbroker.storage.meta_properties import read_meta_properties, write_meta_properties
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import Machine, story
@@ -80,13 +81,13 @@ async def test_logs_of_no_topic_are_put_aside(m: Machine, caplog: pytest.LogCapt
     client = await m.client()
     await client.create_topic("t", 2)
     await client.produce("t", batch(b"old"))
-    m.threads.held.add("_each")
+    m.threads.held.add("_try_each_blocking")
     deletion = asyncio.ensure_future(client.delete_topic("t"))
-    await m.until(lambda: m.threads.began["_each"])
+    await m.until(lambda: m.threads.began["_try_each_blocking"])
     await m.crash(power=False)
     deletion.cancel()
     m.disk.makedirs("/data/backup-1")
-    m.threads.release("_each")
+    m.threads.release("_try_each_blocking")
     await m.start()
     kept = [name for name in m.disk.listdir("/data") if name.endswith("-stray")]
     assert sorted(name.partition(".")[0] for name in kept) == ["t-0", "t-1"]

@@ -27,7 +27,7 @@ async def test_what_comes_to_rest_is_synced(m: Machine) -> None:
     assert partition.log.recovery_point == 0
     await asyncio.sleep(4)
     assert partition.log.recovery_point == 1
-    assert partition not in m.broker.services.replicas.dirty_partitions.dirty
+    assert partition not in m.broker.services.replicas.maintenance.unflushed
 
 
 @story
@@ -250,7 +250,7 @@ async def test_a_full_disk_and_room_again(m: Machine, dirty: bool) -> None:
     await asyncio.sleep(5)
     assert (await client.produce("t", data)).base_offset == 1
     assert m.partition("t").log.offline is None
-    assert not m.broker.services.replicas.dirty_partitions.full
+    assert not m.broker.services.replicas.maintenance.full
 
 
 @story
@@ -275,7 +275,7 @@ async def test_a_topic_that_is_created_on_a_full_disk(m: Machine, monkeypatch: p
     await asyncio.sleep(15)
     assert (await client.produce("t", batch(b"a"), 1)).base_offset == 0
     # Nothing is retried any more.
-    assert not m.broker.services.replicas.dirty_partitions.missing
+    assert not m.broker.services.replicas.maintenance.unopened
 
 
 @story
@@ -293,7 +293,7 @@ async def test_a_topic_without_its_log_can_be_deleted_and_made_again(
     monkeypatch.setattr(type(m.disk), "makedirs", refuse)
     await client.create_topic("t")
     await client.delete_topic("t")
-    assert not m.broker.services.replicas.dirty_partitions.missing
+    assert not m.broker.services.replicas.maintenance.unopened
     monkeypatch.undo()
     await client.create_topic("t")
     assert (await client.produce("t", batch(b"a"))).base_offset == 0

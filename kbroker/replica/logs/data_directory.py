@@ -1,0 +1,83 @@
+"""The data directory belongs to one broker of one cluster (meta.properties) and is used by one process (.lock)."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from typing import TYPE_CHECKING
+
+from kbroker.storage import file_names
+from kbroker.storage.meta_properties import FILE as META_PROPERTIES
+from kbroker.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+
+if TYPE_CHECKING:
+    from kbroker.runtime.disk import DiskLock
+    from kbroker.runtime.environment import Environment
+
+
+class DirectoryInUse(Exception):
+    """Another broker runs on this data directory."""
+
+
+class ForeignDirectory(Exception):
+    """The data directory belongs to another broker or cluster, or its owner is unknown."""
+
+
+class DataDirectory:
+    def __init__(self, environment: Environment, path: str) -> None:
+        self.path = path
+        self._environment = environment
+        self._lock: DiskLock | None = None
+        # As last read.
+        self._meta_properties: MetaProperties | None = None
+
+    async def lock(self) -> None:
+        """Make the directory if needed, and lock it. Raises DirectoryInUse, OSError."""
+        try:
+            self._lock = await self._environment.offload(self._lock_blocking)
+        except BlockingIOError:
+            raise DirectoryInUse(f"{self.path} is in use by another broker") from None
+
+    def _lock_blocking(self) -> DiskLock:
+        disk = self._environment.disk
+        disk.makedirs(self.path)
+        return disk.lock(f"{self.path}/{file_names.LOCK}")
+
+    async def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    async def check_owner(self, node_id: int, cluster_id: str | None = None) -> None:
+        """Raise ForeignDirectory if the directory belongs to another broker or cluster.
+
+        A new directory is assigned to this broker once the cluster id is known. Like Kafka, so that two brokers that
+        are started with each other's directories do not destroy their data.
+        """
+        await self._environment.offload(self._check_owner_blocking, node_id, cluster_id)
+
+    def _check_owner_blocking(self, node_id: int, cluster_id: str | None) -> None:
+        disk = self._environment.disk
+        try:
+            meta = self._meta_properties = read_meta_properties(disk, self.path)
+        except ValueError as error:
+            raise ForeignDirectory(f"{self.path}/{META_PROPERTIES} is damaged: {error}") from None
+        if meta is None:
+            if cluster_id is not None:
+                directory_id = urlsafe_b64encode(self._environment.random.randbytes(16)).decode().rstrip("=")
+                new = MetaProperties(cluster_id, node_id, directory_id.replace("-", "_"))
+                write_meta_properties(disk, self.path, new)
+        elif meta.node_id != node_id:
+            raise ForeignDirectory(f"{self.path} is the data of node.id={meta.node_id}; this broker is {node_id}")
+        elif cluster_id is not None and meta.cluster_id != cluster_id:
+            raise ForeignDirectory(f"{self.path} is of cluster {meta.cluster_id}; this broker is in {cluster_id}")
+
+    def check_new(self, coordination: str) -> None:
+        """Raise ForeignDirectory if the directory was used before. Called if its `coordination` directory is empty.
+
+        The metadata of its topics is lost, and a start would put all their logs aside.
+        """
+        if self._meta_properties is not None:
+            raise ForeignDirectory(
+                f"{self.path} is the data of cluster {self._meta_properties.cluster_id}, and the metadata of its "
+                f"topics is missing from {coordination}: restore that directory, or remove {META_PROPERTIES} to begin "
+                "a new cluster, which puts all partitions aside"
+            )

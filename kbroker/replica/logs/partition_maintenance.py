@@ -1,0 +1,117 @@
+"""Which partitions need a flush, a checkpoint or compaction, have no room on the disk, or have no open log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from kbroker.common import TopicPartition
+from kbroker.replica.logs.log_flusher import LogFlusher
+from kbroker.replica.partition import Partition
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.metrics import MaintenanceStats
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker.runtime.environment import Environment
+
+event_log = EventLogger("kbroker.logs")
+
+
+class RunningCompaction(Protocol):
+    async def stop(self) -> None:
+        """Kill the compaction and wait for its end. It changes nothing afterwards."""
+        ...
+
+
+class PartitionMaintenance:
+    """The partitions that ScheduledTasks and LogCleaner process; `add_listener` for when there are more.
+
+    The AppendListener of all partitions.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        # Partitions with unsynced data: [first append, last append] since the last flush, in wall-clock ms.
+        self.unflushed: dict[Partition, list[int]] = {}
+        # Partitions with appends since their last checkpoint.
+        self.uncheckpointed: dict[Partition, None] = {}
+        # Partitions of compacted topics that may have something to compact.
+        self.uncleaned: dict[Partition, None] = {}
+        # Partitions that reject appends until the disk has room.
+        self.full: dict[Partition, None] = {}
+        # Partitions that are assigned to this broker, but whose logs could not be opened; with their topic ids.
+        self.unopened: dict[TopicPartition, bytes] = {}
+        # All partitions reject appends: the broker started on a full disk and could not store new leader epochs yet.
+        self.appends_suspended = False
+        # An operation had no file descriptor since files were closed last.
+        self.out_of_descriptors = False
+        self.compactions: dict[Partition, RunningCompaction] = {}
+        self.stats = MaintenanceStats()
+        self.flusher = LogFlusher(environment, self.unflushed)
+        self._listeners: list[Callable[[], None]] = []
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def mark_unflushed(self, partition: Partition, now_ms: int) -> None:
+        """The partition has unsynced data, and had none before."""
+        self.unflushed[partition] = [now_ms, now_ms]
+        self.uncheckpointed[partition] = None
+        if partition.log.config.is_compacted:
+            self.uncleaned[partition] = None
+        self._notify()
+
+    def mark_uncheckpointed(self, partition: Partition) -> None:
+        """Recovery has rebuilt state of the log in memory, which the next checkpoint writes."""
+        self.uncheckpointed[partition] = None
+        self._notify()
+
+    def mark_uncleaned(self, partition: Partition) -> None:
+        """The partition was opened, or its configs have changed: the cleaner looks at it if it is compacted."""
+        if partition.log.config.is_compacted:
+            self.uncleaned[partition] = None
+            self._notify()
+
+    def mark_unopened(self, partitions: dict[TopicPartition, bytes]) -> None:
+        self.unopened.update(partitions)
+        if partitions:
+            self._notify()
+
+    def on_append(self, partition: Partition, now_ms: int) -> None:
+        times = self.unflushed.get(partition)
+        if times is None:
+            self.mark_unflushed(partition, now_ms)
+        else:
+            times[1] = now_ms
+        log = partition.log
+        if partition.flush_before_ack or log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            self.flusher.request_flush(partition)
+
+    def on_append_failed(self, partition: Partition) -> None:
+        if partition.log.offline is not None:
+            partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
+        elif partition.log.full and partition not in self.full:
+            event_log.error("appends are refused", partition=partition.tp, reason=partition.log.refusal)
+            self.full[partition] = None
+            self._notify()
+
+    def suspend_appends(self, partition: Partition) -> None:
+        """Reject appends while `appends_suspended`, and then until the disk has room."""
+        partition.log.suspend()
+        self.full[partition] = None
+
+    def on_out_of_descriptors(self) -> None:
+        self.out_of_descriptors = True
+        self._notify()
+
+    async def remove(self, partition: Partition) -> None:
+        """The partition leaves this broker. Afterwards no task writes into its directory."""
+        for partitions in (self.unflushed, self.uncheckpointed, self.uncleaned, self.full):
+            partitions.pop(partition, None)
+        compaction = self.compactions.get(partition)
+        if compaction is not None:
+            await compaction.stop()

@@ -1,0 +1,61 @@
+"""Partition directories that belong to no topic, or to a deleted topic of the same name. Used in threads.
+
+Like Kafka, the broker renames them to `.stray` instead of deleting them: it cannot know why the topic is gone.
+"""
+
+from collections.abc import Callable, Collection
+
+from kbroker.common import TopicPartition
+from kbroker.runtime.disk import Disk
+from kbroker.runtime.event_log import EventLogger
+from kbroker.storage import file_names
+from kbroker.storage.partition_metadata import read_topic_id
+
+event_log = EventLogger("kbroker.logs")
+
+
+class StrayLogs:
+    """The stray logs of one data directory. `unique`: returns a part of a name that is not used yet."""
+
+    def __init__(self, disk: Disk, path: str, unique: Callable[[], str]) -> None:
+        self._disk = disk
+        self._path = path
+        self._unique = unique
+
+    def clean_up(self, assigned: Collection[TopicPartition]) -> None:
+        """Finish the deletions that the last stop interrupted, and rename the logs that are not `assigned`."""
+        for name in self._disk.listdir(self._path):
+            directory = f"{self._path}/{name}"
+            try:
+                if file_names.is_deleted_dir(name):
+                    self._disk.rmtree(directory)
+                    continue
+                tp = file_names.parse_partition_dir(name)
+                if tp is not None and tp not in assigned and self._is_log(directory):
+                    self._rename(directory, tp)
+            except OSError as error:
+                # The directory is not used.
+                event_log.warning(
+                    "directory not removed or put aside, the next start tries again", path=directory, reason=error
+                )
+
+    def replace(self, directory: str, tp: TopicPartition, topic_id: bytes) -> bool:
+        """Rename the log of a partition if it belongs to another topic id. Returns whether it did. Raises OSError."""
+        known_id = read_topic_id(self._disk, directory)
+        if known_id is None or known_id == topic_id:
+            return False
+        self._rename(directory, tp)
+        return True
+
+    def _is_log(self, directory: str) -> bool:
+        if read_topic_id(self._disk, directory) is not None:
+            return True
+        # The file with the topic id may be lost.
+        names = self._disk.listdir(directory) if self._disk.isdir(directory) else ()
+        parsed = map(file_names.parse_segment_file, names)
+        return any(file is not None and file[1] == file_names.LOG for file in parsed)
+
+    def _rename(self, directory: str, tp: TopicPartition) -> None:
+        stray = file_names.stray_dir(self._path, tp, self._unique())
+        self._disk.rename(directory, stray)
+        event_log.warning("directory belongs to no topic, put aside", directory=directory, now=stray)

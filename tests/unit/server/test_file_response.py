@@ -1,4 +1,4 @@
-"""Answers that are read from the log while they are sent."""
+"""Large responses, which are read from the log while they are sent."""
 
 import asyncio
 import errno
@@ -30,46 +30,46 @@ def numbers(values: list[bytes]) -> list[bytes]:
 
 
 @story
-async def test_what_arrives_is_what_is_in_the_log(m: Machine) -> None:
+async def test_the_response_has_the_bytes_of_the_log(m: Machine) -> None:
     client = await m.client()
     await fill(client)
     (segment,) = m.disk.find("t-0/00000000000000000000.log")
-    whole = await client.fetch_partition("t", 0, partition_max_bytes=20 * MIB)
-    assert records_of(whole) == bytes(m.disk.data(segment))
+    complete = await client.fetch_partition("t", 0, partition_max_bytes=20 * MIB)
+    assert records_of(complete) == bytes(m.disk.data(segment))
     cut = await client.fetch_partition("t", 3, partition_max_bytes=5 * SIZE + SIZE // 2)
-    assert numbers(values_of(cut)) == VALUES[3:8], "whole batches only"
+    assert numbers(values_of(cut)) == VALUES[3:8], "complete batches only"
 
 
 @pytest.mark.parametrize("cold", [0.3, 1.0])
 def test_pieces_that_are_not_in_memory_are_read_in_a_thread(cold: float) -> None:
     @story
-    async def tell(m: Machine) -> None:
+    async def read_all(m: Machine) -> None:
         client = await m.client()
         await fill(client)
         m.disk.cold = cold
         for offset in range(COUNT):
-            answer = await client.fetch_partition("t", offset, partition_max_bytes=20 * MIB)
-            assert numbers(values_of(answer)) == VALUES[offset:]
+            response = await client.fetch_partition("t", offset, partition_max_bytes=20 * MIB)
+            assert numbers(values_of(response)) == VALUES[offset:]
 
-    tell()
+    read_all()
 
 
 @story
-async def test_answers_keep_their_order_and_others_are_served_between_the_pieces(m: Machine) -> None:
+async def test_responses_keep_their_order_and_other_connections_are_served_between_the_pieces(m: Machine) -> None:
     reader, other = await m.client(), await m.client()
     await fill(reader)
     order: list[str] = []
     large = reader.send_fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
     after = asyncio.ensure_future(reader.request(ApiVersionsRequest(), 0, ApiVersionsResponse))
     beside = asyncio.ensure_future(other.request(ApiVersionsRequest(), 0, ApiVersionsResponse))
-    for name, asked in (("large", large), ("after", after), ("beside", beside)):
-        asked.add_done_callback(lambda _, name=name: order.append(name))  # type: ignore[misc]
+    for name, response in (("large", large), ("after", after), ("beside", beside)):
+        response.add_done_callback(lambda _, name=name: order.append(name))  # type: ignore[misc]
     await asyncio.gather(large, after, beside)
     assert order == ["beside", "large", "after"]
 
 
 @story
-async def test_a_client_that_does_not_take_it_holds_no_more_than_a_piece(m: Machine) -> None:
+async def test_for_a_client_that_does_not_read_one_piece_is_in_memory(m: Machine) -> None:
     slow = await m.client()
     await fill(slow)
     slow.transport.pause_reading()
@@ -85,7 +85,7 @@ async def test_a_client_that_does_not_take_it_holds_no_more_than_a_piece(m: Mach
 
 
 @story
-async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(m: Machine) -> None:
+async def test_a_client_that_disconnects_while_it_is_sent(m: Machine) -> None:
     slow, other = await m.client(), await m.client()
     await fill(slow)
     slow.transport.pause_reading()
@@ -99,26 +99,26 @@ async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(m: Machine) ->
 
 
 @story
-async def test_a_disk_that_fails_in_the_middle_ends_the_connection_and_the_log(
+async def test_a_read_error_while_it_is_sent_closes_the_connection_and_the_log(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, other = await m.client(), await m.client()
     await fill(reader)
     read = SimFile.pread_nowait
 
-    def fail_far_on(self: SimFile, size: int, offset: int) -> bytes | None:
+    def fail_after_first_piece(self: SimFile, size: int, offset: int) -> bytes | None:
         if PIECE_BYTES <= offset < 4 * PIECE_BYTES and size > 1000:
             raise OSError(errno.EIO, "bad sector")
         return read(self, size, offset)
 
-    monkeypatch.setattr(SimFile, "pread_nowait", fail_far_on)
+    monkeypatch.setattr(SimFile, "pread_nowait", fail_after_first_piece)
     with pytest.raises(ConnectionResetError):
         await reader.fetch({("t", 0): 0}, max_bytes=20 * MIB, partition_max_bytes=20 * MIB)
     assert (await other.fetch_partition("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @story
-async def test_a_segment_that_goes_while_it_is_sent_arrives_whole(m: Machine) -> None:
+async def test_a_segment_that_is_deleted_while_it_is_sent_arrives_complete(m: Machine) -> None:
     slow, other = await m.client(), await m.client()
     await fill(slow)
     slow.transport.pause_reading()

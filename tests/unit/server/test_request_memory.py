@@ -1,4 +1,4 @@
-"""Requests that are not whole take a bounded amount of memory in all, and somebody can always be finished."""
+"""The memory of incomplete requests is bounded, and one of them can always be completed."""
 
 import asyncio
 
@@ -12,74 +12,74 @@ from tests.unit.support.simulated_broker import Machine, story
 
 MIB = 1 << 20
 FRAME = 60 * MIB
-BEGINNING = FRAME.to_bytes(4, "big") + encode_request_header(0, 9, 1, "half")
+REQUEST_START = FRAME.to_bytes(4, "big") + encode_request_header(0, 9, 1, "half")
 
 
-async def half(m: Machine, size: int, beginning: bytes = BEGINNING) -> Client:
-    """A client that has begun with a request, of which `size` bytes are on their way."""
+async def begin_request(m: Machine, size: int, start: bytes = REQUEST_START) -> Client:
+    """Return a client that has sent the start of a request and `size` more bytes."""
     client = await m.client()
-    client.transport.write(beginning + bytes(size))
+    client.transport.write(start + bytes(size))
     return client
 
 
-def held(m: Machine) -> int:
+def held_bytes(m: Machine) -> int:
     return m.broker._server.context.memory.held_bytes
 
 
-async def settled(m: Machine) -> None:
-    """Nothing moves any more."""
+async def wait_until_stable(m: Machine) -> None:
+    """Wait until the number of held bytes does not change."""
     before = -1
-    while before != held(m):
-        before = held(m)
+    while before != held_bytes(m):
+        before = held_bytes(m)
         await asyncio.sleep(0.5)
 
 
 @story
-async def test_what_is_held_is_bounded(m: Machine) -> None:
-    crowd = [await half(m, 4 * MIB) for _ in range(30)]
-    await settled(m)
-    assert LIMIT // 2 < held(m) <= LIMIT + SMALL_FRAME_RESERVE + 2 * FRAME
-    others = await m.client()
-    assert (await others.request(MetadataRequest(topics=[]), 12, MetadataResponse)).brokers
-    for client in crowd:
+async def test_held_bytes_are_bounded(m: Machine) -> None:
+    slow_clients = [await begin_request(m, 4 * MIB) for _ in range(30)]
+    await wait_until_stable(m)
+    assert LIMIT // 2 < held_bytes(m) <= LIMIT + SMALL_FRAME_RESERVE + 2 * FRAME
+    other = await m.client()
+    assert (await other.request(MetadataRequest(topics=[]), 12, MetadataResponse)).brokers
+    for client in slow_clients:
         client.close()
-    await m.until(lambda: held(m) == 0)
+    await m.until(lambda: held_bytes(m) == 0)
 
 
 @story
-async def test_a_large_request_gets_through_when_the_slow_ones_are_closed(
+async def test_a_large_request_is_served_when_slow_connections_are_closed(
     m: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await m.client()
     await client.create_topic("t", max_message_bytes=FRAME)
-    crowd = [await half(m, 4 * MIB) for _ in range(30)]
-    await settled(m)
+    slow_clients = [await begin_request(m, 4 * MIB) for _ in range(30)]
+    await wait_until_stable(m)
     began = m.loop.time()
     assert (await client.produce("t", batch(bytes(20 * MIB)))).error_code == 0
     assert MAX_FRAME_S / 2 < m.loop.time() - began < 6 * MAX_FRAME_S
     assert "reason=request too slow while others wait for memory" in "\n".join(caplog.messages).replace('"', "")
-    for one in crowd:
-        one.close()
-    await m.until(lambda: held(m) == 0)
+    for client in slow_clients:
+        client.close()
+    await m.until(lambda: held_bytes(m) == 0)
 
 
 @story
-async def test_small_requests_have_room_of_their_own(m: Machine) -> None:
+async def test_small_requests_have_reserved_memory(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
-    crowd = [await half(m, 4 * MIB) for _ in range(30)]
-    await settled(m)
+    slow_clients = [await begin_request(m, 4 * MIB) for _ in range(30)]
+    await wait_until_stable(m)
     began = m.loop.time()
     for size in (10, 10_000, SMALL_FRAME - 1000):
         assert (await client.produce("t", batch(bytes(size)))).error_code == 0
     assert m.loop.time() - began < 2
-    for one in crowd:
-        one.close()
+    for client in slow_clients:
+        client.close()
 
 
 @story
-async def test_nobody_is_hurried_while_nobody_waits(m: Machine) -> None:
-    slow = await half(m, 4 * MIB)
+async def test_slow_requests_are_not_closed_while_there_is_memory(m: Machine) -> None:
+    slow = await begin_request(m, 4 * MIB)
     await asyncio.sleep(5 * MAX_FRAME_S)
     assert not slow.closed.done()
     slow.transport.write(bytes(FRAME))
@@ -87,17 +87,17 @@ async def test_nobody_is_hurried_while_nobody_waits(m: Machine) -> None:
 
 
 @story
-async def test_what_comes_behind_a_request_that_waits_is_counted(m: Machine) -> None:
+async def test_the_backlog_of_a_waiting_request_is_counted(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=5000)
-    client.transport.write(BEGINNING + bytes(2 * MIB))
-    await settled(m)
-    assert 0 < held(m) < 512 * 1024
+    client.transport.write(REQUEST_START + bytes(2 * MIB))
+    await wait_until_stable(m)
+    assert 0 < held_bytes(m) < 512 * 1024
     await waiting
-    await m.until(lambda: held(m) > MIB)
+    await m.until(lambda: held_bytes(m) > MIB)
     client.close()
-    await m.until(lambda: held(m) == 0)
+    await m.until(lambda: held_bytes(m) == 0)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ async def test_what_comes_behind_a_request_that_waits_is_counted(m: Machine) -> 
     ],
 )
 @story
-async def test_what_will_not_be_served_is_not_waited_for(
+async def test_unsupported_requests_are_closed_before_they_are_complete(
     m: Machine, caplog: pytest.LogCaptureFixture, start: bytes, reason: str
 ) -> None:
-    client = await half(m, 0, start)
+    client = await begin_request(m, 0, start)
     await client.closed
     assert reason in caplog.text
-    assert held(m) == 0
+    assert held_bytes(m) == 0

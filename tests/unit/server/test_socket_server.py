@@ -1,4 +1,4 @@
-"""Connections of a whole broker: how many there may be, how long they stay, what slow ones cost."""
+"""Connections of a broker: limits, idle and slow connections, stopping."""
 
 import asyncio
 import socket
@@ -17,31 +17,31 @@ from tests.unit.support.simulated_broker import CONFIGS, HOST, HOUR, MINUTE, POR
 MIB = 1 << 20
 
 
-async def greet(client: Client) -> None:
-    answer = await client.request(ApiVersionsRequest(), 0, ApiVersionsResponse)
-    assert answer.error_code == 0
+async def request_api_versions(client: Client) -> None:
+    response = await client.request(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    assert response.error_code == 0
 
 
 @story(max_connections=3)
 async def test_max_connections(m: Machine) -> None:
     clients = [await m.client() for _ in range(3)]
     for client in clients:
-        await greet(client)
-    one_too_many = await m.client()
-    await one_too_many.closed
+        await request_api_versions(client)
+    rejected = await m.client()
+    await rejected.closed
     clients[0].close()
     await asyncio.sleep(0.01)
-    await greet(await m.client())
+    await request_api_versions(await m.client())
 
 
 @story(max_connections_per_ip=2, max_connections_per_ip_overrides="busy:3, blocked:0")
 async def test_max_connections_per_ip(m: Machine) -> None:
-    for host, most in (("one", 2), ("two", 2), ("busy", 3), ("blocked", 0)):
-        clients = [await m.client(host) for _ in range(most)]
+    for host, limit in (("one", 2), ("two", 2), ("busy", 3), ("blocked", 0)):
+        clients = [await m.client(host) for _ in range(limit)]
         for client in clients:
-            await greet(client)
-        one_too_many = await m.client(host)
-        await one_too_many.closed
+            await request_api_versions(client)
+        rejected = await m.client(host)
+        await rejected.closed
     await (await m.client("three")).request(ApiVersionsRequest(), 0, ApiVersionsResponse)
 
 
@@ -50,14 +50,14 @@ async def test_limits_follow_the_dynamic_configs(m: Machine) -> None:
     client = await m.client()
     await client.alter_broker(max_connections=2)
     other = await m.client()
-    await greet(other)
+    await request_api_versions(other)
     await (await m.client()).closed
     await client.alter_broker(max_connections=3)
-    await greet(await m.client())
-    await greet(other)
+    await request_api_versions(await m.client())
+    await request_api_versions(other)
 
 
-def testparse_limits_by_host_leave_out_what_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
+def test_parse_limits_by_host_ignores_invalid_pairs(caplog: pytest.LogCaptureFixture) -> None:
     assert parse_limits_by_host("") == {}
     assert parse_limits_by_host("a:1,[::1]:20, b : x,:4, 10.0.0.1:0") == {"a": 1, "::1": 20, "10.0.0.1": 0}
     assert len(caplog.records) == 2
@@ -66,10 +66,10 @@ def testparse_limits_by_host_leave_out_what_is_wrong(caplog: pytest.LogCaptureFi
 @story(connections_max_idle_ms=60_000)
 async def test_idle_connections_are_closed(m: Machine) -> None:
     idle, busy = await m.client(), await m.client()
-    await greet(idle)
+    await request_api_versions(idle)
     began = m.loop.time()
     for _ in range(20):
-        await greet(busy)
+        await request_api_versions(busy)
         await asyncio.sleep(10)
     assert idle.closed.done()
     assert not busy.closed.done()
@@ -78,7 +78,7 @@ async def test_idle_connections_are_closed(m: Machine) -> None:
 
 
 @story(connections_max_idle_ms=60_000)
-async def test_who_waits_for_an_answer_is_not_idle(m: Machine) -> None:
+async def test_a_connection_that_waits_for_a_response_is_not_idle(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=int(HOUR * 1000))
@@ -91,13 +91,13 @@ async def test_who_waits_for_an_answer_is_not_idle(m: Machine) -> None:
 
 
 @story
-async def test_a_client_that_does_not_read_costs_little_and_holds_nobody_up(m: Machine) -> None:
+async def test_a_client_that_does_not_read_takes_little_memory_and_delays_no_other(m: Machine) -> None:
     slow, busy = await m.client(), await m.client()
     await slow.create_topic("t")
     for _ in range(20):
         await slow.produce("t", batch(b"v", size=500_000))
     slow.transport.pause_reading()
-    answers = [slow.send_fetch({("t", 0): 0}) for _ in range(100)]
+    responses = [slow.send_fetch({("t", 0): 0}) for _ in range(100)]
     for round in range(50):
         (value,) = values_of(await busy.fetch_partition("t", round % 20, partition_max_bytes=1))
         assert value.startswith(b"v")
@@ -105,32 +105,32 @@ async def test_a_client_that_does_not_read_costs_little_and_holds_nobody_up(m: M
     assert 0 < server.unsent_bytes < 5 * MIB
     assert m.broker.services.fetching.unsent_bytes == server.unsent_bytes
     slow.transport.resume_reading()
-    for answer in await asyncio.gather(*answers):
-        assert answer.responses[0].partitions[0].error_code == 0
+    for response in await asyncio.gather(*responses):
+        assert response.responses[0].partitions[0].error_code == 0
     assert server.unsent_bytes == 0
 
 
 @story
-async def test_answers_shrink_as_unsent_ones_grow(m: Machine) -> None:
+async def test_fetch_responses_shrink_as_unsent_bytes_grow(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     for _ in range(12):
         await client.produce("t", batch(b"v", size=900_000))
     fetching = m.broker.services.fetching
 
-    async def answered() -> int:
-        answer = await client.fetch_partition("t", 0, partition_max_bytes=20 * MIB)
-        return len(values_of(answer))
+    async def fetch_batches() -> int:
+        response = await client.fetch_partition("t", 0, partition_max_bytes=20 * MIB)
+        return len(values_of(response))
 
-    assert await answered() == 9
+    assert await fetch_batches() == 9
     fetching.unsent_bytes = MAX_UNSENT_BYTES - 10 * MIB
-    assert await answered() == 2
+    assert await fetch_batches() == 2
     fetching.unsent_bytes = 500 * MIB
-    assert await answered() == 1
+    assert await fetch_batches() == 1
 
 
 @story
-async def test_stopping_with_clients_that_wait(m: Machine) -> None:
+async def test_stopping_with_waiting_requests(m: Machine) -> None:
     clients = [await m.client() for _ in range(3)]
     await clients[0].create_topic("t")
     waiting = [client.send_fetch({("t", 0): 0}, max_wait_ms=int(HOUR * 1000)) for client in clients]
@@ -138,29 +138,29 @@ async def test_stopping_with_clients_that_wait(m: Machine) -> None:
     began = m.loop.time()
     await m.stop()
     assert m.loop.time() - began < 1
-    for answer in waiting:
+    for response in waiting:
         with pytest.raises(ConnectionResetError):
-            await answer
+            await response
     with pytest.raises(ConnectionRefusedError):
         await m.client()
 
 
 @story
-async def test_a_client_that_goes_away_while_it_waits(m: Machine) -> None:
+async def test_a_client_that_disconnects_while_it_waits(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 100)
     replicas = m.broker.services.replicas
     for _ in range(20):
-        one = await m.client()
-        one.send_fetch({("t", index): 0 for index in range(100)}, max_wait_ms=int(HOUR * 1000))
+        other = await m.client()
+        other.send_fetch({("t", index): 0 for index in range(100)}, max_wait_ms=int(HOUR * 1000))
         await m.until(lambda: len(replicas.purgatory) == 1)
-        one.close()
+        other.close()
         await m.until(lambda: len(replicas.purgatory) == 0)
     assert not any(partition.fetchers for partition in replicas.partitions.values())
 
 
-def test_buffer_sizes_and_backlog_are_set_only_if_given() -> None:
-    made = []
+def test_buffer_sizes_and_backlog_are_set_only_if_configured() -> None:
+    bound = []
 
     class Socket:
         def __init__(self) -> None:
@@ -176,18 +176,18 @@ def test_buffer_sizes_and_backlog_are_set_only_if_given() -> None:
         async def create_server(self, factory, host=None, port=None, **options):  # type: ignore[no-untyped-def, override]
             server = await super().create_server(factory, host, port, **options)
             server.sockets = (Socket(),)
-            made.append((options["backlog"], server.sockets[0].options))
+            bound.append((options["backlog"], server.sockets[0].options))
             return server
 
-    async def bind(loop: Loop, **given: str) -> None:
-        machine = Machine(loop, 1, {name.replace("_", "."): value for name, value in given.items()})
+    async def bind(loop: Loop, **configs: str) -> None:
+        machine = Machine(loop, 1, {name.replace("_", "."): value for name, value in configs.items()})
         await machine.start()
         await machine.stop()
 
-    for given in ({}, {"socket_receive_buffer_bytes": "50000", "socket_send_buffer_bytes": "-1"}):
+    for configs in ({}, {"socket_receive_buffer_bytes": "50000", "socket_send_buffer_bytes": "-1"}):
         loop = Loop(1)
-        loop.run_until_complete(bind(loop, **given, **({"socket_listen_backlog_size": "7"} if given else {})))
+        loop.run_until_complete(bind(loop, **configs, **({"socket_listen_backlog_size": "7"} if configs else {})))
         loop.close()
     always = {socket.SO_KEEPALIVE: 1}
-    assert made == [(1024, always), (7, {**always, socket.SO_RCVBUF: 50000})]
+    assert bound == [(1024, always), (7, {**always, socket.SO_RCVBUF: 50000})]
     assert replace(BrokerConfig.load(CONFIGS)).socket_receive_buffer_bytes == 102_400

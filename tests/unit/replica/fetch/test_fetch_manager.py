@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227) of a whole broker: what they answer, how they end, what they cost."""
+"""Incremental fetch sessions (KIP-227) in a broker: responses, eviction, cost."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ LONG_MS = 100_000
 
 
 class Session:
-    """A consumer's fetch session: it sends what has changed."""
+    """The client side of a fetch session: requests have only the partitions that changed."""
 
     def __init__(self, client: Client, version: int = 12) -> None:
         self.client = client
@@ -22,16 +22,18 @@ class Session:
         self.id = 0
         self.epoch = 0
 
-    async def fetch(self, wanted: dict[TopicPartition, int] | None = None, **options: object) -> FetchResponse:
-        answer = await self.client.fetch(wanted or {}, session=(self.id, self.epoch), version=self.version, **options)
-        self.id, self.epoch = answer.session_id, self.epoch + 1
-        assert answer.error_code == 0
-        return answer
+    async def fetch(self, offsets: dict[TopicPartition, int] | None = None, **options: object) -> FetchResponse:
+        response = await self.client.fetch(
+            offsets or {}, session=(self.id, self.epoch), version=self.version, **options
+        )
+        self.id, self.epoch = response.session_id, self.epoch + 1
+        assert response.error_code == 0
+        return response
 
 
 @story
 @pytest.mark.parametrize("version", [7, 12, 18])
-async def test_only_what_has_changed_is_answered(m: Machine, version: int) -> None:
+async def test_only_changed_partitions_are_in_the_response(m: Machine, version: int) -> None:
     client = await m.client()
     await client.create_topic("t", 4)
     session = Session(client, version)
@@ -41,20 +43,20 @@ async def test_only_what_has_changed_is_answered(m: Machine, version: int) -> No
     assert len(first.responses[0].partitions) == 4
     assert (await session.fetch()).responses == []
     await client.produce("t", batch(b"a"), 2)
-    answer = await session.fetch()
-    assert [(part.partition_index, values_of(part)) for part in answer.responses[0].partitions] == [(2, [b"a"])]
-    # It is there until the client asks for what follows.
-    answer = await session.fetch()
-    assert [(part.partition_index, values_of(part)) for part in answer.responses[0].partitions] == [(2, [b"a"])]
+    response = await session.fetch()
+    assert [(part.partition_index, values_of(part)) for part in response.responses[0].partitions] == [(2, [b"a"])]
+    # It is sent again until the client fetches from the next offset.
+    response = await session.fetch()
+    assert [(part.partition_index, values_of(part)) for part in response.responses[0].partitions] == [(2, [b"a"])]
     assert (await session.fetch({("t", 2): 1})).responses == []
     await client.produce("t", batch(b"b"), 2)
     await client.produce("t", batch(b"c"), 3)
-    answer = await session.fetch()
-    assert {part.partition_index for part in answer.responses[0].partitions} == {2, 3}
+    response = await session.fetch()
+    assert {part.partition_index for part in response.responses[0].partitions} == {2, 3}
 
 
 @story
-async def test_a_session_wakes_for_its_own_partitions_only(m: Machine) -> None:
+async def test_only_appends_to_its_partitions_complete_a_fetch(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t", 3)
     session = Session(client)
@@ -70,7 +72,7 @@ async def test_a_session_wakes_for_its_own_partitions_only(m: Machine) -> None:
 
 
 @story
-async def test_partitions_that_come_and_go(m: Machine) -> None:
+async def test_partitions_are_added_and_forgotten(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
     await client.produce("t", batch(b"a"), 0)
@@ -80,7 +82,7 @@ async def test_partitions_that_come_and_go(m: Machine) -> None:
     assert base_offsets(await session.fetch({("t", 0): 1, ("t", 1): 0})) == {("t", 1): [0]}
     assert base_offsets(await session.fetch({("t", 0): 0}, forgotten=[("t", 1)])) == {("t", 0): [0]}
     assert m.partition("t", 1).fetchers == {}
-    # Without any partition left there is no session, as in Kafka.
+    # A session without partitions is closed, as in Kafka.
     assert base_offsets(await session.fetch(forgotten=[("t", 0)])) == {}
     assert session.id == 0
     assert len(m.broker.services.fetching.sessions) == 0
@@ -93,29 +95,29 @@ async def test_errors_of_sessions(m: Machine) -> None:
     await client.create_topic("t")
 
     async def code(session: tuple[int, int], version: int = 12) -> ErrorCode:
-        answer = await client.fetch({("t", 0): 0}, session=session, version=version)
-        assert answer.session_id == 0 or answer.error_code == 0
-        return ErrorCode(answer.error_code)
+        response = await client.fetch({("t", 0): 0}, session=session, version=version)
+        assert response.session_id == 0 or response.error_code == 0
+        return ErrorCode(response.error_code)
 
     first = await client.fetch({("t", 0): 0}, session=(0, 0))
-    number = first.session_id
-    assert await code((number ^ 1, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert await code((number, 2)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert await code((number, 1), 13) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-    assert await code((number, 1)) is ErrorCode.NONE
-    assert await code((number, 1)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    # The client begins anew, and the old session ends with it.
-    second = await client.fetch({("t", 0): 0}, session=(number, 0))
-    assert second.session_id not in (0, number)
-    assert await code((number, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    # Or it is closed.
+    session_id = first.session_id
+    assert await code((session_id ^ 1, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert await code((session_id, 2)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert await code((session_id, 1), 13) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert await code((session_id, 1)) is ErrorCode.NONE
+    assert await code((session_id, 1)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    # A full request closes the previous session.
+    second = await client.fetch({("t", 0): 0}, session=(session_id, 0))
+    assert second.session_id not in (0, session_id)
+    assert await code((session_id, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    # The final epoch closes a session.
     assert await code((second.session_id, -1)) is ErrorCode.NONE
     assert await code((second.session_id, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert m.partition("t").fetchers == {}
 
 
 @story
-async def test_an_error_in_a_session_is_told_every_time_and_so_is_its_end(m: Machine) -> None:
+async def test_an_error_of_a_partition_is_returned_every_time_until_it_ends(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a"))
@@ -139,13 +141,13 @@ async def test_a_full_cache(m: Machine) -> None:
     await asyncio.sleep(100)
     await sessions[0].fetch()
     await asyncio.sleep(50)
-    # Now one is idle for long enough to give its place up.
+    # Now a session has been idle for long enough to be evicted.
     another = Session(client)
     await another.fetch({("t", 0): 0})
     assert another.id != 0
     await sessions[0].fetch()
-    answer = await client.fetch({}, session=(sessions[1].id, 1))
-    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    response = await client.fetch({}, session=(sessions[1].id, 1))
+    assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(m.partition("t").fetchers) == 2
 
 
@@ -158,16 +160,16 @@ async def test_a_session_that_is_evicted_while_it_waits(m: Machine) -> None:
     await session.fetch({("t", 0): 0}, forgotten=[("u", 0)])
     waiting = client.send_fetch({}, session=(session.id, 2), max_wait_ms=int(HOUR * 1000))
     await asyncio.sleep(300)
-    taker = Session(other)
-    await taker.fetch({("t", 0): 0})
-    assert taker.id != 0
+    new_session = Session(other)
+    await new_session.fetch({("t", 0): 0})
+    assert new_session.id != 0
     assert (await waiting).responses == []
     assert len(m.partition("t").fetchers) == 1
 
 
 @story
-async def test_a_waiting_fetch_takes_nothing_from_the_one_that_replaces_it(m: Machine) -> None:
-    """A consumer whose connection was lost while it waited goes on with its session on another one."""
+async def test_a_fetch_replaces_a_waiting_fetch_of_the_same_session(m: Machine) -> None:
+    """A consumer lost its connection while it waited, and continues its session on another connection."""
     lost, client, producer = await m.client(), await m.client(), await m.client()
     await producer.create_topic("t", 2)
     session = Session(lost)
@@ -175,7 +177,7 @@ async def test_a_waiting_fetch_takes_nothing_from_the_one_that_replaces_it(m: Ma
     waiting = lost.send_fetch({}, session=(session.id, 1), max_wait_ms=1000)
     await asyncio.sleep(0.5)
     again = client.send_fetch({}, session=(session.id, 2), max_wait_ms=LONG_MS)
-    # The first is told that there is nothing for it any more.
+    # The first fetch gets an empty response.
     assert (await waiting).responses == []
     await asyncio.sleep(5)
     assert not again.done()
@@ -185,7 +187,7 @@ async def test_a_waiting_fetch_takes_nothing_from_the_one_that_replaces_it(m: Ma
 
 
 @story
-async def test_a_session_outlives_its_connection(m: Machine) -> None:
+async def test_a_session_survives_its_connection(m: Machine) -> None:
     lost, client = await m.client(), await m.client()
     await client.create_topic("t")
     session = Session(lost)
@@ -203,7 +205,7 @@ async def test_a_session_outlives_its_connection(m: Machine) -> None:
 
 
 @story
-async def test_nobody_is_starved_in_a_session(m: Machine) -> None:
+async def test_no_partition_of_a_session_starves(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 5)
     for index in range(5):
@@ -211,25 +213,25 @@ async def test_nobody_is_starved_in_a_session(m: Machine) -> None:
             await client.produce("t", batch(b"v", size=1000), index)
     session = Session(client)
     offsets = {("t", index): 0 for index in range(5)}
-    answer = await session.fetch(offsets, max_bytes=1000)
-    seen: list[TopicPartition] = []
+    response = await session.fetch(offsets, max_bytes=1000)
+    fetched: list[TopicPartition] = []
     for _ in range(24):
-        moved = {place: found[-1] + 1 for place, found in base_offsets(answer).items() if found}
-        seen += moved
-        answer = await session.fetch(moved, max_bytes=1000)
-    assert sorted(seen[:5]) == sorted(seen[5:10]) == sorted(offsets)
+        moved = {place: batches[-1] + 1 for place, batches in base_offsets(response).items() if batches}
+        fetched += moved
+        response = await session.fetch(moved, max_bytes=1000)
+    assert sorted(fetched[:5]) == sorted(fetched[5:10]) == sorted(offsets)
 
 
 @story
 async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 10,000 partitions one changes: the fetch looks at that one."""
+    """Of 10,000 partitions one changes: the fetch checks only that one."""
     client, producer = await m.client(), await m.client()
     await client.create_topic("t", 10)
     session = Session(client)
     await session.fetch({("t", index): 0 for index in range(10)})
-    # What nobody has appended to is as cheap when it does not exist in this test: partitions that are the same log.
+    # To save time, the other partitions of the session share a log.
     state = m.broker.services.fetching.sessions._sessions[session.id]
     partition = m.partition("t", 1)
     for index in range(10, 10_000):
@@ -237,23 +239,23 @@ async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
         fetched.target = partition
         fetched.last_sent = (0, 0)
         state.partitions["t", index] = fetched
-    looked_at: list[int] = []
+    checked: list[int] = []
     check = type(partition).check_leader
     monkeypatch.setattr(
-        type(partition), "check_leader", lambda self, epoch: looked_at.append(self.tp.partition) or check(self, epoch)
+        type(partition), "check_leader", lambda self, epoch: checked.append(self.tp.partition) or check(self, epoch)
     )
     assert (await session.fetch()).responses == []
-    assert looked_at == []
+    assert checked == []
     await producer.produce("t", batch(b"a"), 7)
     assert base_offsets(await session.fetch()) == {("t", 7): [0]}
-    assert looked_at == [7]
+    assert checked == [7]
     assert (await session.fetch({("t", 7): 1})).responses == []
     waiting = asyncio.ensure_future(session.fetch(max_wait_ms=LONG_MS))
     await asyncio.sleep(1)
-    looked_at.clear()
+    checked.clear()
     await producer.produce("t", batch(b"b"), 7)
     assert base_offsets(await waiting) == {("t", 7): [1]}
-    assert looked_at == [7]
+    assert checked == [7]
 
 
 @story
@@ -283,7 +285,7 @@ async def test_without_room_for_a_session_full_requests_are_served(m: Machine) -
 
 
 @story
-async def test_sessions_that_are_left_alone_cost_appends_nothing(m: Machine) -> None:
+async def test_idle_sessions_cost_appends_nothing(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t")
     sessions = [Session(client) for _ in range(30)]
@@ -292,7 +294,7 @@ async def test_sessions_that_are_left_alone_cost_appends_nothing(m: Machine) -> 
     partition = m.partition("t")
     assert len(partition.fetchers) == 30
     await producer.produce("t", batch(b"a"))
-    # Each was told once. Until it asks again, it need not be told of more.
+    # Each session was notified once, and is not notified again before its next fetch.
     assert len(partition.fetchers) == 0
     await producer.produce("t", batch(b"b"))
     for session in sessions:
@@ -302,7 +304,7 @@ async def test_sessions_that_are_left_alone_cost_appends_nothing(m: Machine) -> 
 
 
 @story
-async def test_one_who_waits_hears_of_every_append(m: Machine) -> None:
+async def test_min_bytes_count_all_partitions_of_a_session(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t", 2)
     session = Session(client)

@@ -1,6 +1,6 @@
-"""Produced batches, good and bad, and the error code with which Apache Kafka 4.3.1 answered each over a socket.
+"""Valid and invalid batches, with the error codes of Apache Kafka 4.3.1's responses to them.
 
-Names of topics stand for the configs in TOPICS. Timestamps are around NOW.
+The name of a topic stands for its configs in TOPICS. Timestamps are around NOW.
 """
 
 import zlib
@@ -30,7 +30,7 @@ TOPICS: dict[str, dict[str, str]] = {
 
 
 class Case(NamedTuple):
-    """`header_code`: the answer where only headers are read, if it is another than Kafka's."""
+    """`header_code`: the error code if only the header is validated, where it differs from Kafka's."""
 
     name: str
     topic: str
@@ -46,7 +46,7 @@ def good(now: int, **fields: int) -> bytearray:
 
 
 def stamped(*timestamps: int, codec: int = 0) -> Callable[[int], bytes]:
-    """Records of these timestamps relative to now; -1 stands for none."""
+    """A batch of records with these timestamps, relative to now; -1 for none."""
     return lambda now: build_batch([(now + t if t != -1 else -1, b"k", b"v", ()) for t in timestamps], codec=codec)
 
 
@@ -57,7 +57,7 @@ def keyed(*keys: bytes | None, codec: int = 0) -> Callable[[int], bytes]:
 def patched(
     *patches: tuple[str, int, int], seal: bool = True, cut: int | None = None, **fields: int
 ) -> Callable[[int], bytes]:
-    """A good batch with other values at some positions, and the CRC set right after that if `seal`."""
+    """A valid batch with other values at some positions. With `seal` its CRC is correct."""
 
     def make(now: int) -> bytes:
         batch = good(now, **fields)[:cut]
@@ -71,7 +71,7 @@ def patched(
 
 
 def body(*records: bytes, count: int | None = None, codec: int = 0, raw: bool = False) -> Callable[[int], bytes]:
-    """A batch of these encoded records, which need not be what they should; `raw`: compressed already."""
+    """A batch of encoded records, which may be invalid. `raw`: they are compressed already."""
     count = len(records) if count is None else count
     data = b"".join(records)
     return lambda now: assemble_batch(
@@ -85,7 +85,7 @@ def body(*records: bytes, count: int | None = None, codec: int = 0, raw: bool = 
 
 
 def legacy(magic: int) -> Callable[[int], bytes]:
-    """A message of the formats before v2."""
+    """A message of a format before v2."""
 
     def make(now: int) -> bytes:
         time = now.to_bytes(8, "big") if magic else b""

@@ -49,18 +49,18 @@ def outcome(case: Case, config: TopicConfig) -> tuple[ErrorCode, tuple[int, ...]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_full_validation_answers_as_kafka(case):
+def test_full_validation_has_the_results_of_kafka(case):
     config = config_of(case.topic, kbroker_record_validation="full")
     assert outcome(case, config) == (case.code, case.bad_records)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_header_validation_answers_as_kafka_but_for_what_only_records_tell(case):
+def test_header_validation_has_the_results_of_kafka_except_for_errors_of_records(case):
     expected = (case.code, case.bad_records) if case.header_code is None else (case.header_code, ())
     assert outcome(case, config_of(case.topic)) == expected
 
 
-def test_no_records_at_all():
+def test_null_records():
     with pytest.raises(KafkaError) as refused:
         validate_batch(None, config_of("plain"), NOW, produce_version=13)
     assert refused.value.code == ErrorCode.INVALID_RECORD
@@ -76,13 +76,13 @@ def test_an_ordinary_batch_is_neither_copied_nor_changed():
     assert frame[4] == 77
 
 
-def test_what_follows_the_batch_is_cut_off():
+def test_bytes_after_the_batch_are_removed():
     batch, header, _ = check(good(NOW) + bytes(5), config_of("plain"))
     assert bytes(batch) == good(NOW)
     assert header.size == len(batch)
 
 
-def test_a_buffer_that_cannot_be_written_is_copied():
+def test_a_read_only_buffer_is_copied():
     batch, _, _ = validate_batch(memoryview(bytes(good(NOW))), config_of("plain"), NOW, produce_version=13)
     batch[0] = 77
     assert bytes(batch[1:]) == good(NOW)[1:]
@@ -90,7 +90,7 @@ def test_a_buffer_that_cannot_be_written_is_copied():
 
 @pytest.mark.parametrize("validation", ["header", "full"])
 @pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES)
-def test_append_time_is_stamped_on_the_header_only(codec, validation):
+def test_log_append_time_changes_only_the_header(codec, validation):
     config = config_of("append-time", kbroker_record_validation=validation)
     sent = build_batch([(5, b"k", b"v", ())], codec=codec)
     batch, header, append_time = check(sent, config)
@@ -101,7 +101,7 @@ def test_append_time_is_stamped_on_the_header_only(codec, validation):
     assert bytes(batch[61:]) == sent[61:]
 
 
-def test_a_wrong_max_timestamp_is_put_right():
+def test_a_wrong_max_timestamp_is_corrected():
     # By the header alone this batch would never be found by its timestamps.
     sent = good(NOW)
     wrong = sent[:35] + (NOW - 5).to_bytes(8, "big") + sent[43:]
@@ -111,7 +111,7 @@ def test_a_wrong_max_timestamp_is_put_right():
     assert bytes(batch) == sent
 
 
-def test_an_append_time_bit_from_a_client_is_cleared():
+def test_the_log_append_time_bit_of_a_client_is_cleared():
     sent = build_batch([(NOW, b"k", b"v", ())], attributes=LOG_APPEND_TIME)
     batch, header, _ = check(sent, config_of("plain"))
     assert header.attributes == 0
@@ -134,7 +134,7 @@ def test_compression_type_converts(source, target):
         assert bytes(batch) == sent
 
 
-def test_conversion_uses_the_topics_level():
+def test_conversion_uses_the_compression_level_of_the_topic():
     text = bytes((i * i * i) % 251 for i in range(20_000))
     sent = build_batch([(NOW, None, text, ())])
     levels = [
@@ -151,7 +151,7 @@ def test_append_time_and_conversion_together():
     assert len(records_of(batch)) == 3
 
 
-def test_record_errors_name_the_records():
+def test_record_errors_have_the_index_of_the_record():
     with pytest.raises(InvalidRecordsError) as refused:
         check(keyed(b"k", None, b"k", None)(NOW), config_of("compact"))
     message = "Compacted topic cannot accept message without key."
@@ -180,7 +180,7 @@ def test_offsets_out_of_order_in_a_compressed_batch():
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=CODEC_NAMES[1:])
-def test_a_bomb_is_too_large(codec):
+def test_a_decompression_bomb_is_too_large(codec):
     bomb = assemble_batch(
         compress(codec, bytes(MAX_DECOMPRESSED + 1)),
         count=1,

@@ -1,10 +1,12 @@
-"""What consumers put into a classic group's opaque bytes; each is preceded by its version as int16.
+"""The subscriptions and assignments of consumers, which are opaque bytes in JoinGroup and SyncGroup.
+
+Each is preceded by its version (int16):
 
 1: owned partitions, for cooperative rebalances (KIP-429).
 2: generation (KIP-792).
 3: rack (KIP-881).
 
-A member that knows a lower version reads a higher one and ignores what is left over.
+A member that knows only a lower version decodes the fields of that version and ignores the remaining bytes.
 """
 
 from __future__ import annotations

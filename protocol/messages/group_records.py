@@ -1,12 +1,10 @@
-"""What brokers write into __consumer_offsets for classic groups: keys and values, each preceded by its
-version as int16.
+"""The keys and values of records in __consumer_offsets for classic groups, each preceded by its version (int16).
 
-A key's version tells its kind: 0 and 1 a committed offset, 2 a group; higher ones belong to the newer group
-types.
+The version of a key is its kind: 0 and 1 are committed offsets, 2 is a group, higher ones belong to newer group types.
 
-Offset values: 1 carries a time to expire (OffsetCommit v2-4), 2 drops it, 3 adds the leader epoch
-(KIP-320), 4 the topic id. Group values: 1 adds the rebalance timeout, 2 the time of the last change of
-state (KIP-211), 3 static members (KIP-345), 4 is flexible.
+Offset values: 1 has an expiration time (OffsetCommit v2-4), 2 has none, 3 adds the leader epoch (KIP-320), 4 the topic
+id. Group values: 1 adds the rebalance timeout, 2 the time of the last state change (KIP-211), 3 static members
+(KIP-345), 4 is flexible.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What comes before each request and response.
+"""The headers of requests and responses.
 
 Request header 2 and response header 1 are flexible; the client id stays a classic string in both.
-framing.py has the broker's path; these rows are its reference.
+The broker uses the functions of framing.py; tests compare them with these rows.
 """
 
 from __future__ import annotations

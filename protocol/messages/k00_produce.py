@@ -4,11 +4,11 @@
 5: log start offset.
 8: errors of single records (KIP-467).
 9: flexible.
-10: the new leader in the answer (KIP-951).
+10: the new leader in the response (KIP-951).
 11-12: transactions of KIP-890.
 13: topic ids (KIP-516).
 
-Times are in milliseconds. The broker's path uses produce_wire.py; these rows are its reference.
+Times are in milliseconds. The broker uses protocol/fast/produce.py; tests compare it with these rows.
 """
 
 from __future__ import annotations

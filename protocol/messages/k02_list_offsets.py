@@ -1,4 +1,4 @@
-"""ListOffsets: the offset for a timestamp (ms), or for one of the special ones below zero.
+"""ListOffsets: the offset for a timestamp (ms), or for one of the special timestamps below zero.
 
 2: isolation level.
 4: leader epochs (KIP-320).
@@ -7,7 +7,7 @@
 8: -4, the earliest local offset (KIP-405).
 9: -5, the last tiered offset.
 10: timeout for remote reads.
-11: -6, the earliest offset that still waits for its upload.
+11: -6, the earliest offset that is not uploaded yet.
 """
 
 from __future__ import annotations

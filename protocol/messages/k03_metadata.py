@@ -1,15 +1,15 @@
-"""Metadata: the brokers, topics and partitions that there are.
+"""Metadata: the brokers, topics and partitions.
 
 0: an empty list of topics means all.
 1: null means all; racks, controller, internal topics.
 2: cluster id.
-4: auto-creation may be declined.
+4: whether to create missing topics.
 5: offline replicas.
 7: leader epoch.
-8-10: authorized operations of the cluster (KIP-430; DescribeCluster has them since).
+8-10: authorized operations of the cluster (KIP-430; later versions have none, DescribeCluster has them).
 9: flexible.
-10: topic ids in answers, 12: in requests (KIP-516).
-13: an error for the whole answer (KIP-1102).
+10: topic ids in responses, 12: in requests (KIP-516).
+13: an error code for the whole response (KIP-1102).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""OffsetCommit: store the positions of a group.
+"""OffsetCommit: store the committed offsets of a group.
 
-2-4: retention time (ms) of its own.
+2-4: retention time (ms) of the request.
 6: leader epoch (KIP-320).
 7: static members (KIP-345).
 8: flexible.

@@ -1,6 +1,6 @@
-"""OffsetFetch: the stored positions of one group (to version 7) or of several (from 8 on).
+"""OffsetFetch: the committed offsets of one group (to version 7) or of several (from 8 on).
 
-2: null topics mean all; an error for the whole answer.
+2: null topics mean all; an error code for the whole response.
 5: leader epoch.
 6: flexible.
 7: require_stable (KIP-447).

@@ -3,7 +3,7 @@
 1: key types (0 group, 1 transaction, 2 share partition); error message.
 3: flexible.
 4: several keys in one request (KIP-699).
-5: TRANSACTION_ABORTABLE may be answered (KIP-890).
+5: the error TRANSACTION_ABORTABLE (KIP-890).
 6: share groups (KIP-932).
 """
 

@@ -1,10 +1,10 @@
-"""JoinGroup: become a member of a classic group, or stay one through a rebalance.
+"""JoinGroup: join a classic group, or join it again in a rebalance.
 
-1: rebalance timeout of its own (ms).
+1: rebalance timeout (ms).
 4: a new member gets its id first, with MEMBER_ID_REQUIRED (KIP-394).
 5: static members (KIP-345).
 6: flexible.
-7: protocol type and nullable protocol in answers (KIP-559).
+7: protocol type and nullable protocol in responses (KIP-559).
 8: reason (KIP-800).
 9: the leader may skip the assignment (KIP-814).
 """

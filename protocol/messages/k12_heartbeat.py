@@ -1,4 +1,4 @@
-"""Heartbeat: stay a member; the answer says whether a rebalance is on.
+"""Heartbeat: a member is alive. The response has REBALANCE_IN_PROGRESS when it must join again.
 
 3: static members (KIP-345).
 4: flexible.

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader hands in the assignments; every member gets its own.
+"""SyncGroup: the leader sends the assignments; every member receives its own.
 
 3: static members (KIP-345).
 4: flexible.

@@ -3,8 +3,7 @@
 3: authorized operations (KIP-430).
 4: static members.
 5: flexible.
-6: error message; GROUP_ID_NOT_FOUND for a group that does not exist (KIP-1043), which was a Dead group
-   before.
+6: error message; GROUP_ID_NOT_FOUND for a group that does not exist (KIP-1043), which was a Dead group before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DeleteRecords: move the log start offset up; -1 means to the high watermark.
+"""DeleteRecords: advance the log start offset; -1 stands for the high watermark.
 
 2: flexible.
 """

@@ -1,9 +1,9 @@
 """InitProducerId: a producer id and epoch for an idempotent or transactional producer.
 
 2: flexible.
-3: the current id and epoch may be given, to bump the epoch (KIP-360).
-4: PRODUCER_FENCED may be answered.
-5: TRANSACTION_ABORTABLE may be answered (KIP-890).
+3: the current id and epoch, to bump the epoch (KIP-360).
+4: the error PRODUCER_FENCED.
+5: the error TRANSACTION_ABORTABLE (KIP-890).
 6: two-phase commit (KIP-939); unstable, not advertised.
 """
 

@@ -1,9 +1,9 @@
-"""AddPartitionsToTxn: partitions become part of a producer's transaction (KIP-98).
+"""AddPartitionsToTxn: add partitions to a producer's transaction (KIP-98).
 
-2: PRODUCER_FENCED may be answered.
+2: the error PRODUCER_FENCED.
 3: flexible.
-4: several transactions, and asking without adding, between brokers (KIP-890).
-5: TRANSACTION_ABORTABLE may be answered; producers of transactions v2 do not send it (KIP-890).
+4: several transactions, and verification only, between brokers (KIP-890).
+5: the error TRANSACTION_ABORTABLE; producers of transactions v2 do not send it (KIP-890).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""AddOffsetsToTxn: a group's offsets become part of a producer's transaction (KIP-98).
+"""AddOffsetsToTxn: add the offsets of a group to a producer's transaction (KIP-98).
 
-2: PRODUCER_FENCED may be answered.
+2: the error PRODUCER_FENCED.
 3: flexible.
-4: TRANSACTION_ABORTABLE may be answered (KIP-890).
+4: the error TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations

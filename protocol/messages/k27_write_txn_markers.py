@@ -1,7 +1,7 @@
-"""WriteTxnMarkers: write the end of a transaction into its partitions, as its coordinator or to end a hanging one.
+"""WriteTxnMarkers: write transaction markers to partitions, by a coordinator or to end a hanging transaction.
 
 1: flexible.
-2: the version of transactions, by which the epoch is judged (KIP-1228).
+2: the transaction version, which determines which epochs are valid (KIP-1228).
 """
 
 from __future__ import annotations

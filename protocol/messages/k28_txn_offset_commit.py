@@ -1,8 +1,8 @@
-"""TxnOffsetCommit: a group's offsets within a transaction (KIP-98).
+"""TxnOffsetCommit: commit offsets of a group in a transaction (KIP-98).
 
 2: leader epoch (KIP-320).
-3: flexible; member, instance and generation, to fence (KIP-447).
-4: TRANSACTION_ABORTABLE may be answered (KIP-890).
+3: flexible; member, instance and generation, for fencing (KIP-447).
+4: the error TRANSACTION_ABORTABLE (KIP-890).
 5: transactions v2: the group is added to the transaction by this request (KIP-890).
 """
 

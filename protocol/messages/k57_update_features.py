@@ -1,7 +1,7 @@
 """UpdateFeatures: change the levels of finalized features (KIP-584).
 
-1: the type of upgrade in place of a permission, and validation only.
-2: one error for all, none for each.
+1: upgrade types instead of "allow downgrade", and validate only.
+2: one error code for the response instead of one for each feature.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeProducers: the producers whose state the partitions' leaders keep (KIP-664).
+"""DescribeProducers: the producers of partitions, from their leaders (KIP-664).
 
 0: flexible.
 """

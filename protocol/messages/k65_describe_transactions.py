@@ -1,4 +1,4 @@
-"""DescribeTransactions: what the coordinator knows of transactions (KIP-664).
+"""DescribeTransactions: the transactions of transactional ids, from their coordinator (KIP-664).
 
 0: flexible.
 """

@@ -1,4 +1,4 @@
-"""ListConfigResources: names of resources that have configs.
+"""ListConfigResources: the names of resources that have configs.
 
 0: flexible; client metrics subscriptions only, under the API's old name (KIP-714).
 1: any resource type (KIP-1142).

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics page by page, a cursor in either direction (KIP-966).
+"""DescribeTopicPartitions: topics with their partitions in pages, with cursors (KIP-966).
 
 0: flexible.
 """

@@ -1,7 +1,7 @@
-"""What brokers write into __transaction_state: keys and values, each preceded by its version as int16.
+"""The keys and values of records in __transaction_state, each preceded by its version (int16).
 
-Value 1 is flexible and adds, as tagged fields, the producer ids and epochs of a rotation and the version of the
-client's protocol (KIP-890).
+Value 1 is flexible. Its tagged fields are the producer ids and epochs of a rotation, and the transaction version of the
+client (KIP-890).
 """
 
 from __future__ import annotations

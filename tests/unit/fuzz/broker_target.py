@@ -1,7 +1,7 @@
-"""Frames to a whole broker, on a simulated machine: one connection misbehaves.
+"""Damaged frames on one connection of a broker on a simulated machine.
 
-It is closed or answered; nothing that is no sound batch is stored; another connection is served as ever; no handler
-fails in a way that it did not mean to.
+The connection gets responses or is closed. Only valid batches are stored, another connection is served as before, and
+no handler raises an unexpected exception.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from protocol.schema.message import Message, message_info
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.fuzz.record_targets import random_batch
-from tests.unit.fuzz.spots import Traced
+from tests.unit.fuzz.tracing_encoder import TracingEncoder
 from tests.unit.support.client import Client, batch, values_of
 from tests.unit.support.random_messages import all_messages, random_message
 from tests.unit.support.simulated_broker import HOST, PORT, Machine
@@ -29,21 +29,21 @@ _REQUESTS = {message_info(cls).key: cls for cls in all_messages() if message_inf
 
 
 def targets() -> list[Target]:
-    # A broker with its logs and tasks; decoders of a message are made at its first use.
+    # The memory of a broker; and decoders of a message are generated at its first use.
     constant = 16 << 20
     return [
-        Target("broker.frame", _frame, (), constant=constant, a_byte=100, seconds=2.0, weight=40),
-        Target("broker.produce", _produce, (), constant=constant, a_byte=100, seconds=2.0, weight=40),
-        Target("broker.bytes", _bytes, (), constant=constant, a_byte=100, seconds=2.0, weight=40),
+        Target("broker.frame", _frame, (), constant=constant, memory_per_byte=100, seconds=2.0, weight=40),
+        Target("broker.produce", _produce, (), constant=constant, memory_per_byte=100, seconds=2.0, weight=40),
+        Target("broker.bytes", _bytes, (), constant=constant, memory_per_byte=100, seconds=2.0, weight=40),
     ]
 
 
-# What is sent.
+# Requests.
 
 
 def _framed(api_key: int, version: int, message: Message, rng: Random) -> tuple[bytes, list[Spot]]:
     header = encode_request_header(api_key, version, rng.getrandbits(31), rng.choice((None, "fuzz")))
-    traced = Traced(message, version)
+    traced = TracingEncoder(message, version)
     size = len(header) + len(traced.data)
     start = 4 + len(header)
     spots = [Spot(0, 4, "i32"), Spot(4, 2, "i16"), Spot(6, 2, "i16"), Spot(12, 2, "i16")]
@@ -55,12 +55,12 @@ def _frame(rng: Random) -> Case:
     api = rng.choice([api for api in APIS.values() if api.key in _REQUESTS])
     cls = _REQUESTS[api.key]
     version = rng.randint(message_info(cls).min_version, message_info(cls).max_version)
-    data, spots = _framed(api.key, version, _named(random_message(cls, version, rng), rng), rng)
+    data, spots = _framed(api.key, version, _use_topic(random_message(cls, version, rng), rng), rng)
     return Case(data, partial(_play, rng.getrandbits(32)), spots, _seal)
 
 
-def _named(message: Any, rng: Random) -> Any:
-    """Sometimes about the topic that is there."""
+def _use_topic(message: Any, rng: Random) -> Any:
+    """Use the existing topic in some of the names."""
     for value in (getattr(message, name) for name in type(message).__rows__):
         for item in value if isinstance(value, list) else ():
             if hasattr(item, "name") and isinstance(item.name, str) and rng.random() < 0.5:
@@ -84,7 +84,7 @@ def _bytes(rng: Random) -> Case:
 
 
 def _seal(data: bytearray) -> None:
-    """A right length of the frame."""
+    """Correct the size of the frame."""
     if len(data) >= 4:
         data[:4] = (len(data) - 4).to_bytes(4, "big")
 
@@ -95,11 +95,11 @@ def _seal(data: bytearray) -> None:
 class _Errors(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:
-            self.told.append(logging.Formatter().format(record))
+            self.messages.append(logging.Formatter().format(record))
 
 
 def _play(seed: int, data: bytes) -> None:
@@ -115,7 +115,7 @@ def _play(seed: int, data: bytes) -> None:
         loop.close()
         log.removeHandler(errors)
         log.propagate = propagate
-    assert not errors.told, errors.told[0]
+    assert not errors.messages, errors.messages[0]
 
 
 async def _story(machine: Machine, rng: Random, data: bytes) -> None:
@@ -133,7 +133,7 @@ async def _story(machine: Machine, rng: Random, data: bytes) -> None:
         if rng.random() < 0.5:
             await asyncio.sleep(0.001)
     await asyncio.sleep(3.0)
-    await _is_well(machine, good)
+    await _check_health(machine, good)
     bad.transport.abort()
     await machine.end()
 
@@ -150,13 +150,13 @@ class RawClient(Client):
         pass
 
 
-async def _is_well(machine: Machine, good: Client) -> None:
-    """The other connection reads what was there, and may write on; all that is stored is sound."""
-    found = machine.broker.services.replicas.get(TOPIC, 0)
-    if found is None:
-        # A good request may well delete it.
+async def _check_health(machine: Machine, good: Client) -> None:
+    """The other connection can fetch and produce, and every stored batch is valid."""
+    partition = machine.broker.services.replicas.get(TOPIC, 0)
+    if partition is None:
+        # A valid request may have deleted it.
         return
-    log = found.log
+    log = partition.log
     first = log.log_start_offset
     if first == 0:
         assert values_of(await good.fetch_partition(TOPIC, 0))[:2] == [b"one", b"two"]

@@ -1,19 +1,19 @@
-"""Valid input and what is done to it before a decoder sees it.
+"""Valid inputs of decoders, and random damage to them.
 
-A step is four numbers, so that a generator of any kind can make one, a failure is written down in a line, and a long
-list of steps can be cut down to those that matter. Where lengths and counts are is told by the spots of a case.
+The damage is a list of steps. A step is four numbers: every generator can make it, and the list of a failure can be
+shrunk to the steps that matter. The spots of a case are the positions of its lengths and counts.
 """
 
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-# Whatever is done, nothing grows beyond this: the bounds in time and memory are per byte.
+# The maximum size of a damaged input.
 MAX_SIZE = 1 << 17
 
 
 class Spot(NamedTuple):
-    """A length, a count or another number in valid input: its place, its bytes, how it is written (see _WRITERS)."""
+    """A length, a count or another number in a valid input: position, size, encoding (a key of _ENCODERS)."""
 
     pos: int
     size: int
@@ -21,8 +21,11 @@ class Spot(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One valid input. `run` decodes an input, damaged or not, and asserts what must hold of the result; `seal`
-    makes checksums right again, so that damage gets past them. `good`: the input itself is taken.
+    """A valid input.
+
+    run: decodes an input, damaged or not, and checks the result.
+    seal: corrects the checksums of a damaged input, so that the damage gets past them.
+    good: whether the decoder accepts the undamaged input.
     """
 
     data: bytes
@@ -33,7 +36,7 @@ class Case(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What to do, and three numbers of 32 bits to do it with."""
+    """A kind of damage, and three 32-bit numbers as its parameters."""
 
     kind: int
     where: int
@@ -47,11 +50,11 @@ def random_steps(rng: Random) -> list[Step]:
 
 
 def damaged(case: Case, steps: Sequence[Step]) -> bytes:
-    """The case's input after these steps."""
+    """Return the input of the case after these steps."""
     data = bytearray(case.data)
     sealed = False
     for step in steps:
-        # Spots are those of the undamaged input: a step that moved them makes them places like any other.
+        # Spots are positions in the undamaged input. After a step that moves bytes they are arbitrary positions.
         if case.spots and step.kind & 1:
             _change_number(data, case.spots[step.where % len(case.spots)], step)
         else:
@@ -64,7 +67,7 @@ def damaged(case: Case, steps: Sequence[Step]) -> bytes:
 
 
 def _range(data: bytearray, step: Step) -> tuple[int, int]:
-    """Some bytes of the input, mostly few."""
+    """Return (start, end) of some bytes of the input, mostly few."""
     start = step.where % (len(data) + 1)
     longest = (1, 4, 16, len(data))[step.much & 3]
     return start, min(len(data), start + 1 + (step.much >> 2) % max(longest, 1))
@@ -96,8 +99,8 @@ def _insert(data: bytearray, step: Step) -> None:
     data[start:start] = fill * count if fill else Random(step.how).randbytes(count)
 
 
-def _double(data: bytearray, step: Step) -> None:
-    """Once, a few times, or until it is large, which shows work that is not linear."""
+def _repeat(data: bytearray, step: Step) -> None:
+    """Repeat a part once, a few times, or up to the maximum size, which shows quadratic time."""
     start, end = _range(data, step)
     part = data[start:end]
     times = (1, 3, 100, MAX_SIZE // max(len(part), 1))[step.how & 3 if not step.how & 0x3C else step.how & 1]
@@ -117,7 +120,7 @@ def _fill(data: bytearray, step: Step) -> None:
     data[start:end] = (b"\0", b"\xff", b"\x80", b"[")[step.how & 3] * (end - start)
 
 
-def _noise(data: bytearray, step: Step) -> None:
+def _randomize(data: bytearray, step: Step) -> None:
     start, end = _range(data, step)
     data[start:end] = Random(step.how).randbytes(end - start)
 
@@ -129,7 +132,7 @@ def _number_anywhere(data: bytearray, step: Step) -> None:
 
 
 _KINDS = (
-    _flip, _replace, _cut_end, _cut_range, _insert, _double, _swap, _fill, _noise, _number_anywhere,
+    _flip, _replace, _cut_end, _cut_range, _insert, _repeat, _swap, _fill, _randomize, _number_anywhere,
 )  # fmt: skip
 
 
@@ -146,7 +149,7 @@ def _fixed(size: int) -> Callable[[int, int], bytes]:
 
 
 def _uvarint(number: int, how: int) -> bytes:
-    """Every eighth is longer than it need be, or never ends."""
+    """Encode a varint; every eighth is longer than necessary, or never ends."""
     number &= (1 << 64) - 1
     out = bytearray()
     while number >= 0x80:
@@ -167,7 +170,7 @@ def _text(number: int, how: int) -> bytes:
     return (str(number).encode(), b"1e999", b"-0", b"9" * 5000, b"NaN", b"\xff", b"0x10", b"true")[how >> 8 & 7]
 
 
-_WRITERS: dict[str, Callable[[int, int], bytes]] = {
+_ENCODERS: dict[str, Callable[[int, int], bytes]] = {
     "i8": _fixed(1),
     "i16": _fixed(2),
     "i32": _fixed(4),
@@ -180,15 +183,17 @@ _WRITERS: dict[str, Callable[[int, int], bytes]] = {
 
 def _change_number(data: bytearray, spot: Spot, step: Step) -> None:
     old = int.from_bytes(data[spot.pos : spot.pos + spot.size], "big")
-    left = len(data) - spot.pos - spot.size
-    near = (old + 1, old - 1, old * 2, left, left + 1, left - 1, left // 2, step.much, -old)
+    remaining = len(data) - spot.pos - spot.size
+    near = (
+        old + 1, old - 1, old * 2, remaining, remaining + 1, remaining - 1, remaining // 2, step.much, -old,
+    )  # fmt: skip
     chosen = step.much >> 8
     number = near[chosen // 2 % len(near)] if chosen & 1 else _EDGES[chosen // 2 % len(_EDGES)]
-    data[spot.pos : spot.pos + spot.size] = _WRITERS[spot.kind](number, step.how)
+    data[spot.pos : spot.pos + spot.size] = _ENCODERS[spot.kind](number, step.how)
 
 
 def text_spots(data: bytes) -> list[Spot]:
-    """The numbers in a text."""
+    """Return the spots of the numbers in a text."""
     spots: list[Spot] = []
     start = None
     for pos, byte in enumerate(data + b" "):

@@ -1,4 +1,4 @@
-"""Files beside the log itself: indexes, snapshots, checkpoints, the coordination's journal and what its nodes hold."""
+"""Files other than segments: indexes, snapshots, checkpoints, and the files and nodes of the coordination service."""
 
 import zlib
 from collections.abc import Callable
@@ -26,26 +26,26 @@ from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot, text_spots
 from tests.unit.support.log_lab import NOW
 
-# A line of a few characters is a tuple, or a key and a value of a dictionary.
-A_BYTE_OF_LINES = 60
+# A line of a few characters becomes a tuple, or a key and a value of a dict.
+LINE_MEMORY_PER_BYTE = 60
 _CRC = Struct(">I")
 
 
 def targets() -> list[Target]:
     damaged = (ValueError,)
     found = [
-        Target("file.index", _offset_index, damaged, a_byte=20),
-        Target("file.timeindex", _time_index, damaged, a_byte=20),
-        Target("file.snapshot", _producers, damaged, a_byte=40),
-        Target("file.offsets", _offsets, damaged, a_byte=A_BYTE_OF_LINES),
-        Target("file.epochs", _epochs, damaged, a_byte=A_BYTE_OF_LINES),
-        Target("file.partition_metadata", _partition_metadata, (), a_byte=A_BYTE_OF_LINES),
-        Target("file.meta_properties", _identity, damaged, a_byte=A_BYTE_OF_LINES),
-        Target("coordination.snapshot", _tree_snapshot, (CoordinationError,), a_byte=A_BYTE_OF_LINES),
-        Target("coordination.journal", _journal, (CoordinationError,), a_byte=A_BYTE_OF_LINES, weight=4),
+        Target("file.index", _offset_index, damaged, memory_per_byte=20),
+        Target("file.timeindex", _time_index, damaged, memory_per_byte=20),
+        Target("file.snapshot", _producers, damaged, memory_per_byte=40),
+        Target("file.offsets", _offsets, damaged, memory_per_byte=LINE_MEMORY_PER_BYTE),
+        Target("file.epochs", _epochs, damaged, memory_per_byte=LINE_MEMORY_PER_BYTE),
+        Target("file.partition_metadata", _partition_metadata, (), memory_per_byte=LINE_MEMORY_PER_BYTE),
+        Target("file.meta_properties", _meta_properties, damaged, memory_per_byte=LINE_MEMORY_PER_BYTE),
+        Target("coordination.snapshot", _tree_snapshot, (CoordinationError,), memory_per_byte=LINE_MEMORY_PER_BYTE),
+        Target("coordination.journal", _journal, (CoordinationError,), memory_per_byte=LINE_MEMORY_PER_BYTE, weight=4),
     ]
     for name, make in (("broker", _broker), ("topic", _topic), ("chunk", _chunk), ("changes", _changes)):
-        found.append(Target(f"node.{name}", make, (CoordinationError,), a_byte=100))
+        found.append(Target(f"node.{name}", make, (CoordinationError,), memory_per_byte=100))
     return found
 
 
@@ -67,7 +67,7 @@ def empty_disk() -> SimDisk:
 
 
 def _grid(size: int, widths: tuple[int, ...]) -> list[Spot]:
-    """Numbers of these widths, again and again."""
+    """Return spots of these widths, repeatedly."""
     spots, pos = [], 0
     while pos < size:
         for width in widths:
@@ -90,13 +90,13 @@ def _offset_index(rng: Random) -> Case:
             decoded = OffsetIndex.decode(data)
             assert decoded.encode(0, len(decoded.entries)) == data
             if len(decoded.entries) <= 512:
-                # More are only sampled.
+                # Larger indexes are only checked in samples.
                 assert list(decoded.entries) == sorted(set(decoded.entries))
         finally:
-            # What is not loaded is searched where it is, and may say anything.
+            # Lookups in the file do not validate it; they must not fail.
             read = partial(_read, data)
-            for wanted in (0, 7, 1 << 30):
-                find_entry(read, len(data) // 8, wanted)
+            for target in (0, 7, 1 << 30):
+                find_entry(read, len(data) // 8, target)
 
     return Case(data, run, _grid(min(len(data), 400), (4, 4)))
 
@@ -114,8 +114,8 @@ def _time_index(rng: Random) -> Case:
             if len(decoded.timestamps) <= 512:
                 assert list(decoded.timestamps) == sorted(set(decoded.timestamps))
         finally:
-            for wanted in (0, NOW + 77, 1 << 62):
-                find_last_before(partial(_read, data), len(data) // 12, wanted)
+            for target in (0, NOW + 77, 1 << 62):
+                find_last_before(partial(_read, data), len(data) // 12, target)
 
     return Case(data, run, _grid(min(len(data), 400), (8, 4)))
 
@@ -147,7 +147,7 @@ def _producers(rng: Random) -> Case:
     )
 
 
-# Checkpoints and their like.
+# Checkpoints and other small files.
 
 
 def _offsets(rng: Random) -> Case:
@@ -155,8 +155,8 @@ def _offsets(rng: Random) -> Case:
     data = checkpoint_files.encode_offsets({tp: rng.getrandbits(40) for tp in tps})
 
     def run(data: bytes) -> None:
-        found = checkpoint_files.decode_offsets(data)
-        assert checkpoint_files.decode_offsets(checkpoint_files.encode_offsets(found)) == found
+        decoded = checkpoint_files.decode_offsets(data)
+        assert checkpoint_files.decode_offsets(checkpoint_files.encode_offsets(decoded)) == decoded
 
     return Case(data, run, text_spots(data))
 
@@ -165,9 +165,9 @@ def _epochs(rng: Random) -> Case:
     data = checkpoint_files.encode_epochs((n, n * 7) for n in range(rng.choice((0, 1, 4, 40))))
 
     def run(data: bytes) -> None:
-        found = checkpoint_files.decode_epochs(data)
-        assert found == sorted(found)
-        assert checkpoint_files.decode_epochs(checkpoint_files.encode_epochs(found)) == found
+        decoded = checkpoint_files.decode_epochs(data)
+        assert decoded == sorted(decoded)
+        assert checkpoint_files.decode_epochs(checkpoint_files.encode_epochs(decoded)) == decoded
 
     return Case(data, run, text_spots(data))
 
@@ -179,13 +179,13 @@ def _partition_metadata(rng: Random) -> Case:
 
     def run(data: bytes) -> None:
         disk.write_atomic(path, data)
-        found = read_topic_id(disk, "/d")
-        assert found is None or len(found) == 16
+        topic_id = read_topic_id(disk, "/d")
+        assert topic_id is None or len(topic_id) == 16
 
     return Case(disk.read(path), run)
 
 
-def _identity(rng: Random) -> Case:
+def _meta_properties(rng: Random) -> Case:
     data = encode_meta_properties(
         MetaProperties("kCFAi45jQfKSHiMsg_P8Xw", rng.getrandbits(31), "CfIFDGi9QRGtsFNmOeZ5ng")
     )
@@ -217,7 +217,7 @@ def _tree_snapshot(rng: Random) -> Case:
     def run(data: bytes) -> None:
         found = DataTree()
         number = load_snapshot(data, found)
-        assert _sound_frames(data) == len(data)
+        assert _valid_frames_end(data) == len(data)
         again = DataTree()
         assert load_snapshot(encode_snapshot(found, number), again) == number
         assert [path for path, _ in again.persistent()] == [path for path, _ in found.persistent()]
@@ -225,8 +225,8 @@ def _tree_snapshot(rng: Random) -> Case:
     return Case(data, run, [Spot(0, 4, "i32"), *_grid(60, (2, 4, 4))[4:]], _seal_frame)
 
 
-def _sound_frames(data: bytes) -> int:
-    """Where the frames at the beginning end whose CRCs are right."""
+def _valid_frames_end(data: bytes) -> int:
+    """Return the end of the valid frames at the beginning."""
     pos = 0
     while pos + FRAME.size <= len(data):
         size, crc = FRAME.unpack_from(data, pos)
@@ -243,7 +243,7 @@ def _seal_frame(data: bytearray) -> None:
 
 
 def _journal(rng: Random) -> Case:
-    """A journal of several records. Whole records before the damage are there, or the broker must not start."""
+    """A journal of several records. Records before the damage are loaded, or the journal is rejected."""
     changes: list[list[Op]] = [_random_ops(rng), *(_one(Set("/a", b"%d" % n)) for n in range(rng.randint(0, 6)))]
     records = [frame(NUMBER.pack(n + 1) + encode_ops(ops)) for n, ops in enumerate(changes)]
     data = b"".join(records)
@@ -259,10 +259,10 @@ def _journal(rng: Random) -> Case:
             if damaged[:end] != data[:end]:
                 break
             assert journal.number >= number + 1, "a record before the damage is lost"
-        # All of it was written anew, to be sure that it is durable.
+        # Loading writes everything again, so that it is durable.
         assert disk.size("/d/coordination.journal") == 0
-        assert disk.exists("/d/coordination.snapshot") == bool(_sound_frames(damaged))
-        # What it took it can go on from.
+        assert disk.exists("/d/coordination.snapshot") == bool(_valid_frames_end(damaged))
+        # The loaded journal can be appended to.
         if tree.version("/z") is None:
             journal.append([Create("/z", b"")])
             assert Journal(disk, "/d").load().version("/z") == 0
@@ -270,13 +270,13 @@ def _journal(rng: Random) -> Case:
     return Case(data, run, [Spot(0, 4, "i32"), *_grid(40, (2, 4))[4:]], _seal_frame)
 
 
-# What nodes hold: JSON.
+# The data of nodes: JSON.
 
 
 def _json(data: bytes, decode: Callable[[bytes], object], encode: Callable[[object], bytes]) -> Case:
     def run(data: bytes) -> None:
-        found = decode(data)
-        assert decode(encode(found)) == found
+        decoded = decode(data)
+        assert decode(encode(decoded)) == decoded
 
     return Case(data, run, text_spots(data))
 

@@ -1,4 +1,4 @@
-"""`kbroker log dump` and `kbroker log verify` on damaged files: damage is told, nothing is refused."""
+"""`kbroker log dump` and `kbroker log verify` on damaged files: damage is reported, no file is rejected."""
 
 import json
 from functools import cache, partial
@@ -40,21 +40,21 @@ _SELECTIONS = (
     DumpSelection(offsets=(3, 9)),
 )
 _INTERNAL = "/d/__consumer_offsets-0/00000000000000000000.log"
-# A MiB is read at a time, and each entry of a small file is an item with its fields.
+# Files are read in chunks of 1 MiB, and each entry of a small file becomes an item.
 CONSTANT = 12 << 20
 
 
 def targets() -> list[Target]:
     return [
-        Target("inspect.dump", _dump, (), constant=CONSTANT, a_byte=600, seconds=1.0, weight=20),
-        Target("inspect.internal", _dump_internal, (), constant=CONSTANT, a_byte=600, seconds=1.0, weight=20),
-        Target("inspect.verify", _verify, (), constant=CONSTANT, a_byte=200, seconds=1.0, weight=60),
+        Target("inspect.dump", _dump, (), constant=CONSTANT, memory_per_byte=600, seconds=1.0, weight=20),
+        Target("inspect.internal", _dump_internal, (), constant=CONSTANT, memory_per_byte=600, seconds=1.0, weight=20),
+        Target("inspect.verify", _verify, (), constant=CONSTANT, memory_per_byte=200, seconds=1.0, weight=60),
     ]
 
 
 @cache
 def _files(variant: int) -> Files:
-    """All kinds of files that a data directory has."""
+    """Return files of all kinds in a data directory."""
     files = dict(recorded(variant)[0])
     files[f"{DIRECTORY}/00000000000000000000.txnindex"] = (bytes(2) + bytes(7) + b"\1" + bytes(24)) * 3
     files[f"/d/{file_names.RECOVERY_POINTS}"] = checkpoint_files.encode_offsets({TopicPartition("t", 0): 7})
@@ -91,11 +91,11 @@ def _dump(rng: Random) -> Case:
     files = _files(rng.randrange(4))
     path = rng.choice(sorted(files))
     seal = seal_batch if path.endswith(file_names.LOG) else None
-    return Case(files[path], partial(_tell, path, rng.choice(_SELECTIONS)), _spots(path, files[path]), seal)
+    return Case(files[path], partial(_dump_file, path, rng.choice(_SELECTIONS)), _spots(path, files[path]), seal)
 
 
-def _tell(path: str, selection: DumpSelection, data: bytes) -> None:
-    """Every item as a line and as JSON. Positions of damage are within the file."""
+def _dump_file(path: str, selection: DumpSelection, data: bytes) -> None:
+    """Format every item as text and as JSON; its position must be within the file."""
     disk = empty_disk()
     disk.makedirs(path.rpartition("/")[0])
     disk.write_atomic(path, data)
@@ -123,7 +123,7 @@ def _dump_internal(rng: Random) -> Case:
         OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(7, 1, "note", NOW)),
     ]
     new: list[NewRecord] = [(NOW, *encode_record(record), ()) for record in kept]
-    # Its CRC is made right after the damage, so that what is within is met.
+    # The CRC is corrected after the damage, so that the records are decoded.
     data = bytes(build_batch(new)) + bytes(build_end_marker(EndTransactionMarker(True, 2), 7, 1, NOW))
     spots = [*HEADER_SPOTS, *(Spot(pos, 2, "i16") for pos in range(61, len(data) - 1, 2))]
 
@@ -132,7 +132,7 @@ def _dump_internal(rng: Random) -> Case:
         seal_batch(first)
         data[: len(first)] = first
 
-    return Case(data, partial(_tell, _INTERNAL, rng.choice(_SELECTIONS[1:3])), spots, seal)
+    return Case(data, partial(_dump_file, _INTERNAL, rng.choice(_SELECTIONS[1:3])), spots, seal)
 
 
 def _verify(rng: Random) -> Case:
@@ -143,10 +143,10 @@ def _verify(rng: Random) -> Case:
     def run(data: bytes) -> None:
         disk = empty_disk()
         disk.makedirs(DIRECTORY)
-        for one, content in files.items():
-            disk.write_atomic(one, data if one == path else content)
+        for name, content in files.items():
+            disk.write_atomic(name, data if name == path else content)
         check = PartitionCheck(disk, DIRECTORY, known)
-        problems = [found for found in check.findings() if found.is_problem]
+        problems = [finding for finding in check.findings() if finding.is_problem]
         assert check.totals.end_offset >= 0
         if data == files[path]:
             assert not problems, problems

@@ -1,6 +1,6 @@
-"""A partition's directory with one damaged file, opened again.
+"""Opens the log of a partition with one damaged file.
 
-Opening raises nothing. Damage to a segment loses nothing that lies before it; damage to any other file loses nothing.
+Opening succeeds. After damage to a segment, all batches before the damage remain; after damage to any other file, all.
 """
 
 from functools import cache, partial
@@ -24,7 +24,7 @@ from tests.unit.fuzz.record_targets import seal as seal_batch
 from tests.unit.support.log_lab import NOW, TOPIC_ID, TP, Background, append, batch, config
 
 DIRECTORY = f"/d/{TP}"
-# The scan reads a MiB at a time.
+# Recovery reads chunks of 1 MiB.
 CONSTANT = 12 << 20
 CONFIG = config(segment_bytes=3000, index_interval_bytes=256)
 
@@ -38,15 +38,15 @@ def targets() -> list[Target]:
         file_names.LEADER_EPOCHS,
         file_names.PARTITION_METADATA,
     )
-    # A topic id that is another one is not damage that can be told from a mix-up of directories.
-    refusals = {file_names.PARTITION_METADATA: (KafkaError,)}
+    # A different topic id may also be a mix-up of directories, so it is an error.
+    errors = {file_names.PARTITION_METADATA: (KafkaError,)}
     return [
         Target(
             f"log.{kind.strip('.')}",
             partial(_case, kind),
-            refusals.get(kind, ()),
+            errors.get(kind, ()),
             constant=CONSTANT,
-            a_byte=100,
+            memory_per_byte=100,
             seconds=0.5,
             weight=20,
         )
@@ -59,7 +59,7 @@ Files = dict[str, bytes]
 
 @cache
 def recorded(variant: int) -> tuple[Files, int]:
-    """The files of a log of several segments, and a recovery point in the middle."""
+    """Return the files of a log of several segments, and a recovery point in the middle."""
     disk = empty_disk()
     log = _open(disk, 0, False)
     point = 0
@@ -93,22 +93,22 @@ def _case(kind: str, rng: Random) -> Case:
     path = rng.choice(sorted(path for path in files if path.endswith(kind)))
     clean = rng.random() < 0.3
     point = rng.choice((0, middle, 1 << 40))
-    whole = _stored(files)
-    before = _stored({one: data for one, data in files.items() if one < path})
+    stored = _stored(files)
+    before = _stored({name: data for name, data in files.items() if name < path})
 
     def run(data: bytes) -> None:
         disk = empty_disk()
         disk.makedirs(DIRECTORY)
-        for one, content in files.items():
-            disk.write_atomic(one, data if one == path else content)
+        for name, content in files.items():
+            disk.write_atomic(name, data if name == path else content)
         log = _open(disk, point, clean)
         found = _read_all(log, strict=kind != file_names.LOG or (point == 0 and not clean))
         if kind != file_names.LOG:
-            assert found == whole, f"{len(found)} of {len(whole)} bytes are left"
-            _find_each(log)
+            assert found == stored, f"{len(found)} of {len(stored)} bytes remain"
+            _read_each_offset(log)
             return
-        same = _common(data, files[path])
-        ends = [pos + header.size for pos, header in iter_headers(files[path]) if pos + header.size <= same]
+        unchanged = _common_prefix_size(data, files[path])
+        ends = [pos + header.size for pos, header in iter_headers(files[path]) if pos + header.size <= unchanged]
         kept = before + files[path][: max(ends, default=0)]
         assert found.startswith(kept), f"{len(kept)} bytes before the damage are lost"
 
@@ -120,16 +120,16 @@ def _words(data: bytes) -> list[Spot]:
     return [Spot(pos, 4, "i32") for pos in range(0, min(len(data), 200) - 3, 4)]
 
 
-def _common(one: bytes, other: bytes) -> int:
-    """Bytes at the beginning of both."""
-    for pos, (left, right) in enumerate(zip(one, other, strict=False)):
+def _common_prefix_size(first: bytes, second: bytes) -> int:
+    """Return the number of equal bytes at the beginning."""
+    for pos, (left, right) in enumerate(zip(first, second, strict=False)):
         if left != right:
             return pos
-    return min(len(one), len(other))
+    return min(len(first), len(second))
 
 
-def _find_each(log: Log) -> None:
-    """From the end backwards, so that no read begins where another ended: each is looked up in an index."""
+def _read_each_offset(log: Log) -> None:
+    """Read every offset, in descending order: no read begins where another ended, so each is looked up in an index."""
     for offset in range(log.log_end_offset - 1, log.log_start_offset - 1, -1):
         data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
         _, header = next(iter_headers(data))
@@ -137,7 +137,7 @@ def _find_each(log: Log) -> None:
 
 
 def _look_up(log: Log, strict: bool) -> None:
-    """By timestamps, for which records are decompressed: those of a batch may be damaged although its CRC is right."""
+    """Look up timestamps, which decodes records. They may be damaged although the CRC of the batch is valid."""
     try:
         for timestamp in (0, NOW + 95, NOW + 1000):
             find_offset_for_timestamp(log, timestamp, log.log_end_offset)
@@ -148,18 +148,18 @@ def _look_up(log: Log, strict: bool) -> None:
 
 
 def _read_all(log: Log, *, strict: bool) -> bytes:
-    """All batches; unless `strict`, up to where damage that nobody looked for while opening is met."""
+    """Read all batches. Unless `strict`, stop at damage that opening the log does not look for."""
     parts = []
     offset = log.log_start_offset
     try:
         while offset < log.log_end_offset:
             data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
-            begin = offset
+            previous = offset
             for pos, header in iter_headers(data):
                 parts.append(data[pos : pos + header.size])
                 assert header.base_offset >= offset, f"offset {header.base_offset} follows {offset - 1}"
                 offset = header.next_offset
-            assert offset > begin, f"offset {begin} of {log.log_end_offset} is not passed"
+            assert offset > previous, f"the read at offset {previous} of {log.log_end_offset} returned nothing"
     except (KafkaError, MalformedError, AssertionError):
         if strict:
             raise

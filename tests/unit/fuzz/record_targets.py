@@ -1,4 +1,4 @@
-"""Record batches as clients produce them, what is inside, and the codecs."""
+"""Produced record batches, their records and control records, and the codecs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,12 +30,12 @@ from tests.unit.protocol.records import java_batches
 from tests.unit.support.log_lab import NOW, config
 from tests.unit.support.record_validation import validate_completely
 
-# Where decompression ends in these tests, whatever the input says.
+# The limit for decompressed bytes in these tests.
 MAX_OUTPUT = 1 << 20
-# A codec's first buffer.
+# The size of the first output buffer of a codec.
 FIRST_OUTPUT = 64 * 1024
-# A record header of two bytes is a tuple and an entry of a list.
-A_BYTE_OF_RECORDS = 60
+# A record header of two bytes becomes a tuple and an entry of a list.
+RECORD_MEMORY_PER_BYTE = 60
 
 _FIELDS = (
     (0, 8), (8, 4), (12, 4), (16, 1), (17, 4), (21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (51, 2), (53, 4), (57, 4),
@@ -50,10 +50,17 @@ def targets() -> list[Target]:
     sealed = (KafkaError, MalformedError)
     return [
         Target("batch.headers", _headers, (MalformedError,)),
-        Target("batch.records", _records, (MalformedError,), a_byte=A_BYTE_OF_RECORDS),
+        Target("batch.records", _records, (MalformedError,), memory_per_byte=RECORD_MEMORY_PER_BYTE),
         Target("batch.control", _control, (MalformedError,)),
         Target("batch.legacy", _legacy, sealed, constant=MAX_OUTPUT, weight=2),
-        Target("batch.produced", _produced, sealed, constant=4 * MAX_OUTPUT, a_byte=A_BYTE_OF_RECORDS, weight=3),
+        Target(
+            "batch.produced",
+            _produced,
+            sealed,
+            constant=4 * MAX_OUTPUT,
+            memory_per_byte=RECORD_MEMORY_PER_BYTE,
+            weight=3,
+        ),
         *(
             Target(f"codec.{name}", partial(_codec, number), (MalformedError,), constant=3 * MAX_OUTPUT, weight=2)
             for number, name in enumerate(CODEC_NAMES)
@@ -91,7 +98,7 @@ def random_batch(rng: Random) -> bytes:
 
 
 def seal(data: bytearray) -> None:
-    """A right CRC, and half the time (as its bytes fall out) a right length."""
+    """Correct the CRC; and for half of the inputs, the length."""
     if len(data) >= HEADER_SIZE:
         if data[-1] & 1:
             _LENGTH.pack_into(data, 8, len(data) - 12)
@@ -115,14 +122,14 @@ def _headers(rng: Random) -> Case:
 
 
 def _body(records: list[NewRecord]) -> tuple[bytes, list[Spot]]:
-    """Encoded records, and the varints of each: its fields up to the key, and its length."""
+    """Encode records; returns their bytes and the spots of the varints of each."""
     body = bytearray()
     spots = []
     for delta, (timestamp, key, value, headers) in enumerate(records):
         start = len(body)
         body += encode_record(delta, timestamp - NOW, key, value, headers)
         pos, places = start, []
-        # Length, and after the attributes timestamp, offset and the key's size; the key; the value's size.
+        # The length; after the attributes, timestamp, offset and key length; after the key, the value length.
         for after in (1, 0, 0, len(key or b""), 0):
             size = decode_varint(memoryview(body), pos, 10)[1] - pos
             places.append(Spot(pos, size, "varint"))
@@ -139,13 +146,12 @@ def _records(rng: Random) -> Case:
     count = len(records)
 
     def run(data: bytes) -> None:
-        # Anything else than the count that is there is refused, but for the records before it ends.
         found = 0
         for record in iter_records(data, count, NOW):
             assert record.headers is not None
             found += 1
         assert found == count
-        # Nothing may remain after them.
+        # Bytes after the records are an error.
         with pytest.raises(MalformedError):
             list(iter_records(data + b"\0", count, NOW))
 
@@ -176,7 +182,7 @@ _CONFIGS = (
 
 
 def _run_produced(rng: Random) -> tuple[Callable[[bytes], None], bool]:
-    """Also whether any sound batch is taken."""
+    """Return the check of a produced batch, and whether it accepts every valid batch."""
     topic = rng.choice(_CONFIGS)
     version = rng.choice((3, 7, 13))
 
@@ -195,7 +201,7 @@ def _run_produced(rng: Random) -> tuple[Callable[[bytes], None], bool]:
 
 
 def _produced(rng: Random) -> Case:
-    """A batch as a client sends it, or the records within it damaged before they are compressed."""
+    """A batch, or its records, which are damaged before they are compressed."""
     run, good = _run_produced(rng)
     if rng.random() < 0.6:
         return Case(random_batch(rng), run, HEADER_SPOTS, seal, good)
@@ -221,7 +227,7 @@ def _produced(rng: Random) -> Case:
 
 
 def _legacy(rng: Random) -> Case:
-    """Message sets of the formats before v2: refused, whatever they are."""
+    """Message sets of the formats before v2, which are always rejected."""
     magic = rng.randint(0, 1)
     key, value = rng.randbytes(rng.randint(0, 9)), rng.randbytes(rng.randint(0, 50))
     rest = bytes((magic, rng.randint(0, 3))) + (bytes(8) if magic else b"")
@@ -232,7 +238,7 @@ def _legacy(rng: Random) -> Case:
 
     def run_legacy(data: bytes) -> None:
         run(data)
-        assert data[16] == 2, "a batch of an old format was taken"
+        assert data[16] == 2, "a batch of an old format was accepted"
 
     return Case(data + bytes(40), run_legacy, HEADER_SPOTS[:5], seal, False)
 

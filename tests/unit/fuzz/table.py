@@ -13,9 +13,9 @@ from tests.unit.fuzz import (
 )
 from tests.unit.fuzz.check import Target
 
-ROOMS = (wire_targets, record_targets, file_targets, log_targets, inspect_targets, text_targets, broker_target)
+MODULES = (wire_targets, record_targets, file_targets, log_targets, inspect_targets, text_targets, broker_target)
 
 
 @cache
 def targets() -> dict[str, Target]:
-    return {target.name: target for room in ROOMS for target in room.targets()}
+    return {target.name: target for module in MODULES for target in module.targets()}

@@ -1,4 +1,4 @@
-"""What decoding may take at most, measured where it takes most: small elements by the thousand, and bombs."""
+"""The memory and time of decoding in the worst cases: thousands of small elements, and decompression bombs."""
 
 import time
 import tracemalloc
@@ -28,14 +28,14 @@ from tests.unit.support.random_messages import all_messages
 from tests.unit.support.record_validation import validate_completely
 
 MIB = 1 << 20
-# Beside ten bytes for each byte of a frame, decoding one message takes at most this.
+# Decoding a message takes at most this, and ten bytes for each byte of the frame.
 MESSAGE_CONSTANT = 64 * MIB
-# So many elements tell what one takes.
+# The number of elements in a measurement.
 MANY = 400
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """The most bytes that Python held at once."""
+    """Return the peak of the bytes that Python allocates."""
     tracemalloc.start()
     try:
         work()
@@ -50,7 +50,7 @@ Path = tuple[str, ...]
 
 
 def arrays(cls: StructType, version: int) -> Iterator[Path]:
-    """The names that lead to each array of a message."""
+    """Yield the path of field names of each array in a message."""
     for name, row in cls.__rows__.items():
         kind = row.type[0] if isinstance(row.type, list) else row.type
         if not row.is_in(version):
@@ -62,18 +62,18 @@ def arrays(cls: StructType, version: int) -> Iterator[Path]:
 
 
 def element(kind: Any, version: int, text: str) -> Any:
-    """A small one; its texts are `text`, so that they are objects of their own."""
+    """Return a small element; its strings are `text`."""
     if not isinstance(kind, StructType):
         return text if kind == "string" else text.encode() if kind in ("bytes", "records") else DEFAULTS[kind]
-    made = kind()
+    struct = kind()
     for name, row in kind.__rows__.items():
         if row.is_in(version) and row.tag < 0 and row.type in ("string", "bytes"):
-            setattr(made, name, element(row.type, version, text))
-    return made
+            setattr(struct, name, element(row.type, version, text))
+    return struct
 
 
 def dense(cls: type[Message], version: int, path: Path, text: str) -> bytes:
-    """A message with MANY elements in one array and one in each array around it."""
+    """Encode a message with MANY elements in one array, and one element in each array around it."""
     message = cls()
     inner: Any = message
     for depth, name in enumerate(path):
@@ -82,14 +82,14 @@ def dense(cls: type[Message], version: int, path: Path, text: str) -> bytes:
             setattr(inner, name, kind())
             inner = getattr(inner, name)
             continue
-        made = element(kind[0], version, text)
-        setattr(inner, name, [made] * (MANY if depth == len(path) - 1 else 1))
-        inner = made
+        item = element(kind[0], version, text)
+        setattr(inner, name, [item] * (MANY if depth == len(path) - 1 else 1))
+        inner = item
     return encode(message, version)
 
 
 @pytest.mark.parametrize("text", ["", "ab"])
-def test_a_message_takes_ten_bytes_a_byte_and_a_constant(text: str) -> None:
+def test_the_memory_of_a_message_is_ten_bytes_per_byte_and_a_constant(text: str) -> None:
     worst = 0.0
     for cls in all_messages():
         info = message_info(cls)
@@ -104,66 +104,65 @@ def test_a_message_takes_ten_bytes_a_byte_and_a_constant(text: str) -> None:
     assert worst > 0, "nothing was measured"
 
 
-def test_what_a_frame_claims_beyond_the_bound_is_refused_early() -> None:
-    """More elements than a message may have, in a frame that has the bytes for them."""
+def test_too_many_elements_are_rejected_before_they_are_decoded() -> None:
+    """The frame has the bytes for more elements than are allowed."""
     topics = [CreatableTopic(name="")] * (MAX_REQUEST_ELEMENTS + 1)
     encoded = memoryview(encode(CreateTopicsRequest(topics=topics), 7))
 
-    def refused() -> None:
+    def rejected() -> None:
         with pytest.raises(MalformedError, match="more than 100000 elements"):
             decode(CreateTopicsRequest, encoded, 7)
 
-    assert peak_of(refused) < MIB
+    assert peak_of(rejected) < MIB
 
 
 # Records.
 
 
 def test_a_record_of_headers_alone_is_bounded() -> None:
-    """A header of two bytes takes fifty times as much, and a batch of a few KB holds millions of them."""
+    """A header of two bytes takes a hundred bytes in memory, and a compressed batch of a few KB can have millions."""
     head = b"\0\0\0\1\1" + encode_varint(1_000_000)
     body = head + b"\0\1" * 1_000_000
     body = encode_varint(len(body)) + body
 
-    def refused() -> None:
+    def rejected() -> None:
         with pytest.raises(MalformedError, match="1000000 record headers"):
             list(iter_records(body, 1, NOW))
 
-    assert peak_of(refused) < MIB
-    # As it comes: in a batch of a few KB.
+    assert peak_of(rejected) < MIB
+    # In a batch of a few KB:
     batch = build_batch([(NOW, b"k", b"v", [(b"", None)] * (MAX_HEADERS + 1))], codec=4)
     assert len(batch) < 2000
     with pytest.raises(KafkaError, match="record headers"):
         validate_completely(
             lambda: validate_batch(memoryview(batch), config(kbroker_record_validation="full"), NOW, produce_version=13)
         )
-    fine = build_batch([(NOW, b"k", b"v", [(b"", None)] * MAX_HEADERS)], codec=4)
+    allowed = build_batch([(NOW, b"k", b"v", [(b"", None)] * MAX_HEADERS)], codec=4)
     validate_completely(
-        lambda: validate_batch(memoryview(fine), config(kbroker_record_validation="full"), NOW, produce_version=13)
+        lambda: validate_batch(memoryview(allowed), config(kbroker_record_validation="full"), NOW, produce_version=13)
     )
 
 
 @pytest.mark.parametrize("codec", range(1, 5), ids=CODEC_NAMES[1:])
-def test_a_bomb_is_given_up_at_the_bound(codec: int) -> None:
+def test_decompression_stops_at_the_limit(codec: int) -> None:
     bomb = compress(codec, bytes(64 * MIB))
     limit = 2 * MIB
 
-    def refused() -> None:
+    def rejected() -> None:
         with pytest.raises(TooLargeError):
             decompress(codec, bomb, limit)
 
     decompress(codec, compress(codec, b"x"), 100)
-    assert peak_of(refused) <= limit + 4 * len(bomb) + MIB
+    assert peak_of(rejected) <= limit + 4 * len(bomb) + MIB
 
 
-def test_a_snappy_block_is_not_believed() -> None:
-    """It begins with the size that it will have, for which memory is taken at once."""
+def test_the_claimed_size_of_a_snappy_block_allocates_nothing() -> None:
+    """The block begins with its decompressed size, which the library allocates at once."""
     with pytest.raises(MalformedError, match="claims to hold"):
         decompress(2, encode_uvarint(50 * MIB) + b"\0a", 64 * MIB)
 
 
-def test_records_are_not_counted_on() -> None:
-    """A count is held against the bytes before anything is made of it."""
+def test_the_count_of_records_is_checked_against_the_bytes() -> None:
     body = encode_record(0, 0, b"k", b"v")
     batch = bytearray(build_batch([(NOW, b"k", b"v", ())]))
     assert bytes(batch[HEADER_SIZE:]) == body
@@ -175,23 +174,23 @@ def test_records_are_not_counted_on() -> None:
 # Files.
 
 
-def test_a_journal_that_looks_like_records_everywhere_does_not_hold_up_the_start() -> None:
-    """A length that is possible stands at every fourth byte; looking for the next record must not take for ever."""
+def test_a_journal_that_looks_like_records_everywhere_is_rejected_in_bounded_time() -> None:
+    """There is a plausible length at every fourth byte, and the search for the next record must end."""
     length = (400_000).to_bytes(4, "big")
     disk = empty_disk()
     disk.write_atomic("/d/coordination.journal", length * 250_000)
-    began = time.thread_time()
+    started = time.thread_time()
     with pytest.raises(JournalCorrupted):
         Journal(disk, "/d").load()
-    assert time.thread_time() - began < 5
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-def test_nested_json_is_refused(opening: bytes) -> None:
+def test_deeply_nested_json_is_rejected(opening: bytes) -> None:
     data = opening * 100_000
     for decoder in (znodes.decode_topic, znodes.decode_broker, znodes.decode_chunk):
         with pytest.raises(znodes.InvalidNodeData):
             decoder("1", data)  # type: ignore[arg-type]
     with suppress(znodes.InvalidNodeData):
         znodes.decode_change_log(data)
-        pytest.fail("it was taken")
+        pytest.fail("it was accepted")

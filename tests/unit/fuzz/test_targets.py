@@ -1,6 +1,6 @@
-"""Every target for a short time, the same inputs each time; `./scripts/fuzz` runs for long with others.
+"""Every target for a short time with the same inputs; `./scripts/fuzz` runs longer, with random ones.
 
-KBROKER_FUZZ_SEED is another seed, KBROKER_FUZZ_TIMES so many times as many inputs.
+KBROKER_FUZZ_SEED sets another seed, KBROKER_FUZZ_TIMES multiplies the number of inputs.
 """
 
 import os
@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
-from tests.unit.fuzz.check import Target, chance, check
+from tests.unit.fuzz.check import Target, check, random_input
 from tests.unit.fuzz.damage import Step, damaged
 from tests.unit.fuzz.table import targets
 
 SEED = int(os.environ.get("KBROKER_FUZZ_SEED", "1"))
 TIMES = float(os.environ.get("KBROKER_FUZZ_TIMES", "1"))
-# Of a target whose inputs are small ones.
+# For a target of weight 1.
 INPUTS = 600
 MEASURED = 16
 
@@ -26,22 +26,22 @@ STEPS = st.lists(st.builds(Step, *[st.integers(0, (1 << 32) - 1)] * 4), max_size
 
 
 @pytest.mark.parametrize("target", BY_NAME)
-def test_damage_is_refused_or_harmless(target: Target) -> None:
+def test_damage_is_rejected_or_harmless(target: Target) -> None:
     for number in range(max(10, int(TIMES * INPUTS / target.weight))):
-        case, steps = chance(target, SEED, number)
+        case, steps = random_input(target, SEED, number)
         failure = check(target, case, damaged(case, steps), memory=number % MEASURED == 0)
-        assert failure is None, f"{failure}\nagain: ./scripts/fuzz --replay {target.name} {SEED} {number}"
+        assert failure is None, f"{failure}\nreplay: ./scripts/fuzz --replay {target.name} {SEED} {number}"
 
 
 @pytest.mark.parametrize("target", BY_NAME)
-def test_what_is_not_damaged_is_taken(target: Target) -> None:
+def test_undamaged_input_is_accepted(target: Target) -> None:
     for number in range(3 if target.weight > 10 else 10):
         case = target.make(Random(f"{target.name}/{SEED}/{number}"))
         if case.good:
             case.run(case.data)
 
 
-# Hypothesis looks for damage in ways of its own and cuts down what it finds; it takes longer for each input.
+# Hypothesis generates damage in other ways and shrinks it; it is slower per input.
 _SMALL = ("batch", "codec", "coordination", "file", "group", "header", "wire")
 
 
@@ -50,9 +50,9 @@ def test_hypothesis_finds_nothing(target: Target) -> None:
     @hypothesis_seed(SEED)
     @settings(max_examples=int(20 * TIMES), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 1 << 16), STEPS)
-    def look(number: int, steps: list[Step]) -> None:
+    def run(number: int, steps: list[Step]) -> None:
         case = target.make(Random(number))
         failure = check(target, case, damaged(case, steps))
         assert failure is None, failure
 
-    look()
+    run()

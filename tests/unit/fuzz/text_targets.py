@@ -1,4 +1,4 @@
-"""What people write: files of configs, environment variables, lines for `kbroker produce`."""
+"""Text that users write: config files, and lines for `kbroker produce`."""
 
 import json
 from random import Random
@@ -12,16 +12,25 @@ from kbroker.config.values import ConfigError
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, text_spots
 
-# A character that is not ASCII makes the text four times as large, and parsers hold parts of it several times.
-A_BYTE_OF_TEXT = 120
+# A character that is not ASCII makes a str four times as large, and parsers have parts of it several times.
+TEXT_MEMORY_PER_BYTE = 120
 
 
 def targets() -> list[Target]:
     return [
-        Target("config.toml", _toml, (ConfigError,), a_byte=A_BYTE_OF_TEXT, constant=1 << 20, weight=3),
-        Target("config.properties", _properties, (ConfigError,), a_byte=A_BYTE_OF_TEXT, constant=1 << 20, weight=3),
-        Target("config.values", _values, (ConfigError,), a_byte=A_BYTE_OF_TEXT, constant=1 << 20, weight=10),
-        Target("cli.json_line", _json_line, (CliError,), a_byte=A_BYTE_OF_TEXT),
+        Target("config.toml", _toml, (ConfigError,), memory_per_byte=TEXT_MEMORY_PER_BYTE, constant=1 << 20, weight=3),
+        Target(
+            "config.properties",
+            _properties,
+            (ConfigError,),
+            memory_per_byte=TEXT_MEMORY_PER_BYTE,
+            constant=1 << 20,
+            weight=3,
+        ),
+        Target(
+            "config.values", _values, (ConfigError,), memory_per_byte=TEXT_MEMORY_PER_BYTE, constant=1 << 20, weight=10
+        ),
+        Target("cli.json_line", _json_line, (CliError,), memory_per_byte=TEXT_MEMORY_PER_BYTE),
         Target("cli.line", _line, (CliError,)),
     ]
 
@@ -68,7 +77,7 @@ def _file(path: str, data: bytes) -> Case:
 
 
 def _values(rng: Random) -> Case:
-    """Good names, and what stands after them."""
+    """Existing configs with values of any type."""
     names = rng.sample([name for name, row in BROKER_CONFIGS.items() if row.default is not None], 4)
     texts = {name: rng.choice(("1", "true", "a,b", "-1", "1.5", "PLAINTEXT://h:1", "delete", "gzip")) for name in names}
     data = "\n".join(f"{name}={text}" for name, text in texts.items()).encode()
@@ -81,27 +90,27 @@ def _values(rng: Random) -> Case:
 
 
 def _json_line(rng: Random) -> Case:
-    given = {
+    fields = {
         "key": rng.choice(("k", None, "ä", 7, {"a": [1]})),
         "value_base64": "3q2+7w==",
         "headers": rng.choice(([{"key": "h", "value": "1"}], {"h": None}, [{"key": "h", "value_base64": "AA=="}])),
         "partition": 0,
         "timestamp": 1767225600000,
     }
-    data = json.dumps(given, ensure_ascii=rng.random() < 0.5).encode()
+    data = json.dumps(fields, ensure_ascii=rng.random() < 0.5).encode()
 
     def run(data: bytes) -> None:
-        draft = record_from_json(data)
-        assert draft.size() >= 0
-        line = to_json(_Consumed(draft.key, draft.value, draft.headers, draft.timestamp))
+        record = record_from_json(data)
+        assert record.size() >= 0
+        line = to_json(_Consumed(record.key, record.value, record.headers, record.timestamp))
         again = record_from_json(line)
-        assert (again.key, again.value, again.headers) == (draft.key, draft.value, draft.headers)
+        assert (again.key, again.value, again.headers) == (record.key, record.value, record.headers)
 
     return Case(data, run, text_spots(data))
 
 
 class _Consumed:
-    """A record as a consumer gives it."""
+    """A record as KafkaConsumer returns it."""
 
     topic, partition, offset, timestamp_type = "t", 0, 0, 0
 
@@ -113,8 +122,8 @@ def _line(rng: Random) -> Case:
     separator = rng.choice((None, b":", b"\xff"))
 
     def run(data: bytes) -> None:
-        draft = record_from_line(data, separator)
-        whole = draft.value if separator is None else (draft.key or b"") + separator + (draft.value or b"")
-        assert whole == data
+        record = record_from_line(data, separator)
+        line = record.value if separator is None else (record.key or b"") + separator + (record.value or b"")
+        assert line == data
 
     return Case(b"key:value", run, good=separator != b"\xff")

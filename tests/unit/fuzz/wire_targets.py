@@ -1,4 +1,4 @@
-"""What comes over a connection: headers, each message in each version, the hand-written Produce and Fetch."""
+"""Headers, each message in each version, and the hand-written decoders of Produce and Fetch."""
 
 from functools import partial
 from random import Random
@@ -29,14 +29,13 @@ from protocol.schema.codec import decoder, encode
 from protocol.schema.message import Message, message_info
 from tests.unit.fuzz.check import Target
 from tests.unit.fuzz.damage import Case, Spot
-from tests.unit.fuzz.spots import Traced
+from tests.unit.fuzz.tracing_encoder import TracingEncoder
 from tests.unit.support.random_messages import all_messages, random_message
 
-# An element of a few bytes takes a hundred and more in memory, and a message may have MAX_ELEMENTS of them: that is the
-# constant of the bound for messages (test_bounds.py measures it). Inputs here are too small for it to bind, so they
-# are held to what the smallest elements take for each of their bytes.
-A_BYTE_OF_ELEMENTS = 75
-# Texts may grow when what is no UTF-8 is replaced, beyond what a string of the wire can be.
+# An element of a few bytes can take more than 100 bytes in memory. The constant bound of a message is for MAX_ELEMENTS
+# elements (see test_bounds.py), too much for the small inputs here: their bound is that of the smallest elements.
+ELEMENT_MEMORY_PER_BYTE = 75
+# The replacement of invalid UTF-8 can make a string longer than a string may be on the wire.
 _LONGEST = 0x7FFF // 3
 
 
@@ -44,14 +43,16 @@ def targets() -> list[Target]:
     found = [
         Target("header.request", _request_header, (MalformedError,)),
         Target("header.response", _response_header, (MalformedError,)),
-        Target("wire.produce", _produce, (MalformedError,), a_byte=A_BYTE_OF_ELEMENTS),
-        Target("wire.fetch", _fetch, (MalformedError,), a_byte=A_BYTE_OF_ELEMENTS),
-        Target("group.subscription", _subscription, (), a_byte=A_BYTE_OF_ELEMENTS),
-        Target("group.records", _group_record, (MalformedError,), a_byte=A_BYTE_OF_ELEMENTS),
+        Target("wire.produce", _produce, (MalformedError,), memory_per_byte=ELEMENT_MEMORY_PER_BYTE),
+        Target("wire.fetch", _fetch, (MalformedError,), memory_per_byte=ELEMENT_MEMORY_PER_BYTE),
+        Target("group.subscription", _subscription, (), memory_per_byte=ELEMENT_MEMORY_PER_BYTE),
+        Target("group.records", _group_record, (MalformedError,), memory_per_byte=ELEMENT_MEMORY_PER_BYTE),
     ]
     for cls in all_messages():
         make = partial(_message, cls)
-        found.append(Target(f"message.{cls.__name__}", make, (MalformedError,), a_byte=A_BYTE_OF_ELEMENTS))
+        found.append(
+            Target(f"message.{cls.__name__}", make, (MalformedError,), memory_per_byte=ELEMENT_MEMORY_PER_BYTE)
+        )
     return found
 
 
@@ -88,7 +89,7 @@ def _response_header(rng: Random) -> Case:
 def _message(cls: type[Message], rng: Random) -> Case:
     version = rng.randint(message_info(cls).min_version, message_info(cls).max_version)
     message = random_message(cls, version, rng)
-    traced = Traced(message, version)
+    traced = TracingEncoder(message, version)
     decode = decoder(cls, version)
 
     def run(data: bytes) -> None:
@@ -101,9 +102,9 @@ def _message(cls: type[Message], rng: Random) -> Case:
     return Case(bytes(traced.data), run, traced.spots)
 
 
-def _versioned(message: Message, version: int) -> Traced:
-    """With the version before it, as int16."""
-    traced = Traced(message, version)
+def _versioned(message: Message, version: int) -> TracingEncoder:
+    """Encode a message with its version (int16) before it."""
+    traced = TracingEncoder(message, version)
     traced.data[:0] = version.to_bytes(2, "big")
     traced.spots = [Spot(0, 2, "i16"), *(spot._replace(pos=spot.pos + 2) for spot in traced.spots)]
     return traced
@@ -120,7 +121,7 @@ def _subscription(rng: Random) -> Case:
 
 
 def _group_record(rng: Random) -> Case:
-    """A key and a value of __consumer_offsets; one of them is what is damaged."""
+    """A record of __consumer_offsets, of which the key or the value is damaged."""
     offset = rng.random() < 0.5
     key_version = rng.randint(0, 1) if offset else 2
     value_version = rng.randint(0, 4)
@@ -145,12 +146,13 @@ def _group_record(rng: Random) -> Case:
     return Case(bytes(value.data), run_value, value.spots)
 
 
-# The hand-written decoders, which must refuse and accept what the generated ones do.
+# The hand-written decoders, which must accept and reject the same input as the generated ones.
 
 
 def _same(ours: Any, data: bytes, cls: type[Message], version: int, *, skips_tags: bool = False) -> tuple[Any, Any]:
-    """(what the hand-written decoder gives, what the rows say), or MalformedError from both. `skips_tags`: what is
-    within tagged fields may be wrong and is not looked at.
+    """Return the results of the hand-written and of the generated decoder; raises MalformedError if both do.
+
+    skips_tags: the hand-written decoder ignores the contents of tagged fields.
     """
     view = memoryview(data)
     try:
@@ -160,15 +162,15 @@ def _same(ours: Any, data: bytes, cls: type[Message], version: int, *, skips_tag
     try:
         found = ours(view, 0, version)
     except MalformedError:
-        assert expected is None, "only the hand-written decoder refuses it"
+        assert expected is None, "only the hand-written decoder rejects it"
         raise
-    assert expected is not None or skips_tags, "only the hand-written decoder takes it"
+    assert expected is not None or skips_tags, "only the hand-written decoder accepts it"
     return found, expected
 
 
 def _produce(rng: Random) -> Case:
     version = rng.randint(3, 13)
-    traced = Traced(random_message(ProduceRequest, version, rng), version)
+    traced = TracingEncoder(random_message(ProduceRequest, version, rng), version)
 
     def run(data: bytes) -> None:
         found, expected = _same(decode_produce_request, data, ProduceRequest, version)
@@ -183,7 +185,7 @@ def _produce(rng: Random) -> Case:
 
 def _fetch(rng: Random) -> Case:
     version = rng.randint(4, 18)
-    traced = Traced(random_message(FetchRequest, version, rng), version)
+    traced = TracingEncoder(random_message(FetchRequest, version, rng), version)
 
     def run(data: bytes) -> None:
         found, expected = _same(decode_fetch_request, data, FetchRequest, version, skips_tags=version >= 12)

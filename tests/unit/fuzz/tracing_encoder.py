@@ -1,4 +1,4 @@
-"""The lengths and counts of an encoded message, found by encoding it once more, field by field."""
+"""Encodes a message field by field and records the positions of its lengths and counts."""
 
 from struct import Struct as Format
 from typing import Any
@@ -10,8 +10,8 @@ from protocol.varints import encode_uvarint
 from tests.unit.fuzz.damage import Spot
 
 
-class Traced:
-    """An encoding that notes where its numbers are. Slow and plain; the real encoder must give the same bytes."""
+class TracingEncoder:
+    """The encoding of a message with its spots. Slow and simple; the generated encoder returns the same bytes."""
 
     def __init__(self, message: Message, version: int) -> None:
         self.data = bytearray()
@@ -26,26 +26,26 @@ class Traced:
         self.data += raw
 
     def _struct(self, value: Any, cls: StructType, flexible: bool) -> None:
-        shape = struct_layout(cls, self._version, flexible)
-        for field in shape.plain:
+        layout = struct_layout(cls, self._version, flexible)
+        for field in layout.plain:
             self._value(getattr(value, field.name), field.row.type, field.nullable, field.flexible)
         if flexible:
-            tagged = [field for field in shape.tagged if getattr(value, field.name) != field.row.new_default()]
+            tagged = [field for field in layout.tagged if getattr(value, field.name) != field.row.new_default()]
             self._number(len(tagged), "u")
             for field in tagged:
                 self._number(field.row.tag, "u")
                 self._tag(getattr(value, field.name), field.row.type, field.nullable)
 
     def _tag(self, value: Any, kind: Any, nullable: bool) -> None:
-        """The size of a tag stands before it, so it is encoded aside."""
-        whole, spots = self.data, self.spots
+        """Encode a tagged field; its value separately, since its size is before it."""
+        outer, outer_spots = self.data, self.spots
         self.data, self.spots = bytearray(), []
         self._value(value, kind, nullable, True)
-        inner, moved = self.data, self.spots
-        self.data, self.spots = whole, spots
+        inner, inner_spots = self.data, self.spots
+        self.data, self.spots = outer, outer_spots
         self._number(len(inner), "u")
         start = len(self.data)
-        self.spots += [spot._replace(pos=spot.pos + start) for spot in moved]
+        self.spots += [spot._replace(pos=spot.pos + start) for spot in inner_spots]
         self.data += inner
 
     def _value(self, value: Any, kind: Any, nullable: bool, flexible: bool) -> None:

@@ -1,4 +1,4 @@
-"""Inputs that were found and are no failure any more, each cut down to what matters."""
+"""Inputs on which a decoder failed once, shrunk."""
 
 import zlib
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def load_journal(data: bytes) -> None:
 
 
 def load(payload: bytes) -> None:
-    """A snapshot whose CRC is right."""
+    """Load a snapshot with a valid CRC."""
     load_snapshot(FRAME.pack(len(payload), zlib.crc32(payload)) + payload, DataTree())
 
 
@@ -37,7 +37,7 @@ ONE = NUMBER.pack(1)
 
 
 @pytest.mark.parametrize(
-    ("decoder", "data", "refusal"),
+    ("decoder", "data", "error"),
     [
         (checkpoint_files.decode_offsets, b"0", ValueError),
         (checkpoint_files.decode_epochs, b"0", ValueError),
@@ -64,19 +64,19 @@ ONE = NUMBER.pack(1)
         (lambda data: parse_config_file("x.toml", data), b"'a'." * 5000 + b"b = 1", ConfigError),
     ],
 )
-def test_it_is_refused(decoder: Callable[[bytes], object], data: bytes, refusal: type[Exception]) -> None:
-    with pytest.raises(refusal):
+def test_the_input_is_rejected(decoder: Callable[[bytes], object], data: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
         decoder(data)
 
 
-def test_a_journal_goes_on_after_a_change_that_the_snapshot_has() -> None:
-    """Nothing of what is refused above is refused in a good journal."""
+def test_a_record_without_operations_is_loaded() -> None:
+    """The record of the rejected journals above is valid by itself."""
     load_journal(frame(ONE + encode_ops([])))
 
 
 @pytest.mark.parametrize("version", [12, 13, 14])
-def test_tag_1_means_nothing_before_fetch_15(version: int) -> None:
-    """KIP-903 brought it; a client may give the number another meaning, or none."""
+def test_tag_1_is_ignored_before_fetch_15(version: int) -> None:
+    """KIP-903 added it; earlier versions may have any field with that tag."""
     encoded = encode(FetchRequest(replica_id=7), version)
     assert encoded.endswith(b"\0")
     for tag in (b"\1\1\0", b"\1\1\4\0\0\0\x09"):
@@ -85,8 +85,8 @@ def test_tag_1_means_nothing_before_fetch_15(version: int) -> None:
         assert decode_fetch_request(data, 0, version).replica_id == 7
 
 
-def test_a_member_may_name_any_version_of_its_metadata() -> None:
-    """Clients choose these bytes; the command that shows them must go on."""
+def test_member_metadata_of_any_version_is_shown() -> None:
+    """Clients choose these bytes, and `log dump` must not fail on them."""
     member = GroupMetadataMember(member_id="m", subscription=b"\x8f\x6d1", assignment=b"\xff\xff")
     value = b"\0\3" + encode(GroupMetadataValue(protocol_type="consumer", members=[member]), 3)
     key = b"\0\2" + encode(GroupMetadataKey(group="g"), 2)

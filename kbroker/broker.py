@@ -1,7 +1,7 @@
-"""The composition root: the only file that knows every room.
+"""Assembles a broker from all packages, and runs it as a process.
 
-`Broker` assembles one broker in a given `World`; `run` makes the real world around it and blocks until it is told
-to stop. Simulations and tests make another world and the same broker.
+`Broker` works in a given `Environment`. `run` creates the environment of the real machine and blocks until the process
+is to stop; simulations and tests create the same broker in an environment of their own.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = EventLogger("kbroker")
 
-# Collections of the oldest generation walk every live object: frozen after the start, and then seldom.
+# A collection of the oldest generation visits every live object. The objects of the start are frozen, and later
+# collections are rare.
 GC_THRESHOLDS = (20_000, 20, 50)
-# How long a broker that was killed waits for its former session to be over, in seconds: Kafka's timeout is 18.
+# How long a broker that was killed waits until its previous session expires, in seconds. Kafka's timeout is 18.
 FORMER_SESSION_S = 20.0
-# How often a broker that was started on a full disk looks whether there is room.
+# How often a broker that was started on a full disk checks whether there is room.
 RENEWAL_MS = 1_000
 
 
 class Broker:
-    """One broker. `coordination` is given when several share it; otherwise it opens its own, embedded."""
+    """One broker. `coordination`: the service that brokers share; by default a broker opens an embedded one."""
 
     services: Services
     exporter: Exporter
@@ -78,7 +79,7 @@ class Broker:
         self._started: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> str:
-        """Come up whole, then accept clients; gives the bootstrap address. Raises OSError, ConfigError."""
+        """Start everything, then accept clients. Returns the bootstrap address. Raises OSError, ConfigError."""
         self.environment.set_thread_count(self.config.num_io_threads)
         for line in no_effect_warnings(ConfigResourceType.BROKER, self.config.static_configs):
             log.warning("config without effect", reason=line)
@@ -102,9 +103,10 @@ class Broker:
         self._started.append(assigned.stop)
         member.add_listener(assigned.apply_delta)
         self.services = self._services(member, replicas)
-        await self._start_rooms(member, replicas, assigned)
+        await self._start_coordinators(member, assigned)
+        self._start_background_tasks(member, replicas, assigned)
         await self._server.serve(self.services)
-        # Before all else: requests are not answered by a broker that is half gone.
+        # Stopped first: requests must not be handled by a broker that is partly stopped.
         self._started.append(self._server.stop)
         if self.config.kbroker_metrics_listener:
             await self._export()
@@ -118,16 +120,16 @@ class Broker:
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
     async def _join(self, node: BrokerRegistration, directory: DataDirectory) -> ClusterMember:
-        patience_s = FORMER_SESSION_S
+        session_wait_s = FORMER_SESSION_S
         if self._coordination is None:
             # Sessions of a store in this process end with the process.
-            patience_s = 0.0
+            session_wait_s = 0.0
             self._store = await EmbeddedStore.open(self.environment, f"{directory.path}/coordination", self.fail)
             self._started.append(self._store.close)
             if self._store.is_empty:
                 directory.check_new(f"{directory.path}/coordination")
             self._coordination = self._store.session()
-        # Another broker may lead by then what this one still thinks to lead.
+        # Another broker may have become the leader of this broker's partitions.
         self._coordination.on_expired(lambda: self.fail(SessionExpired()))
         self._started.append(self._coordination.close)
 
@@ -135,7 +137,7 @@ class Broker:
             await directory.check_owner(node.id, cluster_id)
 
         member = await join_cluster(
-            self.environment, self._coordination, node, lambda: self.config, self.fail, patience_s, admit
+            self.environment, self._coordination, node, lambda: self.config, self.fail, session_wait_s, admit
         )
         self._started.append(member.leave)
         return member
@@ -165,7 +167,7 @@ class Broker:
             producer_ids=member.producer_ids,
         )
 
-    async def _start_rooms(self, member: ClusterMember, replicas: ReplicaManager, assigned: AssignedPartitions) -> None:
+    async def _start_coordinators(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
         groups, transactions = self.services.groups, self.services.transactions
         member.add_listener(groups.on_delta)
         member.add_listener(transactions.on_delta)
@@ -173,8 +175,12 @@ class Broker:
         await groups.start()
         self._started.append(groups.stop)
         await transactions.start()
-        # Before the groups: what it completes goes to them.
+        # Stopped before the groups: transactions that it completes commit their offsets.
         self._started.append(transactions.stop)
+
+    def _start_background_tasks(
+        self, member: ClusterMember, replicas: ReplicaManager, assigned: AssignedPartitions
+    ) -> None:
         scheduled_tasks = ScheduledTasks(self.environment, replicas, assigned, lambda: self.config)
         scheduled_tasks.start()
         self._started.append(scheduled_tasks.stop)
@@ -197,7 +203,7 @@ class Broker:
         self._started.append(renewal.stop)
 
     async def _on_delta(self, member: ClusterMember, assigned: AssignedPartitions, delta: MetadataDelta) -> None:
-        """Dynamic broker configs take effect: the brokers' common ones, and this broker's over them."""
+        """Apply dynamic broker configs: those of all brokers, and this broker's, which take precedence."""
         own = str(self.config.node_id)
         if any(ConfigResource(ConfigResourceType.BROKER, name) in delta.configs for name in ("", own)):
             self._configure(member)
@@ -208,29 +214,29 @@ class Broker:
     def _configure(self, member: ClusterMember) -> None:
         common = member.image.overrides(ConfigResourceType.BROKER, "")
         own = member.image.overrides(ConfigResourceType.BROKER, str(self.config.node_id))
-        self.config, complaints = self.config.with_stored_dynamic(common, own)
-        for line in complaints:
-            log.warning("stored config left out", reason=line)
+        self.config, warnings = self.config.with_stored_dynamic(common, own)
+        for line in warnings:
+            log.warning("stored config ignored", reason=line)
         self.environment.set_thread_count(self.config.num_io_threads)
 
     def fail(self, reason: BaseException) -> None:
-        """Something without which the broker must not go on is lost."""
+        """Stop the broker: something that it cannot do without is lost."""
         log.error("the broker stops", reason=reason)
         if not self.stopped.done():
             self.stopped.set_result(reason)
 
     async def stop(self) -> None:
-        """Undo what was started, the latest first; a failure does not keep the rest from stopping."""
+        """Stop what was started, the latest first. A failure does not prevent the others from stopping."""
         while self._started:
-            undo = self._started.pop()
+            stop = self._started.pop()
             try:
-                await undo()
+                await stop()
             except Exception as error:
                 log.failure("stopping failed", error)
 
 
 class Threads:
-    """For what may block: cold reads, syncs, opening and deleting of logs."""
+    """Runs blocking calls in threads: cold reads, syncs, opening and deleting of logs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -238,13 +244,13 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
 
     def resize(self, count: int) -> None:
-        """From now on at most so many at a time, besides those that are under way."""
+        """Run at most `count` calls at a time, besides those in progress."""
         if count == self._count:
             return
         old, self._count = self._pool, count
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="kbroker-blocking")
         if old is not None:
-            # It does what it was given, and ends.
+            # It runs the calls that it has, and ends.
             old.shutdown(wait=False)
 
     def __call__(self, fn: Callable[..., T], /, *args: object) -> asyncio.Future[T]:
@@ -252,7 +258,7 @@ class Threads:
 
 
 def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
-    """The machine as it is."""
+    """The environment of the real machine."""
     threads = Threads(loop)
     descriptors = DescriptorLimits.of(_file_limit())
     return Environment(
@@ -268,7 +274,7 @@ def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where there is one."""
+    """Return an event loop of uvloop if that is installed, and else of asyncio."""
     try:
         import uvloop
     except ImportError:
@@ -277,7 +283,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
-    """Run a broker until SIGTERM, SIGINT or SIGHUP; gives the exit status. Raises what keeps it from starting."""
+    """Run a broker until SIGTERM, SIGINT or SIGHUP; returns the exit status. Raises what prevents it from starting."""
     _raise_file_limit()
     loop = new_loop()
     try:
@@ -311,19 +317,19 @@ async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, on_ready
 
 
 def _stop_signals() -> list[signal.Signals]:
-    """As those of a JVM: a terminal that goes away stops the broker cleanly, unless it was started with nohup."""
+    """Return the signals that stop the broker cleanly, as with a JVM: also SIGHUP, unless it was started with nohup."""
     hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
     return [signal.SIGTERM, signal.SIGINT, *hangup]
 
 
 def _file_limit() -> int:
-    """The number of file descriptors that the process may have."""
+    """Return the number of file descriptors that the process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else UNLIMITED_DESCRIPTORS.limit
 
 
 def _raise_file_limit() -> None:
-    """A partition keeps files open: take what the system allows instead of the usual soft limit of 1,024."""
+    """Raise the soft limit of file descriptors, usually 1,024, to the hard limit: partitions keep files open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

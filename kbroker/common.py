@@ -1,4 +1,4 @@
-"""Small types that every room shares."""
+"""Small types that all packages share."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ NO_PRODUCER_ID = -1
 
 
 class TopicPartition(NamedTuple):
-    """A partition's address. Hashes as a tuple, so it serves as a key on the data plane."""
+    """The name of a partition."""
 
     topic: str
     partition: int
@@ -22,9 +22,9 @@ class TopicPartition(NamedTuple):
 
 
 class KafkaError(Exception):
-    """A refusal that has a Kafka error code; the message is for the client and for the log.
+    """An error with a Kafka error code. `message` is for the client and for the log.
 
-    Control-plane code raises it inside a handler; the handler turns it into the error fields of the answer.
+    API handlers turn it into the error fields of their responses.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

@@ -153,6 +153,6 @@ def parse_limits_by_host(text: str) -> dict[str, int]:
             limits[host.strip("[]")] = int(limit)
         else:
             log.warning(
-                "config value left out", name="max.connections.per.ip.overrides", value=pair, reason="not host:limit"
+                "config value ignored", name="max.connections.per.ip.overrides", value=pair, reason="not host:limit"
             )
     return limits

@@ -73,7 +73,7 @@ class LogManager:
                 TopicConfig.of({name: text}, defaults)
                 valid[name] = text
             except ConfigError as error:
-                self._warn_once("stored config left out", topic=topic, config=name, reason=error.message)
+                self._warn_once("stored config ignored", topic=topic, config=name, reason=error.message)
         return TopicConfig.of(valid, defaults)
 
     def _warn_once(self, message: str, **fields: object) -> None:

@@ -1,14 +1,14 @@
 """Produce (key 0), versions 3 to 13. Versions 0 to 2 are only advertised.
 
 Records are never decoded on an ordinary topic: a slice of the received frame is written to the log.
-- acks=0: no response. An error closes the connection, which tells the client of it.
+- acks=0: no response. An error closes the connection, so that the client notices it.
 - acks=1: the response is sent after the append (after the sync, with flush.before.ack).
 - acks=all (-1): the response is sent when the high watermark has passed the batch.
 - From version 13 on topics are named by id (KIP-516).
-- With a transactional id: see transactional_produce.py. A request without one is refused as a whole if it has a
-  transactional batch, as in Kafka.
-- A batch whose records take long to validate is validated beside other requests. The rest of its request and of its
-  connection wait.
+- With a transactional id: see transactional_produce.py. Without one, a transactional batch is refused, and with it all
+  other batches of the request, as in Kafka.
+- Records that take long to validate are validated while other connections are served. The following batches of the
+  request, and the following requests of the connection, wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def handle(
         return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
     response: Response | DelayedProduce | Coroutine[Any, Any, Response]
     if transactional_id is None:
-        # The only batch of a request is refused by its append.
+        # If a request has only one batch, its append checks this.
         if (len(topics) > 1 or (topics and len(topics[0][1]) > 1)) and has_transactional_batch(topics):
             response = _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:
@@ -62,7 +62,7 @@ def _refuse(request: ProduceRequest, code: ErrorCode, message: str | None = None
 async def _await(
     context: RequestContext, acks: int, size: int, response: Coroutine[Any, Any, Response]
 ) -> Response | None:
-    """Wait for appends that hold a copy of the records, of `size` bytes."""
+    """Wait for the response, and count `size` bytes of copied records as request memory until then."""
     context.connection.hold(size)
     try:
         results = await response

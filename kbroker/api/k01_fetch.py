@@ -1,6 +1,6 @@
 """Fetch (key 1), versions 4 to 18, with incremental sessions from version 7 on (KIP-227).
 
-- The records of a response are slices of the log: complete batches, from the one that has the fetch offset on.
+- The records of a response are slices of the log: complete batches, beginning with the one that contains the offset.
 - The first batch is sent even if it exceeds the limits (KIP-74).
 - From version 13 on topics are named by id (KIP-516).
 - With read_committed the consumer reads up to the last stable offset.
@@ -22,7 +22,7 @@ def handle(services: Services, context: RequestContext, request: FetchRequest) -
 
 
 def _unknown_isolation_level(request: FetchRequest, uses_topic_ids: bool) -> FetchResponse:
-    """Kafka fails unexpectedly, with this code."""
+    """Respond as Kafka, in which this is an unexpected error."""
     code = ErrorCode.UNKNOWN_SERVER_ERROR
     topics = [(key, [FetchResult(row[0], code, -1, -1, -1, [], b"") for row in rows]) for key, rows in request.topics]
     return FetchResponse(code, request.session_id, [] if uses_topic_ids else topics)

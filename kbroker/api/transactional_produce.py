@@ -2,14 +2,14 @@
 
 In a partition in which the producer has an open transaction there is nothing to verify. For the other partitions, all
 of a request together:
-- From version 12 on the client uses transactions version 2: the partitions are added to the transaction here. While the
-  previous transaction is being completed the coordinator responds CONCURRENT_TRANSACTIONS, and is asked again for
-  add.partitions.to.txn.retry.backoff.max.ms, since the client would wait longer.
-- Older clients have added the partitions themselves; the coordinator is asked whether they have
+- From version 12 on the client uses transactions version 2: the broker adds the partitions to the transaction. While
+  the coordinator completes the previous transaction it returns CONCURRENT_TRANSACTIONS; the broker retries for
+  add.partitions.to.txn.retry.backoff.max.ms, because the client's retry would take longer.
+- Older clients add the partitions themselves, and the coordinator verifies that they have done so
   (transaction.partition.verification.enable).
 
-Each batch is then appended with a guard that was issued before the coordinator was asked, and that becomes invalid if
-the transaction ends in between. Errors that older clients do not know, or do not retry, are translated.
+Each batch is then appended with a guard, which is issued before the coordinator is called and becomes invalid if the
+transaction ends before the append. Errors that older clients do not know, or do not retry, are translated.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class ProducerIdentity(NamedTuple):
 def append_transactional(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Response | DelayedProduce | Coroutine[Any, Any, Response]:
-    """Verify the partitions, then append as ReplicaManager.append_records. Raises KafkaError for the whole request."""
+    """Verify the partitions, then append, as ReplicaManager.append_records does.
+
+    Raises KafkaError if the request is refused for all partitions.
+    """
     transactional_id, acks, timeout_ms, topics = request
     version = context.version
     uses_v2 = version >= FIRST_WITH_TRANSACTIONS_V2
@@ -129,11 +132,11 @@ class Verification:
         self._services = services
         self._version = version
         self.verified = VerifiedPartitions(services.config.transaction_partition_verification_enable)
-        # Those about which the coordinator has to be asked.
+        # Those that the coordinator has to verify or add.
         self._partitions: dict[PartitionKey, TopicPartition] = {}
 
     def begin(self, batches: dict[PartitionKey, BatchHeader]) -> bool:
-        """Issue the guards. Returns whether the coordinator has to be asked."""
+        """Issue the guards. Returns whether the coordinator has to verify or add any partition."""
         verified = self.verified
         self._partitions.clear()
         verified.guards.clear()
@@ -157,7 +160,7 @@ class Verification:
         return bool(self._partitions)
 
     def verify(self, producer: ProducerIdentity) -> None:
-        """Ask the coordinator whether the client has added the partitions."""
+        """Verify with the coordinator that the client has added the partitions."""
         try:
             errors = self._services.transactions.verify_partitions(*producer, list(self._partitions.values()))
         except KafkaError as error:
@@ -168,12 +171,12 @@ class Verification:
                 self.verified.errors[key] = translate(errors[tp], self._version)
 
     async def add_partitions(self, producer: ProducerIdentity, batches: dict[PartitionKey, BatchHeader]) -> None:
-        """Have the coordinator add the partitions."""
+        """Add the partitions to the transaction, with retries."""
         config, clock = self._services.config, self._services.environment.clock
         max_wait_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
         deadline_ms = clock.mono_ms() + max_wait_ms
-        # Each time with new guards: the last markers of the previous transaction, which invalidate the guards that were
-        # issued before, may have been appended meanwhile.
+        # Each attempt has new guards: markers of the previous transaction, appended since the last attempt, have
+        # invalidated the old ones.
         while self.begin(batches):
             try:
                 await self._services.transactions.add_partitions(*producer, list(self._partitions.values()), 2)
@@ -186,7 +189,7 @@ class Verification:
             await sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
 
     def _set_error(self, error: KafkaError) -> None:
-        """The coordinator has refused all partitions."""
+        """All partitions are refused with this error of the coordinator."""
         for key in self._partitions:
             self.verified.errors[key] = translate(error.code, self._version)
 

@@ -2,7 +2,7 @@
 
 The high watermark is exclusive: everything below it is on every in-sync replica. In a cluster it follows from the
 leader's end offset and the fetch positions of the followers; with a single replica it is the leader's end offset. Under
-flush.before.ack the flushed offset takes the place of the end offset, on the leader as on followers.
+flush.before.ack the flushed offset is used instead of the end offset, on the leader and on followers.
 """
 
 

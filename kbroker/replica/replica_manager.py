@@ -239,7 +239,7 @@ class ReplicaManager:
         return partition.append_internal(batch, self._clock.now_ms(), guard, verify)
 
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
-        """Begin to verify that an internal partition is part of a transaction, whose coordinator is asked next.
+        """Begin to verify that an internal partition is part of a transaction, whose coordinator is called next.
 
         Returns the guard for `append_internal`, None if the transaction is open here. Raises KafkaError.
         """

@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         self._received.begin_frame(start)
 
     def _end_frame(self, partial_frame: memoryview) -> bool:
-        """Return whether a full buffer holds the whole frame; if it does not, enlarge it."""
+        """Return whether a full buffer contains the complete frame; if it does not, enlarge it."""
         length: int = _LENGTH.unpack_from(partial_frame, 0)[0]
         if len(partial_frame) < length + 4 <= self._server.max_request_bytes + 4:
             if len(partial_frame) <= HEADER_END:
@@ -340,8 +340,10 @@ def _is_control_request(start: Buffer) -> bool:
 
 
 def _is_shortage(error: Exception) -> bool:
-    """Whether the request may succeed when it is sent again: for example, there was no file descriptor to load the
-    handler's module or a codec's library with."""
+    """Whether the request may succeed when it is sent again.
+
+    For example, there was no file descriptor to load the handler's module or a codec's library with.
+    """
     if isinstance(error, ImportError):
         return not isinstance(error, ModuleNotFoundError)
     return isinstance(error, OSError) and is_shortage(error)

@@ -3,7 +3,7 @@
 - An expensive request is one other than Produce and Fetch that has kept the event loop busy for longer than
   EXPENSIVE_NS. For twice that time afterwards only Produce and Fetch requests are handled at once; the others wait in a
   queue. So a client that requests the metadata of a million partitions again and again gets a third of the broker's
-  time. While nobody produces or fetches there is no such pause.
+  time. While no client produces or fetches there is no such pause.
 - A large response is read from the log and sent in pieces of 512 KiB, each of which takes as long as a hundred small
   requests: one piece in each iteration of the event loop, whichever connection it is for.
 - Requests that have piled up on a connection are handled one connection in each iteration of the event loop.
@@ -53,9 +53,9 @@ class FairScheduler:
         call_later: Callable[[float, Callable[[], None]], TimerHandle],
         data_time_ns: Callable[[], int],
     ) -> None:
-        """`data_time_ns`: the time that all Produce and Fetch requests so far have taken."""
+        """`data_time_ns`: the total time of all Produce and Fetch requests since the start."""
         self.is_paused = False
-        # Pieces of large responses to be sent, and connections with requests that have piled up.
+        # Pieces of large responses, and connections with a backlog.
         self.response_pieces = CallQueue(call_soon)
         self.backlogs = CallQueue(call_soon)
         self._data_time_ns = data_time_ns
@@ -65,7 +65,7 @@ class FairScheduler:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def pause_after(self, expensive_ns: int) -> None:
-        """Begin a pause after an expensive request, unless nobody has produced or fetched since the last one."""
+        """Begin a pause after an expensive request, unless no client has produced or fetched since the last one."""
         before, self._last_data_time_ns = self._last_data_time_ns, self._data_time_ns()
         if not self.is_paused and self._last_data_time_ns != before:
             self.is_paused = True

@@ -1,9 +1,9 @@
-"""The memory that requests take until they are handled, bounded over all connections.
+"""Bounds the memory of requests that are not handled yet, over all connections.
 
 A client may announce many large requests and send only their beginnings. So the buffers of frames grow as the bytes
 arrive (receive_buffer.py), without limit up to LIMIT bytes in all. Beyond that only small frames grow, and those of one
 connection, so that there is always a request that can be completed. The other connections are not read from until there
-is room. While any of them waits, a connection that has had MAX_FRAME_S for its frame is closed.
+is room. While any of them waits, connections whose frame takes longer than MAX_FRAME_S are closed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RequestMemory:
         self._call_soon = call_soon
         self._call_later = call_later
         self._mono_ns = mono_ns
-        # The one that may grow beyond the limit.
+        # The holder that may grow beyond the limit.
         self._favoured: MemoryHolder | None = None
         # Those that wait to grow, in order.
         self._waiting: dict[MemoryHolder, None] = {}

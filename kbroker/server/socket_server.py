@@ -116,7 +116,7 @@ class SocketServer:
         elif self._connections_by_host[host] > max_of_host:
             connection.close("max.connections.per.ip reached", limit=max_of_host)
         elif delay_s := self._rate_limiter.delay_s(self._loop.time(), self._max_creation_rate):
-            # Accepted, but not served yet, as if it were still in the backlog of the socket.
+            # It is accepted but not served for the time of the delay.
             connection.pause_writing()
             self._loop.call_later(delay_s, connection.resume_writing)
         if self._idle_timer is None:

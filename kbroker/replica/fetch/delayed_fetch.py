@@ -71,7 +71,7 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
         super().complete(response)
 
     def abandon(self) -> None:
-        """The connection is closed. The session is as if the request had not been made."""
+        """The connection is closed. Nothing was sent, so the session is unchanged."""
         if not self.is_done:
             super().abandon()
             self._leave_session()

@@ -146,7 +146,7 @@ class FetchManager:
             session.end_request()
 
     def _end_waiter(self, session: FetchSession) -> None:
-        """Complete the request that waits in the session, with nothing: a later request takes over."""
+        """Complete the waiting request of a session without records: a later request replaces it."""
         if session.waiter is not None:
             self._complete(cast(DelayedFetch, session.waiter), FetchReads())
 

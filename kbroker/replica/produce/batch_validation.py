@@ -133,7 +133,7 @@ def _not_one_batch(message: str) -> KafkaError:
 def _refuse_header(header: BatchHeader) -> NoReturn:
     """Raise the error for a header that contradicts itself."""
     if header.codec > ZSTD:
-        # Kafka fails unexpectedly, with this code.
+        # In Kafka this is an unexpected error, with this code.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Unknown compression type {header.codec}.")
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
         raise invalid_record(f"{header.count} records do not agree with last offset delta {header.last_offset_delta}.")
@@ -164,7 +164,7 @@ def _only_batch(records: memoryview) -> memoryview:
 
 
 def _size_at(records: memoryview, pos: int) -> int | None:
-    """Size of the batch or older message at `pos`, by its length field; None if too few bytes are there to tell."""
+    """Size of the batch or older message at `pos`, by its length field; None if the length field is incomplete."""
     left = len(records) - pos
     if left < LENGTH_OVERHEAD:
         return None

@@ -31,7 +31,7 @@ ValidatedBatch = tuple[WritableBatch, BatchHeader, int]
 RecordErrors = list[tuple[int, str | None]]
 
 MAX_RECORD_ERRORS = 1000
-# Records and record headers that are walked in one go: they take a tenth of a millisecond.
+# Records and record headers that are walked without a pause, in a tenth of a millisecond.
 SLICE = 128
 
 _MIN_LONG, _LONG_RANGE = -(1 << 63), 1 << 64
@@ -175,7 +175,7 @@ def _walk_headers(body: Buffer, pos: int, end: int, left: int) -> Generator[None
 
 
 class RecordRules:
-    """What a topic requires of each record, and the errors found."""
+    """Checks each record against the rules of its topic, and collects the errors."""
 
     __slots__ = (
         "_base_timestamp", "_code", "_errors", "_has_create_time", "_is_compressed", "_log_append_time",

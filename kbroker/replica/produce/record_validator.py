@@ -1,13 +1,13 @@
-"""Validates the records of batches beside other requests, where a topic requires that (batch_validation.py says when).
+"""Validates the records of batches while other requests are served. batch_validation.py decides for which batches.
 
-A batch of a kilobyte may decompress to a gigabyte, or hold a million records, and the event loop serves everybody else.
-Therefore `validate_small` does only what takes at most a tenth of a millisecond. For other batches it raises
-NeedsSlowValidation, and the coroutine `RecordValidator.validate` does the work:
+A batch of a kilobyte may decompress to a gigabyte, or contain a million records, and must not block the event loop.
+Therefore `validate_small` validates a batch only if that takes at most a tenth of a millisecond. For other batches it
+raises NeedsSlowValidation, and the caller awaits `RecordValidator.validate`:
 
 - Decompression and compression run in a thread, without the interpreter's lock.
 - Records are walked on the event loop, one slice of one batch in each iteration. A thread would not help: walking is
   Python code that holds the interpreter's lock, and each switch would cost other requests up to 5 ms.
-- At most two batches are held decompressed, one of up to 1 MiB and one of any size, so memory is bounded.
+- Memory is bounded: at most two decompressed batches exist, one of at most 1 MiB and one of any size.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 MAX_DECOMPRESSED = 24 * MIB
-# What is decompressed at once: by its size, and by what it becomes. An empty member of gzip has 20 bytes and takes
-# 5 us, an empty block of zstd has 3 bytes and takes 10 ns.
+# Limits of what is decompressed at once: compressed and decompressed bytes. An empty member of gzip has 20 bytes and
+# takes 5 us, an empty block of zstd has 3 bytes and takes 10 ns.
 SMALL = 16 * 1024
 SMALL_GZIP = 1024
 SMALL_DECOMPRESSED = 64 * 1024
 MEDIUM_DECOMPRESSED = MIB
-# A batch with more slices than usual ones have gets PACED_SLICES per millisecond: a process that is never idle would
-# be treated as a batch job by the scheduler of the system.
+# A batch with an unusual number of slices gets PACED_SLICES per millisecond: the scheduler of the system would treat a
+# process that is never idle as a batch job.
 QUICK_SLICES = 64
 PACED_SLICES = 2
 PACE_S = 0.001
@@ -60,7 +60,7 @@ class NeedsSlowValidation(Exception):
 
 
 def validate_small(batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int) -> ValidatedBatch:
-    """Validate and convert a batch now. Raises KafkaError, and NeedsSlowValidation if that takes too long."""
+    """Validate and convert a batch. Raises KafkaError, and NeedsSlowValidation if that would take too long."""
     body = _decompress_small(header.codec, body_of(batch, 0, header.size))
     if body is not None:
         try:
@@ -90,7 +90,7 @@ def _decompress_small(codec: int, data: memoryview) -> Buffer | None:
 
 
 def _cannot_decompress(error: MalformedError) -> KafkaError:
-    """Kafka fails unexpectedly, with this code."""
+    """Return the error code of Kafka, in which this is an unexpected error."""
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Records cannot be decompressed: {error}.")
 
 
@@ -112,7 +112,7 @@ class RecordValidator:
         self._walking = Lock()
 
     async def validate(self, slow: NeedsSlowValidation) -> ValidatedBatch:
-        """Validate and convert a batch, in a buffer that nobody else uses. Raises KafkaError."""
+        """Validate and convert a batch, whose buffer must not change meanwhile. Raises KafkaError."""
         codec, data = slow.header.codec, body_of(slow.batch, 0, slow.header.size)
         if codec == NONE:
             return await self._validate_body(slow, data)
@@ -149,7 +149,7 @@ class RecordValidator:
         return convert(slow.batch, header, config, now_ms, max_timestamp, recompressed)
 
     async def _walk(self, steps: Generator[None, None, int]) -> int:
-        """Walk the records, in turn with the other batches that are walked."""
+        """Walk the records. Batches that are walked at the same time alternate."""
         slices = 0
         while True:
             is_paced = slices >= QUICK_SLICES

@@ -8,7 +8,7 @@ NEVER = 1 << 15
 
 
 class ApiKey(IntEnum):
-    """Every API of Apache Kafka 4.3, including those between brokers and controllers."""
+    """The keys of all APIs of Apache Kafka 4.3, including those between brokers and controllers."""
 
     PRODUCE = 0
     FETCH = 1

@@ -1,4 +1,4 @@
-"""What OffsetCommit and TxnOffsetCommit share: the check of a partition, and the record of its offset."""
+"""The check of a partition and the record of its offset, for OffsetCommit and TxnOffsetCommit."""
 
 from kbroker.coordinator.group.records import NO_TIMESTAMP, ZERO_TOPIC_ID, OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.metadata.image import TopicImage

@@ -43,7 +43,7 @@ Subject = dict[str, object]
 
 
 class ErrorFields(NamedTuple):
-    """Where a struct has error codes: one of its own, and those of the structs in its list fields `children`."""
+    """The error codes in a struct: its own one, and those of the structs in its list fields `children`."""
 
     has_code: bool
     has_message: bool
@@ -89,7 +89,7 @@ def report_errors(fields: ErrorFields, context: RequestContext, request: Message
 
 
 def report_no_errors(context: RequestContext, request: object, response: object) -> None:
-    """For a response that has no error codes."""
+    """Report nothing, for a response without error codes."""
 
 
 def errors_of(fields: ErrorFields, request: Message | None, response: Message) -> list[ResponseError]:

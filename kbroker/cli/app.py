@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 class CommandSource(NamedTuple):
-    """Where a command is defined: `name` in `module` is a function or, for a group of commands, a typer.Typer."""
+    """The definition of a command: `name` in `module` is a function or, for a group of commands, a typer.Typer."""
 
     module: str
     name: str

@@ -62,7 +62,7 @@ class CreatePartitionsResult:
 
 
 class Controller:
-    """Every broker has one. While its broker is not elected, every operation fails with NOT_CONTROLLER."""
+    """The controller of a broker. Until the broker is elected, every operation fails with NOT_CONTROLLER."""
 
     def __init__(
         self,

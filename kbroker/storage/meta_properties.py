@@ -39,7 +39,7 @@ def decode_meta_properties(data: bytes) -> MetaProperties:
 
 
 def _parse_java_properties(text: str) -> Mapping[str, str]:
-    """As much of the format as these files use: a line per pair, and comments."""
+    """Parse the subset of the format that these files use: a line per pair, and comments."""
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
     return {name.strip(): value.strip() for name, _, value in pairs}

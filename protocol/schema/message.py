@@ -138,11 +138,11 @@ class Struct(metaclass=StructType):
 
 
 class Message(Struct, kind="base", versions="none"):
-    """A whole message. Its class keywords are the fields of MessageInfo, with versions in Kafka's notation."""
+    """A complete message. Its class keywords are the fields of MessageInfo, with versions in Kafka's notation."""
 
 
 class MessageInfo(NamedTuple):
-    """What a message class declares besides its fields."""
+    """The declaration of a message class, besides its fields."""
 
     key: int | None  # API key; None for headers and for data
     kind: str  # "request", "response", "header" or "data" (records of internal topics, member metadata)

@@ -170,7 +170,7 @@ async def test_crash_after_crash(m: Machine) -> None:
 
 @story
 async def test_a_failed_sync_of_the_journal_stops_the_broker(m: Machine) -> None:
-    """What the coordination has on disk is not known then, so nothing may be decided any more."""
+    """It is then unknown what the coordination store has on disk, so the broker must stop."""
     client = await m.client()
     await client.create_topic("before")
     m.disk.faults.fail_next("sync")

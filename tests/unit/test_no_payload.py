@@ -106,7 +106,7 @@ def damaged(at: int) -> bytearray:
 
 
 def damaged_record() -> bytearray:
-    """What the CRC says is right, and a record's length is not."""
+    """The CRC is valid, and the length of a record is not."""
     batch = records()
     batch[61] += 2
     batch[CRC_POS:CRC_START] = crc32c(batch[CRC_START:]).to_bytes(4, "big")
@@ -144,7 +144,7 @@ async def wrong_acks(m: Machine, client: Client) -> None:
 
 @way
 async def transactional(m: Machine, client: Client) -> None:
-    """Of which the coordinator knows nothing; and without a transactional id."""
+    """Produce in transactions that the coordinator does not know, and without a transactional id."""
     batch = records(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0)
     for transactional_id in ("tx", None):
         for version in (9, 12):

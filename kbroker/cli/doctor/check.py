@@ -1,4 +1,4 @@
-"""What the checks of `kbroker doctor` have in common: their input, and their results."""
+"""The input and the results of the checks of `kbroker doctor`."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class CheckResult(NamedTuple):
 
 
 class CheckContext(NamedTuple):
-    """What is checked: a host, a disk, and the configuration of a broker that would run there."""
+    """The input of the checks: a host, a disk, and the configuration of a broker that would run there."""
 
     host: Host
     disk: Disk

@@ -1,4 +1,4 @@
-"""What `kbroker doctor` asks the operating system and a running broker. Nothing here writes or decides."""
+"""The access of `kbroker doctor` to the operating system and to a running broker. It only reads."""
 
 import ctypes
 import errno

@@ -37,7 +37,7 @@ GroupPlan = tuple[str, list[OffsetReset]]
 
 
 class ResetSelection(NamedTuple):
-    """What to reset: a target for TOPIC[:PARTITION,...] texts (none: all topics with commits), or lines of a file."""
+    """The offsets to reset: a target for TOPIC[:PARTITION,...] texts (none: all topics with commits), or a plan file."""
 
     target: ResetTarget
     topics: Sequence[str]

@@ -11,7 +11,7 @@ Offsets = Mapping[Any, int]  # by kafka.TopicPartition or any (topic, partition)
 
 
 class ResetTarget(NamedTuple):
-    """Where to move committed offsets. `value` is an offset, a distance, or milliseconds since the epoch.
+    """The target of committed offsets. `value` is an offset, a distance, or milliseconds since the epoch.
 
     With "file" each partition has an offset of its own.
     """

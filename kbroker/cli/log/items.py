@@ -21,7 +21,7 @@ class DumpItem(NamedTuple):
 
 
 class DumpSelection(NamedTuple):
-    """What to dump: records of batches, their keys, values and headers, only items within `offsets` (inclusive)."""
+    """The parts to dump: records, their keys, values and headers; only items within `offsets` (inclusive)."""
 
     records: bool = False
     values: bool = False

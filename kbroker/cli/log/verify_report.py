@@ -49,7 +49,7 @@ class VerifyReport:
         self._bytes_to_recover += totals.bytes_to_recover
 
     def _omitted(self) -> dict[str, int]:
-        """How many findings of each file are not printed."""
+        """Return the number of findings that are not printed, by file."""
         return {
             path: count - MAX_FINDINGS_PER_FILE
             for path, count in self._per_file.items()

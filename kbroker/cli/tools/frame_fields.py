@@ -15,7 +15,7 @@ _API_KEY_AND_VERSION_BYTES = 4
 
 
 class FrameDamage(NamedTuple):
-    """What is wrong in a frame: `path` is the field, `reason` says what was expected there."""
+    """Damage in a frame: the path of the field, and what was expected there."""
 
     position: int
     path: tuple[str, ...]

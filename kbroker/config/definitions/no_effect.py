@@ -1,4 +1,4 @@
-"""Why kbroker accepts and describes a config that has no effect: the reasons, as values of ConfigKey.no_effect.
+"""The reasons why a config that kbroker accepts has no effect: values of ConfigKey.no_effect.
 
 A config that takes effect has no reason (None). docs/configuration.md lists the others in the order of this class.
 """

@@ -216,7 +216,7 @@ class CoordinatorContext(Generic[S]):
         self._log.on_committed(self.tp, end_offset, partial(self._on_committed, end_offset))
 
     def _on_append_failed(self, events: list[WriteEvent], codec: int, error: ErrorCode) -> None:
-        """Nothing was appended. One write may have made the batch too large, so each is tried on its own."""
+        """Try each write alone: one of them may have made the batch too large, and nothing was appended."""
         if error is ErrorCode.MESSAGE_TOO_LARGE and len(events) > 1:
             for event in events:
                 self._append([event], codec)

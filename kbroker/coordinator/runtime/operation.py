@@ -19,7 +19,7 @@ def ignore(*_: object) -> None:
 
 
 class CoordinatorResult(NamedTuple, Generic[T_co]):
-    """What an operation decided: the records to append, and its response once they are committed and replayed.
+    """The result of an operation: records to append, and the response when they are committed and replayed.
 
     `on_committed` and `on_failed` change what is not durable (pending states, waiting members); one of them is called
     before the response is sent. An operation without records takes effect at once.
@@ -51,7 +51,7 @@ class CoordinatorShard(Protocol):
         ...
 
     def on_loaded(self) -> None:
-        """All records of the partition have been replayed; operations follow."""
+        """Called when all records of the partition are replayed, before the first operation."""
         ...
 
     def on_unloaded(self, error: ErrorCode) -> None:
@@ -60,7 +60,7 @@ class CoordinatorShard(Protocol):
 
 
 class LockMode(Enum):
-    """How an operation on a key, such as a group id, relates to others on the same key whose records are uncommitted.
+    """The order of an operation after others on its key, such as a group id, whose records are uncommitted.
 
     Operations only see committed state. So while an EXCLUSIVE write is in flight every operation on its key waits, in
     order. SHARED writes (offset commits) are pipelined with one another and with the next EXCLUSIVE one.

@@ -131,7 +131,7 @@ def prepare_fence(
 
 
 def prepare_complete(metadata: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-    """All markers are written."""
+    """Return the metadata of a transaction whose markers are all written."""
     state = TransactionState.COMPLETE_COMMIT if metadata.is_commit else TransactionState.COMPLETE_ABORT
     producer = next_producer(metadata)
     return metadata.prepare_transition(

@@ -166,7 +166,7 @@ class TransactionMarkerSender:
             markers.on_all_written()
 
     def _retry_marker(self, markers: PendingMarkers, tp: TopicPartition, error: ErrorCode) -> None:
-        """All markers that fail within a retry delay are sent again at its end."""
+        """Schedule a retry: all markers that fail within the delay are sent again at its end."""
         if not markers.retries:
             if markers.delayed_partition is None and markers.retry_delay_s >= LOGGED_RETRY_DELAY_S:
                 markers.delayed_partition = tp

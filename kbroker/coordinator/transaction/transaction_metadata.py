@@ -1,4 +1,4 @@
-"""What the coordinator knows of a transactional id: its committed record, and the change that is in flight."""
+"""The state of a transactional id: its committed record, and the change that is in flight."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

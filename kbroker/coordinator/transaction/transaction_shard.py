@@ -132,7 +132,7 @@ class TransactionShard:
         self._context.post(partial(TransactionShard.complete_transaction, entry=entry))
 
     def complete_transaction(self, entry: TransactionEntry) -> CoordinatorResult[None]:
-        """All markers are written."""
+        """Complete the transaction, whose markers are all written."""
         transactional_id = entry.metadata.transactional_id
 
         def on_committed() -> None:

@@ -1,4 +1,4 @@
-"""What the decisions about topics depend on, besides the request."""
+"""The input of the decisions about topics, besides the request: the cluster, its topics and configs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

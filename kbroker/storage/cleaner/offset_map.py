@@ -199,7 +199,7 @@ def rebase_timestamps(body: bytes, slices: list[tuple[int, int]], shift_ms: int)
 
 
 def digest(key: bytes) -> int:
-    """What represents a key that is longer than MAX_KEY_BYTES."""
+    """Return the digest that represents a key longer than MAX_KEY_BYTES."""
     return int.from_bytes(_blake2b()(key, digest_size=_DIGEST_BYTES).digest(), "big")
 
 

@@ -51,7 +51,7 @@ def remove_cleaned(disk: Disk, directory: str, base_offset: int) -> None:
 
 
 def finish_swaps(disk: Disk, directory: str, listed: Iterable[str]) -> list[str]:
-    """At a start, remove incomplete replacements and finish complete ones. Returns what was finished, a line each."""
+    """At startup, remove incomplete replacements and finish complete ones. Returns a line for each finished one."""
     repairs = []
     base_offsets = []
     swaps = []

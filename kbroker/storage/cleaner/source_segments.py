@@ -1,4 +1,4 @@
-"""What a compaction reads: the batches of closed segments, each checked, at a rate that may be limited."""
+"""Reads the batches of closed segments for compaction, checks each, and limits the rate."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the index files of a segment share: reads that may not wait, extending a file, plausibility checks."""
+"""Functions for all index files of a segment: reads that must not wait, extending a file, plausibility checks."""
 
 import sys
 from array import array

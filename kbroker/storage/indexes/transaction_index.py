@@ -58,7 +58,7 @@ def decode_entries(data: bytes) -> Iterator[AbortedTransaction]:
 
 
 class TransactionIndex:
-    """Of one segment: the number of entries in the file, and the entries that the file does not hold yet.
+    """The index of one segment: the number of entries in the file, and the entries that are not in the file yet.
 
     A thread may look up entries while the event loop adds some: it takes both parts in one step, and the second one
     only grows.
@@ -163,7 +163,7 @@ def load_transaction_index(disk: Disk, path: str, base_offset: int, end_offset: 
 
 
 def iter_transaction_index(disk: Disk, path: str) -> Iterator[AbortedTransaction]:
-    """All entries of a file, read in parts. Raises ValueError as `decode_entries`."""
+    """Return all entries of a file, read in parts. Raises ValueError like `decode_entries`."""
     file = disk.open(path, write=False)
     try:
         size = file.size()

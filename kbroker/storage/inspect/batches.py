@@ -62,12 +62,12 @@ class BatchAt(NamedTuple):
 
 
 def iter_batches(file: DiskFile, end: int, base_offset: int) -> Iterator[BatchAt | Damage]:
-    """The batches in the first `end` bytes of a segment, in order of position, and the damage between them."""
+    """Yield the batches in the first `end` bytes of a segment, and the damage between them."""
     return _BatchReader(file, end, base_offset).read()
 
 
 def has_valid_crc(file: DiskFile, position: int, header: BatchHeader) -> bool:
-    """Whether the CRC of a batch that is complete in the file is right."""
+    """Return whether the CRC of a complete batch is valid."""
     at, end = position + CRC_START, position + header.size
     crc = 0
     while at < end:
@@ -122,7 +122,7 @@ class _BatchReader:
         return 0
 
     def _find_frame_fault(self, header: BatchHeader | None, position: int) -> str | None:
-        """Why no complete batch can be at `position`."""
+        """Return why no complete batch can be at `position`; None if one can."""
         remaining = self._end - position
         if header is None:
             return f"{remaining} bytes are less than a batch header"
@@ -217,7 +217,7 @@ def read_records(file: DiskFile, position: int, header: BatchHeader, max_body: i
 
 
 def find_header_fault(header: BatchHeader) -> str | None:
-    """What no writer of Kafka's format writes, in a header with a valid CRC."""
+    """Return what is invalid in a header with a valid CRC; None if nothing is."""
     if not 0 <= header.count <= header.last_offset_delta + 1:
         return f"{header.count} records for {header.last_offset_delta + 1} offsets"
     if header.codec > _MAX_CODEC:

@@ -12,7 +12,7 @@ _MAX_OFFSET = 1 << 63
 
 
 class IndexFinding(NamedTuple):
-    """What is wrong at byte `position` of an index; `offset` is one of the log, if any is concerned."""
+    """A fault at byte `position` of an index; `offset`: the offset in the log that it concerns, if any."""
 
     position: int
     offset: int | None

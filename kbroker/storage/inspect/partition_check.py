@@ -33,7 +33,7 @@ _END_OF_LOG = 1 << 62
 
 
 class LogFinding(NamedTuple):
-    """What was found in a file. `is_problem`: something is wrong; otherwise it says what the next start will do.
+    """A finding in a file. `is_problem`: something is wrong; otherwise it says what the next start will do.
 
     `position` is a byte of the file, `offset` one of the log; None where there is none.
     """
@@ -46,7 +46,7 @@ class LogFinding(NamedTuple):
 
 
 class CheckpointedState(NamedTuple):
-    """What the data directory says about a partition: its checkpoints, and whether the last shutdown was clean.
+    """The state of a partition in the data directory: its checkpoints, and whether the last shutdown was clean.
 
     `is_running`: a broker uses the directory.
     """
@@ -59,7 +59,7 @@ class CheckpointedState(NamedTuple):
 
 
 class LogTotals(NamedTuple):
-    """What was checked: offsets, batches, bytes; and the bytes that the next start would read."""
+    """The extent of a check: offsets, batches, bytes; and the bytes that the next start would read."""
 
     first_offset: int
     end_offset: int

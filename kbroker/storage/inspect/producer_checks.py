@@ -35,7 +35,7 @@ class OpenTransactionCheck:
             self.first_offsets.setdefault(header.producer_id, header.base_offset)
 
     def compare(self, snapshot: bytes) -> Iterator[str]:
-        """What is wrong with a snapshot at the offset that was reached, if its entries can be read."""
+        """Return what is wrong with a snapshot at the current offset, if its entries can be read."""
         entries, fault = decode_producer_entries(snapshot)
         for entry in entries if fault is None else ():
             start = entry.txn_first_offset
@@ -81,7 +81,7 @@ class ProducerCheck:
         )
 
     def compare(self, snapshot: bytes, written_ms: int) -> Iterator[str]:
-        """What is wrong with a snapshot at the offset that was reached. Producers from before the log are unknown."""
+        """Return what is wrong with a snapshot at the current offset. Producers from before the log are unknown."""
         entries, fault = decode_producer_entries(snapshot)
         if fault is not None:
             yield fault

@@ -1,4 +1,4 @@
-"""What the next start would repair in a log, found out by opening it on an OverlayDisk."""
+"""Finds what the next start would repair in a log, by opening it on an OverlayDisk."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What the end of a transaction changes: the producer state, and the transaction index if it was aborted."""
+"""Applies a transaction marker: to the producer state and, for an abort, to the transaction index."""
 
 from kbroker.storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager

@@ -1,4 +1,4 @@
-"""What makes a log durable: syncs of its segments and of its directory, and checkpoints."""
+"""Makes a log durable: syncs its segments and its directory, and writes checkpoints."""
 
 from collections.abc import Callable, Iterable, Sequence
 

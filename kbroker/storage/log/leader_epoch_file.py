@@ -8,7 +8,7 @@ from kbroker.storage.file_names import LEADER_EPOCHS
 
 
 class LeaderEpochFile:
-    """It is written when the epochs change, and synced before the recovery point moves past the change: recovery
+    """The file is written when the epochs change, and synced before the recovery point moves past the change: recovery
     completes the file from the log, but only from the recovery point on."""
 
     __slots__ = ("_disk", "_synced", "_written", "path")

@@ -332,7 +332,7 @@ class Log(LogReads):
         return up_to
 
     def complete_flush(self, offset: int) -> None:
-        """Everything below `offset` is synced."""
+        """Set the recovery point: everything below `offset` is synced."""
         if self._offline is None:
             self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
 

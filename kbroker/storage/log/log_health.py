@@ -37,12 +37,12 @@ class LogHealth:
 
     @property
     def offline(self) -> str | None:
-        """Why the log is offline; None while it is not."""
+        """The reason why the log is offline; None if it is not."""
         return self._offline
 
     @property
     def refusal(self) -> str | None:
-        """Why appends are refused; None while they are not."""
+        """The reason why appends are rejected; None if they are not."""
         if self._offline is not None or not self.full:
             return self._offline
         return "the file system is read-only" if self.read_only else "no space left on the disk"

@@ -1,4 +1,4 @@
-"""When a log rolls to a new segment: by size, by time, by relative offsets, by a full index.
+"""Whether a log rolls to a new segment: because of size, time, relative offsets or a full index.
 
 The limits are computed once per segment and change of config, so that an append compares four numbers. Only an append
 beyond one of them is checked more closely.
@@ -19,7 +19,7 @@ CHECK_ALL = -1
 
 
 class RollLimits(NamedTuple):
-    """What an append may reach in the active segment: size in bytes, max timestamp, last offset, wall-clock time."""
+    """The limits of the active segment: size in bytes, max timestamp, last offset, wall-clock time."""
 
     size: int
     max_timestamp: int
@@ -49,7 +49,7 @@ def compute_limits(config: TopicConfig, active: LogSegment, jitter_ms: int) -> R
 
 
 def choose_jitter_ms(config: TopicConfig, random: Random) -> int:
-    """By how much a segment rolls earlier, so that not all logs roll at once (segment.jitter.ms)."""
+    """Return how much earlier a segment rolls, so that not all logs roll at once (segment.jitter.ms)."""
     jitter_ms = min(config.segment_jitter_ms, _max_segment_ms(config))
     return random.randrange(jitter_ms) if jitter_ms > 0 else 0
 

@@ -168,7 +168,7 @@ class SegmentIndexes:
         return is_closed or has_unwritten or self.time.persisted < len(self.time.timestamps)
 
     def current_counts(self) -> IndexCounts:
-        """All entries, written or not."""
+        """Return all entries, whether they are in the file or not."""
         return IndexCounts(
             len(self.offset.entries) if self.offset is not None else self.counts.offset,
             len(self.time.timestamps) if self.time is not None else self.counts.time,

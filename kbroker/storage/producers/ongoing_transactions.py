@@ -48,7 +48,7 @@ class OngoingTransactions:
             self.first_unstable_offset = first_offset
 
     def end(self, producer_id: int, first_offset: int, marker_offset: int, committed: bool) -> CompletedTransaction:
-        """Its marker was appended. The transaction is unstable until the high watermark has passed the marker."""
+        """End a transaction, whose marker was appended. It is unstable until the high watermark is above the marker."""
         self._open.pop(first_offset, None)
         self._completed.append((marker_offset, first_offset))
         last_stable_offset = next(iter(self._open), marker_offset + 1)

@@ -29,7 +29,7 @@ MAX_EPOCH = 0x7FFF
 
 
 class ProducerStateManager:
-    """All producers of one partition. Checks and updates take constant time per batch."""
+    """The state of all producers of one partition. Checks and updates take constant time per batch."""
 
     __slots__ = ("_entries", "transactions", "verifications")
 
@@ -230,7 +230,7 @@ class ProducerStateManager:
         return len(expired)
 
     def active(self) -> Iterator[ActiveProducer]:
-        """All producers, for DescribeProducers."""
+        """Return all producers, for DescribeProducers."""
         for producer_id, entry in self._entries.items():
             last_sequence = entry.batches[-1][1] if entry.batches else NO_SEQUENCE
             yield ActiveProducer(
@@ -243,7 +243,7 @@ class ProducerStateManager:
             )
 
     def last_batches(self) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
-        """What compaction must keep of each producer, so that its state can be rebuilt.
+        """Return what compaction must keep of each producer, so that its state can be rebuilt.
 
         Returns the last offset of each producer's last batch of records, and (producer id, epoch) of the producers
         without such a batch, which have written only a marker.

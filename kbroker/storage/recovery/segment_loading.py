@@ -38,7 +38,7 @@ class RecoveredSegment(NamedTuple):
 
 
 class _IndexFiles(NamedTuple):
-    """What the sizes and last entries of index files say. `fault`: why they cannot be right, None if they can."""
+    """The sizes and last entries of index files. `fault`: why they cannot be valid; None if they can."""
 
     fault: str | None
     counts: IndexCounts = IndexCounts(-1, -1, 0)

@@ -36,7 +36,7 @@ _MAX_MARKER_BYTES = 1 << 16
 
 
 class StateRebuilder:
-    """For one log that is being loaded. `on_batch` updates the state while `is_listening`.
+    """The rebuilder of one log that is being loaded. `on_batch` updates the state while `is_listening`.
 
     The producer state includes everything below `known_to`. `last_epoch` is the latest leader epoch.
     """

@@ -1,4 +1,4 @@
-"""Labels and histograms as they stand in the text."""
+"""The text format of labels and histograms."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -1,4 +1,4 @@
-"""A disk on which the world stops at a chosen change."""
+"""A disk that crashes at a chosen change."""
 
 from kbroker.common import Buffer
 from kbroker.runtime.disk import RealDisk, RealFile

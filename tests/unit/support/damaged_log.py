@@ -1,4 +1,4 @@
-"""Logs to be damaged: what was written to them, and what must be true of them when they are opened again."""
+"""Logs for damage tests: their contents, and the checks after they are opened again."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -126,7 +126,7 @@ class FakeServer:
         return SimpleNamespace(cancel=lambda: self.timers.remove(callback))
 
     def _other_timer(self, seconds: float, callback: Callable[[], None]) -> Any:
-        """Of the request memory and the error reporter."""
+        """Start a timer of the request memory or the error reporter."""
         self.other_timers.append(callback)
         return SimpleNamespace(cancel=lambda: self.other_timers.remove(callback))
 

@@ -73,7 +73,7 @@ class Threads:
 
 
 class Machine:
-    """Where a broker is started, stopped and crashed. `disk` is what it has now."""
+    """The machine on which a broker is started, stopped and crashed. `disk` is its current disk."""
 
     broker: Broker
     processes: SimProcesses

@@ -12,8 +12,9 @@ TopicOffsets = Mapping[str, Mapping[int, OffsetAndMetadata]]
 
 
 class FetchedOffsets(NamedTuple):
-    """What OffsetFetch reads of a group. `unstable`: the (topic, partition)s with offsets of open transactions, if the
-    client requires stable offsets (KIP-447).
+    """The offsets of a group for OffsetFetch.
+
+    unstable: the (topic, partition)s with offsets of open transactions, if the client requires stable offsets (KIP-447).
     """
 
     topics: TopicOffsets
@@ -21,7 +22,7 @@ class FetchedOffsets(NamedTuple):
 
 
 class OffsetMetadataManager:
-    """Every change is the replay of a record or of a transaction marker."""
+    """The offsets, changed only by the replay of records and of transaction markers."""
 
     def __init__(self) -> None:
         self.by_group: dict[str, dict[str, dict[int, OffsetAndMetadata]]] = {}

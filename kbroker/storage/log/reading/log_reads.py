@@ -59,7 +59,7 @@ class LogReads(LogHealth):
     def read_or_slice(
         self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True
     ) -> Buffer | FileSlice | None:
-        """As `read`, but a large result may be a FileSlice, which is read when it is sent."""
+        """Like `read`, but a large result may be a FileSlice, which is read when it is sent."""
         return self._read_nowait(offset, max_bytes, max_offset, min_one, True)
 
     def _read_nowait(

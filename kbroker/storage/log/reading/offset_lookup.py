@@ -1,4 +1,4 @@
-"""Where an offset is in a log: from the position cache, else from the offset index and the batches after its entry.
+"""Finds the position of an offset: in the position cache, or by the offset index and the batches after its entry.
 
 An index that does not fit the log is rebuilt. Damage to the log costs the batches that are damaged, not those after
 them.
@@ -77,7 +77,7 @@ def end_offset_of(log: IndexedLog, segment: LogSegment) -> int:
 
 
 def _look_up(segment: LogSegment, offset: int, end_offset: int, wait: bool) -> int | None:
-    """As `search_segment`; None if the index and the log do not fit."""
+    """Like `search_segment`; returns None if the index does not fit the log."""
     try:
         entry = segment.indexes.entry_at_offset(offset - segment.base_offset, wait)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What reads need of a log. They change nothing but its cache of positions."""
+"""The parts of a log that reads use. They change only its position cache."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from kbroker.storage.log.segment import LogSegment
 
 
 class IndexedLog(Protocol):
-    """What a search in a segment needs."""
+    """The parts of a segment that searches use."""
 
     @property
     def tp(self) -> TopicPartition: ...

@@ -1,4 +1,4 @@
-"""Stories of offsets that transactions commit: over restarts, slow commits, deletions, time, and other writers."""
+"""Offsets committed in transactions: restarts, slow commits, deletions, expiration, and other writers."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

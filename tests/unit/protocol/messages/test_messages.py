@@ -90,7 +90,7 @@ def test_every_truncation_is_malformed(cls: type[Message]) -> None:
 
 @by_class
 def test_damaged_bytes_are_a_message_or_malformed(cls: type[Message]) -> None:
-    """Nothing else may come out: not IndexError, not UnicodeDecodeError, not MemoryError."""
+    """Only MalformedError is raised: no IndexError, UnicodeDecodeError or MemoryError."""
     rng = Random(cls.__name__)
     for version, message in samples(cls, 3):
         encoded = encode(message, version)

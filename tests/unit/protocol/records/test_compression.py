@@ -146,7 +146,7 @@ def test_damaged_data_is_malformed_or_decompresses_to_other_bytes(codec, data):
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 @pytest.mark.parametrize("read", [decompress, decompress_mapped])
 def test_a_codec_that_cannot_be_loaded_says_nothing_of_the_data(monkeypatch, codec, read):
-    """Whoever is out of file descriptors must not refuse a batch as damaged."""
+    """Running out of file descriptors is not a damaged batch."""
     packed = compress(codec, b"value")
 
     def fail(name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a frame claims and does not hold: refused, and without memory for the claim."""
+"""Frames with lengths and counts beyond their bytes are rejected, without allocating memory for them."""
 
 import tracemalloc
 from contextlib import suppress

@@ -43,7 +43,7 @@ HOUR = 3600 * 1000
 
 @dataclass
 class Model:
-    """What was appended, and which of it may be missing."""
+    """The appended records, and those of them that may be missing."""
 
     written: Records = field(default_factory=dict)
     # (base, last) offset of each batch.

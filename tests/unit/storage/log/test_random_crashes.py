@@ -283,7 +283,7 @@ class CrashTest:
             state.batches = {last: sequence for last, sequence in state.batches.items() if sequence <= state.sequence}
 
     def _check_files(self) -> None:
-        """They have complete batches and nothing else."""
+        """Check that the files have complete batches and nothing else."""
         for segment in self.log.segments:
             data = self.disk.read(segment.path())
             assert sum(header.size for _, header in iter_headers(data)) == len(data) == segment.size

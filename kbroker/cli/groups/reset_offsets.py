@@ -37,7 +37,7 @@ GroupPlan = tuple[str, list[OffsetReset]]
 
 
 class ResetSelection(NamedTuple):
-    """The offsets to reset: a target for TOPIC[:PARTITION,...] texts (none: all topics with commits), or a plan file."""
+    """The offsets to reset: a target for TOPIC[:PARTITION,...] texts (none: all topics with commits), or a plan."""
 
     target: ResetTarget
     topics: Sequence[str]

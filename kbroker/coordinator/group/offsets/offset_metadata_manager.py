@@ -14,7 +14,7 @@ TopicOffsets = Mapping[str, Mapping[int, OffsetAndMetadata]]
 class FetchedOffsets(NamedTuple):
     """The offsets of a group for OffsetFetch.
 
-    unstable: the (topic, partition)s with offsets of open transactions, if the client requires stable offsets (KIP-447).
+    unstable: the (topic, partition)s with offsets of open transactions, if the client requires stable ones (KIP-447).
     """
 
     topics: TopicOffsets

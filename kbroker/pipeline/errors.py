@@ -1,5 +1,5 @@
-"""Failures of the pipeline that a user can act on."""
+"""The error of the pipeline's packages."""
 
 
 class PipelineError(Exception):
-    """One clear sentence: what is wrong, and what to do about it where that is known."""
+    """An error that a user can act on. Its message is one sentence that says what is wrong, and how to fix it."""

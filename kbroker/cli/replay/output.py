@@ -1,4 +1,4 @@
-"""What `kbroker replay` prints."""
+"""The output of `kbroker replay`: of a dry run, and of a run."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

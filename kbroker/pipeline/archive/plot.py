@@ -1,4 +1,4 @@
-"""Draws the records and bytes of an archive over time, from its manifest."""
+"""Plots the records and bytes of an archive over time, from its manifest."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection
@@ -19,28 +19,31 @@ def plot_archive(state: ArchiveState, path: str, title: str, topics: Collection[
     for file in state.files.values():
         if not topics or file.topic in topics:
             stats[file.topic] += file.partitions
-    dated = {topic: [one for one in listed if one.from_ms >= 0] for topic, listed in stats.items()}
-    all_dated = [one for listed in dated.values() for one in listed]
+    dated = {topic: [item for item in items if item.from_ms >= 0] for topic, items in stats.items()}
+    all_dated = [item for items in dated.values() for item in items]
     if not all_dated:
         raise PipelineError(f"{path}: there is nothing to plot, because no row has a timestamp")
-    step = plot.bucket_length(min(one.from_ms for one in all_dated), max(one.to_ms for one in all_dated))
+    bucket = plot.bucket_length(min(item.from_ms for item in all_dated), max(item.to_ms for item in all_dated))
 
     def series(amount: Callable[[PartitionStats], int]) -> dict[str, plot.Points]:
         return {
-            topic: plot.sum_by_bucket((plot.SpanAmount(one.from_ms, one.to_ms, amount(one)) for one in listed), step.ms)
-            for topic, listed in dated.items()
+            topic: plot.sum_by_bucket(
+                (plot.SpanAmount(item.from_ms, item.to_ms, amount(item)) for item in items), bucket.ms
+            )
+            for topic, items in dated.items()
         }
 
-    rows, data = series(lambda one: one.rows), series(lambda one: one.bytes)
-    undated = sum(one.rows for listed in stats.values() for one in listed) - sum(one.rows for one in all_dated)
+    rows, data = series(lambda item: item.rows), series(lambda item: item.bytes)
+    all_rows = sum(item.rows for items in stats.values() for item in items)
+    undated = all_rows - sum(item.rows for item in all_dated)
     plot.plot_over_time(
         path,
         title,
         plot.largest_series(rows),
-        f"records per {step.text}",
+        f"records per {bucket.text}",
         lower=plot.largest_series(data, by=rows),
-        lower_unit=f"bytes per {step.text}",
-        width_ms=step.ms,
+        lower_unit=f"bytes per {bucket.text}",
+        width_ms=bucket.ms,
         note=_footnote(undated),
     )
 

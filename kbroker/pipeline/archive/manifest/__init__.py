@@ -1,1 +1,1 @@
-"""What an archive holds: the manifest's commits, its files and columns, and the store that reads and adds to them."""
+"""The manifest of an archive: its commits, their JSON, and the files that hold them."""

@@ -1,13 +1,10 @@
-"""Definitions of aggregates: group keys, JSON paths, errors, SQL; the files that identify checkpoint and results."""
+"""Definitions of aggregates: group keys, JSON paths, functions, errors, their JSON."""
 
 import json
-import os
 from dataclasses import replace
 
 import pytest
 
-from kbroker.pipeline.aggregate import checkpoint_identity, result_files
-from kbroker.pipeline.aggregate.checkpoint_identity import claim_checkpoint, lock_checkpoint
 from kbroker.pipeline.aggregate.definition import (
     AggregateDefinition,
     GroupKey,
@@ -18,16 +15,7 @@ from kbroker.pipeline.aggregate.definition import (
     parse_percentile,
     split_names,
 )
-from kbroker.pipeline.aggregate.sql import (
-    aggregate_columns,
-    message_columns,
-    problem_column,
-    record_columns,
-    result_columns,
-    source_columns,
-)
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.local import LocalStorage
 
 HOUR = 3_600_000
 PLAIN = AggregateDefinition(topics=("orders",), window_ms=HOUR, slide_ms=HOUR)
@@ -125,117 +113,3 @@ def test_a_definition_is_restored_from_json():
     assert AggregateDefinition.from_json(json.loads(json.dumps(FULL.as_json()))) == FULL
     with pytest.raises(PipelineError, match="cannot be read"):
         AggregateDefinition.from_json({"topics": []})
-
-
-def test_json_is_parsed_only_if_a_field_is_used():
-    keyed = replace(PLAIN, keys=(GroupKey("key", "key"),))
-    assert not keyed.needs_json
-    assert not any("parse_json" in text for text in source_columns(keyed))
-    assert "not_json" not in problem_column(keyed)
-    assert FULL.needs_json
-    assert any("try_parse_json" in text for text in source_columns(FULL))
-
-
-def test_sql_of_a_definition():
-    assert "make_valid_utf8(CAST(key AS STRING)) AS `key`" in record_columns(FULL)
-    assert "try_variant_get(__document, '$[\\'shop\\']', 'string') AS `shop`" in record_columns(FULL)
-    assert aggregate_columns(FULL) == [
-        "count(*) AS `count`",
-        "sum(__number) AS `sum`",
-        "percentile(__number, array(0.5D, 0.999D)) AS __percentiles",
-    ]
-    assert aggregate_columns(replace(FULL, approximate=True))[-1].startswith(
-        "percentile_approx(__number, array(0.5D, 0.999D), "
-    )
-    assert result_columns(FULL)[2:] == [
-        "`key`", "`shop`", "`count`", "`sum`", "__percentiles[0] AS `p50`", "__percentiles[1] AS `p99_9`",
-    ]  # fmt: skip
-    key, value = message_columns(FULL)
-    assert "`shop`" in key
-    assert "`count`" not in key
-    assert "`p99_9`" in value
-
-
-@pytest.fixture
-def checkpoint(tmp_path):
-    return LocalStorage(str(tmp_path / "checkpoint"))
-
-
-def test_a_checkpoint_continues_the_same_aggregate(checkpoint):
-    first = claim_checkpoint(checkpoint, FULL, {"orders": "id1"}, "topic out")
-    again = claim_checkpoint(checkpoint, replace(FULL, watermark_ms=5), {"orders": "id1"}, "topic out")
-    assert again == first
-
-
-@pytest.mark.parametrize(
-    ("changes", "ids", "target", "message"),
-    [
-        (
-            {"window_ms": 2 * HOUR},
-            "id1",
-            "topic out",
-            r"belongs to another aggregate \(window_ms 7200000, before 3600000\)",
-        ),
-        ({"value": ""}, "id1", "topic out", r"\(value none, before \$.amount\)"),
-        ({"keys": ()}, "id1", "topic out", r"\(keys none, before key=key,shop=\$.shop\)"),
-        ({}, "id1", "files", r"\(the target files, before topic out\)"),
-        ({}, "id2", "topic out", "topic orders was deleted and created again"),
-    ],
-)
-def test_a_checkpoint_of_another_aggregate_is_an_error(checkpoint, changes, ids, target, message):
-    claim_checkpoint(checkpoint, FULL, {"orders": "id1"}, "topic out")
-    with pytest.raises(PipelineError, match=message):
-        claim_checkpoint(checkpoint, replace(FULL, **changes), {"orders": ids}, target)
-
-
-@pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"format": "kbroker-aggregate"}', b"\xff"])
-def test_a_damaged_identity_file_is_an_error(checkpoint, damage):
-    checkpoint.create(checkpoint_identity.FILE_NAME, damage)
-    with pytest.raises(PipelineError, match=r"kbroker-aggregate\.json is damaged, or not the file of an aggregate"):
-        claim_checkpoint(checkpoint, FULL, {}, "files")
-
-
-def test_a_directory_with_other_files_is_an_error(checkpoint):
-    checkpoint.create("offsets/0", b"v1")
-    with pytest.raises(PipelineError, match="is not empty and not the checkpoint of an aggregate"):
-        claim_checkpoint(checkpoint, FULL, {}, "files")
-    with pytest.raises(PipelineError, match="contains offsets, which is not a result of an aggregate"):
-        result_files.claim_directory(checkpoint, "id")
-
-
-def test_a_result_directory_belongs_to_one_checkpoint(tmp_path):
-    storage = LocalStorage(str(tmp_path))
-    storage.create("_checkpoint/kbroker-aggregate.json", b"")
-    result_files.claim_directory(storage, "mine")
-    storage.create("_staging/date=2026-01-01/part.parquet", b"of an interrupted batch")
-    result_files.claim_directory(storage, "mine")
-    result_files.remove_staging(storage)
-    assert not storage.exists("_staging")
-    with pytest.raises(PipelineError, match="has the results of an aggregate with another checkpoint"):
-        result_files.claim_directory(storage, "yours")
-
-
-def test_a_checkpoint_is_locked(checkpoint):
-    claim_checkpoint(checkpoint, FULL, {"orders": "id1"}, "topic out")
-    with (
-        lock_checkpoint(checkpoint),
-        pytest.raises(PipelineError, match="is in use: this aggregate is already running"),
-        lock_checkpoint(checkpoint),
-    ):
-        pass
-    with lock_checkpoint(checkpoint):
-        pass
-
-
-@pytest.mark.timeout(30)
-def test_an_empty_result_file_or_a_fifo_is_an_error(tmp_path):
-    storage, path = LocalStorage(str(tmp_path)), result_files.result_path("2024-02-29")
-    storage.create(path, b"PAR1")
-    result_files._require_not_empty(storage, [path])
-    storage.replace(path, b"")
-    with pytest.raises(PipelineError, match="is empty, so its results are lost: aggregate again"):
-        result_files._require_not_empty(storage, [path])
-    storage.delete(path)
-    os.mkfifo(tmp_path / path)
-    with pytest.raises(PipelineError, match="is a FIFO"):
-        result_files._require_not_empty(storage, [path])

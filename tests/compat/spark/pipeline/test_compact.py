@@ -60,7 +60,7 @@ def append(spark: Any, archive: Archive, start: int = 0, files: int = 4) -> None
         archive.commit(lambda _: ManifestCommit("append", T0, add=added, covered=covered))
 
 
-class SmallFiles:
+class SmallFilesArchive:
     """An archive of small files, which is created once and restored for each test."""
 
     def __init__(self, spark: Any, directory: Path) -> None:
@@ -71,7 +71,7 @@ class SmallFiles:
         shutil.copytree(self.directory, self._copy)
         self.rows = by_arrow(self.directory)
 
-    def restore(self) -> "SmallFiles":
+    def restore(self) -> "SmallFilesArchive":
         shutil.rmtree(self.directory)
         shutil.copytree(self._copy, self.directory)
         return self
@@ -84,13 +84,13 @@ class SmallFiles:
 
 
 @pytest.fixture(scope="module")
-def small_files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> SmallFiles:
-    return SmallFiles(spark, tmp_path_factory.mktemp("compact"))
+def small_archive_template(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> SmallFilesArchive:
+    return SmallFilesArchive(spark, tmp_path_factory.mktemp("compact"))
 
 
 @pytest.fixture
-def place(small_files: SmallFiles) -> SmallFiles:
-    return small_files.restore()
+def small_archive(small_archive_template: SmallFilesArchive) -> SmallFilesArchive:
+    return small_archive_template.restore()
 
 
 def by_arrow(directory: Path) -> list[Row]:
@@ -126,41 +126,41 @@ def normalize(rows: Any) -> list[Row]:
     return sorted(result, key=lambda row: row[:3])
 
 
-def test_every_reader_finds_the_same_rows_in_fewer_files(place: SmallFiles) -> None:
-    before = place.archive().state()
-    assert len(place.rows) == ROWS
-    assert by_spark(place.spark, place.directory) == place.rows
+def test_every_reader_finds_the_same_rows_in_fewer_files(small_archive: SmallFilesArchive) -> None:
+    before = small_archive.archive().state()
+    assert len(small_archive.rows) == ROWS
+    assert by_spark(small_archive.spark, small_archive.directory) == small_archive.rows
     progress: list[int] = []
-    result = compact(place.spark, place.archive(), advance=progress.append)
-    after = place.archive().state()
+    result = compact(small_archive.spark, small_archive.archive(), advance=progress.append)
+    after = small_archive.archive().state()
     assert (result.merged, result.written, result.rows, result.damaged) == (24, 6, ROWS, {})
     assert sum(progress) == result.bytes_before == sum(file.size for file in before.files.values())
     assert merged_stats(after.files.values()) == merged_stats(before.files.values())
     assert (after.covered, after.commit_number) == (before.covered, before.commit_number + 1)
     # There are no other files, so readers without the manifest find the same rows.
-    assert place.data_files() == set(after.files)
-    assert not list((place.directory / "_staging").glob("*"))
-    assert by_spark(place.spark, place.directory) == place.rows
-    assert by_arrow(place.directory) == place.rows
-    assert by_duckdb(f"{place.directory}/*/*/*.parquet") == place.rows
-    assert by_duckdb(f"{place.directory}/**/*.parquet") == place.rows
+    assert small_archive.data_files() == set(after.files)
+    assert not list((small_archive.directory / "_staging").glob("*"))
+    assert by_spark(small_archive.spark, small_archive.directory) == small_archive.rows
+    assert by_arrow(small_archive.directory) == small_archive.rows
+    assert by_duckdb(f"{small_archive.directory}/*/*/*.parquet") == small_archive.rows
+    assert by_duckdb(f"{small_archive.directory}/**/*.parquet") == small_archive.rows
     for path in after.files:
-        keys = pyarrow.parquet.ParquetFile(place.directory / path).read(["partition", "offset"]).to_pylist()
+        keys = pyarrow.parquet.ParquetFile(small_archive.directory / path).read(["partition", "offset"]).to_pylist()
         assert keys == sorted(keys, key=lambda row: (row["partition"], row["offset"]))
-    assert compact(place.spark, place.archive()).merged == 0
+    assert compact(small_archive.spark, small_archive.archive()).merged == 0
 
 
-def test_each_bin_becomes_one_file(place: SmallFiles) -> None:
-    largest = max(file.size for file in place.archive().state().files.values())
+def test_each_bin_becomes_one_file(small_archive: SmallFilesArchive) -> None:
+    largest = max(file.size for file in small_archive.archive().state().files.values())
     options = CompactionOptions(target_bytes=largest * 2 + 2, topics=["orders"], round_bytes=largest * 5)
-    bins = plan_merges(place.archive().state(), options.target_bytes, options.topics)
-    assert len({(one.topic, one.date) for one in bins}) < len(bins)
-    others = {path for path in place.archive().state().files if "orders" not in path}
-    result = compact(place.spark, place.archive(), options)
+    bins = plan_merges(small_archive.archive().state(), options.target_bytes, options.topics)
+    assert len({(merge_bin.topic, merge_bin.date) for merge_bin in bins}) < len(bins)
+    others = {path for path in small_archive.archive().state().files if "orders" not in path}
+    result = compact(small_archive.spark, small_archive.archive(), options)
     assert result.commits > 1
     assert result.written >= len(bins)
-    assert others < set(place.archive().state().files) == place.data_files()
-    assert by_spark(place.spark, place.directory) == place.rows
+    assert others < set(small_archive.archive().state().files) == small_archive.data_files()
+    assert by_spark(small_archive.spark, small_archive.directory) == small_archive.rows
 
 
 def test_task_keys_assign_one_task_each(spark: Any) -> None:
@@ -209,14 +209,14 @@ class InterceptedStorage(LocalStorage):
 class Snapshots:
     """Copies of the directory as a kill -9 before each operation would leave it, with dead writers."""
 
-    def __init__(self, place: SmallFiles, directory: Path) -> None:
-        self._place = place
+    def __init__(self, small_archive: SmallFilesArchive, directory: Path) -> None:
+        self._small_archive = small_archive
         self._directory = directory
         self.steps: list[tuple[str, Path]] = []
 
     def copy(self, operation: str, path: str) -> None:
         copy = self._directory / f"{len(self.steps)}"
-        shutil.copytree(self._place.directory, copy, copy_function=os.link)
+        shutil.copytree(self._small_archive.directory, copy, copy_function=os.link)
         self.steps.append((f"{operation} {path.partition('/')[0].partition('=')[0]}", copy))
         dead = owner.encode(owner.this_process()._replace(start="0"))
         for file in copy.glob(f"{STAGING}/*/owner.json"):
@@ -224,15 +224,15 @@ class Snapshots:
             file.write_bytes(dead)
 
 
-def test_a_kill_at_any_step_leaves_a_consistent_archive(place: SmallFiles, tmp_path: Path) -> None:
-    snapshots = Snapshots(place, tmp_path)
-    before = set(place.archive().state().files)
+def test_a_kill_at_any_step_leaves_a_consistent_archive(small_archive: SmallFilesArchive, tmp_path: Path) -> None:
+    snapshots = Snapshots(small_archive, tmp_path)
+    before = set(small_archive.archive().state().files)
     compact(
-        place.spark,
-        place.archive(InterceptedStorage(place.directory, snapshots.copy)),
+        small_archive.spark,
+        small_archive.archive(InterceptedStorage(small_archive.directory, snapshots.copy)),
         CompactionOptions(topics=["orders"]),
     )
-    after = set(place.archive().state().files)
+    after = set(small_archive.archive().state().files)
     steps = [step for step, _ in snapshots.steps]
     for step in (
         "create _staging", "sha256 topic", "sha256 _staging", "rename topic", "replace _staging", "create _manifest",
@@ -245,7 +245,7 @@ def test_a_kill_at_any_step_leaves_a_consistent_archive(place: SmallFiles, tmp_p
         assert set(state.files) in (before, after), step
         # Spark's metadata lists the files at their original location: also either the old or the new ones.
         listed = {
-            uri.partition(f"{place.directory}/")[2]: size
+            uri.partition(f"{small_archive.directory}/")[2]: size
             for uri, size in SparkMetadataLog(archive.storage).read().items()
         }
         assert set(listed) in (before, after), step
@@ -254,23 +254,23 @@ def test_a_kill_at_any_step_leaves_a_consistent_archive(place: SmallFiles, tmp_p
         clean_up(archive)
         assert {str(path.relative_to(copy)) for path in copy.rglob("*.parquet")} == set(state.files), step
         assert not list((copy / STAGING).glob("*")), step
-        assert by_arrow(copy) == place.rows, step
+        assert by_arrow(copy) == small_archive.rows, step
     for step in ("create _manifest", "create _spark_metadata"):
         copy = snapshots.steps[steps.index(step)][1]
-        compact(place.spark, Archive.open(LocalStorage(str(copy))))
+        compact(small_archive.spark, Archive.open(LocalStorage(str(copy))))
         assert len(list(copy.rglob("*.parquet"))) == 6
-        assert by_spark(place.spark, copy) == place.rows
+        assert by_spark(small_archive.spark, copy) == small_archive.rows
 
 
-def test_concurrent_readers_read_each_row_once_or_fail(place: SmallFiles) -> None:
-    largest = max(file.size for file in place.archive().state().files.values())
+def test_concurrent_readers_read_each_row_once_or_fail(small_archive: SmallFilesArchive) -> None:
+    largest = max(file.size for file in small_archive.archive().state().files.values())
     results: list[int | str] = []
     stop = threading.Event()
 
     def read() -> None:
         while not stop.is_set():
             try:
-                frame = place.spark.read.parquet(str(place.directory))
+                frame = small_archive.spark.read.parquet(str(small_archive.directory))
                 results.append(frame.selectExpr("count(DISTINCT topic, partition, offset) + count(*)").collect()[0][0])
             except Exception as error:
                 results.append(str(error))
@@ -279,47 +279,47 @@ def test_concurrent_readers_read_each_row_once_or_fail(place: SmallFiles) -> Non
     reader.start()
     try:
         # Several commits.
-        result = compact(place.spark, place.archive(), CompactionOptions(round_bytes=largest * 8))
+        result = compact(small_archive.spark, small_archive.archive(), CompactionOptions(round_bytes=largest * 8))
     finally:
         stop.set()
         reader.join(60)
     assert result.commits >= 3
-    numbers = [one for one in results if isinstance(one, int)]
+    numbers = [result for result in results if isinstance(result, int)]
     assert len(numbers) > 2
     assert set(numbers) == {2 * ROWS}
     missing = re.compile(r"FILE_NOT_EXIST|FileNotFound|PATH_NOT_FOUND|does not exist")
-    assert [one for one in results if isinstance(one, str) and not missing.search(one)] == []
-    assert by_spark(place.spark, place.directory) == place.rows
+    assert [result for result in results if isinstance(result, str) and not missing.search(result)] == []
+    assert by_spark(small_archive.spark, small_archive.directory) == small_archive.rows
 
 
-def damage(place: SmallFiles, path: str) -> None:
-    data = bytearray((place.directory / path).read_bytes())
+def damage(small_archive: SmallFilesArchive, path: str) -> None:
+    data = bytearray((small_archive.directory / path).read_bytes())
     data[len(data) // 2] ^= 1
-    (place.directory / path).write_bytes(data)
+    (small_archive.directory / path).write_bytes(data)
 
 
-def test_a_damaged_file_is_never_merged(place: SmallFiles, capsys: pytest.CaptureFixture[str]) -> None:
-    files = sorted(place.archive().state().files)
+def test_a_damaged_file_is_never_merged(small_archive: SmallFilesArchive, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted(small_archive.archive().state().files)
     changed, fifo, missing = files[0], files[1], files[-1]
-    damage(place, changed)
-    data = (place.directory / changed).read_bytes()
-    (place.directory / missing).unlink()
-    (place.directory / fifo).unlink()
-    os.mkfifo(place.directory / fifo)
-    assert main(["archive", "compact", str(place.directory)]) == 1
+    damage(small_archive, changed)
+    data = (small_archive.directory / changed).read_bytes()
+    (small_archive.directory / missing).unlink()
+    (small_archive.directory / fifo).unlink()
+    os.mkfifo(small_archive.directory / fifo)
+    assert main(["archive", "compact", str(small_archive.directory)]) == 1
     output = capsys.readouterr()
     assert f"{changed}: its bytes are not those that were committed; it was not merged" in output.err
     assert f"{missing}: it is missing; it was not merged" in output.err
     assert f"{fifo}: it cannot be read (is a FIFO); it was not merged" in output.err
     assert output.out.startswith("merged 21 files")
-    after = place.archive().state().files
-    assert (place.directory / changed).read_bytes() == data
+    after = small_archive.archive().state().files
+    assert (small_archive.directory / changed).read_bytes() == data
     assert {changed, fifo, missing} <= set(after)
     assert len(after) == 9
 
 
-def test_rows_with_another_checksum_are_not_committed(place: SmallFiles) -> None:
-    archive = place.archive()
+def test_rows_with_another_checksum_are_not_committed(small_archive: SmallFilesArchive) -> None:
+    archive = small_archive.archive()
     file = next(iter(archive.state().files.values()))
     stats = file.partitions[0]
     changed = file._replace(partitions=(stats._replace(checksum=stats.checksum ^ 1), *file.partitions[1:]))
@@ -327,10 +327,10 @@ def test_rows_with_another_checksum_are_not_committed(place: SmallFiles) -> None
     archive.commit(lambda _: ManifestCommit("append", T0, add=(changed,)))
     before = archive.state()
     with pytest.raises(PipelineError, match=rf"^{file.topic}-{stats.partition} of {file.date} would not be the same"):
-        compact(place.spark, archive)
+        compact(small_archive.spark, archive)
     assert archive.state() == before
-    assert place.data_files() == set(before.files)
-    assert by_spark(place.spark, place.directory) == place.rows
+    assert small_archive.data_files() == set(before.files)
+    assert by_spark(small_archive.spark, small_archive.directory) == small_archive.rows
 
 
 def run_before_first(operation: str, action: Callable[[], None]) -> Callable[[str, str], None]:
@@ -344,62 +344,62 @@ def run_before_first(operation: str, action: Callable[[], None]) -> Callable[[st
     return before
 
 
-def test_concurrent_compactions_and_an_append(place: SmallFiles) -> None:
+def test_concurrent_compactions_and_an_append(small_archive: SmallFilesArchive) -> None:
     def other() -> None:
-        append(place.spark, place.archive(), start=ROWS, files=1)
-        assert compact(place.spark, place.archive(), CompactionOptions(topics=["orders"])).merged > 0
+        append(small_archive.spark, small_archive.archive(), start=ROWS, files=1)
+        assert compact(small_archive.spark, small_archive.archive(), CompactionOptions(topics=["orders"])).merged > 0
 
     # The other one replaces the files of one topic before this one commits.
-    storage = InterceptedStorage(place.directory, run_before_first("rename", other))
-    result = compact(place.spark, place.archive(storage))
-    state = place.archive().state()
+    storage = InterceptedStorage(small_archive.directory, run_before_first("rename", other))
+    result = compact(small_archive.spark, small_archive.archive(storage))
+    state = small_archive.archive().state()
     assert result.merged == 12
     assert sum(file.rows for file in state.files.values()) == 2 * ROWS
-    assert place.data_files() == set(state.files)
-    rows = by_spark(place.spark, place.directory)
-    assert rows == by_arrow(place.directory)
+    assert small_archive.data_files() == set(state.files)
+    rows = by_spark(small_archive.spark, small_archive.directory)
+    assert rows == by_arrow(small_archive.directory)
     assert len({row[:3] for row in rows}) == len(rows) == 2 * ROWS
 
 
-def test_replaced_files_are_kept_for_readers(place: SmallFiles) -> None:
-    before = place.archive().state().files
+def test_replaced_files_are_kept_for_readers(small_archive: SmallFilesArchive) -> None:
+    before = small_archive.archive().state().files
     now_ms = [T0]
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         # Other writers do not delete them as leftovers, and readers that started earlier can finish.
-        remove_leftovers(place.archive())
-        assert set(before) < place.data_files()
-        assert sum(pyarrow.parquet.read_metadata(place.directory / path).num_rows for path in before) == ROWS
-        assert place.spark.read.parquet(str(place.directory)).count() == ROWS
+        remove_leftovers(small_archive.archive())
+        assert set(before) < small_archive.data_files()
+        assert sum(pyarrow.parquet.read_metadata(small_archive.directory / path).num_rows for path in before) == ROWS
+        assert small_archive.spark.read.parquet(str(small_archive.directory)).count() == ROWS
         now_ms[0] += round(seconds * 1000)
 
     compact(
-        place.spark,
-        place.archive(),
+        small_archive.spark,
+        small_archive.archive(),
         CompactionOptions(keep_replaced_s=30),
         clock=CompactionClock(lambda: now_ms[0], sleep),
     )
     assert slept == [30]
-    assert place.data_files() == set(place.archive().state().files)
-    assert not list((place.directory / "_staging").glob("*"))
+    assert small_archive.data_files() == set(small_archive.archive().state().files)
+    assert not list((small_archive.directory / "_staging").glob("*"))
 
 
-def test_output_of_the_command(place: SmallFiles, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = str(place.directory)
-    before = place.data_files()
-    date = sorted(place.archive().state().files.values())[0].date
+def test_output_of_the_command(small_archive: SmallFilesArchive, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = str(small_archive.directory)
+    before = small_archive.data_files()
+    date = sorted(small_archive.archive().state().files.values())[0].date
     assert main(["archive", "compact", directory, "--dry-run", "--topic", "orders", "--date", date]) == 0
     planned = capsys.readouterr().out.splitlines()
     assert planned[0].split() == ["TOPIC", "DATE", "FILES", "BECOME", "SIZE"]
     assert planned[1].split()[:4] == ["orders", date, "4", "1"]
     assert len(planned) == 2
-    assert place.data_files() == before
+    assert small_archive.data_files() == before
     assert main(["archive", "compact", directory, "--topic", "orders", "--date", date]) == 0
     assert capsys.readouterr().out.startswith("merged 4 files of ")
     assert main(["archive", "compact", directory]) == 0
     assert capsys.readouterr().out.startswith("merged 20 files of ")
     assert main(["archive", "compact", directory]) == 0
     assert capsys.readouterr().out == "there is nothing to merge\n"
-    assert by_spark(place.spark, place.directory) == place.rows
+    assert by_spark(small_archive.spark, small_archive.directory) == small_archive.rows

@@ -71,9 +71,9 @@ def test_damage_is_found(
 def test_an_undamaged_archive_has_no_difference(spark: Any, verified: VerifiedTopic) -> None:
     report = verify(spark, verified.copy.restore().storage, verified.bootstrap)
     assert _text(report) == ""
-    assert [(one.partition, one.archive_rows, one.broker_rows, one.is_equal) for one in report.compared] == [
-        (0, 120, 120, True), (1, 120, 120, True)
-    ]  # fmt: skip
+    compared = [(result.partition, result.archive_rows, result.broker_rows) for result in report.compared]
+    assert compared == [(0, 120, 120), (1, 120, 120)]
+    assert all(result.is_equal for result in report.compared)
     assert report.rows == RECORDS
 
 
@@ -111,7 +111,7 @@ def test_records_that_differ_from_the_broker_are_found(spark: Any, verified: Ver
     assert _text(verify(spark, archive.storage)) == ""
     report = verify(spark, archive.storage, verified.bootstrap)
     emptied = [n // 2 for n in range(RECORDS) if n % 2 and n // 3 % 4 == 2 and n // 2 not in (3, *range(10, 20))]
-    assert [(one.kind, one.partition, one.text, one.offsets) for one in report.findings] == [
+    assert [(finding.kind, finding.partition, finding.text, finding.offsets) for finding in report.findings] == [
         ("missing record", 0, NOT_ARCHIVED, ranges_of([3])),
         ("different record", 0, DIFFERENT.format("value"), ranges_of([30])),
         ("different record", 0, DIFFERENT.format("timestamp, timestampType"), ranges_of([31])),
@@ -126,7 +126,7 @@ def test_records_that_differ_from_the_broker_are_found(spark: Any, verified: Ver
         verified.bootstrap,
         VerificationScope(offsets=OffsetRange(31, 43), dates=frozenset({"2026-01-01"})),
     )
-    assert [(one.kind, one.partition, one.offsets) for one in limited.findings] == [
+    assert [(finding.kind, finding.partition, finding.offsets) for finding in limited.findings] == [
         ("different record", 0, ranges_of([31])),
         *(("different record", 1, ranges_of([n])) for n in emptied if n == 31),
     ]
@@ -137,14 +137,14 @@ def test_records_of_a_lost_file_are_found_at_the_broker(spark: Any, verified: Ve
     target.flip_bit(-1)
     report = verify(spark, target.archive.storage, verified.bootstrap)
     missing = [finding for finding in report.differences if finding.kind == "missing record"]
-    assert [(one.file, one.offsets) for one in missing] == [(target.file.path, (target.offsets,))]
-    assert [(one.partition, one.is_equal) for one in report.compared] == [(0, False), (1, True)]
+    assert [(finding.file, finding.offsets) for finding in missing] == [(target.file.path, (target.offsets,))]
+    assert [(result.partition, result.is_equal) for result in report.compared] == [(0, False), (1, True)]
     for file in target.files:
         (target.root / file.path).unlink()
     report = verify(spark, target.archive.storage, verified.bootstrap)
     missing = [finding for finding in report.differences if finding.kind == "missing record"]
-    assert sum(end - start for one in missing for start, end in one.offsets) == RECORDS
-    assert {one.file for one in missing} == {file.path for file in target.files}
+    assert sum(end - start for finding in missing for start, end in finding.offsets) == RECORDS
+    assert {finding.file for finding in missing} == {file.path for file in target.files}
 
 
 def test_retention_and_deleted_topics_are_no_difference(spark: Any, topics: Topics, tmp_path: Path) -> None:
@@ -162,11 +162,11 @@ def test_retention_and_deleted_topics_are_no_difference(spark: Any, topics: Topi
     delete_topic(topics.bootstrap, topic)
     create_topic(topics.bootstrap, topic)
     report = verify(spark, archive.storage, topics.bootstrap)
-    assert [(one.kind, one.is_difference) for one in report.findings] == [("not compared", False)]
+    assert [(finding.kind, finding.is_difference) for finding in report.findings] == [("not compared", False)]
     assert "was created again" in report.findings[0].text
     delete_topic(topics.bootstrap, topic)
     required = verify(spark, archive.storage, topics.bootstrap, require_broker=True)
-    assert [(one.kind, one.text) for one in required.differences] == [
+    assert [(finding.kind, finding.text) for finding in required.differences] == [
         ("not compared", "the topic does not exist at the broker: not compared")
     ]
 
@@ -192,12 +192,13 @@ def test_archives_of_committed_records_are_compared_with_committed_records(
     archive_topic(spark, corrupt_archive, topics.bootstrap, topic, {0: (0, 28)}, change=_move_record)
     expected = [("missing record", ranges_of([0])), ("unknown record", ranges_of([10]))]
     assert [
-        (one.kind, one.offsets) for one in verify(spark, corrupt_archive.storage, topics.bootstrap).differences
+        (finding.kind, finding.offsets)
+        for finding in verify(spark, corrupt_archive.storage, topics.bootstrap).differences
     ] == expected
     set_config(topics.bootstrap, topic, "cleanup.policy", "compact")
     report = verify(spark, corrupt_archive.storage, topics.bootstrap)
-    assert [(one.kind, one.offsets) for one in report.differences] == expected[:1]
-    assert [(one.kind, one.text.split()[0]) for one in report.notes] == [("compacted", "1")]
+    assert [(finding.kind, finding.offsets) for finding in report.differences] == expected[:1]
+    assert [(finding.kind, finding.text.split()[0]) for finding in report.notes] == [("compacted", "1")]
 
 
 def test_topics_that_are_compacted_by_default_or_formerly(tmp_path: Path) -> None:

@@ -28,19 +28,24 @@ TOTALS = """
 """
 
 
-def flight_lines() -> list[str]:
-    """Return CSV lines, the header first."""
+def flight_lines(first_month: int = 1) -> list[str]:
+    """Return CSV lines from this month of 2013, the header first."""
     with zipfile.ZipFile(_data() / "flights.csv.zip") as archive:
         lines = archive.read("flights.csv").decode().splitlines()
     assert len(lines) == FLIGHTS + 1
-    return lines
+    return _lines_since(lines, first_month)
 
 
-def weather_lines() -> list[str]:
-    """Return CSV lines, the header first."""
+def weather_lines(first_month: int = 1) -> list[str]:
+    """Return CSV lines from this month of 2013, the header first."""
     lines = (_data() / "weather.csv").read_text().splitlines()
     assert len(lines) == WEATHER + 1
-    return lines
+    return _lines_since(lines, first_month)
+
+
+def _lines_since(lines: list[str], first_month: int) -> list[str]:
+    month = lines[0].split(",").index("month")
+    return lines[:1] + [line for line in lines[1:] if int(line.split(",", month + 1)[month]) >= first_month]
 
 
 def _data() -> Path:

@@ -1,5 +1,6 @@
-"""The flights and weather of 2013 as events of two topics, the rows of an archive of them, and their producer."""
+"""Flights and weather of 2013 as events of two topics, the rows of an archive of them, and their producer."""
 
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -13,7 +14,12 @@ from tests.compat.spark.flights import flight_lines, weather_lines
 
 FLIGHTS, WEATHER = "flights", "weather"
 PARTITIONS = {FLIGHTS: 3, WEATHER: 2}
+# The last three months have about 90,000 events of 93 dates in two years; 1 is the whole year.
+FIRST_MONTH = int(os.environ.get("KBROKER_COMPAT_FIRST_MONTH", "10"))
 DAY_MS = 86_400_000
+# Until it finishes, the producer has 1/e of the events left after this time.
+TIME_CONSTANT_S = 100
+PAUSE_S = 0.05
 
 Header = tuple[str, bytes | None]
 
@@ -44,14 +50,14 @@ class Event(NamedTuple):
     timestamp_ms: int
 
 
-def year_of_events() -> list[Event]:
-    """All flights and weather reports, in the order of their timestamps."""
+def flight_events() -> list[Event]:
+    """Return the flights and weather reports since FIRST_MONTH, in the order of their timestamps."""
     return sorted((*_flights(), *_weather()), key=lambda event: event.timestamp_ms)
 
 
 def _flights() -> Iterable[Event]:
     """The key is the aircraft; null if it is unknown."""
-    header, *lines = flight_lines()
+    header, *lines = flight_lines(FIRST_MONTH)
     tail, dep_time, dest, minute, hour = map(
         header.split(",").index, ("tailnum", "dep_time", "dest", "minute", "time_hour")
     )
@@ -64,7 +70,7 @@ def _flights() -> Iterable[Event]:
 
 def _weather() -> Iterable[Event]:
     """The key is the airport. No headers."""
-    header, *lines = weather_lines()
+    header, *lines = weather_lines(FIRST_MONTH)
     hour = header.split(",").index("time_hour")
     for line in lines:
         row = line.split(",")
@@ -73,7 +79,7 @@ def _weather() -> Iterable[Event]:
 
 
 def _partition(topic: str, time_ms: int) -> int:
-    """One partition per day: each of 366 dates is a directory with a file for each partition of each batch."""
+    """One partition per day, because each batch writes a file for each date and partition."""
     return time_ms // DAY_MS % PARTITIONS[topic]
 
 
@@ -149,17 +155,17 @@ def find_difference(found: pa.Table, expected: pa.Table) -> str:
 
 
 class EventProducer:
-    """Sends events in a thread at a limited rate.
+    """Sends events in a thread, ever more slowly, so that events remain for as long as the test needs them.
 
     It is idempotent, so that each event is in its topic once and in order, even if the broker is killed.
     """
 
-    def __init__(self, bootstrap: str, events: Sequence[Event], rate: float) -> None:
+    def __init__(self, bootstrap: str, events: Sequence[Event]) -> None:
         settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20, "log_level": 0}
         self._producer = Producer({**settings, "compression.type": "lz4", "message.timeout.ms": 240_000})
         self._events = events
-        self._rate = rate
         self._stop = threading.Event()
+        self._finish = threading.Event()
         self._thread = threading.Thread(target=self._run, name="event-producer", daemon=True)
         self.errors: list[object] = []
         self.sent = 0
@@ -171,12 +177,13 @@ class EventProducer:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._finish.set()
         self._thread.join(60)
         self._producer.purge()
 
     def finish(self, timeout: float) -> None:
         """Send the remaining events without a limit, and wait until all are acknowledged."""
-        self._rate = float("inf")
+        self._finish.set()
         self._thread.join(timeout)
         assert not self._thread.is_alive(), f"{self.sent} of {len(self._events)} events sent in {timeout} s"
         assert self._producer.flush(timeout) == 0, f"{self.sent - self.acknowledged} events are not acknowledged"
@@ -184,15 +191,18 @@ class EventProducer:
         assert self.acknowledged == len(self._events)
 
     def _run(self) -> None:
-        pause_s = 0.05
-        for event in self._events:
+        while not self._finish.wait(PAUSE_S):
+            remaining = len(self._events) - self.sent
+            self._send_next(int(remaining * PAUSE_S / TIME_CONSTANT_S))
+        self._send_next(len(self._events) - self.sent)
+
+    def _send_next(self, count: int) -> None:
+        for event in self._events[self.sent : self.sent + count]:
             if self._stop.is_set():
                 return
             self._send(event)
             self.sent += 1
             self._producer.poll(0)
-            if self.sent % max(int(min(self._rate * pause_s, 1000)), 1) == 0 and self._rate != float("inf"):
-                self._stop.wait(pause_s)
 
     def _send(self, event: Event) -> None:
         while not self._stop.is_set():

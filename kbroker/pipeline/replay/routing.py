@@ -1,4 +1,4 @@
-"""Which target partition each archived record goes to. Pure, but for the Spark column."""
+"""Which target partition each archived record goes to. Also as a Spark column."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """Run kbroker and Apache Kafka 4.3.1 side by side and print a table of ratios.
 
-Each round measures every server once, in turn: kbroker, Kafka, and Kafka again as the control, whose ratio to
-itself shows what the machine's noise alone does. Figures are medians; the spread is (max - min) / median.
+Each round measures every server once, in turn: kbroker, Kafka, and Kafka again as the control. The control's ratio
+shows the noise of the machine. Figures are medians; the spread is (max - min) / median.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def spread(values: list[float]) -> float:
 
 
 def beside_quiet(results: list[dict[str, object]]) -> list[str]:
-    """How much p99 grows beside idle connections, a cold reader, a compaction: against the same server when quiet."""
+    """Return the growth of p99 beside idle connections, a cold reader and a compaction, against the quiet server."""
     by_name = {str(result["case"]): result for result in results if "ratio" in result}
     quiet = by_name.get("produce latency at 2,000/s, p99")
     return [

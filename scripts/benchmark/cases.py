@@ -1,4 +1,4 @@
-"""The cases of the benchmark. Each measures one figure of one server; the runner alternates the servers."""
+"""The cases of the benchmark. Each measures one figure of one server."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ LINGER = ("linger.ms=5", "batch.size=65536")
 
 @dataclass
 class Case:
-    """`bound` is what the ratio kbroker / Apache Kafka must reach ("more" is better) or stay under ("less")."""
+    """`bound`: the ratio kbroker / Apache Kafka must be at least (better: "more") or at most ("less") this."""
 
     name: str
     unit: str
@@ -24,7 +24,7 @@ class Case:
     bound: float
     measure: Callable[[Peer], float]
     prepare: Callable[[Peer], None] = field(default=lambda peer: None)
-    # A case that takes minutes by itself is measured fewer times.
+    # The maximum number of rounds, for cases that take minutes.
     rounds: int = 99
 
 
@@ -45,7 +45,7 @@ def producing(partitions: int, records: int, size: int, *properties: str) -> Cal
 
 
 class Consuming:
-    """Consumes a topic that each server was given once."""
+    """Consumes a topic that is written once per server."""
 
     def __init__(self, partitions: int, records: int) -> None:
         self.partitions = partitions
@@ -61,7 +61,7 @@ class Consuming:
 
 
 class Shared:
-    """Several figures of one run: cases that share it take one each."""
+    """Several figures of one run; each belongs to a case of its own."""
 
     def __init__(self) -> None:
         self.unread: dict[tuple[Peer, int], list[float]] = {}
@@ -81,7 +81,7 @@ class Shared:
 
 
 class LatencyOf(Shared):
-    """Figure 0 is p50, 1 is p99."""
+    """Latency: figure 0 is p50, figure 1 is p99."""
 
     def __init__(self, mode: str, records: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def idle_connections(peer: Peer, count: int) -> Iterator[None]:
 
 
 class BesideIdle(LatencyOf):
-    """Latency while 500 connections are open and silent."""
+    """Latency while 500 connections are idle."""
 
     def run(self, peer: Peer) -> tuple[float, float]:
         with idle_connections(peer, 500):
@@ -118,7 +118,7 @@ class BesideIdle(LatencyOf):
 class BesideColdReader(LatencyOf):
     """Latency while another client reads 100 MiB/s of old data that is not in the page cache.
 
-    The rate is the same for every server: one that reads faster would have the more to do for it.
+    The rate is the same for every server, so that a faster one does not have more work.
     """
 
     OLD_RECORDS = 600_000
@@ -182,13 +182,13 @@ def starting(make: Callable[[Peer], Peer]) -> Callable[[Peer], float]:
 
 
 def another(peer: Peer) -> Peer:
-    """A second server of the same kind on a directory of its own."""
+    """A second server of the same kind with its own directory."""
     directory = peer.directory.parent / f"{peer.directory.name}-{next(_names)}"
     return Kafka(directory, peer.heap) if isinstance(peer, Kafka) else Kbroker(directory)
 
 
 class Restarting:
-    """kill -9 with many partitions and much data, then start: seconds to the first acknowledged record."""
+    """Start after kill -9 with many partitions and much data: seconds to the first acknowledged record."""
 
     def __init__(self, partitions: int, gigabytes: float) -> None:
         self.partitions = partitions
@@ -219,7 +219,7 @@ def resident(peer: Peer) -> float:
 
 
 def flooded(seconds: float = 60) -> Callable[[Peer], float]:
-    """Resident memory after `seconds` of as much as eight unthrottled producers can send."""
+    """Resident memory after eight unthrottled producers have sent for `seconds`."""
 
     def measure(peer: Peer) -> float:
         topic = fresh_topic(peer, 6)

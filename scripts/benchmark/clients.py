@@ -1,4 +1,4 @@
-"""The client programs, the same for every server: Kafka's own performance tools, and two small ones beside them."""
+"""The client programs, the same for every server: Kafka's performance tools, and some small ones."""
 
 import re
 import socket
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import crc32c
 from peers import HERE, Peer, java
 
-# Many times what any run of transactions takes.
+# Much longer than any run of transactions takes.
 STUCK_S = 180
 
 _PRODUCED = re.compile(r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec")
@@ -25,7 +25,7 @@ def run(command: list[str], timeout: float = 300) -> str:
 
 
 def create_topic(peer: Peer, topic: str, partitions: int, **configs: str) -> None:
-    """`configs`: with `_` for `.` in their names."""
+    """`configs`: topic configs, with `_` in place of `.` in their names."""
     tiny = TinyClient(peer.port)
     try:
         tiny.create_topic(topic, partitions, {name.replace("_", "."): value for name, value in configs.items()})
@@ -34,7 +34,7 @@ def create_topic(peer: Peer, topic: str, partitions: int, **configs: str) -> Non
 
 
 def produce(peer: Peer, topic: str, records: int, size: int, *properties: str, throughput: int = -1) -> float:
-    """ProducerPerformance; gives records per second after its warm-up."""
+    """Run ProducerPerformance; return records per second after its warm-up."""
     warm = max(records // 5, 1)
     output = run(
         java("org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", peer.bootstrap, "--topic", topic,
@@ -49,7 +49,7 @@ def produce(peer: Peer, topic: str, records: int, size: int, *properties: str, t
 
 
 def consume(peer: Peer, topic: str, records: int, *properties: str) -> float:
-    """ConsumerPerformance; gives records per second without the time of joining the group."""
+    """Run ConsumerPerformance; return records per second, without the time for joining the group."""
     given = ["--command-property", *properties] if properties else []
     output = run(
         java("org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", peer.bootstrap, "--topic", topic,
@@ -62,15 +62,15 @@ def consume(peer: Peer, topic: str, records: int, *properties: str) -> float:
 
 
 def fill(peer: Peer, topic: str, megabytes: int, keys: int) -> None:
-    """Records of 100 B to 1 KiB with random ones of `keys` keys, the same for every server (Changelog.java)."""
+    """Write records of 100 B to 1 KiB with random keys out of `keys`, the same for every server (Changelog.java)."""
     run(java(str(HERE / "Changelog.java"), peer.bootstrap, topic, str(megabytes), str(keys)))
 
 
 def transactions(peer: Peer, topic: str, producers: int, count: int, records: int, abort_every: int = 0) -> float:
-    """So many transactions of so many records of 100 bytes (Transactions.java); gives how many ended a second.
+    """Write transactions of records of 100 bytes (Transactions.java); return transactions per second.
 
-    Apache Kafka 4.3.1 leaves a transactional id now and then with what is no longer under way: it answers
-    CONCURRENT_TRANSACTIONS from then on, and the client repeats its request for ever. Such a run is told and repeated.
+    Apache Kafka 4.3.1 sometimes leaves a transactional id in a state in which it returns CONCURRENT_TRANSACTIONS
+    forever, and the client retries forever. Such a run is reported and repeated.
     """
     numbers = [str(number) for number in (producers, count, records, abort_every)]
     for attempt in range(3):
@@ -83,14 +83,14 @@ def transactions(peer: Peer, topic: str, producers: int, count: int, records: in
 
 
 def latency(peer: Peer, topic: str, mode: str, records: int, rate: int = 2000) -> tuple[float, float]:
-    """(p50, p99) in microseconds; `mode` is produce or end-to-end."""
+    """Return (p50, p99) in microseconds; `mode` is produce or end-to-end."""
     command = java(str(HERE / "Latency.java"), peer.bootstrap, topic, mode, str(records), str(rate))
     p50, p99, _ = run(command).split()
     return float(p50), float(p99)
 
 
 class TinyClient:
-    """A raw connection: no client's start-up in the figures, and hardly any of the machine's time."""
+    """A raw connection, so that the figures include no client start, and hardly any processor time of a client."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 5)
@@ -130,7 +130,7 @@ class TinyClient:
         self._ask(20, 1, struct.pack(">i", 1) + _string(topic) + struct.pack(">i", 60_000))
 
     def alter(self, kind: int, name: str, configs: Mapping[str, str]) -> None:
-        """IncrementalAlterConfigs v0 of a topic (2) or of all brokers (4, ""); an empty value takes a config away."""
+        """IncrementalAlterConfigs v0 of a topic (2) or of all brokers (4, ""); an empty value deletes a config."""
         body = struct.pack(">ib", 1, kind) + _string(name) + struct.pack(">i", len(configs))
         for key, value in configs.items():
             body += _string(key) + (b"\0" + _string(value) if value else b"\1\xff\xff")
@@ -145,7 +145,7 @@ class TinyClient:
         self._ask(3, 4, struct.pack(">ih", 1, len(raw)) + raw + b"\1")
 
     def produce(self, topic: str, partition: int = 0) -> int:
-        """Produce v3, acks=all, one record of 100 bytes; gives the partition's error code."""
+        """Produce v3, acks=all, one record of 100 bytes; returns the partition's error code."""
         record = b"\0\0\0\1" + _varint(100) + bytes(100) + b"\0"
         record = _varint(len(record)) + record
         now = int(time.time() * 1000)
@@ -159,7 +159,7 @@ class TinyClient:
         return code
 
     def fetch(self, topic: str, offset: int, max_bytes: int = 1 << 20) -> int:
-        """Fetch v4 of partition 0 from `offset`; gives the offset that follows what came, `offset` at the end."""
+        """Fetch v4 of partition 0 from `offset`; returns the offset after the last record, or `offset` at the end."""
         raw = topic.encode()
         body = struct.pack(">iiiibih", -1, 100, 1, max_bytes, 0, 1, len(raw)) + raw
         body += struct.pack(">iiqi", 1, 0, offset, max_bytes)
@@ -190,7 +190,7 @@ def _varint(value: int) -> bytes:
 
 
 def first_acknowledged(peer: Peer, topic: str, deadline_s: float = 300) -> float:
-    """Start the server; seconds from that moment to the first acknowledged record."""
+    """Start the server; return the seconds until the first acknowledged record."""
     begin = time.perf_counter()
     peer.start()
     while time.perf_counter() - begin < deadline_s:

@@ -1,7 +1,7 @@
-"""Compaction's cases: how fast, with how much memory, and what it costs those who produce meanwhile.
+"""Compaction: its throughput, its memory, and its effect on the latency of producers.
 
-The topic is filled while nothing is ever dirty enough; then min.cleanable.dirty.ratio is lowered, and from there it
-is measured until all closed segments are clean, which both servers note in their cleaner-offset-checkpoint.
+The topic is filled with a min.cleanable.dirty.ratio at which no log is cleaned. Then the ratio is lowered, and the
+measurement ends when all closed segments are clean, which both servers record in cleaner-offset-checkpoint.
 """
 
 import os
@@ -20,14 +20,14 @@ TOPIC, BROKERS = 2, 4
 UNTOUCHED = {
     "cleanup_policy": "compact",
     "segment_bytes": str(64 << 20),
-    # No log is dirtier than that.
+    # No log is dirty enough for this.
     "min_cleanable_dirty_ratio": "1.0",
 }
 LOOK_S = 0.02
 
 
 class Filled:
-    """A compacted topic of one partition that the server's cleaner has left alone so far."""
+    """A compacted topic with one partition that the cleaner has not touched yet."""
 
     def __init__(self, peer: Peer, megabytes: int) -> None:
         self.peer = peer
@@ -41,7 +41,7 @@ class Filled:
 
     @contextmanager
     def cleaning(self) -> Iterator[None]:
-        """The cleaner looks for work ten times a second, and finds this topic; which is gone afterwards."""
+        """Make the cleaner look for work ten times a second and clean this topic; delete the topic afterwards."""
         tiny = TinyClient(self.peer.port)
         try:
             tiny.alter(BROKERS, "", {"log.cleaner.backoff.ms": "100"})
@@ -56,7 +56,7 @@ class Filled:
         return any(self.directory.glob("*.cleaned")) or self.clean()
 
     def clean(self) -> bool:
-        """Whether the checkpoint says so: a line is `topic partition offset`."""
+        """Whether all closed segments are clean, by the checkpoint: a line is `topic partition offset`."""
         path: Path = self.peer.directory / "data" / "cleaner-offset-checkpoint"
         if not path.exists():
             return False
@@ -64,7 +64,7 @@ class Filled:
         return any(row[:2] == [self.name, "0"] and int(row[2]) >= self.active for row in rows if len(row) == 3)
 
     def wait(self, what: Callable[[], bool], deadline_s: float = 300) -> float:
-        """Until it is so; gives the server's peak memory meanwhile, in MiB."""
+        """Wait until `what` is true; return the server's peak memory until then, in MiB."""
         end = time.monotonic() + deadline_s
         peak = 0.0
         while not what():
@@ -76,7 +76,7 @@ class Filled:
 
 
 class Compacting(Shared):
-    """Speed, peak memory, and how much of it was not there before: three figures of one run."""
+    """Throughput, peak memory, and its increase: three figures of one run."""
 
     def __init__(self, megabytes: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Compacting(Shared):
         with filled.cleaning():
             peak = filled.wait(filled.clean)
             took = time.perf_counter() - begin
-        # The least that is told from nothing.
+        # An increase below 1 MiB is not measurable.
         return filled.closed_bytes / 1e6 / took, peak, max(peak - before, 1.0)
 
 

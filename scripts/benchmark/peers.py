@@ -1,4 +1,4 @@
-"""The two servers that are compared: kbroker from this tree, and a real Apache Kafka 4.3.1 from Maven."""
+"""The two servers that are compared: kbroker from this tree, and Apache Kafka 4.3.1 from Maven."""
 
 import base64
 import os
@@ -19,10 +19,10 @@ QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 
 def kafka_classpath() -> str:
-    """Apache Kafka's jars, fetched once with Maven."""
+    """Return the classpath of Apache Kafka's jars, which are downloaded once with Maven."""
     if not list(CACHE.glob("kafka_2.13-*.jar")):
         CACHE.mkdir(parents=True, exist_ok=True)
-        print("fetching Apache Kafka 4.3.1 with Maven ...", file=sys.stderr, flush=True)
+        print("downloading Apache Kafka 4.3.1 with Maven ...", file=sys.stderr, flush=True)
         subprocess.run(
             ["mvn", "-q", "-B", "-f", str(HERE / "kafka-pom.xml"), "dependency:copy-dependencies",
              f"-DoutputDirectory={CACHE}"],
@@ -52,7 +52,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], deadline_s: float
 
 
 def _resident_kib(pid: int) -> int:
-    """0 for a process that has ended."""
+    """Return 0 for a process that has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
@@ -61,7 +61,7 @@ def _resident_kib(pid: int) -> int:
 
 
 class Peer:
-    """A server under test in its own directory; `name` is its column in the table."""
+    """A server with its own directory; `name` is its column in the table."""
 
     name = "?"
 
@@ -79,10 +79,10 @@ class Peer:
         raise AssertionError("each peer has its own command")
 
     def prepare(self) -> None:
-        """What comes before the first start."""
+        """Called before the first start."""
 
     def start(self) -> None:
-        """Start and return as soon as the port answers."""
+        """Start, and return as soon as the port accepts connections."""
         with open(self.directory / "server.log", "ab") as log:
             self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT)
         try:
@@ -101,7 +101,7 @@ class Peer:
         self.stop(signal.SIGKILL)
 
     def resident_mib(self) -> float:
-        """Of the server and the processes that it has started."""
+        """Return the resident memory of the server and its child processes."""
         assert self.process is not None
         pids = [self.process.pid]
         for pid in pids:
@@ -149,7 +149,7 @@ class Kafka(Peer):
             "share.coordinator.state.topic.min.isr=1\n"
             "group.initial.rebalance.delay.ms=0\n"
         )
-        # Not one that begins with a dash: the tool takes it for an option.
+        # The tool takes an id that begins with a dash for an option.
         cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         subprocess.run(
             java("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c",
@@ -167,6 +167,6 @@ def java(main: str, *args: str, options: list[str] | None = None) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The machine, for the foot of the table."""
+    """Describe the machine, for the footer of the table."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
     return {"cores": str(os.cpu_count()), "memory_gib": str(memory), "python": sys.version.split()[0]}

@@ -1,7 +1,7 @@
-"""The pipeline's cases: topics to Parquet as `kbroker archive run --once` does it, and what verify and compact cost.
+"""The data pipeline: archiving topics as `kbroker archive run --once` does, and the cost of verify and compact.
 
-One Spark session with all cores of the machine does the runs of all servers, each of which has been archived once
-before it is measured: no run has a colder JVM than another. A run is timed from the query's start to its last commit.
+One Spark session with all cores of the machine archives from all servers. Each server is archived once before it is
+measured, so that no run has a colder JVM. A run is timed from the start of the query to its last commit.
 """
 
 import os
@@ -23,12 +23,12 @@ PARTITIONS = 6
 LINGER = ("linger.ms=5", "batch.size=65536")
 GB = 1e9
 RECORDS, SIZE = 5_000_000, 100
-# What --only has to be part of for the figures that have no peer.
+# The cases without a peer; --only selects them by this text.
 ALONE = "archive compact, archive verify --offline"
 
 
 class Spark:
-    """A session that begins when it is first needed."""
+    """A session that is started at first use."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -49,7 +49,7 @@ class Spark:
 
 @dataclass
 class Archived:
-    """An archive that a run has made."""
+    """The archive of a run."""
 
     directory: Path
     records: int
@@ -58,7 +58,7 @@ class Archived:
 
 
 def archive(spark: Any, bootstrap: str, topic: str, directory: Path, most_records: int = 2_000_000) -> Archived:
-    """Archives what a topic has now."""
+    """Archive the records that a topic has now."""
     from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
     from kbroker.pipeline.archive.ingest.reporting import Reporter
     from kbroker.pipeline.archive.ingest.run import archive_topics
@@ -74,7 +74,7 @@ def archive(spark: Any, bootstrap: str, topic: str, directory: Path, most_record
 
 
 class Archiving(Shared):
-    """Records and megabytes a second of archiving a topic that each server was given once."""
+    """Records and megabytes per second of archiving a topic that is written once per server."""
 
     def __init__(self, spark: Spark, records: int, size: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Archiving(Shared):
             done = archive(self.spark.session(), peer.bootstrap, self.topics[peer], directory)
         finally:
             shutil.rmtree(directory)
-        # ProducerPerformance's warm-up is in the topic as well.
+        # The topic also has the records of ProducerPerformance's warm-up.
         if done.records < self.records:
             raise SystemExit(f"{peer.name}: {done.records} of {self.records} records were archived")
         return done.records / done.seconds, done.data / 1e6 / done.seconds
@@ -105,7 +105,7 @@ class Archiving(Shared):
 
 
 class Verifying:
-    """Seconds for each GB (of keys and values) that `archive verify` compares with the server it came from."""
+    """Seconds per GB of keys and values of `archive verify` with the server of the archive."""
 
     def __init__(self, archiving: Archiving) -> None:
         self.archiving = archiving
@@ -130,7 +130,7 @@ class Verifying:
 
 
 def verified(spark: Any, one: Archived, bootstrap: str = "") -> float:
-    """Seconds of `archive verify`, which has to find nothing."""
+    """Seconds of `archive verify`, which must find no difference."""
     from kbroker.pipeline.archive.verification.verify import verify
     from kbroker.pipeline.storage.location import open_storage
 
@@ -142,7 +142,7 @@ def verified(spark: Any, one: Archived, bootstrap: str = "") -> float:
 
 @dataclass
 class Alone:
-    """What has no counterpart on the other side: a figure by itself, with the size that it was taken from."""
+    """A figure without a counterpart, with the size that it was measured on."""
 
     name: str
     unit: str
@@ -159,7 +159,7 @@ class Alone:
 
 
 def alone(archiving: Archiving, peer: Peer, rounds: int) -> list[Alone]:
-    """What verify (with itself) and compact cost, of archives that are each made of many small files."""
+    """The cost of verify (against itself) and compact, for archives of many small files."""
     archiving.prepare(peer)
     spark = archiving.spark.session()
     verifying = Alone("archive verify --offline", "s/GB")
@@ -199,7 +199,7 @@ def compacted(spark: Any, directory: Path) -> float:
 
 
 def stored(directory: Path) -> tuple[int, int]:
-    """Files, and their bytes."""
+    """Return the number of files and their bytes."""
     sizes = [path.stat().st_size for path in directory.glob("topic=*/*/*.parquet")]
     return len(sizes), sum(sizes)
 
@@ -209,7 +209,7 @@ def _say(line: str) -> None:
 
 
 class Pipeline:
-    """The cases, and what has no peer; they share a session and the topics."""
+    """Return the cases, and the figures without a peer; they share a session and the topics."""
 
     def __init__(self) -> None:
         self.archiving = Archiving(Spark(), RECORDS, SIZE)

@@ -1,4 +1,4 @@
-"""Transactions' cases: how many of 100 records end in a second, and how fast read_committed reads past aborted ones."""
+"""Transactions: how many of 100 records per second, and the speed of read_committed with aborted ones."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def ending(producers: int, count: int) -> Callable[[Peer], float]:
 
 
 class ReadingCommitted:
-    """Consumes a topic that each server was given once, written in transactions by eight producers at once."""
+    """Consumes a topic that is written once per server, in transactions, by eight producers at once."""
 
     def __init__(self) -> None:
         self.topics: dict[Peer, str] = {}

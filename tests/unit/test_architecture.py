@@ -26,6 +26,7 @@ LONG_FOLDERS = {
     "tests/unit/api",
     "tests/unit/support",
     "tests/unit/simulation/transcripts",
+    "tests/compat",
     "tests/compat/wire",
 }
 

@@ -1,4 +1,4 @@
-"""The life of a broker: what outlives a stop, a kill and a power loss, and what ends it."""
+"""A broker through stops, kills and power losses: the state that survives, and the failures that stop it."""
 
 import asyncio
 
@@ -63,7 +63,7 @@ async def coordinator(m: Machine, client: Client) -> None:
     await m.broker.services.groups.runtime.wait_until_loaded("g")
 
 
-# What outlives an end.
+# State that survives.
 
 
 @story
@@ -122,7 +122,7 @@ async def test_a_power_loss_takes_only_what_was_not_synced(m: Machine, seed: int
     lazy = await client.read("lazy")
     assert lazy == values[: len(lazy)]
     assert len(lazy) >= synced
-    # The producer goes on after what is there.
+    # The producer continues after the surviving records.
     answer = await client.produce("lazy", batch(b"next", producer=(7, 0, len(lazy))))
     assert (answer.error_code, answer.base_offset) == (0, len(lazy))
 
@@ -141,13 +141,13 @@ async def test_a_power_loss_in_the_middle_of_a_batch(m: Machine, caplog: pytest.
     assert await client.read("t") == [b"0", b"1"]
     assert (await client.produce("t", batch(b"2"))).base_offset == 2
     assert any("cut from" in record.message for record in caplog.records)
-    # The tail that was cut belongs to an epoch that has ended (KIP-320).
+    # The truncated records belong to an earlier leader epoch (KIP-320).
     assert m.partition("t").leader_epoch == 1
 
 
 @story
 async def test_crash_after_crash(m: Machine) -> None:
-    """Each with a batch in flight whose fate the producer does not know: it is sent again, and is there once."""
+    """Each crash with a batch in flight: the producer sends it again, and it is stored once."""
     await (await m.client()).create_topic("t", flush_before_ack=True)
     for n in range(20):
         client = await m.client()
@@ -165,7 +165,7 @@ async def test_crash_after_crash(m: Machine) -> None:
     assert await client.read("t") == [b"%d" % n for n in range(80)]
 
 
-# Its end.
+# Failures that stop the broker.
 
 
 @story

@@ -1,7 +1,6 @@
-"""No key, value, header or secret gets into the log, whatever a request is refused for.
+"""No key, value, header or secret is logged, whatever the error of a request.
 
-Everything that a client may not see in the log carries a mark; then the mark is looked for in what was logged, at the
-most talkative level and in both forms.
+All of these contain a mark. The tests search the mark in the log, at level debug and in both formats.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbroker.runtime.event_log import formatter
-from kbroker.server import error_reporter as refusals
+from kbroker.server import error_reporter
 from kbroker.simulation.runtime.clock import EPOCH_MS
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import ProduceResponse
@@ -79,7 +78,7 @@ def records(count: int = 2, key: bytes | None = PAYLOAD, at_ms: int = EPOCH_MS, 
     return build_batch([(at_ms, key, PAYLOAD, headers)] * count, **options)
 
 
-# Ways to be refused.
+# Requests with errors.
 
 Way = Callable[[Machine, Client], Awaitable[object]]
 WAYS: dict[str, Way] = {}
@@ -201,7 +200,7 @@ async def members(m: Machine, client: Client) -> None:
 
 @way
 async def secrets(m: Machine, client: Client) -> None:
-    """Passwords: accepted, refused, of other resources, with other operations."""
+    """Passwords: valid and invalid ones, of several resources, with all operations."""
     for kind, name in ((4, "1"), (4, ""), (4, "99"), (2, "t"), (2, "nothing"), (32, "g"), (8, "1"), (77, "x")):
         for config in (*SECRETS, "no.such.config", "listener.name.internal.ssl.key.password"):
             for operation in (0, 1, 2, 3, 9):
@@ -215,7 +214,7 @@ async def secrets(m: Machine, client: Client) -> None:
 
 @way
 async def connections(m: Machine, client: Client) -> None:
-    """Frames that are closed for: too large, no API, no version, a body that ends early."""
+    """Frames that close the connection: too large, unknown API or version, truncated body."""
     for head in (
         (1 << 30).to_bytes(4, "big"),
         b"\xff\xff\xff\xff",
@@ -264,7 +263,7 @@ def test_batches_with_any_damage_are_told_without_payload(data: st.DataObject) -
         for _ in range(data.draw(st.integers(1, 4))):
             batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
         if data.draw(st.booleans()):
-            # What is behind the CRC is looked at only if it is right.
+            # The records are only validated if the CRC is valid.
             batch[CRC_POS : CRC_POS + 4] = crc32c(batch[CRC_START:]).to_bytes(4, "big")
         batches.append(batch[: data.draw(st.integers(0, len(batch)))] if data.draw(st.booleans()) else batch)
 
@@ -282,5 +281,5 @@ def test_batches_with_any_damage_are_told_without_payload(data: st.DataObject) -
 
 def test_the_mark_would_be_found() -> None:
     with logged() as lines:
-        refusals.log.info("request refused", value=PAYLOAD.decode())
+        error_reporter.log.info("request refused", value=PAYLOAD.decode())
     assert len([line for line in lines if MARK in line]) == 2

@@ -1,5 +1,8 @@
-"""Producers and consumers in a storm: connections break, the broker stops, is killed or loses power, topics come and
-go, the disk is slow, cold and full. What was acknowledged is there once, in order, for every consumer."""
+"""Producers and consumers under many faults at once. Every consumer reads acknowledged records once and in order.
+
+Connections break, the broker stops, is killed or loses power, topics are created and deleted, and the disk is slow,
+uncached or full.
+"""
 
 import asyncio
 from random import Random
@@ -23,7 +26,7 @@ BATCHES = 25
 
 
 class Storm:
-    """`acknowledged`: values by offset of each partition. `over` when the producers are done."""
+    """One run. `acknowledged`: values by offset of each partition. `over`: the producers are finished."""
 
     def __init__(self, m: Machine, seed: int) -> None:
         self.m = m
@@ -73,7 +76,7 @@ class Storm:
         raise AssertionError("never acknowledged")
 
     async def consume(self) -> dict[TopicPartition, list[bytes]]:
-        """Everything, once the storm is over."""
+        """Return all records after the end of the storm."""
         reader = Reader(self)
         while not (self.over and reader.has(self.acknowledged)):
             try:
@@ -113,7 +116,7 @@ class Storm:
 
 
 class Reader:
-    """A consumer with a fetch session that it sometimes loses."""
+    """A consumer that sometimes loses its fetch session."""
 
     def __init__(self, storm: Storm) -> None:
         self.storm = storm

@@ -1,4 +1,4 @@
-"""Tests that are coroutines, on asyncio's own event loop. Tests in virtual time use simulated_broker.story instead."""
+"""Tests that are coroutines, on the event loop of asyncio. For tests in virtual time see simulated_broker.story."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

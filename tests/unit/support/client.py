@@ -52,7 +52,7 @@ TopicPartition = tuple[str, int]
 
 
 def dotted(configs: Mapping[str, object]) -> dict[str, str]:
-    """Configs from keyword arguments: underscores for dots, any value for text."""
+    """Return configs from keyword arguments, with dots for underscores and values as text."""
     return {name.replace("_", "."): _text(value) for name, value in configs.items()}
 
 

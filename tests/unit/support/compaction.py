@@ -1,4 +1,4 @@
-"""Compaction of a log in a test: without a broker, and without a process of its own."""
+"""Compaction of a log in a test, without a broker and in the same process."""
 
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ Records = dict[int, tuple[int, bytes | None, bytes | None]]
 
 
 def records(log: Log) -> Records:
-    """All records of a log."""
+    """Return all records of a log."""
     found: Records = {}
     data = content(log)
     for position, header in iter_headers(data):
@@ -33,7 +33,7 @@ def records(log: Log) -> Records:
 
 
 def write(log: Log, random: Random, count: int, keys: int = 20, codec: int = 0) -> None:
-    """Append batches of random records, tombstones among them."""
+    """Append batches of random records, some of them tombstones."""
     for n in range(count):
         new = [
             (
@@ -75,7 +75,7 @@ def make_plan_for(
 
 
 def run_plan(log: Log, plan: CompactionPlan) -> CompactionResult:
-    """Carry out a plan as the cleaner's process does. Raises CompactionFailed."""
+    """Execute a plan like the process of the cleaner. Raises CompactionFailed."""
     result = decode_result(run(log.disk, StoppedClock(), never_sleep, encode_plan(plan)))
     if result.failure is not None:
         raise CompactionFailed(result.failure)
@@ -89,7 +89,7 @@ def never_sleep(seconds: float) -> None:
 def compact(
     log: Log, now_ms: int = NOW, ratio: float = 0.0, map_bytes: int = MAP_BYTES, limit: int | None = None
 ) -> bool:
-    """Compact a log as the broker does; False if there is nothing to compact."""
+    """Compact a log like the broker; returns False if there is nothing to compact."""
     found = find_log_to_clean(log, now_ms, log.log_end_offset if limit is None else limit)
     if found is None or not found.needs_cleaning(ratio):
         return False

@@ -9,7 +9,7 @@ class Crash(BaseException):
 
 
 class CrashingDisk(RealDisk):
-    """Stops the world before the n-th change of the disk, or in the middle of it if that is a write."""
+    """Raises Crash before the n-th change of the disk, or in the middle of it if it is a write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class CrashingDisk(RealDisk):
                 return super().append(data)
 
             def fdatasync(self) -> None:
-                """No power is lost here, and this takes longer than all the rest."""
+                """Count as a change, without the sync: it is slow, and the power is never lost."""
                 disk.step()
 
         crashing = Crashing(file._fd, file._volume)

@@ -19,7 +19,7 @@ STEP_MS = 10
 
 
 class Written(NamedTuple):
-    """`sent`: the batches as their producer sent them; `data`: as the log has them; `at`: (position, header) in it."""
+    """Batches in a log. `sent`: as they were sent; `data`: as the log has them; `at`: their (position, header) in it."""
 
     sent: list[bytes]
     data: bytes
@@ -31,7 +31,7 @@ class Written(NamedTuple):
 
 
 def idempotent(number: int, codec: int = 0) -> bytearray:
-    """The producer's n-th batch."""
+    """Build batch `number` of the producer."""
     return batch(
         RECORDS,
         40,
@@ -59,7 +59,7 @@ def write(log: Log, count: int, *, codec: int = 0, checkpoint_at: int = -1, roll
 
 
 def write_sound_log(tmp_path: Path) -> Lab:
-    """A log of several segments, cleanly closed; producer 7 has written to the first ones."""
+    """Write and close a log of several segments; producer 7 has written to the first ones."""
     lab = Lab(tmp_path, segment_bytes=3000, index_interval_bytes=300)
     log = lab.open()
     for n in range(30):
@@ -80,7 +80,7 @@ def edit(lab: Lab, suffix: str, number: int, change: Callable[[bytearray], objec
 
 
 def check_reads(log: Log, written: Written) -> None:
-    """Each offset is read from its own batch, and each timestamp leads to the record that has it."""
+    """Check that every offset and every timestamp is found in its batch."""
     for position, header in written.at:
         if header.base_offset >= log.log_end_offset:
             break
@@ -96,7 +96,7 @@ def check_reads(log: Log, written: Written) -> None:
 
 
 def send_again(log: Log, written: Written, first: int) -> None:
-    """Send the producer's batches from number `first` on again: stored ones are duplicates, the others are appended."""
+    """Send the batches of the producer again from `first` on: stored ones are duplicates, the others are appended."""
     for number in range(first, len(written.sent)):
         data = bytearray(written.sent[number])
         header = parse_header(data)
@@ -111,7 +111,7 @@ def send_again(log: Log, written: Written, first: int) -> None:
 
 
 def is_out_of_order(log: Log, number: int) -> bool:
-    """Whether the producer's batch of this number would be out of order."""
+    """Return whether batch `number` of the producer would be out of order."""
     try:
         log.producers.check(parse_header(idempotent(number)))
     except KafkaError as error:
@@ -122,14 +122,14 @@ def is_out_of_order(log: Log, number: int) -> bool:
 
 
 def flip_bit(data: bytes, bit: int) -> bytes:
-    """Bit 0 is the highest of the first byte."""
+    """Return the data with one bit flipped; bit 0 is the highest bit of the first byte."""
     damaged = bytearray(data)
     damaged[bit // 8] ^= 0x80 >> bit % 8
     return bytes(damaged)
 
 
 class LogCopy:
-    """The files of a log in memory, to be damaged and opened again and again."""
+    """The files of a log in memory, which can be damaged and opened repeatedly."""
 
     def __init__(self, lab: Lab) -> None:
         self.files = files_of(lab)

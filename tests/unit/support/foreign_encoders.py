@@ -1,4 +1,4 @@
-"""Other people's encoders, given our messages: kio (Kafka's schemas as dataclasses) and kafka-python."""
+"""Encodes messages with other libraries: kio (Kafka's schemas as dataclasses) and kafka-python."""
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 @cache
 def kio_class(name: str, kind: str, version: int) -> Any:
-    """kio's class of a message in a version, or None."""
+    """Return the class of kio for a message in a version, or None."""
     base = name.removesuffix("Request").removesuffix("Response") if kind in ("request", "response") else name
     folder = "".join("_" + char.lower() if char.isupper() else char for char in base).lstrip("_")
     try:
@@ -30,7 +30,7 @@ def kio_class(name: str, kind: str, version: int) -> Any:
 
 
 def kio_encode(message: Message, version: int) -> bytes | None:
-    """The message as kio encodes it; None where kio does not have it."""
+    """Encode a message with kio; returns None if kio does not have it."""
     cls = message.__class__
     theirs = kio_class(cls.__name__, message_info(cls).kind, version)
     if theirs is None:
@@ -71,7 +71,7 @@ def _kio_value(value: Any, field: Any) -> Any:
 
 
 def _struct_class(annotation: Any) -> Any:
-    """The dataclass in `X`, `X | None`, `tuple[X, ...]` and `tuple[X, ...] | None`."""
+    """Return the dataclass X in `X`, `X | None`, `tuple[X, ...]` and `tuple[X, ...] | None`."""
     if hasattr(annotation, "__dataclass_fields__"):
         return annotation
     return next(found for item in annotation.__args__ if (found := _struct_class_or_none(item)))
@@ -88,7 +88,7 @@ def _struct_class_or_none(annotation: Any) -> Any:
 
 @cache
 def kafka_python_class(name: str) -> Any:
-    """kafka-python's class of a message, or None."""
+    """Return the class of kafka-python for a message, or None."""
     for room in ("admin", "consumer", "metadata", "producer"):
         module = import_module(f"kafka.protocol.{room}")
         if isinstance(found := getattr(module, name, None), type):
@@ -97,12 +97,12 @@ def kafka_python_class(name: str) -> Any:
 
 
 def kafka_python_encode(message: Message, version: int) -> bytes | None:
-    """The message as kafka-python encodes it; None where kafka-python does not have it."""
+    """Encode a message with kafka-python; returns None if it does not have it."""
     theirs = kafka_python_class(message.__class__.__name__)
     if theirs is None or version > theirs._struct.max_version:
         return None
     encoded: bytes = _to_kafka_python(message, theirs, version).encode(version=version)
-    # It puts the version before the data that consumers exchange.
+    # kafka-python encodes the version before the data that consumers exchange.
     return encoded[2:] if message_info(message.__class__).kind == "data" else encoded
 
 
@@ -112,7 +112,7 @@ def _to_kafka_python(value: Struct, theirs: Any, version: int) -> Any:
         item = getattr(value, name)
         if not row.is_in(version) or (row.tag >= 0 and item == row.new_default()):
             continue
-        # It shortens topic_authorized_operations and cluster_authorized_operations.
+        # kafka-python shortens topic_authorized_operations and cluster_authorized_operations.
         short = name if name in theirs._struct.fields else name[name.index("_") + 1 :]
         made[short] = _kafka_python_value(item, theirs, theirs._struct.fields[short], version)
     return theirs(version=version, **made)

@@ -187,7 +187,7 @@ class Harness:
         await self.on_delta(MetadataDelta(updated=[topic], partitions=[change]))
 
     def lose_group(self, group_id: str = "g") -> None:
-        """Another broker becomes the coordinator of a group."""
+        """Make another broker the coordinator of a group."""
         self.run(self.elect(self.groups.runtime.partition_for(group_id), NODE + 1))
 
     async def on_delta(self, delta: MetadataDelta) -> None:
@@ -213,7 +213,7 @@ class Harness:
         return task.result()
 
     def start(self, request: Any, version: int, client: str = "client") -> "asyncio.Task[Any]":
-        """Send a request whose response may have to wait."""
+        """Send a request whose response may be delayed."""
         task = self.loop.create_task(self.serve(request, version, client))
         self.loop.run_ready()
         return task

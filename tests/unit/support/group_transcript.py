@@ -24,7 +24,7 @@ UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 class Target(Protocol):
-    """Where the requests are sent. `responses` returns what has come back since: (client, API, version, body)."""
+    """The receiver of the requests. `responses` returns (client, API, version, body) since the last call."""
 
     def send(self, client: str, api: str, version: int, body: Body) -> None: ...
 
@@ -35,7 +35,7 @@ class Target(Protocol):
 
 @dataclass
 class Names:
-    """The names of member ids, topic ids and producer ids in the transcript."""
+    """The names of member ids, topic ids and producer ids in a transcript."""
 
     by_name: dict[str, str] = field(default_factory=dict)
     by_id: dict[str, str] = field(default_factory=dict)

@@ -26,7 +26,7 @@ class VirtualLoop(SimLoop):
     """The event loop of simulations. Time only passes when a test says so."""
 
     def run_ready(self) -> None:
-        """Run everything that can run without time passing."""
+        """Run everything that is ready, without advancing the time."""
 
         async def iterate() -> None:
             for _ in range(50):
@@ -141,13 +141,13 @@ class MemoryLog:
         return b""
 
     def commit(self, count: int | None = None) -> None:
-        """Move the high watermark past the oldest `count` appends that wait."""
+        """Advance the high watermark over the oldest `count` pending appends."""
         committed, self.waiting = self.waiting[:count], self.waiting[len(self.waiting[:count]) :]
         for append in committed:
             append.callback(ErrorCode.NONE)
 
     def fail(self, error: ErrorCode) -> None:
-        """The appends that wait can never be committed."""
+        """Fail all pending appends: they can never be committed."""
         failed, self.waiting = self.waiting, []
         for append in failed:
             append.callback(error)

@@ -1,4 +1,4 @@
-"""A log in a real directory, with background work that runs when the test wants it."""
+"""A log in a real directory, whose background jobs are run by the test."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,12 +20,12 @@ DEFAULTS = TopicConfig.of()
 
 
 def config(**values: Any) -> TopicConfig:
-    """The defaults with other values, which are not validated."""
+    """Return the default topic configs with some changed; their values are not validated."""
     return replace(DEFAULTS, **values)
 
 
 class Background:
-    """Runs jobs at once, or when `run` is called while `hold` is set; delayed ones when `run_delayed` is called."""
+    """Runs jobs at once, or if `hold` is set, when `run` is called; delayed jobs when `run_delayed` is called."""
 
     def __init__(self) -> None:
         self.hold = False
@@ -52,7 +52,7 @@ class Background:
 
 
 class Lab:
-    """The directory of a partition. `open` opens its log, as often as a test needs."""
+    """The directory of a partition. `open` opens its log, also repeatedly."""
 
     def __init__(self, tmp_path: Path, disk: Disk | None = None, **values: Any) -> None:
         self.path = tmp_path / "data" / str(TP)
@@ -84,7 +84,7 @@ class Lab:
         )
 
     def close(self, log: Log) -> bool:
-        """Close the log; whether that worked."""
+        """Close the log; returns whether that succeeded."""
         results: list[bool] = []
         log.close(True, results.append)
         self.background.run()
@@ -95,7 +95,7 @@ class Lab:
 
 
 def batch(count: int = 1, size: int = 20, timestamp: int = NOW, **fields: Any) -> bytearray:
-    """Records of `size` random-looking bytes, a millisecond apart."""
+    """Build a batch of records of `size` pseudorandom bytes, 1 ms apart."""
     records = [(timestamp + n, b"k%d" % n, bytes((n + i) % 251 for i in range(size)), ()) for n in range(count)]
     return build_batch(records, **fields)
 
@@ -113,7 +113,7 @@ def fill(log: Log, count: int, **kinds: Any) -> list[int]:
 
 
 def content(log: Log) -> bytes:
-    """All batches from the log start on, as bytes."""
+    """Return the bytes of all batches from the log start offset on."""
     parts = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:

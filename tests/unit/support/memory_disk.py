@@ -1,4 +1,4 @@
-"""A machine for the tests of this room: the running loop, a disk in memory that can fail and lose power."""
+"""An Environment for tests: the running event loop, and a disk in memory that can fail and lose power."""
 
 import asyncio
 import errno
@@ -10,7 +10,7 @@ from kbroker.runtime.environment import Environment
 
 
 class MemoryFile:
-    """`synced` is what a power loss leaves."""
+    """A file. `synced`: its contents after a power loss."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -47,7 +47,7 @@ class OpenFile:
 
 
 class MemoryDisk:
-    """`room`: bytes that can still be appended, None for no limit."""
+    """A disk in memory. `room`: the bytes that can still be appended, None for no limit."""
 
     def __init__(self) -> None:
         self.files: dict[str, MemoryFile] = {}
@@ -82,7 +82,7 @@ class MemoryDisk:
         pass
 
     def power_loss(self, torn: int = 0) -> None:
-        """Unsynced bytes are gone, but for the first `torn` of them."""
+        """Remove unsynced bytes except for the first `torn` of each file."""
         for file in self.files.values():
             del file.data[len(file.synced) + torn :]
 
@@ -108,12 +108,12 @@ def process_runner(*_: object) -> Any:
 
 
 def make_environment(disk: MemoryDisk | None = None, seed: int = 1) -> Environment:
-    """Call inside a coroutine."""
+    """Return an Environment on the running event loop."""
     loop = asyncio.get_running_loop()
     return Environment(loop, SteadyClock(), disk or MemoryDisk(), Random(seed), offload, process_runner)  # type: ignore[arg-type]
 
 
 async def settle() -> None:
-    """Lets everything that is ready run."""
+    """Run 50 iterations of the event loop."""
     for _ in range(50):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Random messages: every shape that a row allows, edges preferred. One seed, one message."""
+"""Random messages with all values that their rows allow, preferably edge cases. A seed determines a message."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -15,7 +15,7 @@ M = TypeVar("M", bound=Message)
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _UINT16_MAX = (1 << 16) - 1
-# All but NaN, which does not equal itself.
+# No NaN, which is not equal to itself.
 _FLOATS = (0.0, -0.0, 1.0, -1.5, 1024.0, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"))
 _ALPHABET = "abz-_.09 äß€語🙂\x00"
 _CODES = [int(code) for code in ErrorCode]
@@ -24,7 +24,7 @@ _LENGTHS = (0, 1, 2, 5, 8, 9, 126, 127, 128, 300)
 
 
 def all_messages() -> list[type[Message]]:
-    """Every message class of the room, by name."""
+    """Return all message classes, sorted by name."""
     found = set()
     for path in Path(protocol.messages.__path__[0]).glob("*.py"):
         module = import_module(f"protocol.messages.{path.stem}")
@@ -44,7 +44,7 @@ def all_versions() -> Iterator[tuple[type[Message], int]]:
 
 
 def random_message(cls: type[M], version: int, rng: Random) -> M:
-    """A message whose fields of the version are random, all others at their defaults."""
+    """Return a message with random values in the fields of a version; the others have their defaults."""
     return random_struct(cls, version, rng)
 
 
@@ -89,7 +89,7 @@ def _integer(name: str, kind: str, rng: Random) -> int:
         return rng.choice(_CODES)
     bits = _BITS[kind]
     if kind == "int64" and name.endswith("_time_ms"):
-        # Foreign encoders keep these as a timedelta or a datetime, which have no room for every int64.
+        # Other encoders store these as timedelta or datetime, which cannot represent every int64.
         bits = 44
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     return rng.choice((0, -1, 1, low, high, rng.randint(low, high), rng.randint(0, 100)))

@@ -1,4 +1,4 @@
-"""Validation of batches to the end, slow or not, without a broker."""
+"""Complete validation of batches without a broker, in threads or not."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def validate_completely(validation: Callable[[], ValidatedBatch], calls: list[str] | None = None) -> ValidatedBatch:
-    """Return or raise what a validation does in the end. `calls`: gets the functions that are called in threads."""
+    """Run a validation to its end. `calls`: the functions that it calls in threads are appended here."""
     try:
         return validation()
     except NeedsSlowValidation as slow:

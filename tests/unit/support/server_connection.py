@@ -27,7 +27,7 @@ MAX_FRAME = 100_000
 
 
 class FakeTransport:
-    """`is_full`: the client does not read, so what is written stays in the buffer."""
+    """A transport. `is_full`: the client does not read, so written bytes stay in the buffer."""
 
     def __init__(self) -> None:
         self.protocol: Connection
@@ -80,7 +80,7 @@ class FakeTransport:
 
 
 class FakeServer:
-    """Stands for the ServerContext and the SocketServer. `call_soon` calls are made by `run`."""
+    """A fake of ServerContext and SocketServer. `run` makes the calls of `call_soon`."""
 
     def __init__(self) -> None:
         self.receive_view = memoryview(bytearray(64 * 1024))
@@ -100,7 +100,7 @@ class FakeServer:
         self.handled: list[bytes] = []
         self.now_ns = 0
         self.stats: dict[int, RequestStats] = {}
-        # Each look at the time of Produce and Fetch finds that there were some.
+        # Every read of the time of the last Produce or Fetch returns a later one.
         self.data_time_ns = count(1)
         self.scheduler = FairScheduler(self.call_soon, self.call_later, lambda: next(self.data_time_ns))
         self.memory = RequestMemory(self.call_soon, self._other_timer, self.mono_ns)
@@ -193,7 +193,7 @@ class FakeServer:
 
 
 class ConnectionUnderTest:
-    """`frame` makes a request, `receive` feeds bytes, `responses` parses what was written."""
+    """The client: `frame` encodes a request, `receive` delivers bytes, `responses` parses the written bytes."""
 
     def __init__(self, server: FakeServer | None = None) -> None:
         self.server = server or FakeServer()
@@ -210,7 +210,7 @@ class ConnectionUnderTest:
         return HEADER.pack(10 + len(rest), api, version, self.last_correlation_id, size) + rest
 
     def receive(self, data: bytes, most: int = 1 << 30) -> None:
-        """Bytes arrive, at most `most` in one read."""
+        """Deliver bytes, at most `most` in one read."""
         pos = 0
         while pos < len(data):
             buffer = self.connection.get_buffer(-1)

@@ -1,7 +1,7 @@
-"""The whole broker on a simulated machine: started, stopped, crashed.
+"""A broker on a simulated machine, which a test starts, stops and crashes.
 
-A test is a story: `@story` makes one of a coroutine that is given a `Machine`. Time is virtual, so waiting for two
-weeks costs nothing; a task or an exception that a story leaves behind fails it.
+`@story` makes a test from a coroutine with a Machine as its argument. Time is virtual: waiting for two weeks takes no
+time. A test fails if a task remains at its end or if a task has failed.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 class Threads:
-    """The machine's threads: jobs of the functions that are named in `held` wait until they are released."""
+    """The threads of a machine. Jobs of the functions that are named in `held` wait until they are released."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
@@ -58,12 +58,12 @@ class Threads:
         return await self.loop.run_in_executor(None, fn, *args)
 
     def release(self, name: str) -> None:
-        """Let the jobs of a function run, those that wait and those to come."""
+        """Run the waiting jobs of a function, and later ones without waiting."""
         self.held.discard(name)
         self.let_go(name)
 
     def let_go(self, name: str) -> None:
-        """Let those run that wait now."""
+        """Run the waiting jobs of a function."""
         waiting, self._waiting = self._waiting, []
         for one, turn in waiting:
             if one != name:
@@ -90,7 +90,7 @@ class Machine:
         self._clients: list[Client] = []
 
     async def start(self, **configs: object) -> Broker:
-        """A broker on this machine's disk; configs with underscores for dots."""
+        """Start a broker on the disk; configs have underscores for dots."""
         self.starts += 1
         self.configs.update(dotted(configs))
         random = Random(f"{self.seed}/{self.starts}")
@@ -110,7 +110,7 @@ class Machine:
         return await self.start(**configs)
 
     async def crash(self, *, power: bool = False) -> None:
-        """The process dies: its connections are reset, and nothing that it still does has an effect."""
+        """Kill the broker: its connections are reset, and none of its later actions has an effect."""
         server = self.broker._server
         for listening in server._listening:
             listening.close()
@@ -151,37 +151,41 @@ class Machine:
         return found
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
-        """Wait in virtual time until something holds."""
+        """Wait in virtual time until a condition is true."""
         deadline = self.loop.time() + seconds
         while not condition():
-            assert self.loop.time() < deadline, "it did not come to pass"
+            assert self.loop.time() < deadline, "the condition did not become true"
             await asyncio.sleep(0.001)
 
 
 def story(
     function: Callable[..., Awaitable[None]] | None = None, *, seed: int = 1, started: bool = True, **configs: object
 ) -> Any:
-    """A test of a coroutine whose first argument is a `Machine`, on which a broker runs unless told otherwise."""
+    """Make a test from a coroutine whose first argument is a Machine. `started`: a broker is running on it."""
 
-    def decorate(tell: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    def decorate(coroutine_function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         def test(**fixtures: object) -> None:
             loop = SimLoop(seed)
             machine = Machine(loop, seed, dotted(configs))
 
-            async def whole() -> None:
+            async def run() -> None:
                 if started:
                     await machine.start()
-                await tell(machine, **fixtures)
+                await coroutine_function(machine, **fixtures)
                 await machine.end()
 
             try:
-                loop.run_until_complete(whole())
+                loop.run_until_complete(run())
             finally:
                 loop.close()
 
-        test.__name__, test.__doc__, test.__module__ = tell.__name__, tell.__doc__, tell.__module__
-        test.__dict__.update(tell.__dict__)
-        parameters = list(inspect.signature(tell).parameters.values())
+        test.__name__, test.__doc__, test.__module__ = (
+            coroutine_function.__name__,
+            coroutine_function.__doc__,
+            coroutine_function.__module__,
+        )
+        test.__dict__.update(coroutine_function.__dict__)
+        parameters = list(inspect.signature(coroutine_function).parameters.values())
         test.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
         return test
 

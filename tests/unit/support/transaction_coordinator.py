@@ -1,4 +1,4 @@
-"""A transaction coordinator in virtual time, on a log in memory, with partitions that do what the test says."""
+"""A transaction coordinator in virtual time, with a log in memory and fake partitions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -86,7 +86,7 @@ class FakeMarkerWriter:
         on_written(error)
 
     def complete(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        """Complete all markers that wait."""
+        """Complete all pending markers."""
         waiting, self.waiting = self.waiting, []
         for tp, marker, on_written in waiting:
             if error is ErrorCode.NONE:
@@ -171,7 +171,7 @@ class Harness:
     # A producer's requests.
 
     def start(self, operation: Awaitable[T]) -> "asyncio.Task[T]":
-        """Start an operation that may have to wait."""
+        """Start an operation that may be delayed."""
 
         async def wait() -> T:
             return await operation

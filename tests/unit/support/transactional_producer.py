@@ -37,7 +37,7 @@ Partitions = Mapping[str, Sequence[int]]
 
 @dataclass
 class Producer:
-    """Its methods return error codes. `v2`: it uses transactions version 2."""
+    """A producer whose methods return error codes. `v2`: it uses transaction version 2."""
 
     client: Client
     transactional_id: str = "t"

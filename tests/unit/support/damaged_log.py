@@ -19,7 +19,7 @@ STEP_MS = 10
 
 
 class Written(NamedTuple):
-    """Batches in a log. `sent`: as they were sent; `data`: as the log has them; `at`: their (position, header) in it."""
+    """Batches in a log. `sent`: as they were sent; `data`: as the log has them; `at`: (position, header)."""
 
     sent: list[bytes]
     data: bytes

@@ -170,7 +170,7 @@ class LogManager:
             background=self._background,
             random=self._environment.random,
         )
-        log.on_shortage = partial(self.shortages.report, tp)
+        log.report_shortages_to(partial(self.shortages.report, tp))
         return log
 
     # Deletion.

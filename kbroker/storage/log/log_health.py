@@ -35,6 +35,9 @@ class LogHealth:
         self.read_only = False
         self.on_shortage: Callable[[str, OSError], None] = _ignore
 
+    def report_shortages_to(self, report: Callable[[str, OSError], None]) -> None:
+        self.on_shortage = report
+
     @property
     def offline(self) -> str | None:
         """The reason why the log is offline; None if it is not."""

@@ -54,17 +54,12 @@ class LogReads(LogHealth):
         `max_bytes`; with `min_one` the first one may be larger. Raises KafkaError: OFFSET_OUT_OF_RANGE,
         CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
-        return cast("Buffer | None", self._read_nowait(offset, max_bytes, max_offset, min_one, False))
+        return cast("Buffer | None", self.read_or_slice(offset, max_bytes, max_offset, min_one, allow_slice=False))
 
     def read_or_slice(
-        self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True
+        self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True, *, allow_slice: bool = True
     ) -> Buffer | FileSlice | None:
         """Like `read`, but a large result may be a FileSlice, which is read when it is sent."""
-        return self._read_nowait(offset, max_bytes, max_offset, min_one, True)
-
-    def _read_nowait(
-        self, offset: int, max_bytes: int, max_offset: int, min_one: bool, allow_slice: bool
-    ) -> Buffer | FileSlice | None:
         try:
             return read_batches(self, offset, max_bytes, max_offset, min_one, False, allow_slice)
         except WouldBlock:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import signal
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from random import SystemRandom
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from kbroker.api.context import Services
 from kbroker.api.dispatch import Dispatch
@@ -35,17 +32,15 @@ from kbroker.replica.logs.log_cleaner import LogCleaner
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.scheduled_tasks import ScheduledTasks
 from kbroker.replica.replica_manager import ReplicaManager
-from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.environment import UNLIMITED_DESCRIPTORS, DescriptorLimits, Environment
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
-from kbroker.runtime.processes import Processes, RealClock
+from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
 from kbroker.server.socket_server import SocketServer
 
 if TYPE_CHECKING:
     from kbroker.exporter.service import Exporter
 
-T = TypeVar("T")
 log = EventLogger("kbroker")
 
 # A collection of the oldest generation visits every live object. The objects of the start are frozen, and later
@@ -235,57 +230,10 @@ class Broker:
                 log.failure("stopping failed", error)
 
 
-class Threads:
-    """Runs blocking calls in threads: cold reads, syncs, opening and deleting of logs."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._count = 0
-        self._pool: ThreadPoolExecutor | None = None
-
-    def resize(self, count: int) -> None:
-        """Run at most `count` calls at a time, besides those in progress."""
-        if count == self._count:
-            return
-        old, self._count = self._pool, count
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="kbroker-blocking")
-        if old is not None:
-            # It runs the calls that it has, and ends.
-            old.shutdown(wait=False)
-
-    def __call__(self, fn: Callable[..., T], /, *args: object) -> asyncio.Future[T]:
-        return self._loop.run_in_executor(self._pool, fn, *args)
-
-
-def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
-    """The environment of the real machine."""
-    threads = Threads(loop)
-    descriptors = DescriptorLimits.of(_file_limit())
-    return Environment(
-        loop=loop,
-        clock=RealClock(),
-        disk=RealDisk(descriptors.files),
-        random=SystemRandom(),
-        offload=threads,
-        process_runner=Processes(loop),
-        set_thread_count=threads.resize,
-        descriptors=descriptors,
-    )
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop of uvloop if that is installed, and else of asyncio."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
 def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
     """Run a broker until SIGTERM, SIGINT or SIGHUP; returns the exit status. Raises what prevents it from starting."""
-    _raise_file_limit()
-    loop = new_loop()
+    raise_descriptor_limit()
+    loop = new_event_loop()
     try:
         return loop.run_until_complete(_serve(loop, config, on_ready))
     finally:
@@ -320,16 +268,3 @@ def _stop_signals() -> list[signal.Signals]:
     """Return the signals that stop the broker cleanly, as with a JVM: also SIGHUP, unless it was started with nohup."""
     hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
     return [signal.SIGTERM, signal.SIGINT, *hangup]
-
-
-def _file_limit() -> int:
-    """Return the number of file descriptors that the process may have."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft if soft != resource.RLIM_INFINITY else UNLIMITED_DESCRIPTORS.limit
-
-
-def _raise_file_limit() -> None:
-    """Raise the soft limit of file descriptors, usually 1,024, to the hard limit: partitions keep files open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

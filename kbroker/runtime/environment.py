@@ -1,7 +1,6 @@
-"""What the broker may ask of the machine: clocks, a loop, threads, processes, randomness.
+"""What the broker uses of the machine, as interfaces: clocks, event loop, threads, processes, disk, randomness.
 
-Every room receives these as parameters from the composition root, so that the whole broker also runs in virtual
-time on simulated disks and networks (DESIGN: the world is passed in). The disk interface is in storage/backend.py.
+The broker gets an Environment as a parameter. So it also runs in virtual time, on simulated disks and networks.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,52 +17,50 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """A wall clock and a monotonic one, in milliseconds; the latter in nanoseconds too."""
-
     def now_ms(self) -> int:
-        """Wall clock since the epoch: record timestamps, retention, anything that is stored."""
+        """Return the wall clock, in milliseconds since the epoch: for timestamps and everything that is stored."""
         ...
 
     def mono_ms(self) -> int:
-        """Monotonic clock: sessions, deadlines, intervals; never stored."""
+        """Return the monotonic clock: for sessions, deadlines, intervals. Never stored."""
         ...
 
     def mono_ns(self) -> int:
-        """The monotonic clock for short times: how long a request takes."""
+        """Return the monotonic clock in nanoseconds: for the duration of requests."""
         ...
 
 
 class Offload(Protocol):
-    """Runs a blocking function away from the loop and gives its result back on it."""
+    """Runs a blocking function in a thread. Returns its result on the event loop."""
 
     def __call__(self, fn: Callable[..., T], /, *args: object) -> Awaitable[T]: ...
 
 
 class ProcessFunction(Protocol):
-    """What can be done in another process: a function of a module, which is given the disk, clocks, a way to wait for
-    some seconds, and its task, and gives its result."""
+    """A function of a module that can run in another process: it gets all that it uses as parameters."""
 
     def __call__(self, disk: "Disk", clock: Clock, sleep: Callable[[float], None], task: bytes, /) -> bytes: ...
 
 
 class ProcessJobFailed(Exception):
-    """The process ended without a result: it was killed, or it failed as it must not."""
+    """The process has ended without a result: the function raised, or the process was killed."""
 
 
 class ProcessJob(Protocol):
-    """A job under way in another process, which ends with this one whatever happens. `done` gives its result on the
-    loop, or raises ErrandFailed when the process has ended without one."""
+    """A function that runs in another process, which ends when the broker ends, however it ends."""
 
     @property
-    def done(self) -> Awaitable[bytes]: ...
+    def done(self) -> Awaitable[bytes]:
+        """The result, on the event loop. Raises ProcessJobFailed."""
+        ...
 
     def kill(self) -> None:
-        """It is not wanted any more: from when `done` is, the process has no effect."""
+        """Kill the process. Once `done` is done, the process has no effect any more."""
         ...
 
 
 class ProcessRunner(Protocol):
-    """Does a job in a process of its own that gets only what time and disk the others leave."""
+    """Runs a function in another process, at the lowest priority for CPU and disk."""
 
     def __call__(self, job: ProcessFunction, task: bytes, /) -> ProcessJob: ...
 
@@ -71,7 +68,7 @@ class ProcessRunner(Protocol):
 class DescriptorLimits(NamedTuple):
     """How the file descriptors of the process (RLIMIT_NOFILE) are divided.
 
-    The system assigns the lowest free number. A connection whose number is not below `connections` is refused, and the
+    The system assigns the lowest free number. A connection whose number is not below `connections` is closed, and the
     disk does not keep a file open whose number is not below `files`. So connections leave descriptors to the logs, and
     both leave some to what is open for a short time: directories that are synced, checkpoints, modules that are
     imported at first use, the pipes of the cleaner's process.
@@ -91,15 +88,16 @@ class DescriptorLimits(NamedTuple):
 UNLIMITED_DESCRIPTORS = DescriptorLimits.of(1 << 30)
 
 
-def _no_threads(count: int) -> None:
-    """Where there are no threads to count."""
+def _ignore_thread_count(count: int) -> None:
+    """For environments without threads."""
 
 
 @dataclass(slots=True)
 class Environment:
-    """One broker's machine. `loop` carries timers, futures, tasks and sockets; nothing else imports asyncio.
+    """The machine of one broker.
 
-    `set_threads` says how many threads `offload` has from now on.
+    Everything but the edge (tests/unit/test_imports.py) uses asyncio through `loop`: timers, futures, tasks, sockets.
+    `set_thread_count`: sets the number of threads of `offload`.
     """
 
     loop: "AbstractEventLoop"
@@ -108,21 +106,21 @@ class Environment:
     random: "Random"
     offload: Offload
     process_runner: ProcessRunner
-    set_thread_count: Callable[[int], None] = _no_threads
+    set_thread_count: Callable[[int], None] = _ignore_thread_count
     descriptors: DescriptorLimits = UNLIMITED_DESCRIPTORS
 
     async def yield_to_loop(self) -> None:
-        """Let the others have a turn of the loop."""
-        yield_to_loop = self.loop.create_future()
-        await _unless_cancelled(yield_to_loop, self.loop.call_soon(yield_to_loop.set_result, None))
+        """Run the other callbacks that are ready."""
+        future = self.loop.create_future()
+        await _await_or_cancel(future, self.loop.call_soon(future.set_result, None))
 
     async def sleep(self, seconds: float) -> None:
-        again = self.loop.create_future()
-        await _unless_cancelled(again, self.loop.call_later(seconds, again.set_result, None))
+        future = self.loop.create_future()
+        await _await_or_cancel(future, self.loop.call_later(seconds, future.set_result, None))
 
 
-async def _unless_cancelled(future: "Future[None]", handle: "Handle") -> None:
-    """Who waits may be gone, a client or the broker that stops: a cancelled future takes no result."""
+async def _await_or_cancel(future: "Future[None]", handle: "Handle") -> None:
+    """Cancel the callback if the waiting task is cancelled: a cancelled future cannot get a result."""
     try:
         await future
     finally:

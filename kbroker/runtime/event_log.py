@@ -1,11 +1,10 @@
-"""What the broker writes to its log: events, each a short constant message with fields, one line each.
+"""The broker's log: events, each a constant message with fields, on one line.
 
-    log = events.Log("kbroker.server")
-    log.warning("connection closed", peer="10.0.0.7:5000", reason="malformed request")
+    event_log = EventLogger("kbroker.server")
+    event_log.warning("connection closed", peer="10.0.0.7:5000", reason="malformed request")
 
-An event goes through Python's logging, so that any handler shows it; `formatter` gives the two forms of
-kbroker.log.format. A field that is None is left out. Bytes are shown by their size only: no record's key, value or
-header belongs into a log.
+Events go through Python's logging. `formatter` returns the formatters for kbroker.log.format. A field that is None is
+left out. Of bytes only the size is logged: keys, values and headers of records must not get into a log.
 """
 
 import logging
@@ -14,17 +13,17 @@ from typing import Any
 
 LOG_FORMATS = ("text", "json")
 
-# More of one value is cut off.
-MAX_VALUE = 500
+# Longer values are cut.
+MAX_VALUE_CHARACTERS = 500
 _PLAIN = re.compile(r"[^\s=\"\\\x00-\x20\x7f]+")
-# What a line has besides its event's fields.
+# The keys of a line besides its event's fields.
 _RESERVED = ("time", "level", "logger", "message", "traceback")
 
 Field = object
 
 
 class LogEvent:
-    """One event; its text is the readable form."""
+    """One event. Its text is the readable form."""
 
     __slots__ = ("fields", "message")
 
@@ -39,7 +38,7 @@ class LogEvent:
 
 
 class EventLogger:
-    """The logger of a room, by Python's dotted name."""
+    """Logs events to the Python logger of this name."""
 
     __slots__ = ("_logger",)
 
@@ -63,8 +62,10 @@ class EventLogger:
         self.event(logging.ERROR, message, **fields)
 
     def failure(self, message: str, error: BaseException, /, **fields: Field) -> None:
-        """An error of ours, with its traceback. Its text is told only if it is the system's: others may quote what a
-        client has sent."""
+        """Log a defect of the broker, with the traceback.
+
+        The exception's text is logged only for OSError: others may quote data of a client.
+        """
         kind = type(error).__name__
         shown = Hidden(f"{kind}: {error}" if isinstance(error, OSError) else kind)
         self._logger.error(LogEvent(message, {**fields, "error": kind}), exc_info=(Hidden, shown, error.__traceback__))
@@ -74,11 +75,11 @@ class EventLogger:
 
 
 class Hidden(Exception):
-    """Stands for the exception that happened; its text is that one's type and what may be told of it."""
+    """Replaces an exception in the log. Its text is the type, and the message if it may be logged."""
 
 
 def plain(value: Field) -> bool | int | float | str:
-    """A field's value as JSON can carry it, within bounds."""
+    """Return a field's value as a JSON type, strings cut to MAX_VALUE_CHARACTERS."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -86,7 +87,7 @@ def plain(value: Field) -> bool | int | float | str:
     text = str(value)
     if not text and isinstance(value, BaseException):
         text = type(value).__name__
-    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}... ({len(text)} characters)"
+    return text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[:MAX_VALUE_CHARACTERS]}... ({len(text)} characters)"
 
 
 def _readable(value: Field) -> str:
@@ -101,14 +102,14 @@ def _readable(value: Field) -> str:
 
 
 def one_line(text: str) -> str:
-    """Without line ends and other characters that a terminal would act on."""
+    """Escape line ends and other control characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class TextFormatter(logging.Formatter):
-    """`time level logger: message key=value ...`; a traceback follows in indented lines, of errors only."""
+    """`time level logger: message key=value ...`. For errors, the traceback follows in indented lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = one_line(record.getMessage())
@@ -122,7 +123,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the event's fields, and traceback if there is one."""
+    """One JSON object per line: time, level, logger, message, the event's fields, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         import json
@@ -153,5 +154,5 @@ def _last_line(error: BaseException) -> str:
 
 
 def formatter(form: str) -> logging.Formatter:
-    """By kbroker.log.format: text or json."""
+    """`form`: kbroker.log.format, text or json."""
     return JsonFormatter() if form == "json" else TextFormatter()

@@ -1,21 +1,17 @@
-"""What the broker counts while it serves: plain numbers, read when somebody asks for them (kbroker/exporter).
-
-One set a broker. Nothing here knows of Prometheus: a request costs a few additions.
-"""
+"""Counters that the broker updates while it serves, read by kbroker/exporter. A request costs a few additions."""
 
 from collections.abc import Sequence
 
-# Latency histograms have a bucket for each power of 2 ns from this one on: 16 us, 33 us, ... The last that has a bound
-# ends at 34 s.
+# Latency histograms have a bucket for each power of two: up to 16 us, 33 us, ... 34 s, and more.
 FIRST_BITS = 14
-BOUNDED = 22
-LATENCY_BOUNDS_NS = tuple((1 << FIRST_BITS + number) - 1 for number in range(BOUNDED))
-# As many as the bits of any time.
+BOUNDED_BUCKETS = 22
+LATENCY_BOUNDS_NS = tuple((1 << FIRST_BITS + number) - 1 for number in range(BOUNDED_BUCKETS))
+# Enough for any 64-bit duration.
 BUCKETS = 64
 
 
 class Histogram:
-    """Durations in nanoseconds: bucket n has those of at most LATENCY_BOUNDS_NS[n], and not those of bucket n - 1."""
+    """Durations. Bucket n counts those up to LATENCY_BOUNDS_NS[n] that are not in a lower bucket."""
 
     __slots__ = ("buckets", "total_ns")
 
@@ -28,18 +24,20 @@ class Histogram:
         self.buckets[(ns >> FIRST_BITS).bit_length()] += 1
 
     @staticmethod
-    def merged(several: "Sequence[Histogram]") -> "Histogram":
-        """All of them as one."""
-        whole = Histogram()
-        for one in several:
-            whole.total_ns += one.total_ns
-            whole.buckets = [a + b for a, b in zip(whole.buckets, one.buckets, strict=True)]
-        return whole
+    def merged(histograms: "Sequence[Histogram]") -> "Histogram":
+        merged = Histogram()
+        for histogram in histograms:
+            merged.total_ns += histogram.total_ns
+            merged.buckets = [a + b for a, b in zip(merged.buckets, histogram.buckets, strict=True)]
+        return merged
 
 
 class RequestStats(Histogram):
-    """Requests of one API in one version. Times are from the last byte's arrival to the answer's writing; bytes are
-    those of whole frames without their length."""
+    """Requests of one API version.
+
+    Durations are from the last byte of the request until the response is written. Bytes are those of the frames without
+    their length field.
+    """
 
     __slots__ = ("api_key", "bytes_in", "bytes_out", "requests", "version")
 

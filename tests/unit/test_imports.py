@@ -81,7 +81,13 @@ MACHINE = {
 }
 # The edge reaches the machine. Everything else receives it as a parameter.
 EDGE_PACKAGES = {"broker", "exporter", "server", "simulation", *CLIENTS}
-EDGE_FILES = {"kbroker/runtime/disk.py", "kbroker/runtime/processes.py"}
+EDGE_FILES = {
+    "kbroker/runtime/child_process.py",
+    "kbroker/runtime/process_runner.py",
+    "kbroker/runtime/real_disk.py",
+    "kbroker/runtime/system.py",
+    "kbroker/runtime/system_clock.py",
+}
 # Types that may be named anywhere, and instantiated at the edge only.
 PASSED_IN = {"random": {"Random"}, "asyncio": {"AbstractEventLoop"}}
 # Names of machine modules that need nothing of the machine: an anonymous mmap is plain memory.
@@ -282,7 +288,7 @@ def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
         "kbroker/__init__.py": "",
         "kbroker/common.py": "import protocol.errors",
         "kbroker/runtime/environment.py": "from kbroker.storage.file_names import segment_file",
-        "kbroker/runtime/disk.py": "import os",
+        "kbroker/runtime/real_disk.py": "import os",
         "kbroker/config/good.py": "from random import Random\nfrom uuid import UUID\nimport kbroker.common",
         "kbroker/config/up.py": "from kbroker.storage.log.log import Log",
         "kbroker/config/up_for_types.py": (

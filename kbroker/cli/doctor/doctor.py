@@ -23,7 +23,8 @@ from kbroker.cli.doctor.storage_checks import (
 from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
 from kbroker.cli.start.options import StartOptions, load_properties
 from kbroker.config import BrokerConfig, ConfigError
-from kbroker.runtime.disk import Disk, RealDisk
+from kbroker.runtime.disk import Disk
+from kbroker.runtime.real_disk import RealDisk
 
 # In the order of a start. They need the one data directory and the one listener that check_configuration ensures.
 CHECKS: tuple[Check, ...] = (

@@ -34,7 +34,7 @@ def dump(
     """
     from kbroker.cli.log.dump import Dump, parse_offset_range
     from kbroker.cli.log.items import DumpSelection
-    from kbroker.runtime.disk import RealDisk
+    from kbroker.runtime.real_disk import RealDisk
 
     selection = DumpSelection(records or values, values, None if offsets is None else parse_offset_range(offsets))
     found_damage = Dump(RealDisk(), selection, max_items, as_json).run(paths)
@@ -52,6 +52,6 @@ def verify(
     what the next start of the broker would repair. The exit status is 1 if there is a problem.
     """
     from kbroker.cli.log.verify import DirectoryVerifier
-    from kbroker.runtime.disk import RealDisk
+    from kbroker.runtime.real_disk import RealDisk
 
     raise typer.Exit(1 if DirectoryVerifier(RealDisk(), directory.rstrip("/") or "/", as_json).run() else 0)

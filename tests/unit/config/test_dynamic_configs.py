@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from kbroker.broker import Threads
 from kbroker.config.config_def import READ_ONLY, ConfigKey
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, Value
 from kbroker.replica.logs.log_manager import LOGS_PER_JOB
+from kbroker.runtime.system import ThreadPool
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.k19_create_topics import (
     CreatableReplicaAssignment,
@@ -198,7 +198,7 @@ def test_the_thread_pool_can_be_resized() -> None:
 
     async def resize() -> None:
         nonlocal peak
-        threads = Threads(asyncio.get_running_loop())
+        threads = ThreadPool(asyncio.get_running_loop())
         threads.resize(2)
         await asyncio.gather(*(threads(work, pairs) for _ in range(8)))
         assert peak == 2

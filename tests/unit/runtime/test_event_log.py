@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.runtime.event_log import MAX_VALUE, EventLogger, LogEvent, formatter
+from kbroker.runtime.event_log import MAX_VALUE_CHARACTERS, EventLogger, LogEvent, formatter
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4}"
 
@@ -73,7 +73,7 @@ def test_the_json_form():
         (False, "false"),
         (ValueError(), "ValueError"),
         (OSError(28, "No space"), '"[Errno 28] No space"'),
-        ("x" * 600, f'"{"x" * MAX_VALUE}... (600 characters)"'),
+        ("x" * 600, f'"{"x" * MAX_VALUE_CHARACTERS}... (600 characters)"'),
     ],
 )
 def test_values(value: object, shown: str):

@@ -13,8 +13,8 @@ import pytest
 from kbroker.api import dispatch
 from kbroker.api.dispatch import Dispatch
 from kbroker.config import BrokerConfig
-from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.environment import DescriptorLimits
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.server.connection import Connection
 from kbroker.server.socket_server import FEW_CONNECTIONS, SocketServer
 from protocol.apis import ApiKey

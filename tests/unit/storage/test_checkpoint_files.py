@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("a-b.c", 12)

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file, write_clean_shutdown_file
 
 

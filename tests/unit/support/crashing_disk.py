@@ -1,7 +1,7 @@
 """A disk that crashes at a chosen change."""
 
 from kbroker.common import Buffer
-from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.runtime.real_disk import RealDisk, RealFile
 
 
 class Crash(BaseException):
@@ -39,7 +39,7 @@ class CrashingDisk(RealDisk):
                 """Count as a change, without the sync: it is slow, and the power is never lost."""
                 disk.step()
 
-        crashing = Crashing(file._fd, file._volume)
+        crashing = Crashing(file._fd, file._file_system)
         file._fd = -1
         return crashing
 

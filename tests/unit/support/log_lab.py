@@ -8,7 +8,8 @@ from typing import Any
 
 from kbroker.common import TopicPartition
 from kbroker.config.topic_config import TopicConfig
-from kbroker.runtime.disk import Disk, RealDisk
+from kbroker.runtime.disk import Disk
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage.log.log import Log
 from kbroker.storage.recovery.open_log import open_log
 from protocol.records.batch import build_batch, parse_header

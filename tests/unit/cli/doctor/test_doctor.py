@@ -16,7 +16,7 @@ from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckResult
 from kbroker.cli.doctor.doctor import run_checks
 from kbroker.cli.doctor.host import FileSystem, Host, RunningCluster, _write_caches
 from kbroker.cli.start.options import StartOptions
-from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, meta_properties
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from tests.unit.support.log_lab import TP, Lab, fill

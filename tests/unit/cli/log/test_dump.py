@@ -16,7 +16,7 @@ from kbroker.coordinator.group.record_codec import encode_record
 from kbroker.coordinator.group.records import GroupTombstone, OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.metadata.store.coordination import Create, Delete, Set
 from kbroker.metadata.store.journal import Journal, encode_snapshot
-from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, meta_properties
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.partition_metadata import encode_topic_id

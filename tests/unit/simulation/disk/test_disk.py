@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from kbroker.runtime.disk import Disk, RealDisk
+from kbroker.runtime.disk import Disk
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.runtime.disk import DiskFile, RealDisk
+from kbroker.runtime.disk import DiskFile
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage.inspect import batches as batches_module
 from kbroker.storage.inspect.batches import BatchAt, Damage, find_header_fault, iter_batches, read_records
 from protocol.errors import MalformedError

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import file_names
 from kbroker.storage.inspect.overlay_disk import OverlayDisk
 from kbroker.storage.inspect.recovery_dry_run import dry_run_recovery

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.runtime.real_disk import RealDisk, RealFile
 from kbroker.storage.log.log import Log
 from protocol.errors import ErrorCode
 from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill
@@ -76,7 +76,7 @@ class FaultyDisk(RealDisk):
         if create:
             self.check("create", path)
         file = super().open(path, create=create, write=write)
-        faulty = FaultyFile(file._fd, file._volume)
+        faulty = FaultyFile(file._fd, file._file_system)
         file._fd = -1
         faulty.disk, faulty.path = self, path
         return faulty

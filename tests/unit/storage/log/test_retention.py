@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import file_names
 from kbroker.storage.log.log import Log
 from protocol.errors import ErrorCode

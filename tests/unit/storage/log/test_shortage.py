@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.runtime.real_disk import RealDisk, RealFile
 from kbroker.storage.cleaner.log_to_clean import remove_leftovers_blocking
 from kbroker.storage.cleaner.segment_replacement import install_result
 from kbroker.storage.log.log import Log

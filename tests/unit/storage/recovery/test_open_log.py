@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.runtime.real_disk import RealDisk, RealFile
 from kbroker.storage.log.log import Log
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header
@@ -107,7 +107,7 @@ class CountingDisk(RealDisk):
                 disk.read_bytes += len(data)
                 return data
 
-        counting = Counting(file._fd, file._volume)
+        counting = Counting(file._fd, file._file_system)
         file._fd = -1
         return counting
 

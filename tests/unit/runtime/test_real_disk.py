@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.runtime import disk as backend
-from kbroker.runtime.disk import RWF_NOWAIT, RealDisk
+from kbroker.runtime import real_disk
+from kbroker.runtime.real_disk import RWF_NOWAIT, RealDisk
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_where_a_file_system_cannot_it_is_not_tried_again(
         raise OSError(code, "no")
 
     monkeypatch.setattr(os, "preadv", preadv)
-    monkeypatch.setattr("kbroker.runtime.disk.RWF_NOWAIT", 8)
+    monkeypatch.setattr("kbroker.runtime.real_disk.RWF_NOWAIT", 8)
     disk = RealDisk()
     first = disk.open(f"{tmp_path}/f", create=True)
     second = disk.open(f"{tmp_path}/g", create=True)
@@ -99,8 +99,8 @@ def test_a_failing_read_is_an_error(disk: RealDisk, tmp_path: Path, monkeypatch:
         raise OSError(errno.EIO, "broken")
 
     file = disk.open(f"{tmp_path}/f", create=True)
-    monkeypatch.setattr("kbroker.runtime.disk.RWF_NOWAIT", 8)
-    disk._volumes.clear()
+    monkeypatch.setattr("kbroker.runtime.real_disk.RWF_NOWAIT", 8)
+    disk._file_systems.clear()
     file = disk.open(f"{tmp_path}/f", create=True)
     monkeypatch.setattr(os, "preadv", preadv)
     with pytest.raises(OSError, match="broken"):
@@ -163,13 +163,13 @@ def test_writeback_begins_without_a_file_descriptor_to_load_it_with(
 
     file = disk.open(f"{tmp_path}/f", create=True)
     file.append(b"0123456789")
-    load = backend._load_sync_file_range
+    load = real_disk._load_sync_file_range
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "_load_sync_file_range", fail)
-        for volume in disk._volumes.values():
-            volume._sync_file_range = fail
+        patch.setattr(real_disk, "_load_sync_file_range", fail)
+        for file_system in disk._file_systems.values():
+            file_system._sync_file_range = fail
         file.start_writeback(0, 10)
-        for volume in disk._volumes.values():
-            assert volume._sync_file_range is fail, "it is loaded the next time"
-            volume._sync_file_range = load
+        for file_system in disk._file_systems.values():
+            assert file_system._sync_file_range is fail, "it is loaded the next time"
+            file_system._sync_file_range = load
     file.start_writeback(0, 10)

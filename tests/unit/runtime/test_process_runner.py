@@ -1,4 +1,4 @@
-"""Work in real processes: results, failures, being killed, ending with the parent."""
+"""Jobs in child processes: results, failures, kills, and that they end with their parent."""
 
 import asyncio
 import os
@@ -13,11 +13,11 @@ import pytest
 
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.environment import Clock, ProcessJobFailed
-from kbroker.runtime.processes import Child, Processes
+from kbroker.runtime.process_runner import ChildProcess, SystemProcessRunner
 
 
 def echo(disk: Disk, clock: Clock, sleep: Callable[[float], None], task: bytes) -> bytes:
-    print("what is printed is no result")
+    print("printed text is not part of the result")
     return task[::-1]
 
 
@@ -27,7 +27,7 @@ def states(disk: Disk, clock: Clock, sleep: Callable[[float], None], task: bytes
 
 
 def fails(disk: Disk, clock: Clock, sleep: Callable[[float], None], task: bytes) -> bytes:
-    raise ValueError("as it must not")
+    raise ValueError("defect")
 
 
 def dies(disk: Disk, clock: Clock, sleep: Callable[[float], None], task: bytes) -> bytes:
@@ -36,21 +36,21 @@ def dies(disk: Disk, clock: Clock, sleep: Callable[[float], None], task: bytes) 
 
 
 def hangs(disk: Disk, clock: Clock, sleep: Callable[[float], None], task: bytes) -> bytes:
-    """Notes its process in the file that the task names."""
+    """Write the process id to the file that the task names, and hang."""
     disk.write_atomic(task.decode(), str(os.getpid()).encode(), sync=False)
     sleep(600)
     return b""
 
 
-def story(tell: Callable[[Processes], object]) -> None:
-    async def whole() -> None:
-        await asyncio.wait_for(tell(Processes(asyncio.get_running_loop())), 60)  # type: ignore[arg-type]
+def run_with_runner(check: Callable[[SystemProcessRunner], object]) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(check(SystemProcessRunner(asyncio.get_running_loop())), 60)  # type: ignore[arg-type]
 
-    asyncio.run(whole())
+    asyncio.run(main())
 
 
 def gone(pid: int) -> bool:
-    """Ended, if perhaps not yet waited for."""
+    """Return whether the process has ended, waited for or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except OSError:
@@ -60,68 +60,68 @@ def gone(pid: int) -> bool:
 def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "timeout"
         time.sleep(0.01)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3_000_000])
-def test_a_task_gives_its_result(size: int) -> None:
-    async def tell(processes: Processes) -> None:
+def test_a_job_returns_its_result(size: int) -> None:
+    async def check(run_process: SystemProcessRunner) -> None:
         task = os.urandom(size)
-        assert await processes(echo, task).done == task[::-1]
+        assert await run_process(echo, task).done == task[::-1]
 
-    story(tell)
+    run_with_runner(check)
 
 
-def test_it_is_niced_and_has_a_disk_and_clocks() -> None:
-    async def tell(processes: Processes) -> None:
-        nice, parent, own_session, isdir, now_ms, mono_ms = (await processes(states, b"").done).split()
+def test_a_job_has_low_priority_a_disk_and_clocks() -> None:
+    async def check(run_process: SystemProcessRunner) -> None:
+        nice, parent, own_session, isdir, now_ms, mono_ms = (await run_process(states, b"").done).split()
         assert (int(nice), int(parent), own_session, isdir) == (19, os.getpid(), b"True", b"True")
         assert abs(int(now_ms) - time.time() * 1000) < 60_000
         assert abs(int(mono_ms) - time.monotonic() * 1000) < 60_000
 
-    story(tell)
+    run_with_runner(check)
 
 
-@pytest.mark.parametrize(("job", "said"), [(fails, "ValueError: as it must not"), (dies, "it ended with status -9")])
-def test_a_failure_is_told(job: Callable[..., bytes], said: str) -> None:
-    async def tell(processes: Processes) -> None:
-        with pytest.raises(ProcessJobFailed, match=said):
-            await processes(job, b"").done
+@pytest.mark.parametrize(("job", "reason"), [(fails, "ValueError: defect"), (dies, "it ended with status -9")])
+def test_a_failure_has_a_reason(job: Callable[..., bytes], reason: str) -> None:
+    async def check(run_process: SystemProcessRunner) -> None:
+        with pytest.raises(ProcessJobFailed, match=reason):
+            await run_process(job, b"").done
 
-    story(tell)
+    run_with_runner(check)
 
 
-def test_it_can_be_killed_at_any_time(tmp_path: Path) -> None:
-    async def tell(processes: Processes) -> None:
+def test_a_job_can_be_killed_at_any_time(tmp_path: Path) -> None:
+    async def check(run_process: SystemProcessRunner) -> None:
         for number in range(6):
             path = tmp_path / str(number)
-            child = processes(hangs, str(path).encode())
-            # At once, while it starts, and while it is at work.
+            child = run_process(hangs, str(path).encode())
+            # At once, while the process starts, and while the job runs.
             await asyncio.sleep(number * 0.02)
             while number == 5 and not path.exists():
                 await asyncio.sleep(0.01)
             child.kill()
-            with pytest.raises(ProcessJobFailed, match="not wanted any more"):
+            with pytest.raises(ProcessJobFailed, match="the process was killed"):
                 await child.done
             assert child.pid is None or gone(child.pid)
 
-    story(tell)
+    run_with_runner(check)
 
 
-def test_a_killed_one_that_had_ended_is_no_harm() -> None:
-    async def tell(processes: Processes) -> None:
-        child = processes(echo, b"ab")
+def test_a_kill_after_the_end_has_no_effect() -> None:
+    async def check(run_process: SystemProcessRunner) -> None:
+        child = run_process(echo, b"ab")
         assert await child.done == b"ba"
         child.kill()
-        assert isinstance(child, Child)
+        assert isinstance(child, ChildProcess)
 
-    story(tell)
+    run_with_runner(check)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does it")
-def test_one_that_is_stopped_ends_with_its_parent_too(tmp_path: Path) -> None:
-    """It cannot even look at its standard input."""
+def test_a_stopped_process_ends_with_its_parent(tmp_path: Path) -> None:
+    """It cannot read its standard input."""
     parent, child = family(tmp_path / "pid")
     os.kill(child, signal.SIGSTOP)
     parent.kill()
@@ -130,7 +130,7 @@ def test_one_that_is_stopped_ends_with_its_parent_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_it_ends_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
+def test_a_process_ends_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
     parent, child = family(tmp_path / "pid")
     parent.send_signal(how)
     parent.wait()
@@ -138,13 +138,13 @@ def test_it_ends_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
 
 
 def family(path: Path) -> "tuple[subprocess.Popen[bytes], int]":
-    """A process with a child that hangs."""
+    """Start a process with a child that hangs. Returns the process and the id of the child."""
     program = (
         "import asyncio, sys\n"
-        "from kbroker.runtime.processes import Processes\n"
-        "from tests.unit.runtime.test_processes import hangs\n"
+        "from kbroker.runtime.process_runner import SystemProcessRunner\n"
+        "from tests.unit.runtime.test_process_runner import hangs\n"
         "async def main():\n"
-        "    await Processes(asyncio.get_running_loop())(hangs, sys.argv[1].encode()).done\n"
+        "    await SystemProcessRunner(asyncio.get_running_loop())(hangs, sys.argv[1].encode()).done\n"
         "asyncio.run(main())\n"
     )
     paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)

@@ -1,0 +1,278 @@
+"""The disk of the machine."""
+
+import errno
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+from kbroker.common import Buffer
+
+# After a read in a thread the kernel is asked to read as much more.
+_READ_AHEAD_BYTES = 8 << 20
+RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+# Not in the page cache (EAGAIN), or the file system does not support RWF_NOWAIT.
+_NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_SYNC_FILE_RANGE_WRITE = 2
+_MAX_PAGE_BYTES = 1 << 16
+
+
+class _ReadBuffers:
+    """Reused buffers for large reads: zeroing and page faults of a new MiB cost more than reading it.
+
+    A buffer is free when there is no reference to it outside; readers do not return it.
+    """
+
+    SIZE = 1 << 20
+    # The allocator reuses smaller ones itself.
+    MIN_SIZE = 1 << 17
+    MAX_BUFFERS = 8
+    # References to a free buffer: the list's, and the argument of getrefcount.
+    _FREE_REFERENCES = 2
+
+    def __init__(self) -> None:
+        self._buffers: list[bytearray] = []
+        self._lock = Lock()
+
+    def get(self, size: int) -> bytearray:
+        """Return at least `size` bytes of any content."""
+        if not self.MIN_SIZE <= size <= self.SIZE:
+            return bytearray(size)
+        buffers = self._buffers
+        with self._lock:
+            for number in range(len(buffers)):
+                if sys.getrefcount(buffers[number]) == self._FREE_REFERENCES:
+                    return buffers[number]
+            if len(buffers) < self.MAX_BUFFERS:
+                buffers.append(bytearray(self.SIZE))
+                return buffers[-1]
+        return bytearray(size)
+
+
+class _FileSystem:
+    """What one mounted file system supports. `nowait`: reads with RWF_NOWAIT."""
+
+    __slots__ = ("_sync_file_range", "buffers", "nowait")
+
+    def __init__(self, buffers: _ReadBuffers) -> None:
+        self.buffers = buffers
+        self.nowait = RWF_NOWAIT != 0
+        self._sync_file_range: Any = _load_sync_file_range
+
+    def start_writeback(self, fd: int, offset: int, size: int) -> None:
+        if self._sync_file_range is _load_sync_file_range:
+            try:
+                self._sync_file_range = _load_sync_file_range()
+            except (OSError, ImportError):
+                # Loading needs a file descriptor; there may be one the next time.
+                return
+        if self._sync_file_range is not None:
+            self._sync_file_range(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
+
+
+def _load_sync_file_range() -> Any:
+    """Return sync_file_range(2), or None: only Linux has it. Raises OSError, ImportError."""
+    # ctypes takes milliseconds to import; the broker starts without it.
+    import ctypes
+
+    try:
+        function = ctypes.CDLL(None).sync_file_range
+    except AttributeError:
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return function
+
+
+class RealFile:
+    """A file descriptor opened with O_APPEND: a write after a truncation goes to the new end."""
+
+    __slots__ = ("_fd", "_file_system", "_readahead_disabled")
+
+    def __init__(self, fd: int, file_system: _FileSystem) -> None:
+        self._fd = fd
+        self._file_system = file_system
+        self._readahead_disabled = False
+
+    def append(self, data: Buffer, /) -> int:
+        return os.write(self._fd, data)
+
+    def appendv(self, parts: Sequence[Buffer], /) -> int:
+        return os.writev(self._fd, parts)
+
+    def pread(self, size: int, offset: int, /) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._fd, size - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pread_reused(self, size: int, offset: int, /) -> memoryview:
+        data = memoryview(self._file_system.buffers.get(size))[:size]
+        got = os.preadv(self._fd, (data,), offset)
+        while 0 < got < size:
+            more = os.preadv(self._fd, (data[got:],), offset + got)
+            if not more:
+                break
+            got += more
+        if self._readahead_disabled and got == size:
+            os.posix_fadvise(self._fd, offset + size, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+        return data if got == size else data[:got]
+
+    def pread_nowait(self, size: int, offset: int, /) -> memoryview | None:
+        file_system = self._file_system
+        if not file_system.nowait:
+            return None
+        if not self._readahead_disabled:
+            # The kernel's readahead runs in the thread that reads a marked page, here the event loop's, and takes
+            # milliseconds. It is disabled; threads that read from the disk read ahead instead (`pread_reused`).
+            self._readahead_disabled = True
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+        data = memoryview(file_system.buffers.get(size))[:size]
+        try:
+            got = os.preadv(self._fd, (data,), offset, RWF_NOWAIT)
+        except OSError as error:
+            if error.errno not in _NOT_NOW:
+                raise
+            if error.errno != errno.EAGAIN:
+                file_system.nowait = False
+            return None
+        return data if got == size else data[:got]
+
+    def truncate(self, size: int, /) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def forget_clean(self, offset: int, /) -> None:
+        # Only whole pages are dropped.
+        os.posix_fadvise(self._fd, offset - offset % _MAX_PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
+
+    def start_writeback(self, offset: int, size: int, /) -> None:
+        self._file_system.start_writeback(self._fd, offset, size)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealDisk:
+    def __init__(self, max_descriptors: int | None = None) -> None:
+        """`max_descriptors`: `open` fails with EMFILE if the file would have this descriptor or a higher one."""
+        self._max_descriptors = max_descriptors
+        self._file_systems: dict[int, _FileSystem] = {}
+        self._buffers = _ReadBuffers()
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> RealFile:
+        flags = os.O_RDWR | os.O_APPEND if write else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        if self._max_descriptors is not None and fd >= self._max_descriptors:
+            os.close(fd)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        device = os.fstat(fd).st_dev
+        file_system = self._file_systems.get(device)
+        if file_system is None:
+            file_system = self._file_systems.setdefault(device, _FileSystem(self._buffers))
+        return RealFile(fd, file_system)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        temporary = path + ".tmp"
+        with open(temporary, "wb", buffering=0) as file:
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+                if sync:
+                    os.fdatasync(file.fileno())
+                os.replace(temporary, path)
+            except OSError:
+                # On a full disk, what was written takes the space of others.
+                os.unlink(temporary)
+                raise
+        if sync:
+            self.sync_dir(os.path.dirname(path))
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def isdir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def mtime_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmtree(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if os.path.exists(path):
+                raise
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path or ".", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def usage(self, path: str) -> tuple[int, int]:
+        stat = os.statvfs(path)
+        return stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
+
+    def lock(self, path: str) -> "RealLock":
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return RealLock(fd)
+
+
+class RealLock:
+    """Held until it is closed or the process ends."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

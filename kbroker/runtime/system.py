@@ -1,0 +1,74 @@
+"""The environment of a real broker: the machine's clocks, disk, threads, processes and randomness."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import SystemRandom
+from typing import TypeVar
+
+from kbroker.runtime.environment import UNLIMITED_DESCRIPTORS, DescriptorLimits, Environment
+from kbroker.runtime.process_runner import SystemProcessRunner
+from kbroker.runtime.real_disk import RealDisk
+from kbroker.runtime.system_clock import SystemClock
+
+T = TypeVar("T")
+
+
+class ThreadPool:
+    """Runs blocking functions: reads from the disk, syncs, opening and deletion of logs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._size = 0
+        self._executor: ThreadPoolExecutor | None = None
+
+    def resize(self, size: int) -> None:
+        """Use `size` threads from now on. Those of the old size finish the functions that they were given."""
+        if size == self._size:
+            return
+        old, self._size = self._executor, size
+        self._executor = ThreadPoolExecutor(size, thread_name_prefix="kbroker-blocking")
+        if old is not None:
+            old.shutdown(wait=False)
+
+    def __call__(self, fn: Callable[..., T], /, *args: object) -> asyncio.Future[T]:
+        return self._loop.run_in_executor(self._executor, fn, *args)
+
+
+def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
+    threads = ThreadPool(loop)
+    descriptors = DescriptorLimits.of(_descriptor_limit())
+    return Environment(
+        loop=loop,
+        clock=SystemClock(),
+        disk=RealDisk(descriptors.files),
+        random=SystemRandom(),
+        offload=threads,
+        process_runner=SystemProcessRunner(loop),
+        set_thread_count=threads.resize,
+        descriptors=descriptors,
+    )
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop of uvloop if it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of file descriptors, usually 1,024, to the hard limit: a partition keeps files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _descriptor_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else UNLIMITED_DESCRIPTORS.limit
